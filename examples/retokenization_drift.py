@@ -14,6 +14,7 @@ import asyncio
 import sys
 from collections import Counter
 
+from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.trajectory.drift import DriftKind, find_drift
 
@@ -35,16 +36,15 @@ async def sample(engine: EmbeddedEngine, args: argparse.Namespace) -> list[list[
     async def one(number: int) -> list[int]:
         message = {"role": "user", "content": QUESTIONS[number % len(QUESTIONS)]}
         prompt = engine.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
-        answer = await engine.generate(
-            engine.tokenizer.encode(prompt, add_special_tokens=False),
-            sampling_params={
-                "temperature": args.temperature,
-                "max_new_tokens": args.max_new_tokens,
-                "sampling_seed": args.seed * 1_000_003 + number,
-            },
-        )
-        ids: list[int] = answer["output_ids"]
-        return ids[:-1] if answer["meta_info"]["finish_reason"]["type"] == "stop" else ids
+        params = {
+            "temperature": args.temperature,
+            "max_new_tokens": args.max_new_tokens,
+            "sampling_seed": args.seed * 1_000_003 + number,
+        }
+        ids = PromptIds.of(engine.tokenizer.encode(prompt, add_special_tokens=False))
+        answer = await engine.ask(GenerateRequest(prompt=ids, sampling_params=params))
+        sampled = answer.output_ids.tolist()
+        return sampled if answer.finish.stop_token_id is None else sampled[:-1]
 
     return await asyncio.gather(*(one(number) for number in range(args.samples)))
 

@@ -23,6 +23,7 @@ from strands_sglang.testing import Reply
 from tests.conftest import ROOT
 from tests.contract.test_slime_real import Run, check_ranks
 from tests.real_slime import SLIME, Router, requires_slime, slime_imported, slimes_parser
+from tests.servers.engine_server import generate
 from tests.unit.sandbox_support import requires_isolation
 
 yaml = pytest.importorskip("yaml")
@@ -76,7 +77,7 @@ class Embedded(Router):
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests += 1
-        answer = await self.engine.generate(**body)
+        answer = await generate(self.engine, **body)
         self.sent.update((entry[1], entry[0]) for entry in answer["meta_info"]["output_token_logprobs"])
         return web.json_response(answer)
 

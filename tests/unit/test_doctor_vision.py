@@ -14,14 +14,13 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
-from aiohttp import web
 
 from strands_sglang.__main__ import main
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.commands.doctor.vision import prove_vision
 from strands_sglang.exceptions import SGLangDecodingError
 from strands_sglang.trajectory.media import EnteredImage, ProcessorExpander
-from tests.servers.engine_server import create_app
+from tests.servers.engine_server import serve
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +38,8 @@ def tiny() -> TinyModel:
 @pytest.fixture
 async def url(tiny: TinyModel) -> AsyncIterator[str]:
     options: dict[str, Any] = {"tokenizer": tiny.tokenizer, "image_processor": tiny.image_processor}
-    async with EmbeddedEngine(tiny.model, **options, threads=1, seed=0) as engine:
-        runner = web.AppRunner(create_app(engine), handler_cancellation=True)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
-        await runner.cleanup()
+    async with EmbeddedEngine(tiny.model, **options, threads=1, seed=0) as engine, serve(engine) as url:
+        yield url
 
 
 async def test_a_server_that_expands_as_we_do_is_proved(url: str, folder: Path, tiny: TinyModel) -> None:

@@ -12,9 +12,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.engine import EmbeddedEngine, ModelLoadError, TinyModel, make_tiny_model
 from strands_sglang.backends.engine.scheduler import CHUNK
-from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
+from strands_sglang.exceptions import BackendError, BackendRequestError, SGLangConnectionError
+from tests.servers.engine_server import generate
 
 PROMPT = [20, 21, 22, 23]
 LONG: dict[str, Any] = {"sampling_params": {"temperature": 0, "max_new_tokens": 3000, "ignore_eos": True}}
@@ -40,18 +42,18 @@ async def running(engine: EmbeddedEngine, count: int = 1) -> None:
 
 
 async def test_an_abort_returns_what_was_sampled(engine: EmbeddedEngine) -> None:
-    task = asyncio.create_task(engine.generate(PROMPT, rid="a", return_logprob=True, **LONG))
+    task = asyncio.create_task(generate(engine, PROMPT, rid="a", return_logprob=True, **LONG))
     await running(engine)
     await engine.abort("a")
     answer = await task
     meta = answer["meta_info"]
-    assert meta["finish_reason"] == {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+    assert meta["finish_reason"] == {"type": "abort", "message": "aborted"}
     assert 0 < meta["completion_tokens"] == len(answer["output_ids"]) == len(meta["output_token_logprobs"]) < 3000
     assert meta["id"] == "a"
 
 
 async def test_an_abort_meets_its_own_request_only(engine: EmbeddedEngine) -> None:
-    tasks = [asyncio.create_task(engine.generate(PROMPT, rid=rid, **LONG)) for rid in ("traj-1", "traj-10")]
+    tasks = [asyncio.create_task(generate(engine, PROMPT, rid=rid, **LONG)) for rid in ("traj-1", "traj-10")]
     await running(engine, 2)
     await engine.abort("traj-1")
     await engine.abort("unknown")
@@ -61,40 +63,40 @@ async def test_an_abort_meets_its_own_request_only(engine: EmbeddedEngine) -> No
     assert (await tasks[1])["meta_info"]["finish_reason"]["type"] == "abort"
 
 
-async def test_a_waiting_request_is_aborted_without_the_keys_the_server_lacks(tiny: TinyModel) -> None:
+async def test_a_waiting_request_is_aborted_and_knows_no_prompt(tiny: TinyModel) -> None:
     async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1, max_batch_size=1) as engine:
-        first = asyncio.create_task(engine.generate(PROMPT, **LONG))
+        first = asyncio.create_task(generate(engine, PROMPT, **LONG))
         await running(engine)
-        second = asyncio.create_task(engine.generate(PROMPT, rid="b", **LONG))
+        second = asyncio.create_task(generate(engine, PROMPT, rid="b", **LONG))
         await asyncio.sleep(0.01)
         await engine.abort("b")
         meta = (await second)["meta_info"]
-        assert meta["finish_reason"] == {"type": "abort", "message": "Abort in waiting queue"}
+        assert meta["finish_reason"]["type"] == "abort"
         assert "prompt_tokens" not in meta and meta["completion_tokens"] == 0
         await engine.abort_all()
         await first
 
 
 async def test_cancelling_a_call_frees_the_engine(engine: EmbeddedEngine) -> None:
-    task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+    task = asyncio.create_task(generate(engine, PROMPT, **LONG))
     await running(engine)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (await engine.loads())["num_running_reqs"] == 0
+    assert (await engine.load()).running == 0
 
 
 async def test_a_request_id_is_not_taken_twice(engine: EmbeddedEngine) -> None:
-    task = asyncio.create_task(engine.generate(PROMPT, rid="a", **LONG))
+    task = asyncio.create_task(generate(engine, PROMPT, rid="a", **LONG))
     await running(engine)
-    with pytest.raises(SGLangHTTPError, match="Duplicate request ID detected: a"):
-        await engine.generate(PROMPT, rid="a", **LONG)
+    with pytest.raises(BackendRequestError, match="rid='a' is that of a request in flight"):
+        await generate(engine, PROMPT, rid="a", **LONG)
     await engine.abort_all()
     await task
 
 
 async def test_a_pause_that_aborts(engine: EmbeddedEngine) -> None:
-    task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+    task = asyncio.create_task(generate(engine, PROMPT, **LONG))
     await running(engine)
     await engine.pause_generation()
     assert (await task)["meta_info"]["finish_reason"]["type"] == "abort"
@@ -103,79 +105,58 @@ async def test_a_pause_that_aborts(engine: EmbeddedEngine) -> None:
     assert await engine.health()
 
 
-@pytest.mark.parametrize(("mode", "retractions"), [("retract", 1), ("in_place", 0)])
-async def test_a_pause_that_holds_changes_no_token(engine: EmbeddedEngine, mode: str, retractions: int) -> None:
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+async def test_a_pause_that_holds_changes_no_token(engine: EmbeddedEngine, mode: str) -> None:
     fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
-    expected = await engine.generate(PROMPT, **fields)
-    task = asyncio.create_task(engine.generate(PROMPT, **fields))
+    expected = await generate(engine, PROMPT, **fields)
+    task = asyncio.create_task(generate(engine, PROMPT, **fields))
     await running(engine)
     await engine.pause_generation(mode)
-    new = asyncio.create_task(engine.generate([5], sampling_params={"max_new_tokens": 1}))
+    new = asyncio.create_task(generate(engine, [5], sampling_params={"max_new_tokens": 1}))
     await asyncio.sleep(0.02)
     assert not task.done() and not new.done()
     assert await engine.flush_cache() is (mode == "retract")
     await engine.continue_generation()
     answer = await task
     assert answer["output_ids"] == expected["output_ids"]
-    assert answer["meta_info"]["num_retractions"] == retractions
     await new
 
 
 async def test_a_retracted_request_that_finds_all_but_one_token_of_a_chunk_in_the_cache(engine: EmbeddedEngine) -> None:
     known = [15 + index * 11 % 900 for index in range(CHUNK - 1)]
     prompt, fields = [*known, 7, 8, 9], {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
-    expected = await engine.generate(prompt, **fields)
+    expected = await generate(engine, prompt, **fields)
     await engine.flush_cache()
-    await engine.generate([*known, 900, 901], sampling_params={"max_new_tokens": 0})
-    task = asyncio.create_task(engine.generate(prompt, **fields))
+    await generate(engine, [*known, 900, 901], sampling_params={"max_new_tokens": 0})
+    task = asyncio.create_task(generate(engine, prompt, **fields))
     await running(engine)
     await engine.pause_generation("retract")
     await engine.continue_generation()
     answer = await task
-    assert answer["meta_info"]["num_retractions"] == 1
     assert answer["output_ids"] == expected["output_ids"]
 
 
-async def test_ids_that_the_tokenizer_cannot_decode_fail_their_call_and_not_the_engine(engine, monkeypatch):
-    def broken(*_: Any, **__: Any) -> str:
-        raise IndexError("piece id is out of range")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine._scheduler._tokenizer, "decode", broken)
-        with pytest.raises(SGLangHTTPError) as caught:
-            async with asyncio.timeout(20):
-                await engine.generate(PROMPT, sampling_params={"max_new_tokens": 2})
-        assert caught.value.status == 500
-        task = asyncio.create_task(engine.generate(PROMPT, **LONG))
-        await running(engine)
-        await engine.abort_all()
-        with pytest.raises(SGLangHTTPError):
-            async with asyncio.timeout(20):
-                await task
-    assert (await engine.generate(PROMPT, sampling_params={"max_new_tokens": 1}))["output_ids"]
-
-
 async def test_an_unknown_pause_mode_is_refused(engine: EmbeddedEngine) -> None:
-    with pytest.raises(SGLangHTTPError, match="Invalid mode: 'nap'"):
+    with pytest.raises(ValueError, match="'nap'"):
         await engine.pause_generation("nap")
 
 
 async def test_new_weights_are_used_and_old_prefixes_forgotten(engine: EmbeddedEngine) -> None:
     other = make_tiny_model(seed=1)
-    before = await engine.generate(PROMPT, sampling_params={"temperature": 0})
+    before = await generate(engine, PROMPT, sampling_params={"temperature": 0})
     await engine.update_weights(other.model, "v2")
-    after = await engine.generate(PROMPT, sampling_params={"temperature": 0})
+    after = await generate(engine, PROMPT, sampling_params={"temperature": 0})
     async with EmbeddedEngine(other.model, tokenizer=other.tokenizer, threads=1) as fresh:
-        expected = await fresh.generate(PROMPT, sampling_params={"temperature": 0})
+        expected = await generate(fresh, PROMPT, sampling_params={"temperature": 0})
     assert after["output_ids"] == expected["output_ids"] != before["output_ids"]
     assert after["meta_info"]["cached_tokens"] == 0
     assert after["meta_info"]["weight_version"] == "v2"
-    assert (await engine.get_model_info())["weight_version"] == "v2"
+    assert engine.weight_version == "v2"
 
 
 async def test_an_update_waits_for_running_requests(engine: EmbeddedEngine) -> None:
     fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
-    task = asyncio.create_task(engine.generate(PROMPT, **fields))
+    task = asyncio.create_task(generate(engine, PROMPT, **fields))
     await running(engine)
     await engine.update_weights(make_tiny_model(seed=1).model.state_dict(), "v2")
     assert task.done()
@@ -184,7 +165,7 @@ async def test_an_update_waits_for_running_requests(engine: EmbeddedEngine) -> N
 
 async def test_an_update_during_a_pause_gives_two_spans(engine: EmbeddedEngine) -> None:
     fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 300}}
-    task = asyncio.create_task(engine.generate(PROMPT, **fields))
+    task = asyncio.create_task(generate(engine, PROMPT, **fields))
     await running(engine)
     await engine.pause_generation("in_place")
     held = len(engine._scheduler.running[0].output)
@@ -196,12 +177,12 @@ async def test_an_update_during_a_pause_gives_two_spans(engine: EmbeddedEngine) 
         {"version": "v2", "start": held, "end": 300},
     ]
     assert meta["weight_version"] == "v2"
-    again = await engine.generate(PROMPT, **fields)
+    again = await generate(engine, PROMPT, **fields)
     assert again["meta_info"]["cached_tokens"] == 0  # what old weights computed is not reused
 
 
 async def test_renaming_the_weights_aborts_by_default(engine: EmbeddedEngine) -> None:
-    task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+    task = asyncio.create_task(generate(engine, PROMPT, **LONG))
     await running(engine)
     await engine.update_weight_version("v3", abort_all=False)
     assert not task.done()
@@ -211,10 +192,10 @@ async def test_renaming_the_weights_aborts_by_default(engine: EmbeddedEngine) ->
 
 
 async def test_weights_of_another_shape_are_refused_and_change_nothing(engine: EmbeddedEngine) -> None:
-    before = await engine.generate(PROMPT, sampling_params={"temperature": 0})
-    with pytest.raises(SGLangHTTPError, match="do not fit"):
+    before = await generate(engine, PROMPT, sampling_params={"temperature": 0})
+    with pytest.raises(ValueError, match="do not fit"):
         await engine.update_weights(make_tiny_model(hidden_size=32).model, "v2")
-    assert (await engine.generate(PROMPT, sampling_params={"temperature": 0}))["output_ids"] == before["output_ids"]
+    assert (await generate(engine, PROMPT, sampling_params={"temperature": 0}))["output_ids"] == before["output_ids"]
     assert engine.weight_version == "default"
 
 
@@ -227,13 +208,13 @@ async def test_the_model_given_is_left_alone(tiny: TinyModel, engine: EmbeddedEn
 
 async def test_closing_fails_requests_in_flight_and_new_ones(tiny: TinyModel) -> None:
     engine = EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1)
-    task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+    task = asyncio.create_task(generate(engine, PROMPT, **LONG))
     await running(engine)
     await engine.close()
     with pytest.raises(SGLangConnectionError):
         await task
     with pytest.raises(SGLangConnectionError):
-        await engine.generate(PROMPT)
+        await generate(engine, PROMPT)
     await engine.close()
     assert not await engine.health()
 
@@ -258,7 +239,7 @@ async def test_closing_from_another_thread_does_not_leave_a_call_behind(tiny, mo
     monkeypatch.setattr(engine, "_commands", Closing())
     with pytest.raises(SGLangConnectionError):
         async with asyncio.timeout(20):
-            await engine.generate(PROMPT, **LONG)
+            await generate(engine, PROMPT, **LONG)
     await asyncio.to_thread(closing.join)
 
 
@@ -270,11 +251,10 @@ async def test_a_broken_step_fails_its_requests_and_not_the_engine(engine: Embed
         raise RuntimeError("boom")
 
     runner.forward = broken  # type: ignore[method-assign]
-    with pytest.raises(SGLangHTTPError) as caught:
-        await engine.generate(PROMPT)
-    assert caught.value.status == 500
+    with pytest.raises(BackendError, match="boom"):
+        await generate(engine, PROMPT)
     runner.forward = original  # type: ignore[method-assign]
-    assert (await engine.generate(PROMPT, sampling_params={"max_new_tokens": 1}))["output_ids"]
+    assert (await generate(engine, PROMPT, sampling_params={"max_new_tokens": 1}))["output_ids"]
 
 
 def test_several_event_loops_share_an_engine(tiny: TinyModel) -> None:
@@ -282,7 +262,7 @@ def test_several_event_loops_share_an_engine(tiny: TinyModel) -> None:
     outputs: list[list[int]] = []
 
     def worker() -> None:
-        answer = asyncio.run(engine.generate(PROMPT, sampling_params={"temperature": 0, "max_new_tokens": 20}))
+        answer = asyncio.run(generate(engine, PROMPT, sampling_params={"temperature": 0, "max_new_tokens": 20}))
         outputs.append(answer["output_ids"])
 
     threads = [threading.Thread(target=worker) for _ in range(4)]
@@ -312,9 +292,9 @@ def test_a_model_that_is_not_there_is_one_clear_error(tmp_path: Any) -> None:
 
 async def test_the_context_length_is_reported_and_kept(tiny: TinyModel) -> None:
     async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, context_length=64, threads=1) as engine:
-        assert await engine.max_model_len() == 64
-        answer = await engine.generate(PROMPT, sampling_params={"max_new_tokens": None, "ignore_eos": True})
-        assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 64 - len(PROMPT) - 2}
+        answer = await engine.ask(GenerateRequest(prompt=PromptIds.of(PROMPT), sampling_params={"ignore_eos": True}))
+        assert len(answer.output_ids) == 60  # the whole rest of the context
+        assert (await engine.info()).context_length == 64
 
 
 async def test_tied_weights_may_be_left_out_of_an_update(tiny: TinyModel) -> None:
@@ -336,7 +316,7 @@ async def test_tied_weights_may_be_left_out_of_an_update(tiny: TinyModel) -> Non
     greedy = {"sampling_params": {"temperature": 0, "max_new_tokens": 16}}
     async with EmbeddedEngine(old, tokenizer=tiny.tokenizer, threads=1) as engine:
         await engine.update_weights(state, "v2")
-        updated = await engine.generate(PROMPT, **greedy)
+        updated = await generate(engine, PROMPT, **greedy)
     async with EmbeddedEngine(new, tokenizer=tiny.tokenizer, threads=1) as engine:
-        expected = await engine.generate(PROMPT, **greedy)
+        expected = await generate(engine, PROMPT, **greedy)
     assert updated["output_ids"] == expected["output_ids"]

@@ -16,8 +16,8 @@ pytest.importorskip("transformers")
 import torch
 
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_model
-from strands_sglang.exceptions import SGLangHTTPError
-from tests.conftest import requires_shared
+from strands_sglang.exceptions import BackendRequestError
+from tests.servers.engine_server import generate
 
 PROMPT = list(range(20, 60))
 
@@ -52,39 +52,17 @@ def forward(tiny: TinyModel, ids: list[int], temperature: float = 1.0) -> Any:
 # Layout
 
 
-@requires_shared
-async def test_an_answer_has_the_keys_of_a_recorded_one(engine: EmbeddedEngine, shared: Any) -> None:
-    for name in ("02_basic_input_ids", "05_logprob_start0_top2", "11_token_ids_logprob", "129_return_prompt_token_ids"):
-        recorded = json.loads((shared / f"data/sglang_samples/0.5.23/{name}.json").read_text())
-        request = recorded["request"]["json"]
-        answer = await engine.generate(**request)
-        expected = recorded["response_json"]
-        assert answer.keys() == expected.keys()
-        assert answer["meta_info"].keys() == expected["meta_info"].keys()
-        for key in ("finish_reason", "prompt_tokens", "completion_tokens", "num_retractions"):
-            assert answer["meta_info"][key] == expected["meta_info"][key]
-
-
 async def test_logprobs_are_aligned_with_the_ids(engine: EmbeddedEngine) -> None:
-    answer = await engine.generate(PROMPT, sampling_params=params(), return_logprob=True, logprob_start_len=0)
+    answer = await generate(engine, PROMPT, sampling_params=params(), return_logprob=True, logprob_start_len=0)
     meta = answer["meta_info"]
     assert [entry[1] for entry in meta["output_token_logprobs"]] == answer["output_ids"]
     assert [entry[1] for entry in meta["input_token_logprobs"]] == PROMPT
     assert meta["input_token_logprobs"][0] == [None, PROMPT[0], None]
 
 
-async def test_texts_of_logprobs_come_on_request(engine: EmbeddedEngine) -> None:
-    answer = await engine.generate(
-        PROMPT, sampling_params=params(), return_logprob=True, top_logprobs_num=2, return_text_in_logprobs=True
-    )
-    for entry in answer["meta_info"]["output_token_logprobs"]:
-        assert entry[2] == engine.tokenizer.decode([entry[1]])
-    assert all(len(row) == 2 and row[0][2] for row in answer["meta_info"]["output_top_logprobs"])
-
-
 async def test_no_new_tokens_scores_the_prompt_only(engine: EmbeddedEngine) -> None:
-    answer = await engine.generate(
-        PROMPT, sampling_params=params(max_new_tokens=0), return_logprob=True, logprob_start_len=0
+    answer = await generate(
+        engine, PROMPT, sampling_params=params(max_new_tokens=0), return_logprob=True, logprob_start_len=0
     )
     assert answer["output_ids"] == [] and answer["text"] == ""
     assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 0}
@@ -97,7 +75,8 @@ async def test_no_new_tokens_scores_the_prompt_only(engine: EmbeddedEngine) -> N
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 async def test_logprobs_agree_with_a_separate_forward_pass(engine, tiny, temperature):
     for prompt in prompts(3):
-        answer = await engine.generate(
+        answer = await generate(
+            engine,
             prompt,
             sampling_params=params(temperature=temperature, max_new_tokens=24, sampling_seed=3, top_p=0.9, top_k=50),
             return_logprob=True,
@@ -112,7 +91,7 @@ async def test_logprobs_agree_with_a_separate_forward_pass(engine, tiny, tempera
 
 
 async def test_greedy_takes_the_argmax_of_a_separate_forward_pass(engine: EmbeddedEngine, tiny: TinyModel) -> None:
-    answer = await engine.generate(PROMPT, sampling_params=params(max_new_tokens=30))
+    answer = await generate(engine, PROMPT, sampling_params=params(max_new_tokens=30))
     ids = PROMPT + answer["output_ids"]
     assert forward(tiny, ids).argmax(-1)[len(PROMPT) - 1 : -1].tolist() == answer["output_ids"]
 
@@ -122,11 +101,11 @@ async def test_greedy_output_is_bit_for_bit_the_same_alone_repeated_and_in_a_bat
     alone = []
     for prompt in prompts(8):
         assert await engine.flush_cache()
-        alone.append(await engine.generate(prompt, **fields))
-    repeated = [await engine.generate(prompts(8)[-1], **fields)]
+        alone.append(await generate(engine, prompt, **fields))
+    repeated = [await generate(engine, prompts(8)[-1], **fields)]
     assert repeated[0]["meta_info"]["cached_tokens"] == len(prompts(8)[-1]) - 1
     assert await engine.flush_cache()
-    batch = await asyncio.gather(*(engine.generate(prompt, **fields) for prompt in prompts(8)))
+    batch = await asyncio.gather(*(generate(engine, prompt, **fields) for prompt in prompts(8)))
     for one, other in zip([*alone, alone[-1]], [*batch, *repeated], strict=True):
         assert one["output_ids"] == other["output_ids"]
         assert one["meta_info"]["output_token_logprobs"] == other["meta_info"]["output_token_logprobs"]
@@ -139,18 +118,18 @@ async def test_the_rows_of_a_batch_are_computed_together(engine: EmbeddedEngine)
     runner.forward = lambda segments: sizes.append(len(segments)) or original(segments)  # type: ignore[method-assign]
     try:
         many = prompts(6, longest=20)
-        await asyncio.gather(*(engine.generate(prompt, sampling_params=params(max_new_tokens=40)) for prompt in many))
+        await asyncio.gather(*(generate(engine, prompt, sampling_params=params(max_new_tokens=40)) for prompt in many))
     finally:
         runner.forward = original  # type: ignore[method-assign]
     assert max(sizes) == 6 and len(sizes) < 60
 
 
 async def test_requests_join_and_leave_a_running_batch(engine: EmbeddedEngine) -> None:
-    alone = await engine.generate(PROMPT, sampling_params=params(max_new_tokens=20))
-    long = asyncio.create_task(engine.generate(PROMPT, rid="long", sampling_params=params(max_new_tokens=3000)))
-    while not (await engine.loads())["num_running_reqs"]:
+    alone = await generate(engine, PROMPT, sampling_params=params(max_new_tokens=20))
+    long = asyncio.create_task(generate(engine, PROMPT, rid="long", sampling_params=params(max_new_tokens=3000)))
+    while not (await engine.load()).running:
         await asyncio.sleep(0.001)
-    short = await engine.generate([9, 8, 7], sampling_params=params(max_new_tokens=20))
+    short = await generate(engine, [9, 8, 7], sampling_params=params(max_new_tokens=20))
     await engine.abort("long")
     answer = await long
     assert len(short["output_ids"]) == 20
@@ -163,7 +142,7 @@ async def test_requests_join_and_leave_a_running_batch(engine: EmbeddedEngine) -
 
 async def test_a_sampling_seed_repeats_its_sample_in_any_batch(engine: EmbeddedEngine) -> None:
     def run(seed: int) -> Any:
-        return engine.generate(PROMPT, sampling_params=params(temperature=1.0, sampling_seed=seed, max_new_tokens=20))
+        return generate(engine, PROMPT, sampling_params=params(temperature=1.0, sampling_seed=seed, max_new_tokens=20))
 
     alone = await run(7)
     batch = await asyncio.gather(*(run(seed) for seed in (5, 6, 7, 8)))
@@ -175,13 +154,13 @@ async def test_an_engine_seed_repeats_a_run(tiny: TinyModel) -> None:
     runs = []
     for _ in range(2):
         async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, seed=11, threads=1) as engine:
-            runs.append([(await engine.generate(PROMPT))["output_ids"] for _ in range(2)])
+            runs.append([(await generate(engine, PROMPT))["output_ids"] for _ in range(2)])
     assert runs[0] == runs[1] and runs[0][0] != runs[0][1]
 
 
 async def test_sampling_follows_the_distribution(engine: EmbeddedEngine, tiny: TinyModel) -> None:
     answers = await asyncio.gather(
-        *(engine.generate([5], sampling_params=params(temperature=1.0, max_new_tokens=1)) for _ in range(400))
+        *(generate(engine, [5], sampling_params=params(temperature=1.0, max_new_tokens=1)) for _ in range(400))
     )
     tokens = [answer["output_ids"][0] for answer in answers]
     probs = forward(tiny, [5])[0].exp()
@@ -200,7 +179,7 @@ async def test_filters_keep_likely_tokens_only(engine: EmbeddedEngine, tiny: Tin
     }[key].tolist()
     answers = await asyncio.gather(
         *(
-            engine.generate(PROMPT, sampling_params=params(temperature=1.0, max_new_tokens=1) | {key: value})
+            generate(engine, PROMPT, sampling_params=params(temperature=1.0, max_new_tokens=1) | {key: value})
             for _ in range(60)
         )
     )
@@ -211,24 +190,25 @@ async def test_filters_keep_likely_tokens_only(engine: EmbeddedEngine, tiny: Tin
 
 
 async def test_a_stop_token_is_in_the_ids_but_not_in_the_text(engine: EmbeddedEngine) -> None:
-    free = await engine.generate(PROMPT, sampling_params=params())
+    free = await generate(engine, PROMPT, sampling_params=params())
     stop = free["output_ids"][3]
     assert stop not in free["output_ids"][:3]
-    answer = await engine.generate(PROMPT, sampling_params=params(stop_token_ids=[stop], ignore_eos=False))
+    answer = await generate(engine, PROMPT, sampling_params=params(stop_token_ids=[stop], ignore_eos=False))
     assert answer["output_ids"] == free["output_ids"][:4]
     assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
     assert answer["text"] == engine.tokenizer.decode(free["output_ids"][:3])
 
 
 async def test_ignore_eos_also_ignores_stop_token_ids(engine: EmbeddedEngine) -> None:
-    free = await engine.generate(PROMPT, sampling_params=params())
-    answer = await engine.generate(PROMPT, sampling_params=params(stop_token_ids=[free["output_ids"][3]]))
+    free = await generate(engine, PROMPT, sampling_params=params())
+    answer = await generate(engine, PROMPT, sampling_params=params(stop_token_ids=[free["output_ids"][3]]))
     assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 8}
 
 
 @pytest.mark.parametrize(("trim", "text"), [(False, "alpha "), (True, "alpha STOP")])
 async def test_a_stop_string_is_cut_unless_it_is_to_be_kept(engine: EmbeddedEngine, trim: bool, text: str) -> None:
-    answer = await engine.generate(
+    answer = await generate(
+        engine,
         PROMPT,
         sampling_params=params(regex="alpha STOP beta", stop=["STOP"], max_new_tokens=32, no_stop_trim=trim),
     )
@@ -240,7 +220,8 @@ async def test_a_stop_string_is_cut_unless_it_is_to_be_kept(engine: EmbeddedEngi
 @pytest.mark.parametrize(("keep", "text"), [(False, ""), (True, "<|im_end|>")])
 async def test_the_end_of_sequence_shows_only_on_request(engine: EmbeddedEngine, keep: bool, text: str) -> None:
     end = engine.tokenizer.eos_token_id
-    answer = await engine.generate(
+    answer = await generate(
+        engine,
         PROMPT,
         sampling_params=params(
             logit_bias={str(end): 1000.0}, skip_special_tokens=not keep, no_stop_trim=keep, ignore_eos=False
@@ -252,16 +233,16 @@ async def test_the_end_of_sequence_shows_only_on_request(engine: EmbeddedEngine,
 
 async def test_min_new_tokens_holds_the_end_back(engine: EmbeddedEngine) -> None:
     end = engine.tokenizer.eos_token_id
-    answer = await engine.generate(
-        PROMPT, sampling_params=params(logit_bias={str(end): 1000.0}, min_new_tokens=3, ignore_eos=False)
+    answer = await generate(
+        engine, PROMPT, sampling_params=params(logit_bias={str(end): 1000.0}, min_new_tokens=3, ignore_eos=False)
     )
     assert len(answer["output_ids"]) == 4 and answer["output_ids"][-1] == end
 
 
 async def test_penalties_discourage_what_was_sampled(engine: EmbeddedEngine) -> None:
-    plain = await engine.generate([5, 6], sampling_params=params(max_new_tokens=60))
+    plain = await generate(engine, [5, 6], sampling_params=params(max_new_tokens=60))
     for penalty in ({"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 2.0}):
-        answer = await engine.generate([5, 6], sampling_params=params(max_new_tokens=60) | penalty)
+        answer = await generate(engine, [5, 6], sampling_params=params(max_new_tokens=60) | penalty)
         assert len(set(answer["output_ids"])) > len(set(plain["output_ids"])), penalty
 
 
@@ -269,8 +250,8 @@ async def test_penalties_discourage_what_was_sampled(engine: EmbeddedEngine) -> 
 
 
 async def test_a_regular_expression_is_obeyed_and_ends_with_the_end_of_sequence(engine: EmbeddedEngine) -> None:
-    answer = await engine.generate(
-        PROMPT, sampling_params={"regex": "hello", "max_new_tokens": 32, "temperature": 0}, return_logprob=True
+    answer = await generate(
+        engine, PROMPT, sampling_params={"regex": "hello", "max_new_tokens": 32, "temperature": 0}, return_logprob=True
     )
     assert answer["text"] == "hello"
     assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": engine.tokenizer.eos_token_id}
@@ -286,7 +267,8 @@ async def test_a_schema_is_obeyed(engine: EmbeddedEngine) -> None:
     }
     answers = await asyncio.gather(
         *(
-            engine.generate(
+            generate(
+                engine,
                 PROMPT,
                 sampling_params={
                     "json_schema": json.dumps(schema),
@@ -305,17 +287,14 @@ async def test_a_schema_is_obeyed(engine: EmbeddedEngine) -> None:
 
 
 async def test_an_ebnf_grammar_is_obeyed(engine: EmbeddedEngine) -> None:
-    answer = await engine.generate(PROMPT, sampling_params={"ebnf": 'root ::= "yes" | "no"', "temperature": 0})
+    answer = await generate(engine, PROMPT, sampling_params={"ebnf": 'root ::= "yes" | "no"', "temperature": 0})
     assert answer["text"] in ("yes", "no")
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "name"), [("json_schema", "{not json", "json"), ("regex", "(((", "regex"), ("ebnf", "=", "ebnf")]
-)
-async def test_a_bad_grammar_is_refused(engine: EmbeddedEngine, kind: str, text: str, name: str) -> None:
-    with pytest.raises(SGLangHTTPError, match=f"Failed to compile {name} grammar") as caught:
-        await engine.generate(PROMPT, sampling_params={kind: text})
-    assert caught.value.status == 400
+@pytest.mark.parametrize(("kind", "text"), [("json_schema", "{not json"), ("regex", "((("), ("ebnf", "=")])
+async def test_a_bad_grammar_is_refused(engine: EmbeddedEngine, kind: str, text: str) -> None:
+    with pytest.raises(BackendRequestError, match="cannot be compiled"):
+        await generate(engine, PROMPT, sampling_params={kind: text})
 
 
 # Prefixes
@@ -327,7 +306,7 @@ async def test_cached_tokens_are_those_of_the_recorded_table(engine: EmbeddedEng
     assert await engine.flush_cache()
 
     async def cached(ids: list[int], **fields: Any) -> tuple[int, int, list[int]]:
-        answer = await engine.generate(ids, sampling_params=params(max_new_tokens=4), **fields)
+        answer = await generate(engine, ids, sampling_params=params(max_new_tokens=4), **fields)
         meta = answer["meta_info"]
         return meta["cached_tokens"], len(meta.get("input_token_logprobs", ())), answer["output_ids"]
 
@@ -350,7 +329,7 @@ async def test_a_continued_conversation_has_the_logprobs_of_one_forward_pass(eng
     ids = list(PROMPT)
     expected: list[tuple[int, float]] = []
     for turn in range(4):
-        answer = await engine.generate(ids, sampling_params=params(temperature=1.0), return_logprob=True)
+        answer = await generate(engine, ids, sampling_params=params(temperature=1.0), return_logprob=True)
         assert turn == 0 or answer["meta_info"]["cached_tokens"] > 0
         for index, (logprob, _, _) in enumerate(answer["meta_info"]["output_token_logprobs"]):
             expected.append((len(ids) + index, logprob))
@@ -365,9 +344,9 @@ async def test_the_samples_of_a_group_share_their_prompt(engine: EmbeddedEngine)
     shared = [15 + index * 11 % 900 for index in range(200)]
     await engine.pause_generation()  # so that all of them are there when the first step begins
     tasks = [
-        asyncio.create_task(engine.generate([*shared, 5 + number], sampling_params=params())) for number in range(6)
+        asyncio.create_task(generate(engine, [*shared, 5 + number], sampling_params=params())) for number in range(6)
     ]
-    while (await engine.loads())["num_waiting_reqs"] < 6:
+    while (await engine.load()).waiting < 6:
         await asyncio.sleep(0.001)
     await engine.continue_generation()
     answers = await asyncio.gather(*tasks)
@@ -377,11 +356,11 @@ async def test_the_samples_of_a_group_share_their_prompt(engine: EmbeddedEngine)
 async def test_the_prefix_budget_is_kept(tiny: TinyModel) -> None:
     async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, prefix_cache_tokens=100, threads=1) as engine:
         for prompt in prompts(12, longest=60):
-            await engine.generate(prompt, sampling_params=params(max_new_tokens=4))
-            assert (await engine.loads())["num_used_tokens"] <= 100
-        again = await engine.generate(prompts(12, longest=60)[-1], sampling_params=params(max_new_tokens=4))
+            await generate(engine, prompt, sampling_params=params(max_new_tokens=4))
+            assert (await engine.load()).tokens <= 100
+        again = await generate(engine, prompts(12, longest=60)[-1], sampling_params=params(max_new_tokens=4))
         assert again["meta_info"]["cached_tokens"] == len(prompts(12, longest=60)[-1]) - 1
-        first = await engine.generate(prompts(12, longest=60)[0], sampling_params=params(max_new_tokens=4))
+        first = await generate(engine, prompts(12, longest=60)[0], sampling_params=params(max_new_tokens=4))
         assert first["meta_info"]["cached_tokens"] == 0
 
 
@@ -406,8 +385,8 @@ async def test_a_sliding_window_is_kept(tiny: TinyModel) -> None:
     )
     model = MistralForCausalLM(config).eval()
     async with EmbeddedEngine(model, tokenizer=tiny.tokenizer, threads=1) as engine:
-        answer = await engine.generate(
-            PROMPT, sampling_params=params(max_new_tokens=24), return_logprob=True, logprob_start_len=0
+        answer = await generate(
+            engine, PROMPT, sampling_params=params(max_new_tokens=24), return_logprob=True, logprob_start_len=0
         )
     meta = answer["meta_info"]
     with torch.no_grad():

@@ -18,6 +18,7 @@ from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.loader import default_model_cached, load_model
 from strands_sglang.backends.engine.smollm2 import CHAT_TEMPLATE, SYSTEM_PROMPT, few_shot_messages
 from strands_sglang.conversation.messages import to_chat_messages
+from tests.servers.engine_server import generate
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "876+61"}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "calculator", "description": "Calculate.", "parameters": {}}}]
@@ -56,8 +57,10 @@ async def test_the_model_calls_the_calculator(engine: EmbeddedEngine) -> None:
     questions = {"What is 271 * 55?": "271*55", "What is 640 - 38?": "640-38", "What is 77 + 919?": "77+919"}
     answers = await asyncio.gather(
         *(
-            engine.generate(
-                engine.tokenizer.encode(render(question)), sampling_params={"temperature": 0, "max_new_tokens": 48}
+            generate(
+                engine,
+                engine.tokenizer.encode(render(question)),
+                sampling_params={"temperature": 0, "max_new_tokens": 48},
             )
             for question in questions
         )
@@ -72,7 +75,8 @@ async def test_its_logprobs_agree_with_a_separate_forward_pass(engine: EmbeddedE
     import torch
 
     prompt = engine.tokenizer.encode(render("What is 12 + 30?"))
-    answer = await engine.generate(
+    answer = await generate(
+        engine,
         prompt,
         sampling_params={"temperature": 1.0, "sampling_seed": 1, "max_new_tokens": 16, "ignore_eos": True},
         return_logprob=True,
@@ -95,9 +99,9 @@ async def test_its_greedy_output_does_not_depend_on_the_batch(engine: EmbeddedEn
     fields: dict[str, Any] = {"sampling_params": {"temperature": 0, "max_new_tokens": 12}, "return_logprob": True}
     alone = []
     for prompt in prompts:
-        alone.append(await engine.generate(prompt, **fields))
+        alone.append(await generate(engine, prompt, **fields))
     await engine.flush_cache()
-    batch = await asyncio.gather(*(engine.generate(prompt, **fields) for prompt in prompts))
+    batch = await asyncio.gather(*(generate(engine, prompt, **fields) for prompt in prompts))
     for one, other in zip(alone, batch, strict=True):
         assert one["output_ids"] == other["output_ids"]
         assert one["meta_info"]["output_token_logprobs"] == other["meta_info"]["output_token_logprobs"]

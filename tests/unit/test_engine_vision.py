@@ -18,8 +18,9 @@ from image_support import engine_of
 from PIL import Image
 
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
-from strands_sglang.exceptions import MediaError, SGLangHTTPError
+from strands_sglang.exceptions import BackendRequestError, MediaError
 from strands_sglang.trajectory.media import image_expander
+from tests.servers.engine_server import generate
 
 LOOK = "<|im_start|>user\nlook <|vision_start|><|image_pad|><|vision_end|>?<|im_end|>\n<|im_start|>assistant\n"
 AGAIN = "<|im_end|>\n<|im_start|>user\nand <|vision_start|><|image_pad|><|vision_end|><|im_end|>\n"
@@ -67,10 +68,10 @@ async def test_logprobs_over_two_turns_with_images_are_those_of_a_separate_forwa
         "return_prompt_token_ids": True,
     }
     wire = tiny.tokenizer.encode(LOOK)
-    first = await engine.generate(wire, image_data=[data_url(RED)], **fields)
-    assert first["meta_info"]["prompt_tokens"] == len(wire) - 1 + first["meta_info"]["image_tokens"]
+    first = await generate(engine, wire, image_data=[data_url(RED)], **fields)
+    assert first["meta_info"]["prompt_tokens"] == len(first["prompt_token_ids"]) > len(wire)
     wire += first["output_ids"] + tiny.tokenizer.encode(AGAIN)
-    second = await engine.generate(wire, image_data=[data_url(RED), data_url(BLUE)], **fields)
+    second = await generate(engine, wire, image_data=[data_url(RED), data_url(BLUE)], **fields)
     # Everything of the first turn but the token sampled last comes from the prefix cache, its image included.
     assert second["meta_info"]["cached_tokens"] == first["meta_info"]["prompt_tokens"] + 5
     ids = second["prompt_token_ids"]
@@ -83,27 +84,27 @@ async def test_the_cache_tells_images_of_one_size_apart(engine: EmbeddedEngine, 
     wire = tiny.tokenizer.encode(LOOK)
     other = picture((0, 200, 0))
     for image, cached in ((RED, 0), (other, wire.index(tiny.tokenizer.convert_tokens_to_ids("<|image_pad|>")))):
-        answer = await engine.generate(wire, image_data=[data_url(image)], sampling_params=SAMPLING)
+        answer = await generate(engine, wire, image_data=[data_url(image)], sampling_params=SAMPLING)
         assert answer["meta_info"]["cached_tokens"] == cached
 
 
-async def test_images_and_placeholders_that_do_not_agree_are_refused_as_by_the_server(engine, tiny):
-    with pytest.raises(SGLangHTTPError, match="Prompt has 1 image placeholders but 2 image inputs were provided"):
-        await engine.generate(tiny.tokenizer.encode(LOOK), image_data=[data_url(RED)] * 2, sampling_params=SAMPLING)
-    with pytest.raises(SGLangHTTPError, match="cannot be processed"):
+async def test_images_and_placeholders_that_do_not_agree_are_refused(engine, tiny):
+    with pytest.raises(BackendRequestError, match="the prompt has 1 image placeholders, for 2 images"):
+        await generate(engine, tiny.tokenizer.encode(LOOK), image_data=[data_url(RED)] * 2, sampling_params=SAMPLING)
+    with pytest.raises(BackendRequestError, match="cannot be processed"):
         broken = "data:image/png;base64," + base64.b64encode(b"no picture").decode()
-        await engine.generate(tiny.tokenizer.encode(LOOK), image_data=[broken], sampling_params=SAMPLING)
-    with pytest.raises(SGLangHTTPError, match="nothing is fetched"):
-        await engine.generate(tiny.tokenizer.encode(LOOK), image_data=["https://a.b/c.png"], sampling_params=SAMPLING)
+        await generate(engine, tiny.tokenizer.encode(LOOK), image_data=[broken], sampling_params=SAMPLING)
+    with pytest.raises(BackendRequestError, match="nothing is fetched"):
+        await generate(engine, tiny.tokenizer.encode(LOOK), image_data=["https://a.b/c.png"], sampling_params=SAMPLING)
 
 
 async def test_a_saved_model_sees_alike(engine: EmbeddedEngine, tiny: TinyModel, tmp_path: Any) -> None:
     make_tiny_vision_model(tmp_path, family=tiny.model.config.model_type)
     params = {"temperature": 0, "max_new_tokens": 6}
     wire = tiny.tokenizer.encode(LOOK)
-    expected = await engine.generate(wire, image_data=[data_url(RED)], sampling_params=params)
+    expected = await generate(engine, wire, image_data=[data_url(RED)], sampling_params=params)
     async with EmbeddedEngine(tmp_path, threads=1) as loaded:
-        answer = await loaded.generate(wire, image_data=[data_url(RED)], sampling_params=params)
+        answer = await generate(loaded, wire, image_data=[data_url(RED)], sampling_params=params)
         expander = image_expander(tmp_path)
         assert expander.fingerprint == loaded.image_expander.fingerprint
     assert answer["output_ids"] == expected["output_ids"]
@@ -111,7 +112,7 @@ async def test_a_saved_model_sees_alike(engine: EmbeddedEngine, tiny: TinyModel,
 
 async def test_without_images_a_model_that_sees_is_a_language_model(engine: EmbeddedEngine, tiny: TinyModel) -> None:
     ids = tiny.tokenizer.encode("<|im_start|>user\nhello<|im_end|>\n")
-    answer = await engine.generate(ids, sampling_params=SAMPLING, return_logprob=True)
+    answer = await generate(engine, ids, sampling_params=SAMPLING, return_logprob=True)
     with torch.no_grad():
         logits = tiny.model(input_ids=torch.tensor([ids + answer["output_ids"]])).logits[0]
     expected = torch.log_softmax(logits.float(), dim=-1)

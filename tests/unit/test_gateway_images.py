@@ -23,6 +23,7 @@ from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_
 from strands_sglang.gateway import Gateway, Session
 from strands_sglang.trajectory import Trajectory
 from tests.conftest import SHARED
+from tests.servers.engine_server import generate
 from tests.unit.gateway_support import trained_once
 
 
@@ -45,7 +46,7 @@ class Recorder:
         self.script: list[str] = []
 
     async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        answer = await self._engine.generate(input_ids, **fields)
+        answer = await generate(self._engine, input_ids, **fields)
         if self.script:
             ids = self._tokenizer.encode(self.script.pop(0) + "<|im_end|>")
             meta = {**answer["meta_info"], "completion_tokens": len(ids)}

@@ -24,6 +24,7 @@ from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, MessageConversionError, SGLangDecodingError
 from strands_sglang.trajectory.media import EnteredImage
+from tests.servers.engine_server import generate
 
 SAMPLING = {"max_new_tokens": 5, "ignore_eos": True, "sampling_seed": 3}
 
@@ -49,7 +50,7 @@ class Recorder:
         self.change: Any = lambda answer: answer
 
     async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        answer = self.change(await self.engine.generate(input_ids, **fields))
+        answer = self.change(await generate(self.engine, input_ids, **fields))
         self.calls.append((list(input_ids), fields, answer))
         return answer
 
@@ -141,10 +142,8 @@ async def test_an_agent_with_a_tool_that_takes_screenshots(client: Recorder, tin
     call = '<tool_call>{"name": "screenshot", "arguments": {}}</tool_call><|im_end|>'
     first = tiny.tokenizer.encode(call)
     sampled = iter([first, tiny.tokenizer.encode("a window<|im_end|>")])
-    generate = client.engine.generate
 
-    async def scripted(input_ids: Any, **fields: Any) -> dict[str, Any]:
-        answer = await generate(input_ids, **fields)
+    def scripted(answer: dict[str, Any]) -> dict[str, Any]:
         if (ids := next(sampled, None)) is not None:
             meta = answer["meta_info"]
             answer = {**answer, "output_ids": ids, "meta_info": {**meta, "completion_tokens": len(ids)}}
@@ -152,7 +151,7 @@ async def test_an_agent_with_a_tool_that_takes_screenshots(client: Recorder, tin
             answer["meta_info"]["finish_reason"] = {"type": "stop", "matched": ids[-1]}
         return answer
 
-    client.engine.generate = scripted  # type: ignore[method-assign]
+    client.change = scripted
     sampling = {**SAMPLING, "max_new_tokens": 40}
     model = SGLangModel(client=client, tokenizer=tiny.tokenizer, sampling_params=sampling)
     await Agent(model=model, tools=[screenshot], callback_handler=None).invoke_async("what is on the screen?")

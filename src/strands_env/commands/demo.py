@@ -153,12 +153,7 @@ async def _example(rollout: AnsweredQuestion, span: DriftSpan, models: Any) -> E
         return [engine.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
     sampled, again = ids[span.start : span.end], list(span.retokenized_ids)
-    scored = await engine.generate(
-        [*ids[: span.start], *again],
-        sampling_params={"max_new_tokens": 0},
-        return_logprob=True,
-        logprob_start_len=max(0, span.start - 1),  # the first has none
-    )
+    scored = await engine.score([*ids[: span.start], *again], start=span.start)
     return Example(
         question=str(rollout.action.message),
         kind=span.kind.value,
@@ -169,7 +164,7 @@ async def _example(rollout: AnsweredQuestion, span: DriftSpan, models: Any) -> E
         retokenized_ids=again,
         retokenized=texts(again),
         sampled_logprob=_sum(logprobs[span.start : span.end]),
-        retokenized_logprob=_sum([entry[0] for entry in scored["meta_info"]["input_token_logprobs"][-len(again) :]]),
+        retokenized_logprob=float(sum(scored.logprobs)) if span.start else None,  # nothing comes before the first
     )
 
 

@@ -1,4 +1,4 @@
-"""A small language-model engine in this process, on CPU, with the answers of SGLang's native `/generate`.
+"""A small language-model engine in this process, on CPU: a backend.
 
 It needs PyTorch and transformers (extra `local`), which are imported when a model is made or loaded.
 
@@ -20,11 +20,12 @@ from .own_models import ModelLoadError, UnknownModelError
 from .tiny import TinyModel, make_tiny_model, make_tiny_vision_model
 
 if TYPE_CHECKING:
-    from .engine import EmbeddedEngine
+    from .engine import EmbeddedEngine, EngineLoad
     from .loader import load_default_model
 
 __all__ = [
     "EmbeddedEngine",
+    "EngineLoad",
     "ModelLoadError",
     "TinyModel",
     "UnknownModelError",
@@ -38,4 +39,4 @@ def __getattr__(name: str) -> Any:
     """Import the rest when it is first used: the engine loads PyTorch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{'engine' if name == 'EmbeddedEngine' else 'loader'}"), name)
+    return getattr(import_module(f"{__name__}.{'loader' if name == 'load_default_model' else 'engine'}"), name)

@@ -1,4 +1,4 @@
-"""`EmbeddedEngine`: the generate contract of an SGLang server, in this process.
+"""`EmbeddedEngine`: a backend that runs the model in this process.
 
 One thread owns the model and runs the scheduler. Everything else reaches it as a closure in a queue, executed between
 two steps, with a future for the result: no lock guards the state, and callers may live in any number of event loops.
@@ -14,28 +14,40 @@ import queue
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 
-from strands_sglang.backends.contract import Capabilities
+from strands_sglang.backends.contract import (
+    CONSTRAINTS,
+    Backend,
+    BackendInfo,
+    Capabilities,
+    GenerateAnswer,
+    GenerateRequest,
+    LogprobKind,
+    PromptScoring,
+    check_vocabulary,
+)
 from strands_sglang.backends.engine.grammar import GrammarCompiler
 from strands_sglang.backends.engine.loader import load_model
-from strands_sglang.backends.engine.request import internal_error, parse_request, prompt_ids, value_error
+from strands_sglang.backends.engine.request import Request
 from strands_sglang.backends.engine.runner import Runner, pack_again
 from strands_sglang.backends.engine.scheduler import Scheduler
-from strands_sglang.backends.engine.vision import Vision
-from strands_sglang.backends.sglang.request import CAPABILITIES
-from strands_sglang.exceptions import BackendConnectionError, MediaError
+from strands_sglang.backends.engine.vision import SeenPrompt, Vision
+from strands_sglang.backends.sampling import check_sampling_params
+from strands_sglang.exceptions import BackendConnectionError, BackendError, BackendRequestError, MediaError
 from strands_sglang.trajectory.media import ImageExpander
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+UNKNOWN = frozenset({"stop_regex", "structural_tag"})
+"""Sampling parameters that the engine does not have."""
 
 
 class PauseMode(StrEnum):
@@ -49,8 +61,16 @@ class PauseMode(StrEnum):
     """They stay as they are."""
 
 
-class EmbeddedEngine:
-    """A language model in this process that answers as SGLang's `/generate` does.
+class EngineLoad(NamedTuple):
+    """Requests that are computed and that wait, and the tokens whose keys and values are held."""
+
+    running: int
+    waiting: int
+    tokens: int
+
+
+class EmbeddedEngine(Backend):
+    """A language model in this process, as a backend.
 
     Args:
         model: `"smollm2"` (SmolLM2-135M-Instruct, fetched once from its PyPI wheel), `"tiny"` (random, for tests), a
@@ -116,7 +136,7 @@ class EmbeddedEngine:
         self._paused = False
         self._closed = False
         self._updates: deque[Callable[[], None]] = deque()
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         # No command follows the last one, None. Reentrant: a garbage collection may end an abandoned `async with`.
         self._posting = threading.RLock()
         ready: Future[Scheduler] = Future()
@@ -129,116 +149,128 @@ class EmbeddedEngine:
         self._thread.start()
         self._scheduler = ready.result()
 
-    # Generate contract
+    # Backend
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine, with this model, can do."""
+        return Capabilities(
+            logprobs=LogprobKind.TEMPERED,
+            prompt_scoring=PromptScoring.CACHED,
+            images=self._vision is not None,
+            constraints=CONSTRAINTS - UNKNOWN,
+            weight_versions=True,
+            seeds=True,
+        )
 
     @property
     def image_expander(self) -> ImageExpander | None:
         """Expands images as this model does, for `SGLangModel(processor=...)`; None for a text model."""
         return None if self._vision is None else self._vision.expander
 
-    async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
-        """Sample a continuation; the top-level fields of `/generate` are keywords, the answer is the server's.
+    @property
+    def closings(self) -> int:
+        """1 once it is closed."""
+        return int(self._closed)
 
-        Cancelling the call aborts the request.
+    async def info(self) -> BackendInfo:
+        """The model that runs."""
+        return BackendInfo(model=self.model_path, context_length=self.context_length, vocab_size=self.vocab_size)
+
+    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
+        """As `Backend.check_sampling_params`; `stop_regex` and `structural_tag` are refused."""
+        checked = check_sampling_params(params, vocab_size=self.vocab_size)
+        if lacking := sorted(UNKNOWN & checked.keys()):
+            raise BackendRequestError(f"sampling_params has {lacking[0]!r}, which the embedded engine does not")
+        return checked
+
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        """Sample a continuation. Cancelling the call aborts the request.
+
+        Without `max_new_tokens` it samples until the model stops or the context is full.
 
         Raises:
-            BackendRequestError: Ids that are not integers or outside the vocabulary.
+            BackendRequestError: Ids outside the vocabulary, wrong sampling parameters, images that cannot be read.
             BackendContextLengthError: The prompt, or the prompt and `max_new_tokens`, do not fit.
-            BackendHTTPError: The server would answer with this status.
             BackendConnectionError: The engine is closed.
+            BackendError: A step of the engine failed.
         """
-        seen = None
-        if self._vision is not None and (images := fields.pop("image_data", None)):
-            vision, ids = self._vision, prompt_ids(input_ids, self.vocab_size)
-            try:
-                seen = await self._call(lambda: vision.see(ids, images if isinstance(images, list) else [images]))
-            except MediaError as error:
-                raise value_error(str(error)) from error
-            input_ids = seen.ids
-        request = parse_request(
-            input_ids,
-            fields,
-            vocab_size=self.vocab_size,
+        check_vocabulary(request.prompt.highest, self.vocab_size)
+        params = self.check_sampling_params(request.sampling_params)
+        if request.before_attempt is not None:
+            request.before_attempt()
+        own = Request.of(
+            request,
+            params,
+            seen=await self._see(request),
             context_length=self.context_length,
+            vocab_size=self.vocab_size,
             seed=self._seeds.getrandbits(63),
         )
-        if seen is not None:
-            request.seen, request.prompt_keys = seen, seen.keys(self.vocab_size)
-        if request.params.grammar is not None:
-            request.matcher = await asyncio.to_thread(self._matcher, *request.params.grammar)
-        request.future.set_running_or_notify_cancel()  # from here on only the engine's thread ends it
-        self._post(lambda: self._scheduler.add(request))
+        if grammar := next(((name, params[name]) for name in CONSTRAINTS if name in params), None):
+            own.matcher = await asyncio.to_thread(self._matcher, *grammar)
+        own.future.set_running_or_notify_cancel()  # from here on only the engine's thread ends it
+        self._post(lambda: self._scheduler.add(own))
         try:
-            return await asyncio.wrap_future(request.future)
+            return await asyncio.wrap_future(own.future)
         except asyncio.CancelledError:
             with contextlib.suppress(BackendConnectionError):  # closed
-                self._post(lambda: self._scheduler.abort(lambda other: other is request))
+                self._post(lambda: self._scheduler.abort(lambda other: other is own))
             raise
 
-    async def abort(self, rid: str) -> None:
-        """End the request of this id with what it has sampled; nothing happens if there is none."""
-        await self._call(lambda: self._scheduler.abort(lambda request: request.rid == rid))
+    async def _see(self, request: GenerateRequest) -> SeenPrompt | None:
+        """The prompt with its images looked at; None without any."""
+        if not request.images:
+            return None
+        if (vision := self._vision) is None:
+            raise BackendRequestError(f"the model {self.model_path!r} takes no images")
+        ids, images = request.prompt.tolist(), request.images
+        try:
+            return await self._call(lambda: vision.see(ids, images))
+        except MediaError as error:
+            raise BackendRequestError(str(error)) from error
 
-    async def abort_all(self) -> None:
-        """End every request with what it has sampled."""
-        await self._call(self._scheduler.abort)
+    async def abort(self, rid: str) -> bool:
+        """End the request of this very id with what it has sampled."""
+        return await self._call(lambda: self._scheduler.abort(lambda request: request.rid == rid))
 
-    async def health(self) -> bool:
-        """True while requests are answered: the engine is neither closed nor paused."""
-        return not self._closed and not self._paused and self._thread.is_alive()
-
-    async def get_model_info(self) -> dict[str, Any]:
-        """The answer of `/model_info`."""
-        config = self._model.config
-        return {
-            "model_path": self.model_path,
-            "served_model_name": self.model_path,
-            "tokenizer_path": getattr(self.tokenizer, "name_or_path", None) or self.model_path,
-            "is_generation": True,
-            "vocab_size": self.vocab_size,  # a genuine server does not report it
-            "preferred_sampling_params": None,
-            "weight_version": self.weight_version,
-            "reasoning_parser": None,
-            "tool_call_parser": None,
-            "has_image_understanding": self._vision is not None,
-            "has_audio_understanding": False,
-            "model_type": config.model_type,
-            "architectures": config.architectures or [type(self._model).__name__],
-        }
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Those of an SGLang server, and seeds that always hold."""
-        return replace(CAPABILITIES, seeds=True)
-
-    async def max_model_len(self) -> int:
-        """Context length in tokens."""
-        return self.context_length
+    # Status
 
     @property
     def weight_version(self) -> str:
         """Name of the weights that sample the next token."""
         return self._scheduler.weight_version
 
-    async def loads(self) -> dict[str, Any]:
-        """Load of the engine: the entry of `/v1/loads`."""
-        return await self._call(self._loads)
+    async def health(self) -> bool:
+        """True while requests are answered: the engine is neither closed nor paused."""
+        return not self._closed and not self._paused and self._thread.is_alive()
+
+    async def load(self) -> EngineLoad:
+        """Requests and tokens that the engine holds."""
+        return await self._call(self._load_now)
 
     # Control
 
     async def pause_generation(self, mode: str = PauseMode.ABORT) -> None:
-        """Stop sampling until `continue_generation`; new requests wait. See `PauseMode` for the running ones."""
-        if mode not in list(PauseMode):
-            raise value_error(f"Invalid mode: {mode!r}. Expected one of {', '.join(PauseMode)}.")
+        """Stop sampling until `continue_generation`; new requests wait. See `PauseMode` for the running ones.
+
+        Raises:
+            ValueError: There is no such mode.
+        """
+        chosen = PauseMode(mode)
 
         def pause() -> None:
             self._paused = True
-            if mode == PauseMode.ABORT:
+            if chosen is PauseMode.ABORT:
                 self._scheduler.abort()
-            elif mode == PauseMode.RETRACT:
+            elif chosen is PauseMode.RETRACT:
                 self._scheduler.retract()
 
         await self._call(pause)
+
+    async def abort_all(self) -> None:
+        """End every request with what it has sampled."""
+        await self._call(self._scheduler.abort)
 
     async def continue_generation(self) -> None:
         """Go on after a pause."""
@@ -262,7 +294,7 @@ class EmbeddedEngine:
         """Replace the weights in place.
 
         Running requests finish first, under the old weights, while new ones wait. While paused nothing is
-        waited for: requests held in place go on under the new weights with two spans in `weight_versions`.
+        waited for: requests held in place go on under the new weights with two `weight_spans`.
 
         Args:
             weights: State dict, or a model of the same shape.
@@ -271,13 +303,13 @@ class EmbeddedEngine:
             abort_all: End running and waiting requests instead of waiting for them.
 
         Raises:
-            BackendHTTPError: The weights do not fit the model (400); nothing has changed then.
+            ValueError: The weights do not fit the model; nothing has changed then.
         """
         state = weights if isinstance(weights, Mapping) else weights.state_dict()
         done: Future[None] = Future()
 
         def load() -> None:
-            self._load(state)
+            self._replace_weights(state)
             self._scheduler.replaced_weights(self.weight_version if weight_version is None else weight_version)
             if flush_cache:
                 self._scheduler.cache.clear()
@@ -358,10 +390,10 @@ class EmbeddedEngine:
             return scheduler.step()
         except Exception as error:  # boundary: one broken step must not leave every caller waiting forever
             logger.exception("requests=<%d> | step failed", len(scheduler.running))
-            scheduler.fail_all(internal_error(error))
+            scheduler.fail_all(BackendError(f"a step of the engine failed: {error!r}"))
             return True
 
-    def _post(self, command: Callable[[], None]) -> None:
+    def _post(self, command: Callable[[], object]) -> None:
         with self._posting:
             if self._closed:
                 raise _closed_error()
@@ -373,28 +405,28 @@ class EmbeddedEngine:
         self._post(_into(done, function))
         return await asyncio.wrap_future(done)
 
-    def _load(self, state: Mapping[str, Any]) -> None:
+    def _replace_weights(self, state: Mapping[str, Any]) -> None:
         own = self._model.state_dict()
         wrong = sorted(
             set(own) ^ set(state) | {name for name in set(own) & set(state) if own[name].shape != state[name].shape}
         )
         tied = set(getattr(self._model, "all_tied_weights_keys", None) or ())
         if wrong := [name for name in wrong if name not in tied]:
-            raise value_error(f"The weights do not fit: {len(wrong)} missing, unknown or of another shape: {wrong[:5]}")
+            raise ValueError(
+                f"the weights do not fit: {len(wrong)} are missing, unknown or of another shape: {wrong[:5]}"
+            )
         self._model.load_state_dict(state, strict=False)
         pack_again(self._model)
         if self._vision is not None:
             self._vision.forget()
 
-    def _loads(self) -> dict[str, Any]:
+    def _load_now(self) -> EngineLoad:
         scheduler = self._scheduler
-        return {
-            "dp_rank": 0,
-            "num_running_reqs": len(scheduler.running),
-            "num_waiting_reqs": len(scheduler.waiting),
-            "num_used_tokens": scheduler.cache.tokens + sum(request.kv.length for request in scheduler.running),
-            "max_running_requests": self.max_batch_size,
-        }
+        return EngineLoad(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            tokens=scheduler.cache.tokens + sum(request.kv.length for request in scheduler.running),
+        )
 
     # Helpers of callers
 

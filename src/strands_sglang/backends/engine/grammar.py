@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from strands_sglang.backends.engine.request import value_error
+from strands_sglang.exceptions import BackendRequestError
 
 
 class GrammarCompiler:
@@ -31,14 +31,13 @@ class GrammarCompiler:
         self._compile = functools.lru_cache(maxsize=64)(self._compile_uncached)
 
     def matcher(self, kind: str, text: str) -> Matcher:
-        """Start an answer under a `json_schema`, `regex` or `ebnf`; `BackendHTTPError` 400 if it cannot be compiled."""
+        """Start an answer under a `json_schema`, `regex` or `ebnf`; `BackendRequestError` if it cannot be compiled."""
         import xgrammar
 
         try:
             compiled = self._compile(kind, text)
         except Exception as error:
-            name = {"json_schema": "json"}.get(kind, kind)
-            raise value_error(f"Failed to compile {name} grammar: {error}") from error
+            raise BackendRequestError(f"sampling_params[{kind!r}] cannot be compiled: {error}") from error
         return Matcher(xgrammar.GrammarMatcher(compiled), self._vocab_size)
 
     def _compile_uncached(self, kind: str, text: str) -> Any:

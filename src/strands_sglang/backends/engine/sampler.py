@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from strands_sglang.backends.engine.request import EngineSampling, Request
+from strands_sglang.backends.engine.request import Decoding, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,6 @@ class Sampled:
 
     token: int
     logprob: float
-    top: list[tuple[float, int]]
-    """The most likely tokens, as many as were asked for: logprob and id."""
-    ids: list[tuple[float, int]]
-    """Logprobs of the ids asked for."""
 
 
 def sample(logits: torch.Tensor, requests: Sequence[Request], stop_ids: Sequence[frozenset[int]]) -> list[Sampled]:
@@ -37,45 +33,37 @@ def sample(logits: torch.Tensor, requests: Sequence[Request], stop_ids: Sequence
     """
     for row, request, stops in zip(logits, requests, stop_ids, strict=True):
         _shape(row, request, stops)
-    logits /= torch.tensor([[request.params.temperature] for request in requests])
+    logits /= torch.tensor([[request.decoding.temperature] for request in requests])
     logprobs = torch.log_softmax(logits, dim=-1)
     tokens = logprobs.argmax(dim=-1).tolist()
     for index, request in enumerate(requests):
-        if not request.params.greedy:
-            tokens[index] = _draw(logprobs[index], request.params, _uniform(request))
-    return [
-        Sampled(
-            token=token,
-            logprob=float(row[token]),
-            top=top_logprobs(row, request.top_logprobs),
-            ids=[(float(row[extra]), extra) for extra in request.token_ids_logprob or ()],
-        )
-        for token, row, request in zip(tokens, logprobs, requests, strict=True)
-    ]
+        if not request.decoding.greedy:
+            tokens[index] = _draw(logprobs[index], request.decoding, _uniform(request))
+    return [Sampled(token=token, logprob=float(row[token])) for token, row in zip(tokens, logprobs, strict=True)]
 
 
-def top_logprobs(logprobs: torch.Tensor, count: int) -> list[tuple[float, int]]:
-    """The `count` most likely tokens of a row, best first."""
+def most_likely(logprobs: torch.Tensor, count: int) -> list[tuple[int, float]]:
+    """The `count` most likely tokens of a row with their log-probabilities, best first."""
     if not count:
         return []
     values, ids = logprobs.topk(count)
-    return list(zip(values.tolist(), ids.tolist(), strict=True))
+    return list(zip(ids.tolist(), values.tolist(), strict=True))
 
 
 def _shape(logits: torch.Tensor, request: Request, stops: frozenset[int]) -> None:
     """Apply what changes the distribution: penalties on sampled tokens, minimum length, grammar, bias."""
-    params = request.params
-    if request.output and (params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1):
-        counts = Counter(request.output)
-        ids = torch.tensor(list(counts))
-        seen = logits[ids] - params.presence_penalty - params.frequency_penalty * torch.tensor(list(counts.values()))
-        logits[ids] = torch.where(seen < 0, seen * params.repetition_penalty, seen / params.repetition_penalty)
-    if len(request.output) < params.min_new_tokens and stops:
+    decoding = request.decoding
+    if request.output and (decoding.frequency_penalty or decoding.presence_penalty or decoding.repetition_penalty != 1):
+        counted = Counter(request.output)
+        ids, counts = torch.tensor(list(counted)), torch.tensor(list(counted.values()))
+        seen = logits[ids] - decoding.presence_penalty - decoding.frequency_penalty * counts
+        logits[ids] = torch.where(seen < 0, seen * decoding.repetition_penalty, seen / decoding.repetition_penalty)
+    if len(request.output) < decoding.min_new_tokens and stops:
         logits[list(stops)] = -torch.inf
     if request.matcher is not None:
         request.matcher.mask(logits)
-    if params.logit_bias:
-        logits[list(params.logit_bias)] += torch.tensor(list(params.logit_bias.values()))
+    if decoding.logit_bias:
+        logits[list(decoding.logit_bias)] += torch.tensor(list(decoding.logit_bias.values()))
 
 
 def _uniform(request: Request) -> float:
@@ -84,18 +72,18 @@ def _uniform(request: Request) -> float:
     return float(np.random.Generator(np.random.Philox(key=request.seed % 2**64, counter=position)).random())
 
 
-def _draw(logprobs: torch.Tensor, params: EngineSampling, uniform: float) -> int:
+def _draw(logprobs: torch.Tensor, decoding: Decoding, uniform: float) -> int:
     """Invert the cumulative distribution of one row at `uniform`, after top-k, top-p and min-p."""
     probs = logprobs.double().exp()
-    if params.top_k == -1 and params.top_p == 1 and params.min_p == 0:
+    if decoding.top_k == -1 and decoding.top_p == 1 and decoding.min_p == 0:
         return _invert(probs, uniform)
     ordered, ids = probs.sort(descending=True, stable=True)
-    if params.top_k > 0:
-        ordered[params.top_k :] = 0
-    if params.top_p < 1:
-        ordered[(ordered.cumsum(0) - ordered) > params.top_p] = 0
-    if params.min_p > 0:
-        ordered[ordered < ordered[0] * params.min_p] = 0
+    if decoding.top_k > 0:
+        ordered[decoding.top_k :] = 0
+    if decoding.top_p < 1:
+        ordered[(ordered.cumsum(0) - ordered) > decoding.top_p] = 0
+    if decoding.min_p > 0:
+        ordered[ordered < ordered[0] * decoding.min_p] = 0
     return int(ids[_invert(ordered, uniform)])
 
 

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from strands_sglang.backends.engine.answers import answer
 from strands_sglang.backends.engine.kv import PrefixCache, SequenceKV, common_prefix
-from strands_sglang.backends.engine.request import Request, internal_error, value_error
+from strands_sglang.backends.engine.request import Request
 from strands_sglang.backends.engine.runner import Runner, SequenceChunk
-from strands_sglang.backends.engine.sampler import sample, top_logprobs
+from strands_sglang.backends.engine.sampler import most_likely, sample
+from strands_sglang.exceptions import BackendAnswerError, BackendRequestError
+from strands_sglang.trajectory import Finish, FinishType
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request."""
         if any(request.rid == other.rid for other in (*self.waiting, *self.running)):
-            request.future.set_exception(value_error(f"Duplicate request ID detected: {request.rid}"))
+            request.future.set_exception(BackendRequestError(f"rid={request.rid!r} is that of a request in flight"))
             return
         self.waiting.append(request)
 
@@ -119,10 +120,9 @@ class Scheduler:
         request.kv = kv or SequenceKV(self._runner.layers)
         self.waiting.remove(request)
         self.running.append(request)
-        if not request.started:
+        if request.cached_tokens is None:  # not one that was retracted
             request.cached_tokens = request.kv.length
             request.versions.append((self.weight_version, 0))
-        request.started = True
 
     # Run
 
@@ -131,7 +131,7 @@ class Scheduler:
         segments = []
         for request, end in batch:
             start = request.kv.length
-            scored = request.logprob_start + len(request.input_logprobs)
+            scored = request.first_scored + len(request.prompt_logprobs)
             first_wanted = min(max(scored, start), end) if scored < len(request.prompt) - 1 else end
             whole = len(request.prompt) + len(request.output)
             if end == whole:
@@ -151,7 +151,7 @@ class Scheduler:
             self._score_prompt(request, end, part)
             if end == len(request.prompt) + len(request.output):
                 if request.max_new_tokens == 0:
-                    self._finish(request, {"type": "length", "length": 0})
+                    self._finish(request, Finish(type=FinishType.LENGTH))
                 else:
                     rows.append(part[-1])
                     sampling.append(request)
@@ -160,65 +160,57 @@ class Scheduler:
         stops = [self._stops(request) for request in sampling]
         for request, sampled in zip(sampling, sample(torch.stack(rows), sampling, stops), strict=True):
             if sampled.logprob != sampled.logprob:  # NaN: the weights are broken
-                self._fail(request, internal_error())
+                message = "the model's log-probabilities are NaN: are its weights broken?"
+                self._fail(request, BackendAnswerError(message))
                 continue
             if request.versions[-1][0] != self.weight_version:
                 request.versions.append((self.weight_version, len(request.output)))
             request.output.append(sampled.token)
             request.output_logprobs.append(sampled.logprob)
-            request.output_top.append(sampled.top)
-            request.output_ids_logprobs.append(sampled.ids)
             if request.matcher is not None:
                 request.matcher.accept(sampled.token)
-            if finish := self._finish_reason(request):
+            if finish := self._finish_of(request):
                 self._finish(request, finish)
 
     def _score_prompt(self, request: Request, end: int, logits: torch.Tensor) -> None:
         """Note the logprobs of prompt tokens that the logits of this part predict."""
-        scored = request.logprob_start + len(request.input_logprobs)  # position whose successor is to be scored next
+        scored = request.first_scored + len(request.prompt_logprobs)  # position whose successor is to be scored next
         last = min(end, len(request.prompt) - 1)
         if scored >= last:
             return
         first = end - len(logits)
         for position in range(scored, last):
             row = torch.log_softmax(logits[position - first], dim=-1)
-            request.input_logprobs.append(float(row[request.prompt[position + 1]]))
-            request.input_top.append(top_logprobs(row, request.top_logprobs))
-            request.input_ids_logprobs.append([(float(row[token]), token) for token in request.token_ids_logprob or ()])
+            request.prompt_logprobs.append(float(row[request.prompt[position + 1]]))
+            request.prompt_top.append(most_likely(row, request.score_top_k))
 
     def _stops(self, request: Request) -> frozenset[int]:
-        return self._stop_token_ids | request.params.stop_token_ids
+        return self._stop_token_ids | request.decoding.stop_token_ids
 
-    def _finish_reason(self, request: Request) -> dict[str, Any] | None:
-        """The finish reason at the newest token, in the server's order of checks; None if the request continues."""
-        params, token = request.params, request.output[-1]
+    def _finish_of(self, request: Request) -> Finish | None:
+        """The end at the newest token, in the server's order of checks; None if the request continues."""
+        params, token = request.decoding, request.output[-1]
         if params.stop:
             # A token adds at least a byte, so the match lies in this many tokens; two more for cut characters.
             window = max(len(stop.encode()) for stop in params.stop) + 2
             tail = self._tokenizer.decode(request.output[-window:])
             for stop in params.stop:
                 if stop in tail:
-                    return {"type": "stop", "matched": stop}
+                    return Finish(type=FinishType.STOP, matched=stop)
         if not params.ignore_eos and token in self._stops(request):
-            return {"type": "stop", "matched": token}
+            return Finish(type=FinishType.STOP, matched=token)
         if len(request.output) >= request.max_new_tokens:
-            return {"type": "length", "length": request.max_new_tokens}
+            return Finish(type=FinishType.LENGTH)
         if request.matcher is not None and request.matcher.finished:
-            return {"type": "stop", "matched": token}
+            return Finish(type=FinishType.STOP, matched=token)
         return None
 
-    def _finish(self, request: Request, finish: dict[str, Any]) -> None:
+    def _finish(self, request: Request, finish: Finish) -> None:
         if request.kv is not None and request not in self._stale:
             self.cache.put(request.keys, request.kv)
         request.versions = request.versions or [(self.weight_version, 0)]
-        try:
-            result = answer(request, finish, self._tokenizer)
-        except Exception as error:  # boundary: a tokenizer that cannot decode the ids must not keep the caller waiting
-            logger.exception("rid=<%s> | answer failed", request.rid)
-            self._fail(request, internal_error(error))
-        else:
-            self._forget(request)
-            request.future.set_result(result)
+        self._forget(request)
+        request.future.set_result(request.answer(finish))
 
     def _fail(self, request: Request, error: Exception) -> None:
         self._forget(request)
@@ -234,12 +226,12 @@ class Scheduler:
 
     # Control
 
-    def abort(self, chosen: Callable[[Request], bool] = lambda request: True) -> None:
-        """End the chosen requests with what they have sampled so far."""
-        for request in [request for request in self.running if chosen(request)]:
-            self._finish(request, {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None})
-        for request in [request for request in self.waiting if chosen(request)]:
-            self._finish(request, {"type": "abort", "message": "Abort in waiting queue"})
+    def abort(self, chosen: Callable[[Request], bool] = lambda request: True) -> bool:
+        """End the chosen requests with what they have sampled so far; True if there are any."""
+        found = [request for request in (*self.running, *self.waiting) if chosen(request)]
+        for request in found:
+            self._finish(request, Finish(type=FinishType.ABORT, message="aborted"))
+        return bool(found)
 
     def fail_all(self, error: Exception) -> None:
         """End every request with an error."""
@@ -250,7 +242,6 @@ class Scheduler:
         """Send running requests back to the queue; they keep what they sampled and are computed again later."""
         for request in reversed(self.running):
             request.kv = None
-            request.retractions += 1
             self.waiting.appendleft(request)
         self.running.clear()
         self._stale.clear()

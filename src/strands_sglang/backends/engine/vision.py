@@ -92,12 +92,12 @@ class Vision:
         """Drop features of the old weights."""
         self._look.cache_clear()
 
-    def see(self, ids: list[int], images: Sequence[Any]) -> SeenPrompt:
+    def see(self, ids: list[int], images: Sequence[str]) -> SeenPrompt:
         """Expand a prompt's placeholders and look at its images; `MediaError` if they disagree or one is unreadable."""
         given = [_image_bytes(image) for image in images]
         found = sum(token == self.expander.placeholder_id for token in ids)
         if found != len(given):
-            raise MediaError(f"Prompt has {found} image placeholders but {len(given)} image inputs were provided")
+            raise MediaError(f"the prompt has {found} image placeholders, for {len(given)} images")
         packed = array("i", ids)
         media = place_images(packed, [self.expander.enter(image) for image in given], self.expander)
         looked = [self._look(medium.image) for medium in media]
@@ -133,13 +133,9 @@ def _rows(features: Any) -> torch.Tensor:
     return torch.cat(list(features)) if isinstance(features, list | tuple) else features
 
 
-def _image_bytes(image: Any) -> bytes:
-    """The bytes of an entry of `image_data`; addresses and paths are not fetched."""
-    if isinstance(image, dict):
-        image = image.get("url")
-    if not isinstance(image, str):
-        raise MediaError("image_data: expected data URLs or base64")
+def _image_bytes(image: str) -> bytes:
+    """The bytes of a data URL; addresses and paths are not fetched."""
     try:
         return base64.b64decode(image.partition(",")[2] if image.startswith("data:") else image, validate=True)
     except ValueError:
-        raise MediaError("image_data: expected data URLs or base64; nothing is fetched from elsewhere") from None
+        raise MediaError("images must be data URLs or base64; nothing is fetched from elsewhere") from None
