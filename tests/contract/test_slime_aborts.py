@@ -11,8 +11,7 @@ from provider_support import Replay, add, call, completion
 from slime_support import AddEnv, Rig, Sample, TwoPaths, check, rig, settle
 from strands import tool
 
-from strands_env.training.slime.call import RolloutControl
-from strands_env.training.slime.rollout import SUSPENDED, AbortWatch, Episode
+from strands_env.training.slime.rollout import SUSPENDED
 from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make
@@ -307,33 +306,7 @@ async def test_with_a_group_reward_a_rollout_is_one_sample(rig: Rig) -> None:
     assert isinstance(await rig.run(), Sample)
 
 
-# ---- the watch -------------------------------------------------------------------------------------------------------
-
-
-async def test_one_task_watches_for_all_rollouts() -> None:
-    reads = 0
-
-    def is_aborted() -> bool:
-        nonlocal reads
-        reads += 1
-        return False
-
-    async def work() -> Any:
-        await done.wait()
-        return "result"
-
-    done = asyncio.Event()
-    before = len(asyncio.all_tasks())
-    episodes = [
-        Episode(task=asyncio.ensure_future(work()), control=RolloutControl(is_aborted=is_aborted)) for _ in range(50)
-    ]
-    runs = [asyncio.ensure_future(episode.run()) for episode in episodes]
-    await settle()
-    assert len(asyncio.all_tasks()) == before + 3 * len(episodes) + 1  # work, run and waiter of each; one watch
-    done.set()
-    assert set(await asyncio.gather(*runs)) == {"result"}
-    await settle()
-    assert len(asyncio.all_tasks()) == before
+# ---- its end ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_cancelled_call_leaves_no_task_behind(rig: Rig) -> None:
@@ -348,7 +321,7 @@ async def test_a_cancelled_call_leaves_no_task_behind(rig: Rig) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_the_watch_stops_what_it_watches(rig: Rig) -> None:
+async def test_every_rollout_stops_with_slime(rig: Rig) -> None:
     rig.environment = gated = Gated()
     rig.serve(slow_call(), slow_call())
     running = [asyncio.ensure_future(rig.run(Sample(index=index))) for index in range(2)]
@@ -356,15 +329,3 @@ async def test_the_watch_stops_what_it_watches(rig: Rig) -> None:
     rig.state.aborted = True
     samples = await asyncio.wait_for(asyncio.gather(*running), 60)
     assert {sample.status for sample in samples} == {Sample.Status.ABORTED}
-
-
-async def test_the_watch_outlives_a_flag_that_cannot_be_read() -> None:
-    def broken() -> bool:
-        raise RuntimeError("no state")
-
-    controls = [RolloutControl(is_aborted=broken), RolloutControl(is_aborted=lambda: True)]
-    watch = AbortWatch()
-    with watch.watching(controls[0]):
-        await settle()
-        with watch.watching(controls[1]):
-            await asyncio.wait_for(controls[1].stopping.wait(), 60)

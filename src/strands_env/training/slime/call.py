@@ -224,7 +224,6 @@ class RolloutControl:
         suspends: An aborted rollout waits to be resumed (partial rollout) instead of ending.
         sampled_limit: Tokens that all models of the rollout sample together; None for no limit.
         sample: slime's sample, for its trace.
-        stopping: Set as soon as slime is seen to ask to stop.
         paused: The rollout is suspended: slime may train meanwhile, and no call may start.
         resume: Set to let waiting calls continue.
         held: Ids that were sampled before the last resumption, each from the start of its path.
@@ -242,7 +241,6 @@ class RolloutControl:
     sampled: int = 0
     sample: Any = None
     trainer: Trainer = SLIME
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
     paused: bool = False
     resume: asyncio.Event = field(default_factory=asyncio.Event)
     resumptions: int = 0
@@ -283,14 +281,12 @@ class RolloutControl:
                 raise BackendAbortedError("slime ended the rollout step; no further turn is started")
             self.held.append(list(prompt))
             self.resume.clear()
-            self.stopping.set()
             await self.resume.wait()
 
     def go_on(self) -> None:
         """Let calls through again."""
         self.resumptions += self.paused
         self.paused = False
-        self.stopping.clear()
         self.resume.set()
 
 

@@ -12,10 +12,8 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +25,10 @@ from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequ
 from strands_sglang.trajectory import FinishType, SamplingMask
 
 logger = logging.getLogger(__name__)
+
+
+POLL_SECONDS = 0.3
+"""Interval at which each running rollout reads slime's flag, which nothing else announces."""
 
 
 # ---- its life -------------------------------------------------------------------------------------------------------
@@ -86,77 +88,25 @@ class Episode:
                 list(path.token_ids) for model in self.control.models for path in model.trajectories
             )
         try:
-            with AbortWatch.of_running_loop().watching(self.control):
-                while not self.task.done():
-                    if self.control.is_aborted():
-                        await self._stop()
-                        return None
-                    self.control.go_on()
-                    waiter = asyncio.ensure_future(self.control.stopping.wait())
-                    try:
-                        await asyncio.wait({self.task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        waiter.cancel()
+            while not self.task.done():
+                if self.control.is_aborted():
+                    if self.control.suspends:
+                        self.control.paused = True  # until slime asks again, whatever its flag says until then
+                        self.control.suspensions += 1
+                    else:
+                        await self.cancel()
+                    return None
+                self.control.go_on()
+                await asyncio.wait({self.task}, timeout=POLL_SECONDS)
         except asyncio.CancelledError:
             await self.cancel()
             raise
         return self.task.result()
 
-    async def _stop(self) -> None:
-        if not self.control.suspends:
-            await self.cancel()
-            return
-        self.control.paused = True  # until slime asks for the rollout again, whatever its flag says until then
-        self.control.suspensions += 1
-
     async def cancel(self) -> None:
         """End the rollout; its environment cleans up."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-
-
-POLL_SECONDS = 0.2
-"""Interval at which the flag is read while rollouts run."""
-
-
-class AbortWatch:
-    """Sets `stopping` of every rollout it watches once slime is stopping; one task, whatever their number."""
-
-    def __init__(self) -> None:
-        self._watched: set[RolloutControl] = set()
-        self._task: asyncio.Task[None] | None = None
-
-    @classmethod
-    def of_running_loop(cls) -> AbortWatch:
-        """The watch of the running event loop."""
-        return _WATCHES.setdefault(asyncio.get_running_loop(), cls())
-
-    @contextmanager
-    def watching(self, control: RolloutControl) -> Iterator[None]:
-        """Watch a rollout for the length of a `with` block."""
-        self._watched.add(control)
-        if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._poll())
-        try:
-            yield
-        finally:
-            self._watched.discard(control)
-            if not self._watched and self._task is not None:
-                self._task.cancel()
-                self._task = None
-
-    async def _poll(self) -> None:
-        while True:
-            for control in tuple(self._watched):
-                try:
-                    if control.is_aborted():
-                        control.stopping.set()
-                except Exception as error:  # boundary: what one rollout cannot read must not keep others from stopping
-                    logger.warning("error=<%r> | abort flag cannot be read", error)
-            await asyncio.sleep(POLL_SECONDS)
-
-
-_WATCHES: WeakKeyDictionary[asyncio.AbstractEventLoop, AbortWatch] = WeakKeyDictionary()
 
 
 # ---- its model calls ------------------------------------------------------------------------------------------------
