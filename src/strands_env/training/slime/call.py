@@ -34,7 +34,6 @@ class Call:
         state: slime's `GenerateState`, or None outside slime.
         partial: Rollouts that are aborted wait to be resumed.
         fanout: Every path becomes a sample, and the rollout a list of them.
-        successes: Training rollouts that had succeeded when slime called.
         failures: Why the last attempt failed.
     """
 
@@ -48,7 +47,6 @@ class Call:
     needs: Needs
     partial: bool
     fanout: bool
-    successes: int
     failures: list[Failure] = field(default_factory=list)
 
     @classmethod
@@ -74,7 +72,6 @@ class Call:
             needs=Needs.of(args, trainer, evaluation=evaluation),
             partial=bool(getattr(args, "partial_rollout", False)) and not evaluation,
             fanout=not evaluation and _fans_out(args, settings),
-            successes=STREAK.successes,
         )
 
     @property
@@ -85,10 +82,8 @@ class Call:
     def count_failures(self) -> None:
         """Count what may end the run: no evaluation, which ends by itself, and no time-out of a rollout that waited."""
         for failure in self.failures:
-            if self.evaluation or (failure.has_waited and failure.reason is TerminationReason.TIMEOUT):
-                continue
-            successes = self.successes if failure.successes is None else failure.successes
-            STREAK.add(self, failure.error, self.settings.max_failures, successes=successes)
+            if not self.evaluation and not (failure.has_waited and failure.reason is TerminationReason.TIMEOUT):
+                STREAK.add(self, failure.error, self.settings.max_failures)
 
     @property
     def routing_key(self) -> str | None:
@@ -104,6 +99,7 @@ class Call:
     @property
     def model_params(self) -> dict[str, Any]:
         """Sampling parameters of one model call: a copy without slime's that are unset, special tokens kept."""
+        # Deep, since slime gives the same dictionary to every rollout of an evaluation.
         params = {key: copy.deepcopy(value) for key, value in self.sampling_params.items() if value is not None}
         params.pop("skip_special_tokens", None)
         if self.trainer.seed in params:
@@ -123,14 +119,6 @@ class Call:
         """Tokens that all paths and agents of the rollout sample together; None for no limit."""
         per_path = self.sampling_params.get("max_new_tokens")
         return self.settings.max_sampled_tokens or (None if per_path is None else _PATHS * int(per_path))
-
-    @property
-    def micro_batch_tokens(self) -> int | None:
-        """Tokens that slime packs into a micro batch; None where it packs by samples. A longer sample has one alone."""
-        per_gpu = getattr(self.args, "max_tokens_per_gpu", None)
-        if not per_gpu or not getattr(self.args, "use_dynamic_batch_size", False):
-            return None
-        return int(per_gpu) * int(getattr(self.args, "context_parallel_size", None) or 1)
 
 
 def _refuse_printed_prompts(args: Any, evaluation: bool) -> None:
@@ -231,7 +219,6 @@ class RolloutControl:
         records: Top-p data of its calls; None where the trainer replays none.
         counters: Sums of tokens and speculative steps over its calls.
         suspensions: Number of its suspensions.
-        successes: Training rollouts that had succeeded when it began.
         scores: Its environment has a reward function.
     """
 
@@ -249,7 +236,6 @@ class RolloutControl:
     records: list[Any] | None = None
     counters: Counter[str] = field(default_factory=Counter)
     suspensions: int = 0
-    successes: int = 0
     scores: bool = False
 
     @property
@@ -310,14 +296,10 @@ class FailureStreakError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A rollout that cannot be trained; `has_waited` if it was suspended meanwhile.
-
-    `successes` counts the training rollouts that had succeeded when it began; None for the number when slime called.
-    """
+    """A rollout that cannot be trained; `has_waited` if it was suspended meanwhile."""
 
     error: ErrorRecord
     reason: TerminationReason
-    successes: int | None = None
     has_waited: bool = False
 
     @property
@@ -331,40 +313,37 @@ class FailureStreak:
 
     Rollouts run concurrently and failures come fast. So a failure does not count if another rollout has succeeded
     since it began, and the run does not end before all rollouts that ran beside the first failure have ended.
-
-    Attributes:
-        successes: Rollouts that succeeded so far. A rollout keeps the number at its start.
     """
 
     def __init__(self) -> None:
-        self.successes = 0
+        self._successes = 0
         self._count = 0
-        self._running: set[object] = set()
+        self._running: dict[object, int] = {}  # with the number of successes at its start
         self._beside_first: set[object] = set()
 
     @contextmanager
     def running(self, rollout: object) -> Iterator[None]:
         """A rollout runs for the length of a `with` block."""
-        self._running.add(rollout)
+        self._running[rollout] = self._successes
         try:
             yield
         finally:
-            self._running.discard(rollout)
+            del self._running[rollout]
             self._beside_first.discard(rollout)
 
     def reset(self) -> None:
         """A rollout succeeded."""
-        self.successes += 1
+        self._successes += 1
         self._count = 0
 
-    def add(self, rollout: object, error: ErrorRecord, limit: int, *, successes: int) -> None:
-        """Count a failure; at `limit` in a row (0 for none) `FailureStreakError`, and the count starts again.
+    def add(self, rollout: object, error: ErrorRecord, limit: int) -> None:
+        """Count the failure of a running rollout; at `limit` in a row (0 for none) `FailureStreakError`.
 
-        `successes` is the number of rollouts that had succeeded when this one began.
+        Then the count starts again.
         """
-        if successes != self.successes:
+        if self._running[rollout] != self._successes:
             return
-        if not self._count:
+        if not self._count:  # those that run beside it may yet succeed, which starts the count again
             self._beside_first = set(self._running)
         self._count += 1
         self._beside_first.discard(rollout)

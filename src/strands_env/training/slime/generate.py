@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 import logging
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from strands_env.training.slime.call import (
 )
 from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
 from strands_env.training.slime.sample import Pictures, write, write_aborted, write_unusable
-from strands_env.training.slime.settings import SlimeConfigError, Trainer
+from strands_env.training.slime.settings import SlimeConfigError, Trainer, warn_once
 from strands_sglang import SGLangModel, get_client, get_client_from_slime_args, get_tokenizer
 from strands_sglang.trajectory.media import ImageEncoding, as_rgb, encode
 
@@ -34,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 RETRY_PAUSE = 1.0
 """Seconds before the first further attempt of a rollout, twice as long before each next one."""
-
-_WRONG_CONFIGURATION = (TypeError, ValueError, AttributeError, KeyError, ImportError)
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
@@ -85,7 +82,7 @@ async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation:
                     call.failures[-1].error.message,
                 )
                 await asyncio.sleep(RETRY_PAUSE * 2**attempt)
-            call.count_failures()
+            call.count_failures()  # of the last attempt alone: what a retry mended is no failure
             return samples
     except (SlimeConfigError, FailureStreakError) as error:
         if is_swallowed():
@@ -143,7 +140,6 @@ async def _start(call: Call) -> Episode:
         sample=call.sample,
         trainer=call.trainer,
         records=[] if call.needs.top_p else None,
-        successes=call.successes,
     )
     episode = Episode(task=None, control=control)  # type: ignore[arg-type]
     environment = call.settings.make_environment(
@@ -212,10 +208,31 @@ def _length(value: Any) -> int:
 
 def _make_model(call: Call, episode: Episode) -> Any:
     """A model of this rollout. One that cannot be made for its options would fail in every rollout."""
-    tokenizer = getattr(call.state, "tokenizer", None) or get_tokenizer(call.args.hf_checkpoint)
+    args, trainer, settings, params = call.args, call.trainer, call.settings, call.model_params
+    tokenizer = getattr(call.state, "tokenizer", None) or get_tokenizer(args.hf_checkpoint)
     try:
-        model = _model(call, episode, tokenizer)
-    except _WRONG_CONFIGURATION as error:
+        pictures = Pictures.of(call)
+        client = get_client_from_slime_args(args, **settings.client_options)
+        options: dict[str, Any] = {
+            "sampling_params": params,
+            "max_sampled_tokens": call.sampled_limit or None,
+            "max_response_tokens": params.get("max_new_tokens"),
+            "return_prompt_logprobs": False,  # slime gets 0.0 where no loss is
+            "context_window_limit": call.context_limit,
+            "chat_template_kwargs": {
+                **(getattr(args, "apply_chat_template_kwargs", None) or {}),
+                **(getattr(call.sample, "apply_chat_template_kwargs", None) or {}),
+            },
+            "return_routed_experts": call.needs.experts_shape is not None,
+            "require_routed_experts": True,
+            "return_sampling_mask": call.needs.top_p and trainer.asks_for_top_p,
+            "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
+            **({} if pictures is None else {"processor": pictures.expander}),
+            **settings.model_options,
+        }
+        backend = RolloutBackend(client, episode.control, None if pictures is None else pictures.expand)
+        model = SGLangModel(tokenizer=tokenizer, client=backend, tool_parser=settings.tool_parser or None, **options)
+    except (TypeError, ValueError, AttributeError, KeyError, ImportError) as error:
         episode.config_error = SlimeConfigError(
             f"the model cannot be made with strands_env_tool_parser, strands_env_model_options, "
             f"strands_env_client_options and slime's own arguments: {error}"
@@ -226,57 +243,25 @@ def _make_model(call: Call, episode: Episode) -> Any:
     return model
 
 
-def _model(call: Call, episode: Episode, tokenizer: Any) -> Any:
-    args, trainer, params, pictures = call.args, call.trainer, call.model_params, Pictures.of(call)
-    client = RolloutBackend(
-        get_client_from_slime_args(args, **call.settings.client_options),
-        episode.control,
-        None if pictures is None else pictures.expand,
-    )
-    options: dict[str, Any] = {
-        "sampling_params": params,
-        "max_sampled_tokens": call.sampled_limit or None,
-        "max_response_tokens": params.get("max_new_tokens"),
-        "return_prompt_logprobs": False,  # slime gets 0.0 where no loss is
-        "context_window_limit": call.context_limit,
-        "chat_template_kwargs": {
-            **(getattr(args, "apply_chat_template_kwargs", None) or {}),
-            **(getattr(call.sample, "apply_chat_template_kwargs", None) or {}),
-        },
-        "return_routed_experts": call.needs.experts_shape is not None,
-        "require_routed_experts": True,
-        "return_sampling_mask": call.needs.top_p and trainer.asks_for_top_p,
-        "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
-        **({} if pictures is None else {"processor": pictures.expander}),
-        **call.settings.model_options,
-    }
-    return SGLangModel(tokenizer=tokenizer, client=client, tool_parser=call.settings.tool_parser or None, **options)
-
-
 def _finish(call: Call, episode: Episode, result: StepResult) -> Any:
     """The samples of a rollout that ended, well or not."""
     sources = samples_from_step(result, rollout_id=str(call.sample.index), experts_shape=call.needs.experts_shape)
     sampled = sum(source.trained_tokens for source in sources)
-    if sources and not call.fanout:
+    if sources and not call.fanout:  # one sample stands for the rollout, so it trains all that was sampled on it
         main = result.main_trajectory  # of the final answer; a sample holds the very array of its trajectory
         of_main = (each for each in sources if main is not None and each.token_ids is main.tokens.token_ids_array)
         sources = [with_all_sampled_tokens(next(of_main, sources[-1]))]
     exported = sum(source.trained_tokens for source in sources)
     if exported < sampled and not call.evaluation:
-        _warn_of_other_paths()
+        warn_once(
+            "fanout=<False> | a rollout has several paths and only its last is trained: name reward_post_process in "
+            "--custom-reward-post-process-path, or set strands_env_fanout; log_rollout gives the share of sampled "
+            "tokens that is lost (untrained/other_paths)"
+        )
     sources = [episode.complete(source, call) for source in sources]
     trained = sum(source.trained_tokens for source in sources)
     tokens = {"sampled": sampled, "other_paths": sampled - exported, "off_policy": exported - trained}
     return write(call, episode.control, result, sources, tokens)
-
-
-@functools.cache
-def _warn_of_other_paths() -> None:
-    logger.warning(
-        "fanout=<False> | a rollout has several paths and only its last is trained: name reward_post_process in "
-        "--custom-reward-post-process-path, or set strands_env_fanout; log_rollout gives the share of sampled tokens "
-        "that is lost (untrained/other_paths)"
-    )
 
 
 def router_model_factory(

@@ -57,6 +57,7 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
     groups = _groups(args, flat)
     keys = [rollout_key(sample, position) for position, sample in enumerate(flat)]
     rewards = [None if _is_removed(sample) else read_reward(args, sample) for sample in flat]
+    # A group of one usable rollout has no statistics to learn from: its advantage would be 0, or noise.
     usable: dict[Any, set[Any]] = defaultdict(set)
     for group, key, reward in zip(groups, keys, rewards, strict=True):
         if reward is not None:
@@ -173,7 +174,6 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
     answer = notes.get("final_response", sample.response) or ""
     evaluation, call = bool(notes.get("evaluation")), object()
     with SCORING.running(call):
-        successes = SCORING.successes
         try:
             result = StepResult(
                 observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
@@ -189,7 +189,7 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
             reward, info = None, {}
             if not evaluation:
                 record = ErrorRecord.from_exception(error, Phase.REWARD)
-                SCORING.add(call, record, settings.max_failures, successes=successes)
+                SCORING.add(call, record, settings.max_failures)
     if reward is None:
         for one in samples:
             one.remove_sample = True
@@ -325,6 +325,7 @@ def _write(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float], 
         measured = {**metrics, **rollout_metrics(args, flat)}
         logger.info("kind=<%s>, rollout=<%s>, metrics=<%s> | rollout finished", kind, rollout_id, measured)
         shown = [_row(args, sample) for sample in _first_of_each_rollout(flat)[: settings.log_messages]]
+        # A mean over nothing is NaN, which JSON has no word for and trackers draw as a gap or not at all.
         known = {name: value if math.isfinite(value) else None for name, value in measured.items()}
         if settings.log_dir:
             folder = Path(settings.log_dir)

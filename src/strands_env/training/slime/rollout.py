@@ -65,6 +65,7 @@ class Episode:
         Weights change under a rollout where slime does not stop it for that (fully asynchronous).
         """
         held = max((common_prefix(source.token_ids, ids) for ids in self.control.held), default=0)
+        # A span without a version says nothing of its age, and is left to the resumptions.
         spans = [span for span in source.weight_versions if span.version is not None]
         older = max((span.end for span in spans if span.version != spans[-1].version), default=0)
         return max(held, older)
@@ -155,7 +156,7 @@ class RolloutBackend(BackendWrapper):
 
     async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
         control = self._control
-        left = control.left_to_sample()
+        left = control.left_to_sample()  # of all paths together; each path has its own bound in the model
         if left is not None and left < (request.max_new_tokens or sys.maxsize):
             request = request.limited_to(left)
         request = replace(request, before_attempt=control.check)
@@ -237,6 +238,7 @@ def sampling_mask_of_path(token_ids: NDArray[np.int32], records: Sequence[CallRe
     A position that several calls sampled alike (a retry of one prompt) has the set of the longest of them.
     """
     sets: dict[int, NDArray[np.int32]] = {}
+    # Longest last, so that its sets win: an aborted call is a prefix of the one that resumed it.
     for record in sorted(records, key=lambda record: len(record.output)):
         start, end = len(record.prompt), len(record.prompt) + len(record.output)
         on_path = np.array_equal(token_ids[:start], record.prompt) and np.array_equal(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import functools
-import logging
 import math
 import uuid
 from array import array
@@ -20,13 +19,10 @@ from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.export import image_tensors
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.slime.call import STREAK, Call, Failure, RolloutControl
-from strands_env.training.slime.settings import METADATA_KEY, Needs, SlimeConfigError
+from strands_env.training.slime.settings import METADATA_KEY, Needs, SlimeConfigError, warn_once
 from strands_sglang.exceptions import MediaError
 from strands_sglang.trajectory import SamplingMask
 from strands_sglang.trajectory.media import ProcessorExpander
-
-logger = logging.getLogger(__name__)
-
 
 # ---- a rollout ------------------------------------------------------------------------------------------------------
 
@@ -62,7 +58,12 @@ def write(
         notes["cleanup_error"] = result.cleanup_error.message
     if not sources:
         return _write_empty(call, control, result, notes)
-    _check_sources(call, sources)
+    pictures = Pictures.of(call)
+    if pictures is None and any(source.media for source in sources):
+        raise SlimeConfigError(
+            f"rollout {sources[0].rollout_id!r} has images, and nothing gives them to the trainer: slime found no "
+            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
+        )
     clear(call.sample)
     _count(call.sample, control, result)
     samples = [call.sample, *(sibling_of(call.sample) for _ in sources[1:])]
@@ -71,7 +72,7 @@ def write(
     for target, source in zip(samples, sources, strict=True):
         try:
             fill(target, source, call.needs, text_of)
-            if source.media and (pictures := Pictures.of(call)) is not None:
+            if source.media and pictures is not None:
                 target.multimodal_train_inputs = image_tensors(source, pictures.expander)
         except (InvalidSampleError, ValueError) as error:
             return write_unusable(call, control, source, ErrorRecord.from_exception(error, Phase.LOOP), reason)
@@ -103,9 +104,7 @@ def write_unusable(
         error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.LOOP)
     described = {"type": error.type, "message": error.message, "where": error.where.value}
     notes = {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described}
-    _write_untrained(call, control, source, SampleStatus.FAILED, "failed", notes)
-    _note_failure(call, control, error, reason)
-    return _as_return_value(call, [call.sample])
+    return _write_untrained(call, control, source, error, reason, notes)
 
 
 def write_aborted(call: Call, control: RolloutControl | None) -> Any:
@@ -137,37 +136,36 @@ def _write_empty(call: Call, control: RolloutControl, result: StepResult, notes:
     if not reason.is_limit:
         nothing = InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
         return write_unusable(call, control, None, ErrorRecord.from_exception(nothing, Phase.LOOP), reason)
-    _write_untrained(call, control, None, SampleStatus.TRUNCATED, "no_room", {**notes, "agent_name": "agent"})
     message = (
         "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten prompt and "
         "tools"
     )
     error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.MODEL)
-    _note_failure(call, control, error, reason)
-    return _as_return_value(call, [call.sample])
+    notes["agent_name"] = "agent"
+    return _write_untrained(call, control, None, error, reason, notes, category="no_room")
 
 
 def _write_untrained(
     call: Call,
     control: RolloutControl | None,
     source: TrainingSample | None,
-    status: SampleStatus,
-    category: str,
+    error: ErrorRecord,
+    reason: TerminationReason,
     notes: dict[str, Any],
-) -> None:
-    clear(call.sample)
+    category: str = "failed",
+) -> Any:
+    """A sample that trains nothing: FAILED, or TRUNCATED where a limit left no room. Both may end the run."""
+    sample = call.sample
+    clear(sample)
     if control is not None:
-        _count(call.sample, control)
-    fill_unusable(call.sample, source, call.needs)
-    call.sample.reward = unusable_reward(call.args, call.sample, category, evaluation=call.evaluation)
-    set_status(call.sample, status)
-    note(call.sample, notes)
-
-
-def _note_failure(call: Call, control: RolloutControl | None, error: ErrorRecord, reason: TerminationReason) -> None:
-    successes = None if control is None else control.successes
+        _count(sample, control)
+    fill_unusable(sample, source, call.needs)
+    sample.reward = unusable_reward(call.args, sample, category, evaluation=call.evaluation)
+    set_status(sample, SampleStatus.TRUNCATED if category == "no_room" else SampleStatus.FAILED)
+    note(sample, notes)
     waited = control is not None and control.suspensions > 0
-    call.failures.append(Failure(error=error, reason=reason, successes=successes, has_waited=waited))
+    call.failures.append(Failure(error=error, reason=reason, has_waited=waited))
+    return _as_return_value(call, [sample])
 
 
 def _as_return_value(call: Call, samples: list[Any]) -> Any:
@@ -178,38 +176,13 @@ def _as_return_value(call: Call, samples: list[Any]) -> Any:
     first = samples[0]
     if not call.fanout:
         return first
+    # slime counts rollouts by this id; without one it would count paths.
     shared = first.rollout_id if getattr(first, "rollout_id", None) is not None else first.index
     if shared is None:
         shared = uuid.uuid4().int >> 65
     for sample in samples:
         sample.rollout_id = shared
     return samples
-
-
-def _check_sources(call: Call, sources: Sequence[TrainingSample]) -> None:
-    """Refuse images that nothing expands, and warn of micro batches that are too small for a rollout.
-
-    Raises:
-        SlimeConfigError: A path has images, and the model that is trained has no processor that is proved.
-    """
-    limit, response = call.micro_batch_tokens, call.sampling_params.get("max_new_tokens")
-    for source in sources:
-        if source.media and Pictures.of(call) is None:
-            raise SlimeConfigError(
-                f"rollout {source.rollout_id!r} has images, and nothing gives them to the trainer: slime found no "
-                "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
-            )
-        if limit and response and source.prompt_length + response > limit and not call.evaluation:
-            _warn_of_long_rollouts(limit)
-
-
-@functools.cache
-def _warn_of_long_rollouts(limit: int) -> None:
-    logger.warning(
-        "max_tokens_per_gpu * context_parallel_size=<%d> | prompt and rollout_max_response_len together may be longer: "
-        "such a sample is a micro batch alone and may not fit the GPU; raise the one, or set rollout_max_context_len",
-        limit,
-    )
 
 
 def _count(sample: Any, control: RolloutControl, result: StepResult | None = None) -> None:
@@ -241,7 +214,7 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[l
     Raises:
         InvalidSampleError: Something needed is missing: a log-probability, experts, top-p data of a trained token.
     """
-    source.validate(logprobs_required=True)
+    source.validate(logprobs_required=True)  # before anything is set: a sample is written whole or not at all
     logprobs = source.response_logprobs()
     experts = sampling_mask = None
     if needs.experts_shape is not None:
@@ -295,6 +268,7 @@ def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> N
         layers, top_k = needs.experts_shape
         row = np.arange(top_k, dtype=np.int32) if top_k > 1 else np.ones(1, dtype=np.int32)  # no layer is all 0
         experts = np.broadcast_to(row, (len(ids) - 1, layers, top_k)).copy()
+    # Placeholders of the right shape: slime makes one tensor of the whole batch.
     empty = SamplingMask(ids=np.zeros(0, dtype=np.int32), offsets=np.zeros(length + 1, dtype=np.int64))
     _set_arrays(
         sample,
@@ -464,7 +438,7 @@ class Pictures:
         try:
             return _load(call.args.hf_checkpoint)
         except MediaError as error:
-            _warn_once(str(error))
+            warn_once(f"error=<{error}> | the model is trained without images")
             return None
 
     def expand(self, ids: Sequence[int], images: Sequence[str]) -> array[int]:
@@ -482,8 +456,3 @@ class Pictures:
 @functools.cache
 def _load(model: str) -> Pictures:
     return Pictures(ProcessorExpander.of_model(model))
-
-
-@functools.cache
-def _warn_once(error: str) -> None:
-    logger.warning("error=<%s> | the model is trained without images", error)

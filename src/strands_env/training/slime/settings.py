@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 
 from strands_env.core.termination import message_of
 
+logger = logging.getLogger(__name__)
+
 METADATA_KEY = "strands_env"
 """Key in a sample's `metadata` of termination reason, final answer, error, metrics and reward information."""
 
 _PREFIX = "strands_env_"
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Log a warning that every rollout would repeat."""
+    logger.warning(message)
 
 
 class SlimeConfigError(ValueError):
@@ -119,8 +129,19 @@ class SlimeSettings(BaseModel):
                 environment was made.
         """
         made = load(self.factory)
-        arguments = self._arguments(made, model_factory=model_factory, args=args, sample=sample, evaluation=evaluation)
-        wrong = (TypeError, ValueError) if isinstance(made, type) else (TypeError,)
+        wrong: tuple[type[Exception], ...] = (TypeError,)
+        if isinstance(made, type):
+            system_prompt = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
+            arguments = {"model_factory": model_factory, **system_prompt, **self.options}
+            wrong = (TypeError, ValueError)
+        elif callable(made):
+            given = {"model_factory": model_factory, "args": args, "sample": sample, "evaluation": evaluation}
+            arguments = {**given, "options": dict(self.options)}
+            parameters = inspect.signature(made).parameters
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+                arguments = {name: value for name, value in arguments.items() if name in parameters}
+        else:
+            raise SlimeConfigError(f"{self.factory!r} is a {type(made).__name__}, expected a class or a function")
         try:
             environment = made(**arguments)
         except wrong as error:
@@ -138,19 +159,6 @@ class SlimeSettings(BaseModel):
             )
         _PROVEN.add(repr(self))
         return environment
-
-    def _arguments(self, made: Any, **given: Any) -> dict[str, Any]:
-        """The keyword arguments of the factory."""
-        if isinstance(made, type):
-            system_prompt = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
-            return {"model_factory": given["model_factory"], **system_prompt, **self.options}
-        if not callable(made):
-            raise SlimeConfigError(f"{self.factory!r} is a {type(made).__name__}, expected a class or a function")
-        available = {**given, "options": dict(self.options)}
-        parameters = inspect.signature(made).parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return available
-        return {name: value for name, value in available.items() if name in parameters}
 
 
 _PROVEN: set[str] = set()
