@@ -34,6 +34,7 @@ BENCHMARKS = {
     "kills": "evaluator --kills 20 --executor inline processes ray",
     "chaos": "chaos",
     "gateway": "gateway",
+    "peers": "peers",
     "containers": "containers --episodes 200 --kills 500",
 }
 """Names of figures, and the benchmark that prints them with its arguments."""
