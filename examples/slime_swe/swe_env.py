@@ -12,6 +12,8 @@ from typing import Any
 
 from strands_env.core import Environment
 from strands_env.environments import harness as harnesses
+from strands_env.environments.harbor.results import REPORT, read_work
+from strands_env.eval.benchmarks.harbor import task_folders
 
 LIMITS = {"max_requests": 60, "max_seconds": 1800.0, "max_parallel": 4, "final_answer": True}
 
@@ -21,7 +23,7 @@ def make_env(*, model_factory: Any, sample: Any, options: dict[str, Any]) -> Env
 
     Args:
         model_factory: Makes the model of the rollout.
-        sample: slime's sample; its metadata name the task: `task_dir`, or `repository` and `test`.
+        sample: slime's sample; its metadata name the task: `task_dir` and perhaps `work`, or `repository` and `test`.
         options: `harness` and `program` (which agent, and where it is), `programs` (the folder it needs), `limits`, and
             arguments of the environment.
     """
@@ -36,6 +38,7 @@ def make_env(*, model_factory: Any, sample: Any, options: dict[str, Any]) -> Env
         return HarborEnv(
             model_factory=model_factory,
             task_dir=task["task_dir"],
+            work=task.get("work"),
             backend_options=shown,
             session_limits=limits,
             **options,
@@ -47,10 +50,13 @@ def make_env(*, model_factory: Any, sample: Any, options: dict[str, Any]) -> Env
 
 
 def main() -> None:
-    """Print a row for every task."""
-    for task in sorted(Path(sys.argv[1]).resolve().glob("*/task.toml")):
-        prompt = task.with_name("instruction.md").read_text(encoding="utf-8")
-        print(json.dumps({"prompt": prompt, "label": "", "metadata": {"task_dir": str(task.parent)}}))
+    """Print a row for every task of a folder, or of what `strands-env validate -o` wrote."""
+    folder = Path(sys.argv[1])
+    work = read_work(folder) if (folder / REPORT).is_file() else {}
+    for task in task_folders(folder):
+        prompt = (task / "instruction.md").read_text(encoding="utf-8")
+        metadata = {"task_dir": str(task.resolve()), "work": work.get(task.name)}
+        print(json.dumps({"prompt": prompt, "label": "", "metadata": metadata}))
 
 
 if __name__ == "__main__":

@@ -178,7 +178,8 @@ def test_tasks_become_rows(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE / "swe_env.py"), str(tmp_path / "tasks")], capture_output=True, check=True
     )
-    assert json.loads(done.stdout) == {"prompt": "Repair add.", "label": "", "metadata": {"task_dir": str(task)}}
+    metadata = {"task_dir": str(task), "work": None}
+    assert json.loads(done.stdout) == {"prompt": "Repair add.", "label": "", "metadata": metadata}
 
 
 @requires_slime

@@ -34,6 +34,8 @@ _NO_NETWORK = Path(__file__).with_name("no-network.yaml")
 _OUTPUT_BYTES = 4 * MIB
 """Kept of each stream of a command: Harbor hands them on whole."""
 _REWARD_BYTES = MIB
+_EXIT_CODES = {Outcome.TIMEOUT: 124, Outcome.OUT_OF_MEMORY: 137}
+"""As the programs `timeout` and the kernel's own end would give them."""
 
 
 class _Closable(BaseEnvironment):
@@ -177,7 +179,15 @@ class BubblewrapEnvironment(_Closable):
         done = await self.run(command, cwd=cwd, env=env, timeout=timeout_sec, user=user)
         if done.outcome is Outcome.SANDBOX_LOST:
             raise SandboxLostError(done.note)
-        return ExecResult(stdout=done.stdout, stderr=_with_note(done), return_code=_return_code(done))
+        code = done.exit_code
+        if done.outcome in _EXIT_CODES:
+            code = _EXIT_CODES[done.outcome]
+        elif code is None:
+            code = 126
+        elif code < 0:  # the number of a signal, which shells report this way
+            code = 128 - code
+        stderr = f"{done.stderr}\n[{done.note}]".lstrip("\n") if done.note else done.stderr
+        return ExecResult(stdout=done.stdout, stderr=stderr, return_code=code)
 
     async def run(
         self,
@@ -256,20 +266,6 @@ class Podman(Docker, PodmanEnvironment):
 def built_image(task: str) -> str:
     """Name of the image that is built from a task's Dockerfile."""
     return f"harbor.local/{task.lower()}:latest"
-
-
-def _return_code(done: SandboxResult) -> int:
-    if done.outcome is Outcome.TIMEOUT:
-        return 124
-    if done.outcome is Outcome.OUT_OF_MEMORY:
-        return 137
-    if done.exit_code is None:
-        return 126
-    return done.exit_code if done.exit_code >= 0 else 128 - done.exit_code
-
-
-def _with_note(done: SandboxResult) -> str:
-    return f"{done.stderr}\n[{done.note}]".lstrip("\n") if done.note else done.stderr
 
 
 __all__ = [

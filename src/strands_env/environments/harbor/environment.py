@@ -300,7 +300,7 @@ class _Keeper:
         self._env = env
 
     def register_hooks(self, registry: HookRegistry, **_: Any) -> None:
-        registry.add_callback(BeforeModelCallEvent, self._keep)
+        async def keep(event: BeforeModelCallEvent) -> None:
+            await self._env.keep(event.agent)
 
-    async def _keep(self, event: BeforeModelCallEvent) -> None:
-        await self._env.keep(event.agent)
+        registry.add_callback(BeforeModelCallEvent, keep)

@@ -86,7 +86,7 @@ class NamedAgentRun(ProgramRun):
         part = self.part
         assert part is not None
         values = {**self._addresses(session, origin), "home": home or "/"}
-        config = AgentConfig(**_filled(self._fields, values))
+        config = AgentConfig(**_fill(self._fields, values))
         logs = part.environment.trial_paths.agent_dir
         try:
             agent = await asyncio.to_thread(AgentFactory.create_agent_from_config, config, logs_dir=logs)
@@ -108,9 +108,9 @@ class _Beside(HarborSandbox):
         return SandboxCapabilities(work="/", background=True, network=Network.LOOPBACK)
 
 
-def _filled(value: Any, values: Mapping[str, str]) -> Any:
+def _fill(value: Any, values: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return Harness(command=(value,)).fill(values).command[0]
     if isinstance(value, dict):
-        return {name: _filled(inner, values) for name, inner in value.items()}
-    return [_filled(inner, values) for inner in value] if isinstance(value, list) else value
+        return {name: _fill(inner, values) for name, inner in value.items()}
+    return [_fill(inner, values) for inner in value] if isinstance(value, list) else value

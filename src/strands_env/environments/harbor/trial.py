@@ -102,7 +102,6 @@ class TaskTrial:
             the default ones.
         learns: Take everything that the agent changes for work; `layers.learned_patterns` has them afterwards.
         layers: Work of another trial to grade again.
-        folder: Folder for Harbor's record of the trial; a temporary one if None.
     """
 
     def __init__(
@@ -117,7 +116,6 @@ class TaskTrial:
         work: Sequence[str] | None = None,
         learns: bool = False,
         layers: WorkLayers | None = None,
-        folder: str | Path | None = None,
     ) -> None:
         if verifier not in VERIFIERS:
             raise ValueError(f"verifier must be one of {list(VERIFIERS)}, got {verifier!r}")
@@ -137,9 +135,7 @@ class TaskTrial:
         self.is_control = False
         """It shows whether the same tests come to a reward without the agent."""
         self._graded = 0
-        self._own_folder = folder is None
-        self._folder = None if folder is None else Path(folder)
-        self._temporary: str | None = None
+        self._records = ""
         self._spared: frozenset[str] = frozenset()
         self._trial: Trial | None = None
         self._running: asyncio.Task[Any] | None = None
@@ -153,9 +149,7 @@ class TaskTrial:
             TaskFailedError: The task cannot be read, or its container did not start.
         """
         name = f"t{uuid.uuid4().hex[:12]}"
-        if self._folder is None:
-            self._temporary = await default_threads.run(make_owned_folder, tempfile.gettempdir(), "strands-harbor-")
-            self._folder = Path(self._temporary)
+        self._records = await default_threads.run(make_owned_folder, tempfile.gettempdir(), "strands-harbor-")
         await asyncio.to_thread(check_backend, self.backend)
         OutsideAgent.trials[name] = TaskVerifier.trials[name] = self
         try:
@@ -177,16 +171,15 @@ class TaskTrial:
                 step.verifier.environment_mode = VerifierEnvironmentMode.SEPARATE
         self._trial.add_hook(TrialEvent.AGENT_START, self._agent_starts)
         self._trial.add_hook(TrialEvent.VERIFICATION_START, self._verification_starts)
-        self._running = asyncio.create_task(self._run())
+        self._running = asyncio.create_task(self._run(self._trial))
         if self.agent is None:
             await self._ready.wait()
             if self._running.done():
                 self._raise_failure()
 
-    async def _run(self) -> Any:
-        assert self._trial is not None
+    async def _run(self, trial: Trial) -> Any:
         try:
-            return await self._trial.run()
+            return await trial.run()
         finally:
             self._ready.set()
             self.parts.put_nowait(None)
@@ -259,10 +252,13 @@ class TaskTrial:
             NotMeasuredError: The same tests do not come to a reward on the image either.
         """
         assert self._trial is not None
-        control = await self._control(None)
-        if control is None:
-            raise error
-        if self.layers.by_step and (again := await self._control(self.layers)) is not None:
+        try:
+            if (control := await self._try_without_agent(None)) is None:
+                raise error
+            again = await self._try_without_agent(self.layers) if self.layers.by_step else None
+        except TaskFailedError:
+            raise error from None
+        if again is not None:
             if len(self.layers.by_step) < self.steps:
                 raise error  # it was not the agent's fault, and the agent never had its other steps
             return again
@@ -275,8 +271,12 @@ class TaskTrial:
         result.verifier_result = self._trial._select_multi_step_reward() if result.step_results else zeros
         return read_reward(self._trial)
 
-    async def _control(self, layers: WorkLayers | None) -> TaskReward | None:
-        """The reward without an agent, of these layers or of the image alone; None if there is none."""
+    async def _try_without_agent(self, layers: WorkLayers | None) -> TaskReward | None:
+        """The reward of these layers, or of the image alone; None if the tests come to none.
+
+        Raises:
+            TaskFailedError: It failed before its tests.
+        """
         trial = TaskTrial(
             self.task_folder,
             backend=self.backend,
@@ -293,6 +293,8 @@ class TaskTrial:
             await trial.start()
             return await trial.reward()
         except TaskFailedError:
+            if not trial.failed_steps:
+                raise
             return None
         finally:
             await trial.close()
@@ -330,16 +332,11 @@ class TaskTrial:
         if running is not None:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await running
-        if self._temporary is not None:
-            await default_threads.run(remove_owned_folder, self._temporary)
-            self._temporary = None
+        if self._records:
+            await default_threads.run(remove_owned_folder, self._records)
+            self._records = ""
         if self._owns_layers:
             await self.layers.close()
-
-    @property
-    def folder(self) -> Path | None:
-        """Harbor's record of the trial."""
-        return None if self._trial is None else self._trial.paths.trial_dir
 
     def _config(self, name: str) -> TrialConfig:
         options = dict(self.backend_options)
@@ -357,7 +354,7 @@ class TaskTrial:
             agent = AgentConfig(name=self.agent)
         return TrialConfig(
             task=TaskConfig(path=self.task_folder),
-            trials_dir=self._folder,
+            trials_dir=Path(self._records),
             trial_name=name,
             agent=agent,
             environment=environment,

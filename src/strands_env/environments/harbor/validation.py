@@ -110,7 +110,9 @@ async def validate_tasks(
 
     async def one(folder: Path) -> TaskReport:
         report = TaskReport(task=folder.name)
-        scripts = {**_shipped(folder), **(CHEATS if cheats else {})}
+        shipped = [*folder.glob("cheat.sh"), *folder.glob("solution/cheat.sh"), *sorted(folder.glob("cheats/*.sh"))]
+        scripts = {f"shipped:{file.stem}": file.read_text(encoding="utf-8") for file in shipped}
+        scripts |= CHEATS if cheats else {}
         kinds = [*(("oracle", "nop") * repeats), *(list(scripts) * repeats)]
 
         async def attempt(kind: str, learns: bool = False) -> tuple[str, float | None, str | None]:
@@ -122,7 +124,11 @@ async def validate_tasks(
             )
             async with slots:
                 try:
-                    return kind, await _reward(trial, scripts.get(kind), reward_key), None
+                    await trial.start()
+                    if kind in scripts:
+                        async for part in trial.each_part():
+                            await HarborSandbox(part.environment).exec(scripts[kind], timeout=CHEAT_SECONDS)
+                    return kind, (await trial.reward()).value(reward_key), None
                 except TaskFailedError as error:
                     return kind, None, str(error)
                 finally:
@@ -143,16 +149,3 @@ async def validate_tasks(
         return report
 
     return list(await asyncio.gather(*map(one, folders)))
-
-
-def _shipped(folder: Path) -> dict[str, str]:
-    files = [*folder.glob("cheat.sh"), *folder.glob("solution/cheat.sh"), *sorted(folder.glob("cheats/*.sh"))]
-    return {f"shipped:{file.stem}": file.read_text(encoding="utf-8") for file in files}
-
-
-async def _reward(trial: TaskTrial, script: str | None, reward_key: str | None) -> float:
-    await trial.start()
-    if script is not None:
-        async for part in trial.each_part():
-            await HarborSandbox(part.environment).exec(script, timeout=CHEAT_SECONDS)
-    return (await trial.reward()).value(reward_key)

@@ -94,7 +94,7 @@ class ImageLaunch(Launch):
         arguments += ["--overlay", f"{self.folder}/upper", f"{self.folder}/work", "/"]
         arguments += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
         shown = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
-        shown |= {**self.binds, **_hidden(python)}
+        shown |= {**self.binds, **_supervisor_files(python)}
         parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/"}
         for parent in sorted(parents):  # bubblewrap's own would be closed to other users
             arguments += ["--perms", "0755", "--dir", parent]
@@ -121,7 +121,7 @@ class ImageLaunch(Launch):
                 "env": dict(self.environment),
                 "is_root": image_mode() is Mode.OWN_USER,
                 "hostname": self.hostname,
-                "hidden": sorted(_hidden(python_home()), reverse=True),
+                "hidden": sorted(_supervisor_files(python_home()), reverse=True),
                 "programs": PROGRAMS,
                 "capabilities": sorted(self._capabilities().values()),
                 "seccomp": "" if program is None else base64.b64encode(program).decode(),
@@ -172,7 +172,7 @@ def _compiled_guest() -> str:
     return str(place)
 
 
-def _hidden(python: PythonHome) -> dict[str, str]:
+def _supervisor_files(python: PythonHome) -> dict[str, str]:
     """Files of this machine that the supervisor needs, by their paths inside."""
     shown = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *python.folders)}
     return {**shown, f"{PROGRAMS}/guest": _compiled_guest()}

@@ -143,7 +143,8 @@ class AgentFiles:
                 if path in skipped or "*" in path or _BY_PRODUCTS.fullmatch(path):
                     continue
                 is_folder = entry.is_dir(follow_symlinks=False)
-                merges = is_folder and not _opaque_mark(entry.path) and self._has_folder(path)
+                merges = is_folder and not _opaque_mark(entry.path)
+                merges = merges and (_is_real(self.root, path) or _is_real(self.before, path))
                 if merges or (is_folder and any(_is_within(one, path) for one in skipped)):
                     pending.append((layer, path))  # the folder is the image's, or work is in it
                 elif not _is_same(entry.path, os.path.join(self.before, path)):
@@ -233,9 +234,6 @@ class AgentFiles:
         place = os.path.join(self.root, path)
         inner = [place, *(entry.path for entry in _list(place))] if _is_real(self.root, path) else []
         return any(os.path.isdir(os.path.join(folder, "bin")) for folder in inner if not os.path.islink(folder))
-
-    def _has_folder(self, path: str) -> bool:
-        return _is_real(self.root, path) or _is_real(self.before, path)
 
     def _walk(self, layer: str) -> Iterator[tuple[str, str, str | None]]:
         """Everything in a folder but folders: path, place, and the image's place for it, None if it has nothing."""

@@ -47,35 +47,35 @@ def main() -> None:
 
 def encode(value: Any) -> str:
     """The value as JSON; `TypeError` for what is not plain data, `RecursionError` for too deep nesting."""
-    return json.dumps(_tagged(value))
+    return json.dumps(_tag(value))
 
 
 def decode(text: str) -> Any:
     """The value that `encode` wrote; `ValueError` for any other text, or one nested too deeply."""
     try:
-        return _untagged(json.loads(text))
+        return _untag(json.loads(text))
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not plain data: {type(error).__name__}: {error}") from error
 
 
-def _tagged(value: Any) -> Any:
+def _tag(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes | bytearray):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, list):
-        return [_tagged(item) for item in value]
+        return [_tag(item) for item in value]
     if isinstance(value, dict):
-        return {"dict": [[_tagged(key), _tagged(item)] for key, item in value.items()]}
+        return {"dict": [[_tag(key), _tag(item)] for key, item in value.items()]}
     for kind in (tuple, set, frozenset):
         if isinstance(value, kind):
-            return {kind.__name__: [_tagged(item) for item in value]}
+            return {kind.__name__: [_tag(item) for item in value]}
     raise TypeError(f"{type(value).__name__} is not plain data")
 
 
-def _untagged(value: Any) -> Any:
+def _untag(value: Any) -> Any:
     if isinstance(value, list):
-        return [_untagged(item) for item in value]
+        return [_untag(item) for item in value]
     if not isinstance(value, dict):
         return value
     ((tag, content),) = value.items()
@@ -83,13 +83,13 @@ def _untagged(value: Any) -> Any:
         case "bytes":
             return base64.b64decode(content, validate=True)
         case "dict":
-            return {_untagged(key): _untagged(item) for key, item in content}
+            return {_untag(key): _untag(item) for key, item in content}
         case "tuple":
-            return tuple(map(_untagged, content))
+            return tuple(map(_untag, content))
         case "set":
-            return set(map(_untagged, content))
+            return set(map(_untag, content))
         case "frozenset":
-            return frozenset(map(_untagged, content))
+            return frozenset(map(_untag, content))
     raise ValueError(f"not plain data: unknown tag {tag!r}")
 
 

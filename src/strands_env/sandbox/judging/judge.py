@@ -109,24 +109,30 @@ class _Judgment:
         self.runs = 0
 
     async def verdict(self, checks: str, file: str) -> Verdict:
-        code = await self._prepared(checks, file)
+        code = await self._write_checks(checks, file)
         answer: dict[str, Any] | None = None
         while self._left() > 0:
-            code += f"print('\\n{self.marker}' + _checks.resume(json.loads({await self._handed_over(answer)})))"
+            text = json.dumps(answer)
+            given = repr(text)
+            if len(text) > _INLINE_CHARS:
+                await self.judging.write_file(f"{_FOLDER}/answer", text)
+                given = f"open('{_FOLDER}/answer', encoding='utf-8').read()"
+            # The marker is new for each judgment: what the checks print themselves is not taken for an event.
+            code += f"print('\\n{self.marker}' + _checks.resume(json.loads({given})))"
             event = await self._resume(code)
             if isinstance(event, Verdict):
                 return event
             if "invalid" in event:
                 raise ValueError(f"the checks are not Python: {event['invalid']}")
             if "end" in event:
-                return self._ended(event["end"])
+                return self._make_verdict(event["end"])
             if self._left() <= 0:
                 break
             answer, code = await self._run(event["run"]), ""
-        return self._ended(f"the judgment took longer than {self.timeout:g} s")
+        return self._make_verdict(f"the judgment took longer than {self.timeout:g} s")
 
-    async def _prepared(self, checks: str, file: str) -> str:
-        """Bring the checks and what runs them into their sandbox; the code that begins."""
+    async def _write_checks(self, checks: str, file: str) -> str:
+        """Bring the checks and what runs them into their sandbox. Returns the code that begins."""
         own = Path(__file__).parent
         for name in _PROGRAMS:
             text = "" if name == "__init__.py" else (own / name).read_text(encoding="utf-8")
@@ -141,18 +147,10 @@ class _Judgment:
             f"_checks = Checks(_source, python={self.judged.capabilities.python!r}, file={file!r}, caller=_caller)\n"
         )
 
-    async def _handed_over(self, answer: dict[str, Any] | None) -> str:
-        """An expression for the JSON text of an answer, in the sandbox of the checks."""
-        text = json.dumps(answer)
-        if len(text) <= _INLINE_CHARS:
-            return repr(text)
-        await self.judging.write_file(f"{_FOLDER}/answer", text)
-        return f"open('{_FOLDER}/answer', encoding='utf-8').read()"
-
     def _left(self) -> float:
         return self.end - asyncio.get_running_loop().time()
 
-    def _ended(self, note: str | None) -> Verdict:
+    def _make_verdict(self, note: str | None) -> Verdict:
         return Verdict(passed=note is None, note=note or "", output=self.output[-SHOWN_CHARS:], runs=self.runs)
 
     async def _resume(self, code: str) -> dict[str, Any] | Verdict:
@@ -171,7 +169,7 @@ class _Judgment:
             raise SandboxError(f"the checks printed or asked for more than {MAX_EXCHANGE_BYTES // 2} bytes at a time")
         self.output += printed if found else result.stdout
         if not found or result.is_error:
-            return self._ended(f"the checks did not end: {result.to_text(2000)}")
+            return self._make_verdict(f"the checks did not end: {result.to_text(2000)}")
         event: dict[str, Any] = json.loads(line)
         return event
 

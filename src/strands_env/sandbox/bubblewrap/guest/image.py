@@ -201,7 +201,7 @@ class ImageSupervisor(Supervisor):
     def become(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
         """Turn a fork of the supervisor into a process for code."""
         self.detach(inherited)
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError):  # code may have put anything in its place
             os.chdir(self.work)
         limits = self.config["limits"]
         set_limit("RLIMIT_CORE", 0)
