@@ -15,7 +15,8 @@ from tests.qwen_support import PATTERN, qwen3_tokenizer
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
-from strands_sglang.conversation.pieces import _ALPHABET, PieceDecoder, PieceEncoder, odd_texts  # noqa: E402
+from strands_sglang.conversation.oniguruma import ALPHABET  # noqa: E402
+from strands_sglang.conversation.pieces import PieceDecoder, PieceEncoder, odd_texts  # noqa: E402
 from strands_sglang.conversation.tokenizer import Codec, codec_of  # noqa: E402
 
 LLAMA3 = (
@@ -104,7 +105,7 @@ PARTS = st.one_of(
     st.text(st.sampled_from(" \n\r\t'sStTlLvVrRdDeEmM.,_-/1"), max_size=8),
     st.text(st.characters(max_codepoint=0x7F), max_size=6),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
-    st.text(st.sampled_from([chr(code) for code in sorted(_ALPHABET)]), max_size=6),
+    st.text(st.sampled_from([chr(code) for code in sorted(ALPHABET)]), max_size=6),
 )
 
 
@@ -117,14 +118,14 @@ def test_pieces_have_the_ids_of_the_rust_tokenizer(name: str, parts: list[str]) 
     text = "".join(parts)
     ids = encoder.encode(text)
     assert ids == rust.encode(text, add_special_tokens=False).ids or (
-        ids is None and not _ALPHABET.issuperset(map(ord, text))
+        ids is None and not ALPHABET.issuperset(map(ord, text))
     )
 
 
 @pytest.mark.parametrize("name", CUTS)
 def test_every_character_of_the_alphabet_stands_where_the_rust_tokenizer_has_it(name: str) -> None:
     rust, encoder = both(name)
-    letters = [chr(code) for code in sorted(_ALPHABET)]
+    letters = [chr(code) for code in sorted(ALPHABET)]
     common = letters[:700]  # without the scripts of East Asia, whose characters are of few kinds
     for text in (
         "".join(letters),
@@ -274,7 +275,7 @@ def test_a_proof_without_comparisons_proves_nothing(monkeypatch: pytest.MonkeyPa
 
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     rust.add_tokens(["😀", "😁", "😂"])
-    monkeypatch.setattr(PieceEncoder, "_parted", lambda self, text: [(text, False)])
+    monkeypatch.setattr(PieceEncoder, "_split_tokens", lambda self, text: [(text, False)])
     backend = Codec(PreTrainedTokenizerFast(tokenizer_object=rust))
     assert "its pieces give other ids" in caplog.text
     assert backend.encode("<|im_start|>x") == rust.encode("<|im_start|>x", add_special_tokens=False).ids
@@ -305,7 +306,7 @@ def test_a_backend_does_not_use_pieces_with_other_ids(monkeypatch: pytest.Monkey
     rust = tokenizer.backend_tokenizer
     text = "two  spaces"
     assert Codec(tokenizer).encode(text) == rust.encode(text, add_special_tokens=False).ids
-    monkeypatch.setattr("strands_sglang.conversation.pieces._SPACES", frozenset({32}))
+    monkeypatch.setattr("strands_sglang.conversation.oniguruma._SPACES", frozenset({32}))
     assert Codec(tokenizer).encode("a\n\n b") == rust.encode("a\n\n b", add_special_tokens=False).ids
     assert "its pieces give other ids" in caplog.text
 

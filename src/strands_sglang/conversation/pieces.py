@@ -5,10 +5,9 @@ on its own. The Rust implementation spends its time on the cutting and on lookin
 a dict remembers the ids of each piece; only a piece not seen before goes to the Rust model. Tool results repeat their
 words.
 
-The pattern is translated, not copied: each class, such as `\p{L}`, becomes the list of its characters within an
-alphabet whose properties no version of Unicode has changed. Texts with other characters, and tokenizers with anything
-that is not understood here, are left to the Rust implementation. Decoding joins the bytes that ids stand for. `Codec`
-compares all of it with the Rust implementation before it is used.
+The pattern is translated for `re` and an alphabet (`oniguruma.py`). Texts with other characters, and tokenizers
+with anything that is not understood here, are left to the Rust implementation. Decoding joins the bytes that ids stand
+for. `Codec` compares all of it with the Rust implementation before it is used.
 """
 
 from __future__ import annotations
@@ -18,28 +17,11 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, Final
 
 from ..template import pattern_of
-
-# Assigned since the first versions of Unicode; composed (NFC leaves them alone: no combining mark is among them); no
-# character but ß whose case folds into several, or into ASCII: Latin without İ, ı, ŉ and ſ; Greek and Cyrillic;
-# punctuation, arrows, mathematics, boxes, ticks; the scripts of East Asia.
-_RANGES: Final = """
-    0-7F A0-12F 132-148 14A-17E 391-3A1 3A3-3A9 3B1-3C9 401-401 410-44F 451-451
-    2010-2027 2030-203A 20AC-20AC 2122-2122 2190-22F1 2500-25EF 2701-2704 2713-2718
-    3000-3002 3008-3011 3041-3094 30A1-30FA 30FC-30FC 4E00-9FA5 AC00-D7A3 FF01-FF5E
-"""
-_ALPHABET: Final = frozenset(
-    code
-    for first, last in (ends.split("-") for ends in _RANGES.split())
-    for code in range(int(first, 16), int(last, 16) + 1)
-)
-_ASCII: Final = frozenset(range(0x80))
-_SPACES: Final = frozenset(map(ord, "\t\n\v\f\r \xa0\u3000"))
-_ESCAPED: Final = {"r": "\r", "n": "\n", "t": "\t"}
+from .oniguruma import ALPHABET, ASCII, NotUnderstoodError, is_in_alphabet, translate
 
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The pattern of a `ByteLevel` pre-tokenizer with `use_regex`."""
@@ -62,7 +44,7 @@ class PieceEncoder:
         self._rust = rust
         self._state = self._state_now()
         self._tokens = tuple(tokens)
-        self._token_ids = {str(token.content): (number,) for number, token in _added(rust).items()}
+        self._token_ids = {str(token.content): (number,) for number, token in rust.get_added_tokens_decoder().items()}
         self._first, *self._others = cuts
         self._kept = _Kept(rust.model)
 
@@ -71,15 +53,15 @@ class PieceEncoder:
         """The encoder of a tokenizer; None where something of it is not understood here."""
         try:
             return cls(rust, _token_patterns(rust), _cuts(rust))
-        except (_UnknownError, RecursionError):  # the pattern of a very long token
+        except (NotUnderstoodError, RecursionError):  # the pattern of a very long token
             return None
 
     def encode(self, text: str) -> list[int] | None:
         """Ids of a text, None where the Rust implementation has to encode it; nothing is added at the ends."""
-        if not (text.isascii() or _IN_ALPHABET(text)) or self._state_now() != self._state:
+        if not (text.isascii() or is_in_alphabet(text)) or self._state_now() != self._state:
             return None
         ids: list[int] = []
-        for piece, is_token in self._parted(text):
+        for piece, is_token in self._split_tokens(text):
             if is_token:
                 ids += self._token_ids[piece]
                 continue
@@ -92,10 +74,10 @@ class PieceEncoder:
     def _state_now(self) -> tuple[Any, ...]:
         """Marks that tell, in a microsecond, whether the tokenizer was changed."""
         rust = self._rust
-        states = _written_state(rust.normalizer), _written_state(rust.pre_tokenizer)
+        states = _to_json(rust.normalizer), _to_json(rust.pre_tokenizer)
         return rust.get_vocab_size(), rust.model.dropout, *states
 
-    def _parted(self, text: str) -> list[tuple[str, bool]]:
+    def _split_tokens(self, text: str) -> list[tuple[str, bool]]:
         """The parts of a text, and whether each is an added token."""
         parts = [(text, False)]
         for pattern in self._tokens:
@@ -128,7 +110,7 @@ class PieceDecoder:
 
     def __init__(self, rust: Any) -> None:
         self._rust = rust
-        self._state = _written_state(rust.decoder)
+        self._state = _to_json(rust.decoder)
         self._kept = _Bytes(rust)
 
     @classmethod
@@ -136,13 +118,13 @@ class PieceDecoder:
         """The decoder of a tokenizer; None where it is not the one of byte-level BPE."""
         try:
             parts = _parts(rust.decoder, "decoders")
-        except _UnknownError:
+        except NotUnderstoodError:
             return None
         return cls(rust) if [part["type"] for part in parts] == ["ByteLevel"] else None
 
     def decode(self, ids: Iterable[int]) -> str | None:
         """Text of ids, special tokens kept; None where Rust has to print them, as when they end inside a character."""
-        if _written_state(self._rust.decoder) != self._state:
+        if _to_json(self._rust.decoder) != self._state:
             return None
         try:
             return b"".join(map(self._kept.__getitem__, ids)).decode()
@@ -168,36 +150,24 @@ class _Bytes(dict[int, bytes]):
         return found
 
 
-class _UnknownError(Exception):
-    """Something of a tokenizer is not understood."""
-
-
-def _bytes_as_characters() -> dict[int, str]:
-    """Byte-level BPE writes each byte as a printable character: itself, or one of those from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (byte for byte in range(0x100) if byte not in printable)
-    return {byte: chr(0x100 + number) for number, byte in enumerate(others)}
-
-
-_WRITTEN: Final = _bytes_as_characters()
+# Byte-level BPE writes each byte as a printable character: itself, or one of those from U+0100 on.
+_PRINTABLE: Final = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_WRITTEN: Final = {
+    byte: chr(0x100 + number) for number, byte in enumerate(byte for byte in range(0x100) if byte not in _PRINTABLE)
+}
 _READ: Final = {_WRITTEN.get(byte, chr(byte)): byte for byte in range(0x100)}
 
 
 # ---- what a tokenizer consists of -----------------------------------------------------------------------------------
 
 
-def _added(rust: Any) -> dict[int, Any]:
-    found: dict[int, Any] = rust.get_added_tokens_decoder()
-    return found
-
-
 def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
     """Added tokens are taken out first, leftmost and longest: those of the raw text, then those of the normalized."""
     groups: dict[bool, list[str]] = {False: [], True: []}
-    for token in _added(rust).values():
+    for token in rust.get_added_tokens_decoder().values():
         content = str(token.content)
         if token.lstrip or token.rstrip or token.single_word or not unicodedata.is_normalized("NFC", content):
-            raise _UnknownError
+            raise NotUnderstoodError
         groups[token.normalized].append(content)
     return [re.compile(f"({pattern_of(tuple(sorted(group))).pattern})") for group in groups.values() if group]
 
@@ -205,30 +175,41 @@ def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
 def _cuts(rust: Any) -> list[_Cut]:
     model = rust.model
     if type(model).__name__ != "BPE" or model.dropout:
-        raise _UnknownError
+        raise NotUnderstoodError
     if any(part != {"type": "NFC"} for part in _parts(rust.normalizer, "normalizers")):
-        raise _UnknownError
+        raise NotUnderstoodError
     *splits, last = _parts(rust.pre_tokenizer, "pretokenizers") or [{}]
     if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
-        raise _UnknownError
-    cuts = [_split(each) for each in splits] + ([_cut(_GPT2)] if last["use_regex"] else [])
+        raise NotUnderstoodError
+    cuts: list[_Cut] = []
+    for part in splits:
+        if part["type"] == "Digits":
+            cuts.append(_cut(r"\p{N}" if part["individual_digits"] else r"\p{N}+"))
+            continue
+        kept = part["type"] == "Split" and (part["behavior"], part["invert"])
+        if kept not in (("Isolated", False), ("Removed", True)):
+            raise NotUnderstoodError
+        (kind, pattern), *_ = part["pattern"].items()
+        cuts.append(_cut(pattern if kind == "Regex" else re.escape(pattern), keeps_gaps=not part["invert"]))
+    if last["use_regex"]:
+        cuts.append(_cut(_GPT2))
     if not cuts:
-        raise _UnknownError
+        raise NotUnderstoodError
     return cuts
 
 
 def _parts(component: Any, name: str) -> list[dict[str, Any]]:
     """A component of the tokenizer as JSON, sequences flat."""
-    state = _written_state(component)
+    state = _to_json(component)
     if not state:
-        raise _UnknownError
+        raise NotUnderstoodError
     written = json.loads(state)
     if written is None:
         return []
     return list(written[name]) if written["type"] == "Sequence" else [written]
 
 
-def _written_state(component: Any) -> bytes:
+def _to_json(component: Any) -> bytes:
     """A component as JSON; nothing where it is written in Python."""
     if component is None:
         return b"null"
@@ -238,21 +219,12 @@ def _written_state(component: Any) -> bytes:
         return b""
 
 
-def _split(part: dict[str, Any]) -> _Cut:
-    if part["type"] == "Digits":
-        return _cut(r"\p{N}" if part["individual_digits"] else r"\p{N}+")
-    if part["type"] != "Split" or (part["behavior"], part["invert"]) not in (("Isolated", False), ("Removed", True)):
-        raise _UnknownError
-    (kind, pattern), *_ = part["pattern"].items()
-    return _cut(pattern if kind == "Regex" else re.escape(pattern), keeps_gaps=not part["invert"])
-
-
 def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
     """Cuts a text into the matches of a pattern and, where they are kept, what lies between two."""
-    every = _translated(pattern, _ALPHABET)
+    every = translate(pattern, ALPHABET)
     try:  # small classes are looked up faster
-        expressions = every, _translated(pattern, _ASCII)
-    except _UnknownError:
+        expressions = every, translate(pattern, ASCII)
+    except NotUnderstoodError:
         expressions = every, every
 
     def cut(text: str) -> list[str]:
@@ -265,13 +237,6 @@ def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
     return cut
 
 
-def _translated(pattern: str, alphabet: frozenset[int]) -> re.Pattern[str]:
-    try:
-        return _Translation(pattern, alphabet).expression
-    except re.error:
-        raise _UnknownError from None
-
-
 def odd_texts(tokens: list[str]) -> Iterator[str]:
     """Seeded texts on which a mistake in any of this would show: characters of all kinds side by side, and tokens."""
     choose = random.Random(0)
@@ -281,108 +246,10 @@ def odd_texts(tokens: list[str]) -> Iterator[str]:
         *'.,:;-_/<>{}[]()!?#$"\\',
         *"aZ09",
         *"\xdf\xb5\xbd\u4e2d",
-        *(token for token in tokens if _ALPHABET.issuperset(map(ord, token))),
+        *(token for token in tokens if ALPHABET.issuperset(map(ord, token))),
     )
-    letters = [chr(code) for code in sorted(_ALPHABET)]
+    letters = [chr(code) for code in sorted(ALPHABET)]
     for number in range(40):
         odd = [choose.choice(letters if choose.random() < number / 80 else kinds) for _ in range(250)]
         yield "".join(odd)
         yield "".join(odd).encode("ascii", "ignore").decode()
-
-
-# ---- patterns -------------------------------------------------------------------------------------------------------
-
-
-class _Translation:
-    """A pattern of Oniguruma as one of `re`, for texts of an alphabet; `_UnknownError` unless it means the same."""
-
-    def __init__(self, pattern: str, alphabet: frozenset[int]) -> None:
-        self._rest = pattern
-        self._alphabet = alphabet
-        read = list(self._read())
-        self.expression = re.compile(f"({''.join(written for written, _ in read)})")
-        consuming = "".join(written for written, is_ahead in read if not is_ahead)
-        if re.match(consuming, ""):  # after an empty match the two go on differently
-            raise _UnknownError
-
-    def _take(self, expression: str) -> re.Match[str] | None:
-        found = re.compile(expression, re.DOTALL).match(self._rest)
-        if found:
-            self._rest = self._rest[found.end() :]
-        return found
-
-    def _read(self) -> Iterator[tuple[str, bool]]:
-        """The pattern item by item, and whether each belongs to a group that only looks ahead."""
-        groups: list[str] = []
-        while self._rest:
-            is_ahead = "(?=" in groups or "(?!" in groups
-            if found := self._take(r"\((\?(?:i?:|=|!))?"):
-                group = f"({found[1] or '?:'}"
-                if self._rest.startswith("?") or "(?i:" in groups:
-                    raise _UnknownError
-                groups.append(group)
-                yield group, is_ahead or group in ("(?=", "(?!")
-            elif self._take(r"\)"):
-                # A repeated group may take exponential time here and not there.
-                if not groups or self._take(r"[*+{]"):
-                    raise _UnknownError
-                groups.pop()
-                yield ")", is_ahead
-            elif "(?i:" in groups:  # `ss` would match ß, too, in whatever way it is put together
-                if not (found := self._take(r"(?![sS]{2})[A-Za-z']|\|")):
-                    raise _UnknownError
-                yield found[0], is_ahead
-            elif found := self._take(r"[?*+]\+?|\{\d+(?:,\d*)?\}(?![?+])|\|"):  # `{2}+` means two things
-                yield found[0], is_ahead
-            elif self._take(r"\[(?!\^?\])"):
-                yield self._class(), is_ahead
-            else:
-                yield self._written(self._characters(r"[^\\.^$\[\]{}]")), is_ahead
-
-    def _class(self) -> str:
-        negated = bool(self._take(r"\^"))
-        members: set[int] = set()
-        while not self._take(r"\]"):
-            if self._take(r"\[|&&"):
-                raise _UnknownError
-            first = self._characters(r"[^\\]")
-            if self._rest.startswith("-") and not self._rest.startswith("-]"):
-                self._take("-")
-                last = self._characters(r"[^\\]")
-                if len(first) != 1 or len(last) != 1:
-                    raise _UnknownError
-                first = frozenset(range(min(first), min(last) + 1))
-            members |= first
-        return self._written(_ALPHABET - members if negated else members)
-
-    def _written(self, members: frozenset[int] | set[int]) -> str:
-        return _written(members & self._alphabet)
-
-    def _characters(self, literal: str) -> frozenset[int]:
-        if found := self._take(r"\\([pP])\{(\^?)([LMNPSZC][a-z]?)\}"):
-            members = _category(found[3])
-            return _ALPHABET - members if (found[1] == "P") != bool(found[2]) else members
-        if found := self._take(r"\\([sS])"):
-            return _SPACES if found[1] == "s" else _ALPHABET - _SPACES
-        if found := self._take(r"\\([rnt]|[^\w\s])"):
-            return frozenset({ord(_ESCAPED.get(found[1], found[1]))})
-        if found := self._take(literal):
-            return frozenset({ord(found[0])})
-        raise _UnknownError
-
-
-@lru_cache(maxsize=64)
-def _category(name: str) -> frozenset[int]:
-    return frozenset(code for code in _ALPHABET if unicodedata.category(chr(code)).startswith(name))
-
-
-def _written(members: Iterable[int]) -> str:
-    codes = sorted(members)
-    if len(codes) < 2:
-        return re.escape(chr(codes[0])) if codes else "(?!)"
-    gaps = [place for place, (one, other) in enumerate(pairwise(codes), start=1) if other != one + 1]
-    runs = [(codes[start], codes[end - 1]) for start, end in pairwise([0, *gaps, len(codes)])]
-    return "[" + "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in runs) + "]"
-
-
-_IN_ALPHABET: Final[Callable[[str], re.Match[str] | None]] = re.compile(f"{_written(_ALPHABET)}*").fullmatch
