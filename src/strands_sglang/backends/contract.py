@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..exceptions import BackendAnswerError, BackendRequestError
-from ..trajectory import Finish, FinishType, SamplingMask, WeightSpan
+from ..trajectory import Completion, FinishType
 from .sampling import CONSTRAINTS as CONSTRAINTS
 from .sampling import SamplingParams as SamplingParams
 from .sampling import check_sampling_params
@@ -268,35 +268,21 @@ class ScoredPrompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GenerateAnswer:
-    """A checked answer: what is in it agrees with itself and with the request, and can be recorded.
+class GenerateAnswer(Completion):
+    """A checked answer: a completion that agrees with itself and with the request, and what the backend says of it.
 
     Attributes:
-        output_ids: Sampled ids, the matched stop token included.
-        output_logprobs: One value an output token (NaN = none), or None where the answer has none at all.
         scored_prompt: Log-probabilities of the prompt, or None where the answer has none.
-        weight_spans: Weight versions over the output; the spans tile it.
-        routed_experts: Raw little-endian int32 rows from `experts_from`, or from position 0; or None.
-        sampling_mask: Ids that survived top-k and top-p per output token, or None.
+        rid: Id of the request that was answered, or None.
         prompt_tokens: Length of the prompt as the model saw it, or None.
         prompt_ids: That prompt, where it was asked for and is known.
-        cached_tokens: Prompt tokens that came from a prefix cache, or None.
-        latency: Seconds the backend took, or None.
         payload: The answer as it came, for who knows the server.
     """
 
-    output_ids: array[int]
-    finish: Finish
-    output_logprobs: array[float] | None = None
     scored_prompt: ScoredPrompt | None = None
-    weight_spans: tuple[WeightSpan, ...] = ()
-    routed_experts: bytes | None = None
-    sampling_mask: SamplingMask | None = None
     rid: str | None = None
     prompt_tokens: int | None = None
     prompt_ids: Sequence[int] | None = None
-    cached_tokens: int | None = None
-    latency: float | None = None
     payload: Mapping[str, Any] = field(default_factory=dict)
 
     def check_expansion(self, expected: int, proof: array[int] | None, can: Capabilities) -> None:

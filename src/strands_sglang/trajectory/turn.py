@@ -104,23 +104,23 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """The tokens one model call sampled, ready to be committed.
+    """The tokens one model call sampled, ready to be committed; a backend's `GenerateAnswer` is one, too.
 
     Attributes:
         output_ids: Sampled ids, the matched stop token included.
-        output_logprobs: One value an output token (NaN = none), or None.
+        output_logprobs: One value an output token (NaN = none), or None where there is none at all.
         prompt_logprobs: One value a token of the turn's prompt delta (NaN = none), or None when not asked for.
-        weight_spans: Weight versions over the output.
+        weight_spans: Weight versions over the output; the spans tile it.
         request_ids: Request ids of all pieces; more than one when an aborted call was resumed.
-        cached_tokens: Prompt tokens the server took from its prefix cache, or None.
-        latency: Seconds the server took, all pieces together, or None.
+        cached_tokens: Prompt tokens that came from a prefix cache, or None.
+        latency: Seconds the backend took, all pieces together, or None.
         routed_experts: Raw little-endian int32 rows `[rows, layers, top_k]` for positions `max(start - 1, 0)` to
-            `end - 2` of the path, or None.
+            `end - 2` of the path, or None. Of an answer: from `experts_from`, or from position 0.
         sampling_mask: The tokens that survived top-k and top-p per output token, or None.
     """
 
     output_ids: array[int]
-    output_logprobs: array[float] | None
+    output_logprobs: array[float] | None = None
     prompt_logprobs: array[float] | None = None
     finish: Finish
     weight_spans: tuple[WeightSpan, ...] = ()
