@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
 import io
+import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -29,9 +32,17 @@ from strands_env.sandbox import (
 )
 from strands_env.sandbox.bubblewrap.guest.system import remove_tree
 from strands_env.sandbox.folders import make_owned_folder, remove_orphans, remove_owned_folder
-from strands_env.sandbox.images import ImagePool, ImageSandbox, ImageSourceError, ImageStore, Snapshot, import_image
+from strands_env.sandbox.images import (
+    ImagePool,
+    ImageSandbox,
+    ImageSourceError,
+    ImageStore,
+    Snapshot,
+    archive,
+    import_image,
+)
 from strands_env.sandbox.images.archive import ImageFormatError, unpack_image
-from strands_env.sandbox.images.layers import containers_folder
+from strands_env.sandbox.images.layers import containers_folder, make_folder
 from strands_env.testing import SandboxContract
 from tests.container_support import require_images, root
 
@@ -428,13 +439,16 @@ def test_a_set_uid_program_of_an_image_is_out_of_reach_for_other_users(tmp_path:
         member = tarfile.TarInfo("bin/su")
         member.mode = 0o4755
         tar.addfile(member)
-    os.chmod(tmp_path, 0o755)
-    image = import_image(str(tmp_path / "root.tar"), ImageStore(tmp_path / "store"), name="app")
-    assert Path(image.root, "bin/su").stat().st_mode & 0o7777 == 0o4755
-    tried = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "test", "-x", f"{image.root}/bin/su"]
-    assert subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", "true"]).returncode == 0
-    assert subprocess.run(tried).returncode != 0
-    assert all(stat.S_IMODE(os.stat(folder).st_mode) & 0o77 == 0 for folder in containers_folder().glob("*.held"))
+    with tempfile.TemporaryDirectory() as store:  # pytest's own folder is closed
+        os.chmod(store, 0o755)
+        image = import_image(str(tmp_path / "root.tar"), ImageStore(store), name="app")
+        assert Path(image.root, "bin/su").stat().st_mode & 0o7777 == 0o4755
+        other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "test", "-x"]
+        assert subprocess.run([*other, store]).returncode == 0
+        assert subprocess.run([*other, f"{image.root}/bin/su"]).returncode != 0
+        container = make_folder()
+        assert subprocess.run([*other, f"{container}/upper"]).returncode != 0
+        remove_owned_folder(container)
 
 
 def test_what_a_killed_import_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -463,6 +477,131 @@ def test_what_is_no_image_is_refused_and_leaves_nothing(tmp_path: Path, damage: 
     with pytest.raises(ImageSourceError, match="image"):
         import_image(str(path), ImageStore(tmp_path / "store"), name="x")
     assert list((tmp_path / "store").iterdir()) == []
+
+
+def oci_layout(folder: Path, layers: list[bytes], **config: Any) -> Path:
+    """A layout as skopeo writes it."""
+    (folder / "blobs/sha256").mkdir(parents=True)
+
+    def blob(data: bytes | dict[str, Any]) -> dict[str, Any]:
+        body = data if isinstance(data, bytes) else json.dumps(data).encode()
+        digest = hashlib.sha256(body).hexdigest()
+        (folder / "blobs/sha256" / digest).write_bytes(body)
+        return {"digest": f"sha256:{digest}", "size": len(body)}
+
+    manifest = {"config": blob({"config": config}), "layers": [blob(one) for one in layers]}
+    (folder / "index.json").write_text(json.dumps({"manifests": [blob(manifest)]}))
+    return folder
+
+
+def refusal_of(source: Path, tmp_path: Path) -> str:
+    """The one sentence about an image that is refused, and the proof that nothing of it stays."""
+    with pytest.raises(ImageSourceError) as refused:
+        import_image(str(source), ImageStore(tmp_path / "store"), name="x")
+    assert list((tmp_path / "store").iterdir()) == []
+    assert len(str(refused.value).splitlines()) == 1
+    return str(refused.value)
+
+
+def sparse_layer(size: int) -> bytes:
+    """An archive of a few bytes with a file of holes, as GNU tar writes it."""
+    member = tarfile.TarInfo("holes")
+    sparse = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(size)}
+    member.pax_headers = {**sparse, "GNU.sparse.name": "holes"}
+    body = f"1\n{size}\n0\n".encode().ljust(512, b"\0")
+    member.size = len(body)
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member, io.BytesIO(body))
+    return data.getvalue()
+
+
+def test_a_file_longer_than_files_may_be_is_not_written(tmp_path: Path) -> None:
+    layout = oci_layout(tmp_path / "image", [sparse_layer(1 << 50)])
+    assert f"{1 << 50} bytes" in refusal_of(layout, tmp_path)
+    (tmp_path / "root.tar").write_bytes(sparse_layer(1 << 50))
+    assert f"{1 << 50} bytes" in refusal_of(tmp_path / "root.tar", tmp_path)
+
+
+def test_an_image_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_SMALL_BYTES", 1 << 20)
+    bomb = gzip.compress(layer({"zeros": bytes(64 << 20)}), 9)
+    assert "the layer has more than" in refusal_of(oci_layout(tmp_path / "bomb", [bomb]), tmp_path)
+    monkeypatch.setattr(archive, "MAX_IMAGE_BYTES", 1000)
+    two = [layer({"a": "1" * 600}), layer({"b": "2" * 600})]
+    assert "the image has more than" in refusal_of(oci_layout(tmp_path / "two", two), tmp_path)
+
+
+def test_a_damaged_blob_is_refused(tmp_path: Path) -> None:
+    layout = oci_layout(tmp_path / "image", [layer({"a": "1"})])
+    for blob in list((layout / "blobs/sha256").iterdir()):
+        body = blob.read_bytes()
+        blob.write_bytes(body + b" ")
+        assert "is damaged: its content has the digest sha256:" in refusal_of(layout, tmp_path)
+        blob.write_bytes(body)
+    import_image(str(layout), ImageStore(tmp_path / "store"), name="x")
+
+
+def test_a_damaged_layer_of_docker_is_refused(tmp_path: Path) -> None:
+    body = layer({"a": "1"})
+    for digest, is_right in ((hashlib.sha256(body).hexdigest(), True), ("0" * 64, False)):
+        config = json.dumps({"rootfs": {"diff_ids": [f"sha256:{digest}"]}})
+        manifest = json.dumps([{"Config": "c.json", "Layers": ["0.tar"]}])
+        packed = layer({"manifest.json": manifest, "c.json": config, "0.tar": gzip.compress(body)})
+        (tmp_path / "image.tar").write_bytes(packed)
+        if is_right:
+            store = ImageStore(tmp_path / "other")
+            assert Path(import_image(str(tmp_path / "image.tar"), store, name="x").root, "a").exists()
+        else:
+            assert "is damaged" in refusal_of(tmp_path / "image.tar", tmp_path)
+
+
+def test_an_index_inside_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_check_digest", lambda *_: None)  # no file can name its own digest, yet a link can
+    layout = tmp_path / "image"
+    (layout / "blobs/sha256").mkdir(parents=True)
+    (layout / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:aa"}]}))
+    (layout / "blobs/sha256/aa").symlink_to("../../index.json")
+    assert "4 indexes inside each other" in refusal_of(layout, tmp_path)
+
+
+@pytest.mark.parametrize(("text", "said"), [("[" * 100_000, "too deep"), ("[]", "cannot be unpacked")])
+def test_an_index_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image/index.json").write_text(text)
+    assert said in refusal_of(tmp_path / "image", tmp_path)
+
+
+def test_a_layer_that_is_cut_is_refused(tmp_path: Path) -> None:
+    cut = gzip.compress(layer({"a": os.urandom(100_000)}))[:50_000]
+    assert "cannot be unpacked" in refusal_of(oci_layout(tmp_path / "image", [cut]), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../secret", "{secret}", "link"])
+def test_a_folder_names_no_file_of_this_machine(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(layer({"a": "mine"}))
+    folder = tmp_path / "image"
+    folder.mkdir()
+    (folder / "link").symlink_to("../secret")
+    (folder / "c.json").write_text("{}")
+    named = name.replace("{secret}", str(tmp_path / "secret"))
+    (folder / "manifest.json").write_text(json.dumps([{"Config": "c.json", "Layers": [named]}]))
+    assert "must be a file inside its own folder" in refusal_of(folder, tmp_path)
+
+
+async def test_settings_of_an_image_are_read_as_docker_reads_them(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(require_images(), arcname=".")
+    settings = {"Env": ["=x", "A=1", "B", "C=", "D=="], "WorkingDir": "app"}
+    layout = oci_layout(tmp_path / "image", [packed.getvalue()], **settings)
+    image = import_image(str(layout), ImageStore(tmp_path / "store"), name="x")
+    assert image.environment == {"A": "1", "C": "", "D": "="}
+    async with ImageSandbox(image) as sandbox:
+        assert (await sandbox.exec("pwd; echo $A$D")).stdout == "/app\n1=\n"
+        for user in ("4294967295", "0:4294967295", "99999999999", "\u0661"):
+            refused = await sandbox.exec("id -u", user=user)
+            assert refused.outcome is Outcome.REFUSED, refused
 
 
 def test_the_command_takes_in_lists_and_removes(tmp_path, monkeypatch, capsys):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
+import itertools
 import json
 import os
 import posixpath
@@ -15,6 +17,7 @@ import stat
 import subprocess
 import tarfile
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +29,27 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MAX_LINKS = 40
+MAX_FILE_BYTES = 32 << 30
+"""Largest file of an image."""
+MAX_LAYER_BYTES = 64 << 30
+"""Longest layer, unpacked."""
+MAX_IMAGE_BYTES = 128 << 30
+"""Longest image: all layers together, unpacked."""
+_MAX_RATIO, _SMALL_BYTES = 200, 1 << 30
+"""A layer longer than `_SMALL_BYTES` may be this many times as long unpacked as it is packed. The usual is 3; a bomb of
+zeros reaches 1,000 with gzip, and far more with zstd."""
+_DIGESTS = "blobs/sha256/"
+_MAX_JSON_BYTES = 16 << 20
+_MAX_INDEXES = 4
+"""Indexes of an image inside each other; one for each machine is usual."""
 
 
 class ImageFormatError(SandboxError):
     """A file is not an image, or is damaged."""
+
+
+_DAMAGED = (OSError, EOFError, zlib.error, tarfile.TarError, AttributeError, KeyError, TypeError, ValueError)
+"""Raised while a file is read that is not what it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +77,13 @@ class _Blobs:
         return {posixpath.normpath(name) for name in self._tar.getnames()}
 
     def open(self, name: str) -> IO[bytes]:
-        """An open file of it."""
+        """An open file of it; never one outside, whatever the name and links of a folder say."""
         try:
             if self._folder is not None:
-                return open(self._folder / name, "rb")
+                place = (self._folder / name).resolve()
+                if not place.is_relative_to(self._folder.resolve()) or not place.is_file():
+                    raise ImageFormatError(f"the image names {name!r}, which must be a file inside its own folder")
+                return open(place, "rb")
             assert self._tar is not None
             for spelt in (name, f"./{name}"):
                 with contextlib.suppress(KeyError):
@@ -70,10 +93,25 @@ class _Blobs:
             raise ImageFormatError(f"the image lacks {name!r}: {error}") from error
         raise ImageFormatError(f"the image lacks {name!r}")
 
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        with self.open(name) as file:
+            return file.seek(0, os.SEEK_END)
+
     def json(self, name: str) -> Any:
         """A file of JSON."""
         with self.open(name) as file:
-            return json.load(file)
+            text = file.read(_MAX_JSON_BYTES + 1)
+        if len(text) > _MAX_JSON_BYTES:
+            raise ImageFormatError(f"{name!r} has more than {_MAX_JSON_BYTES >> 20} MiB")
+        _check_digest(name, hashlib.sha256(text).hexdigest())
+        return json.loads(text)
+
+    def check(self, name: str) -> None:
+        """Check a file whose name is its digest."""
+        if name.startswith(_DIGESTS):
+            with self.open(name) as file:
+                _check_digest(name, hashlib.file_digest(file, "sha256").hexdigest())
 
     def close(self) -> None:
         """Close the archive."""
@@ -109,30 +147,50 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Unpacke
             raise ImageFormatError(f"the folder {str(source)!r} is not an OCI layout: it has no index.json")
         else:
             with open(source, "rb") as file:
-                unpacker.unpack(_decompressed(file))
+                unpacker.unpack(file, source.stat().st_size)
             unpacker.finish()
             return UnpackedConfig()
-        for layer in layers:
+        made = _settings(config, digest)
+        plain = (config.get("rootfs") or {}).get("diff_ids") or []
+        for layer, expected in itertools.zip_longest(layers, plain[: len(layers)]):
+            if (size := blobs.size(layer)) > MAX_LAYER_BYTES:
+                raise ImageFormatError(f"the layer {layer!r} has {size} bytes, at most {MAX_LAYER_BYTES} are read")
+            blobs.check(layer)
             with blobs.open(layer) as file:
-                unpacker.unpack(_decompressed(file))
+                found = unpacker.unpack(file, size)
+            if expected is not None and found != expected:
+                raise ImageFormatError(f"the layer {layer!r} is damaged: its content has the digest {found}")
         unpacker.finish()
-    except (OSError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
+        return made
+    except RecursionError:
+        raise ImageFormatError(f"{str(source)!r} cannot be unpacked: its JSON is too deep") from None
+    except _DAMAGED as error:
         raise ImageFormatError(f"{str(source)!r} cannot be unpacked: {type(error).__name__}: {error}") from error
     finally:
         blobs.close()
+
+
+def _settings(config: dict[str, Any], digest: str) -> UnpackedConfig:
+    """The settings of an image, as docker reads them."""
     given = config.get("config") or {}
-    variables = dict(entry.split("=", 1) for entry in given.get("Env") or [] if "=" in entry)
-    return UnpackedConfig(
-        environment=variables, workdir=given.get("WorkingDir") or "/", user=given.get("User") or "", digest=digest
-    )
+    pairs = [entry.split("=", 1) for entry in given.get("Env") or [] if "=" in entry]
+    variables = {name: value for name, value in pairs if name}  # no program can have one without a name
+    workdir, user = posixpath.join("/", given.get("WorkingDir") or "/"), given.get("User") or ""
+    if "\0" in "".join((workdir, user, *variables, *variables.values())):
+        raise ImageFormatError("the image's settings must have no NUL characters")
+    return UnpackedConfig(environment=variables, workdir=workdir, user=user, digest=digest)
 
 
 def _oci(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
     entry = _chosen(blobs.json("index.json")["manifests"], tag)
     manifest = blobs.json(_blob(entry["digest"]))
-    while "manifests" in manifest:  # one for each machine
-        entry = _chosen(manifest["manifests"], None)
+    for _ in range(_MAX_INDEXES):
+        if "manifests" not in manifest:
+            break
+        entry = _chosen(manifest["manifests"], None)  # one for each machine
         manifest = blobs.json(_blob(entry["digest"]))
+    else:
+        raise ImageFormatError(f"the image has more than {_MAX_INDEXES} indexes inside each other")
     layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
     return blobs.json(_blob(manifest["config"]["digest"])), layers, entry["digest"]
 
@@ -159,8 +217,14 @@ def _chosen(entries: list[dict[str, Any]], tag: str | None) -> dict[str, Any]:
 def _blob(digest: str) -> str:
     kind, _, value = digest.partition(":")
     if not kind.isalnum() or not value.isalnum():
-        raise ImageFormatError(f"{digest!r} is no digest")
+        raise ImageFormatError(f"{digest!r} is not a valid digest")
     return f"blobs/{kind}/{value}"
+
+
+def _check_digest(name: str, found: str) -> None:
+    """Compare a file's SHA-256 with its name, where that says one: those of archives of `docker save` need not."""
+    if name.startswith(_DIGESTS) and found != name.removeprefix(_DIGESTS):
+        raise ImageFormatError(f"{name!r} is damaged: its content has the digest sha256:{found}")
 
 
 def _docker(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
@@ -203,6 +267,24 @@ def _decompressed(file: IO[bytes]) -> Iterator[Any]:
         yield file
 
 
+class _Counted:
+    """A stream of bounded length, and its digest."""
+
+    def __init__(self, stream: IO[bytes], most: int) -> None:
+        self._stream, self._left = stream, most
+        self._most = most
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise ImageFormatError(f"the layer has more than {self._most} bytes unpacked")
+        self.digest.update(data)
+        return data
+
+
 class _Unpacker:
     """Applies layers to a root, one after the other."""
 
@@ -211,13 +293,34 @@ class _Unpacker:
         os.makedirs(self.root, exist_ok=True)
         self._is_root = os.geteuid() == 0
         self._modes: dict[str, int] = {}
+        self._unpacked = 0
 
-    def unpack(self, layer: contextlib.AbstractContextManager[Any]) -> None:
-        """Apply one layer: files, deletions, folders made anew."""
+    def unpack(self, layer: IO[bytes], packed_bytes: int) -> str:
+        """Apply one layer: files, deletions, folders made anew. Returns the digest of its archive.
+
+        Raises:
+            ImageFormatError: It is longer than layers may be, or than there is room for.
+        """
         made: set[str] = set()
-        with layer as file, tarfile.open(fileobj=file, mode="r|") as tar:
-            for member in tar:
-                self._apply(tar, member, made)
+        free = shutil.disk_usage(self.root).free
+        with _decompressed(layer) as plain:
+            stream = _Counted(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                for member in tar:
+                    # A sparse file is short in the archive and long on the disk, so sizes count as well as bytes.
+                    self._unpacked += member.size if member.isreg() else 0
+                    if member.size > MAX_FILE_BYTES:
+                        raise ImageFormatError(f"{member.name!r} has {member.size} bytes, at most {MAX_FILE_BYTES} fit")
+                    if self._unpacked > MAX_IMAGE_BYTES:
+                        raise ImageFormatError(f"the image has more than {MAX_IMAGE_BYTES >> 30} GiB")
+                    if member.size > free:
+                        raise ImageFormatError(
+                            f"no room for {member.name!r}: it has {member.size} bytes, {free} are free"
+                        )
+                    self._apply(tar, member, made)
+            while stream.read(1 << 20):
+                pass  # what follows the archive's end belongs to its digest
+        return f"sha256:{stream.digest.hexdigest()}"
 
     def finish(self) -> None:
         """Set the permissions of folders, which may forbid writing into them."""

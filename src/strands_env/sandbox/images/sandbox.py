@@ -7,6 +7,7 @@ import contextlib
 import errno
 import io
 import os
+import posixpath
 import shutil
 import socket
 import tarfile
@@ -120,7 +121,7 @@ class ImageSandbox(SupervisedSandbox):
                 raise ValueError(f"binds show existing paths under absolute ones, got {inside!r}: {outside!r}")
         image_mode()
         self.cpus, self.network, self.snapshot_below, self._layers = cpus, network, snapshot, tuple(layers)
-        self.workdir = workdir or self.image.workdir or "/"
+        self.workdir = posixpath.join("/", workdir or self.image.workdir)
         self.user = str(self.image.user or "0") if user is None else str(user)
         self.environment = {**self.image.environment, **(environment or {})}
         self._folder: str | None = None

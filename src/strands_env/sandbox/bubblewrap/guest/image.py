@@ -317,17 +317,22 @@ def find_user(name: str | int) -> dict[str, Any]:
     given, _, group = str(name).partition(":")
     users, groups = _table("/etc/passwd", 7), _table("/etc/group", 4)
     entry = next((line for line in users if given in (line[0], line[2])), None)
-    if entry is None and not given.isdigit():
+    if entry is None and not _is_id(given):
         raise UnknownUserError(f"the image has no user {given!r}")
     uid = int(entry[2]) if entry else int(given)
-    gid = int(entry[3]) if entry else 0
+    gid = int(entry[3]) if entry and _is_id(entry[3]) else 0
     if group:
         found = next((line for line in groups if group in (line[0], line[2])), None)
-        if found is None and not group.isdigit():
+        if found is None and not _is_id(group):
             raise UnknownUserError(f"the image has no group {group!r}")
         gid = int(found[2]) if found else int(group)
     more = [int(line[2]) for line in groups if entry and entry[0] in line[3].split(",")]
     return {"uid": uid, "gid": gid, "groups": more, "home": entry[5] if entry else "/"}
+
+
+def _is_id(text: str) -> bool:
+    """A number that names a user or a group; -1 as Linux writes it would change none, and leave root in place."""
+    return text.isascii() and text.isdigit() and int(text) < 0xFFFFFFFF
 
 
 def _table(path: str, columns: int) -> list[list[str]]:
@@ -336,7 +341,7 @@ def _table(path: str, columns: int) -> list[list[str]]:
             lines = [line.rstrip("\n").split(":") for line in file.read(1 << 20).splitlines()]
     except OSError:
         return []
-    return [line for line in lines if len(line) == columns and line[2].isdigit()]
+    return [line for line in lines if len(line) == columns and _is_id(line[2])]
 
 
 def _become_user(user: dict[str, Any]) -> None:
