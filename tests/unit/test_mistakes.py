@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import logging
 import resource
@@ -169,14 +168,6 @@ def raising(action: Any, result: Any) -> float:
     raise ValueError("boom")
 
 
-def bare_template(model_factory: Any) -> Any:
-    """A model whose tokenizer has no chat template."""
-    bare = copy.deepcopy(tokenizer())
-    bare.chat_template = None
-    factory = sglang_model_factory(tokenizer=bare, client=Replay([]))
-    return lambda: Environment(model_factory=factory)
-
-
 TASKS = f"{HOOKS}:three_tasks"
 
 
@@ -190,7 +181,6 @@ TASKS = f"{HOOKS}:three_tasks"
         ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),
         ([TASKS, "--env", f"{HERE}:environment_itself"], "write 'return lambda: Environment(...)'"),
         ([TASKS, "--env", f"{HERE}:models"], "the factory must make an Environment, got ScriptedModel"),
-        ([TASKS, "--env", f"{HERE}:bare_template"], "no usable chat template"),
         ([TASKS, "--env", "envs/mine.py"], "'envs.mine:create_env_factory'"),
         ([TASKS, "--env", "./mine.py:Mine"], "'mine:Mine'"),
         ([TASKS], "--env"),
@@ -415,7 +405,7 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
         (["verify", "{run}", "--model", "tinyy"], 2, "unknown model 'tinyy'"),
         (["verify", "{run}", "--max-kl", "0.1"], 2, "are for scoring again: give --base-url or --model"),
         (["list", "{run}/results.jsonl"], 2, "is a file: give the folder the runs are in"),
-        (["export", "{run}", "-o", "x.jsonl"], 2, "(--format trl, verl, slime, sft write .jsonl too)"),
+        (["export", "{run}", "-o", "x.jsonl"], 2, "to a file that ends in .parquet"),
         (["compare", "{run}", "{run}", "--resamples", "-1"], 2, "at least 1, got '-1'"),
         (["rescore", "{run}", "--reward", f"{HERE}:no_such", "-o", "{run}"], 2, f"module '{HERE}' has no 'no_such'"),
         (["rescore", "{run}", "--reward", f"{HERE}:raising", "-o", "{new}"], 2, "for every sample, with the error"),

@@ -70,25 +70,23 @@ def _follow(follower: Follower, interval: float) -> Exit:
 
 def lines_of(follower: Follower) -> list[str]:
     """The display, line by line."""
-    counts, total = follower.counts, follower.total
-    done = len(counts.samples)
+    state, total = follower.state, follower.total
+    mean = format_number(state.mean_reward)
     speed = ""
     if follower.rates is not None:
         per_second, tokens = follower.rates
-        eta = (total - done) / per_second if total is not None and per_second else None
+        eta = (total - state.done) / per_second if total is not None and per_second else None
         speed = f"{per_second:.2f}/s, {tokens:,.0f} tokens/s, eta {format_seconds(eta)}, "
-    rewards = counts.rewards
-    mean = format_number(sum(rewards) / len(rewards)) if rewards else "-"
     file = follower.saved.paths.results
     changed = datetime.fromtimestamp(file.stat().st_mtime).astimezone().isoformat(" ", "seconds")
     shown = [
         f"{follower.saved.name}  {file}",
-        f"{done}/{'?' if total is None else total} samples, {speed}mean reward {mean}",
-        f"reward      {curve(rewards)}",
+        f"{state.done}/{'?' if total is None else total} samples, {speed}mean reward {mean}",
+        f"reward      {curve(follower.rewards)}",
         f"last change {changed}",
     ]
-    if counts.failures:
-        shown.append("failures    " + ", ".join(f"{name} {count}" for name, count in counts.failures.most_common()))
+    if state.failures:
+        shown.append("failures    " + ", ".join(f"{name} {count}" for name, count in state.failures.most_common()))
     for sample in reversed(follower.recent):
         name, result = one_line(f"{sample.prompt_id}/{sample.index}"), sample.step_result
         reward = "-" if sample.reward is None else f"{sample.reward:g}"

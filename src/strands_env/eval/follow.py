@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from strands_env.eval.run.progress import ProgressState
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store.line import LineError, decode, naming_errors, to_sample
-
-
-@dataclass(slots=True, kw_only=True)
-class Counts:
-    """Totals over all samples."""
-
-    samples: set[str] = field(default_factory=set)
-    rewards: list[float] = field(default_factory=list)
-    failures: Counter[str] = field(default_factory=Counter)
-    output_tokens: float = 0.0
 
 
 class Follower:
@@ -30,9 +20,8 @@ class Follower:
     def __init__(self, path: str | Path, *, latest: int = 5) -> None:
         self.saved = SavedRun.of(path)
         self._file = self.saved.paths.results
-        self._offset = 0
-        self.counts = Counts()
         self.recent: deque[EvalSample] = deque(maxlen=latest)
+        self._begin()
         self._looks: deque[tuple[float, int, float]] = deque(maxlen=30)
 
     def read(self) -> int:
@@ -40,7 +29,7 @@ class Follower:
         with naming_errors("read", self._file), self._file.open("rb") as file:
             size = file.seek(0, 2)
             if size < self._offset:  # a resume cut off a torn line, or the run began anew
-                self._offset, self.counts = 0, Counts()
+                self._begin()
             file.seek(self._offset)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
@@ -48,22 +37,24 @@ class Follower:
         lines = whole.splitlines()
         for line in lines:
             with suppress(LineError):  # left by an interrupted write; `verify` names damage
-                self._take(to_sample(decode(line + b"\n")))
+                self._add(to_sample(decode(line + b"\n")))
         if not self.saved.document:
             self.saved = SavedRun.of(self._file)
-        self._looks.append((time.monotonic(), len(self.counts.samples), self.counts.output_tokens))
+        self._looks.append((time.monotonic(), self.state.done, self.output_tokens))
         return len(lines)
 
-    def _take(self, sample: EvalSample) -> None:
-        result, counts = sample.step_result, self.counts
-        output = result.observation.metrics.get("output_tokens")
-        tokens = (output or {}).get("total", 0) if isinstance(output, dict) else output or 0
-        counts.samples.add(sample.id)
-        counts.output_tokens += float(tokens)
+    def _begin(self) -> None:
+        self._offset, self._seen = 0, set[str]()
+        self.state, self.rewards, self.output_tokens = ProgressState(), list[float](), 0.0
+
+    def _add(self, sample: EvalSample) -> None:
+        output = sample.step_result.observation.metrics.get("output_tokens")
+        self.output_tokens += float((output.get("total") if isinstance(output, dict) else output) or 0)
+        self._seen.add(sample.id)
+        self.state.done = len(self._seen)  # one that was lost and tried again counts once
+        self.state.count(sample)
         if sample.reward is not None:
-            counts.rewards.append(sample.reward)
-        elif result.termination_reason.is_failure:
-            counts.failures[result.termination_reason.value] += 1
+            self.rewards.append(sample.reward)
         self.recent.append(sample)
 
     @property
@@ -77,7 +68,7 @@ class Follower:
     @property
     def is_finished(self) -> bool:
         """All samples have been written."""
-        return self.total is not None and len(self.counts.samples) >= self.total
+        return self.total is not None and self.state.done >= self.total
 
     @property
     def rates(self) -> tuple[float, float] | None:
@@ -90,16 +81,15 @@ class Follower:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        counts = self.counts
-        rewards = counts.rewards
+        rewards = self.rewards
         return {
-            "samples": len(counts.samples),
+            "samples": self.state.done,
             "total": self.total,
             "finished": self.is_finished,
             "scored": len(rewards),
             "mean_reward": sum(rewards) / len(rewards) if rewards else None,
-            "output_tokens": counts.output_tokens,
-            "failures": dict(counts.failures.most_common()),
+            "output_tokens": self.output_tokens,
+            "failures": dict(self.state.failures.most_common()),
             "latest": [
                 {
                     "sample": f"{sample.prompt_id}/{sample.index}",

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,7 +27,6 @@ from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.testing.scripted import ScriptedCall, ScriptedModel, call, reply
-from strands_sglang import SGLangModel, TemplateError, ToolParserError
 from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
 from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.backends.http.served import SERVERS
@@ -142,11 +141,8 @@ def _required(method: Any) -> list[str]:
     return [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
 
 
-def quick_findings(env_factory: Any, load: Callable[[], Any] | None = None) -> list[Finding]:
-    """Problems of a factory's environments that show without a rollout. One that needs a task is not tried.
-
-    `load` loads the model; it is called when nothing is wrong that shows without one.
-    """
+def quick_findings(env_factory: Any) -> list[Finding]:
+    """Problems that one environment of a factory shows without a rollout. One that needs a task is not made."""
     env_factory = getattr(env_factory, "inner", env_factory)
     if takes_action(env_factory):
         return []
@@ -167,27 +163,7 @@ def quick_findings(env_factory: Any, load: Callable[[], Any] | None = None) -> l
         given = env.get_tools()
     except Exception:  # tools may need `reset` and a running step
         return findings
-    if findings := tool_findings(given):
-        return findings
-    if load is not None:
-        load()
-    return template_findings(env, given)
-
-
-def template_findings(env: Environment, tools: Iterable[Any]) -> list[Finding]:
-    """Problems of the model's chat template with these tools: no rollout would get past its first prompt."""
-    try:
-        model: Any = env.model_factory()
-    except Exception:  # it says so in the run
-        return []
-    if not isinstance(model, SGLangModel):
-        return []
-    specs = [tool.tool_spec for tool in tools if isinstance(tool, AgentTool)]
-    try:
-        model.conversation.render([{"role": "user", "content": "Hello"}], specs)
-    except (TemplateError, ToolParserError) as error:
-        return [_error(f"the chat template: {error} ('strands-sglang doctor' shows more)")]
-    return []
+    return tool_findings(given)
 
 
 def tool_findings(given: Any) -> list[Finding]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from strands_env.core import Action, Environment, ModelFactory
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval.errors import EvalError
 from strands_env.eval.run.benchmark import Benchmark
-from strands_env.recipe.models import DeferredModels, make_model_factory
-from strands_env.recipe.objects import HOOK, called, load_evaluator, load_object, load_reward
+from strands_env.recipe.models import make_model_factory
+from strands_env.recipe.objects import HOOK, call_user, load_evaluator, load_object, load_reward
 from strands_env.recipe.tasks import FunctionBenchmark
-
-logger = logging.getLogger(__name__)
 
 
 def make_env_factory(
@@ -39,78 +36,44 @@ def make_env_factory(
         model: Options of `make_model_factory`.
         models: A model factory, instead of `model`.
     """
-
-    def make_models() -> ModelFactory:
-        return models or make_model_factory(**(model or {}))
-
-    made = _env_factory(benchmark, env, dict(env_config or {}), model or {}, make_models)
-    return made if reward is None else _Rewarded(made, load_reward(reward))
-
-
-def _env_factory(
-    benchmark: str,
-    env: str | None,
-    options: dict[str, Any],
-    model: Mapping[str, Any],
-    make_models: Callable[[], ModelFactory],
-) -> EnvFactory:
-    if env is not None:
-        hook = load_object(env, HOOK)
-        if isinstance(hook, type) and issubclass(hook, Environment):
-            environment, models = hook, make_models()
-            return _tried(
-                f"the environment {env!r}", lambda: environment(model_factory=models, **options), when=bool(options)
-            )
-        if not callable(hook):
+    options = dict(env_config or {})
+    hook: Any = None if env is None else load_object(env, HOOK)
+    if env is not None and _takes_config(hook):
+        made = call_user(f"the environment hook {env!r}", hook, dict(model or {}), **options)
+    else:
+        policy = models or make_model_factory(**(model or {}))
+        if env is None:
+            evaluator = load_evaluator(benchmark)
+            if not issubclass(evaluator, Benchmark):
+                raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
+            if issubclass(evaluator, FunctionBenchmark):
+                raise EvalError(
+                    f"{benchmark!r} only gives tasks and has no environment of its own: name one with --env"
+                )
+            made = call_user(f"the environment of {benchmark!r}", evaluator.environment, policy, **options)
+        elif isinstance(hook, type) and issubclass(hook, Environment):
+            environment = hook
+            made = lambda: environment(model_factory=policy, **options)  # noqa: E731 - one of several ways to get it
+        elif callable(hook):
+            made = call_user(f"the environment hook {env!r}", hook, policy, **options)
+        else:
             raise EvalError(f"the environment hook {env!r} must be a function or an Environment class, got {hook!r}")
-        first: Any = dict(model) if _takes_config(hook) else make_models()
-        made: Any = called(f"the environment hook {env!r}", hook, first, **options)
-        if inspect.iscoroutine(made):
-            made.close()
-            raise EvalError(f"the environment hook {env!r} must not be async: write 'def', and await in reset()")
-        if not callable(made):
-            name = type(made).__name__
-            advice = f": write 'return lambda: {name}(...)'" if isinstance(made, Environment) else ""
-            raise EvalError(
-                f"the environment hook {env!r} must return a function that makes environments, got {made!r}{advice}"
-            )
-        return cast(EnvFactory, made)
-    return _benchmark_environment(benchmark, options, make_models)
-
-
-def _benchmark_environment(
-    benchmark: str, options: dict[str, Any], make_models: Callable[[], ModelFactory]
-) -> EnvFactory:
-    evaluator = load_evaluator(benchmark)
-    if not issubclass(evaluator, Benchmark):
-        raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
-    if issubclass(evaluator, FunctionBenchmark):
-        raise EvalError(f"{benchmark!r} only gives tasks and has no environment of its own: name one with --env")
-    what = f"the environment of {benchmark!r}"
-    factory = called(what, evaluator.environment, make_models(), **options)
-    return _tried(what, cast(EnvFactory, factory), when=bool(options))
-
-
-class _ModelNeededError(Exception):
-    """The environment wants the model that is not loaded yet."""
-
-
-def _refuse_to_load() -> NoReturn:
-    raise _ModelNeededError
+    if inspect.iscoroutine(made):
+        made.close()
+        raise EvalError(f"the environment hook {env!r} must not be async: write 'def', and await in reset()")
+    if not callable(made):
+        name = type(made).__name__
+        advice = f": write 'return lambda: {name}(...)'" if isinstance(made, Environment) else ""
+        raise EvalError(
+            f"the environment hook {env!r} must return a function that makes environments, got {made!r}{advice}"
+        )
+    factory = cast(EnvFactory, made)
+    return factory if reward is None else _Rewarded(factory, load_reward(reward))
 
 
 def takes_model(env: str | None) -> bool:
     """True if the hook takes a model factory, False if it takes the model's options."""
     return env is None or not _takes_config(load_object(env, HOOK))
-
-
-def check_benchmark_environment(benchmark: str, options: Mapping[str, Any] | None) -> None:
-    """Make a benchmark's own environment without a model, so that a missing package is reported before it is loaded."""
-    try:
-        _benchmark_environment(benchmark, dict(options or {}), lambda: DeferredModels(_refuse_to_load))
-    except EvalError as error:
-        if not isinstance(error.__cause__, _ModelNeededError):
-            raise
 
 
 class _Rewarded:
@@ -132,18 +95,3 @@ def _takes_config(hook: Any) -> bool:
         return list(inspect.signature(hook).parameters)[:1] == ["model_config"]
     except (TypeError, ValueError):  # a built-in without a signature
         return False
-
-
-def _tried(what: str, factory: EnvFactory, *, when: bool) -> EnvFactory:
-    """The factory; where options were given, after a first environment: a wrong one would fail every sample alike."""
-    if when and not takes_action(factory):
-        try:
-            made = factory()
-            if inspect.iscoroutine(made):
-                made.close()
-        except (TypeError, ValueError) as error:
-            logger.warning("what=<%s> | it raised", what, exc_info=True)
-            raise EvalError(f"{what} cannot be made: {error} (--env-config; -v shows where)") from error
-        except Exception as error:  # what it needs may only exist in a rollout
-            logger.debug("what=<%s>, error=<%r> | it cannot be tried beforehand", what, error)
-    return factory

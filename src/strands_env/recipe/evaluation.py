@@ -13,7 +13,7 @@ from strands_env.backends import BACKENDS
 from strands_env.core import Action, ModelFactory
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, RetryPolicy, StoreError, read_scores
 from strands_env.recipe.dry_run import Level, quick_findings
-from strands_env.recipe.environments import check_benchmark_environment, make_env_factory, takes_model
+from strands_env.recipe.environments import make_env_factory, takes_model
 from strands_env.recipe.models import (
     DeferredModels,
     check_named_models,
@@ -23,7 +23,7 @@ from strands_env.recipe.models import (
     make_model_factory,
 )
 from strands_env.recipe.names import REWARDS
-from strands_env.recipe.objects import HOOK, load_evaluator, load_object, load_reward
+from strands_env.recipe.objects import load_evaluator, load_reward
 from strands_env.recipe.options import output_of
 from strands_env.recipe.recording import Recorder, Replay
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_of
@@ -89,10 +89,10 @@ def build_evaluation(
         report.note("at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
     model = model_options(options) | {"sampling_params": sampling}
     recipe = {name: options[name] for name in ("benchmark", "env", "env_config", "reward")} | {"model": model}
-    is_inline = options["executor"] == "inline"
+    is_inline, makes_own_models = options["executor"] == "inline", not takes_model(options["env"])
     if isinstance(tape, Recorder) and not has_tokens(options["backend"]):
         raise EvalError(f"--record: the backend {options['backend']!r} has no token data to record")
-    if tape is not None and (not is_inline or not takes_model(options["env"])):
+    if tape is not None and (makes_own_models or not is_inline):
         raise EvalError("--record: only models that this process makes can be recorded, with --executor inline")
     if is_inline and options["workers"] is not None:
         raise EvalError("--workers is for --executor processes or ray")
@@ -100,14 +100,18 @@ def build_evaluation(
     if options["tool_parser"] is not None:
         get_tool_parser(options["tool_parser"])
     check_sampling(options["backend"], sampling)
-    if options["env"] is not None:
-        load_object(options["env"], HOOK)  # a wrong name is reported here, in one sentence
-    else:
-        check_benchmark_environment(options["benchmark"], options["env_config"])
     if options["reward"] is not None:
         load_reward(options["reward"])
+
+    def load() -> ModelFactory:
+        with report.announce(None if isinstance(tape, Replay) else loading(options)):
+            return make_model_factory(**model, tape=tape)
+
     # The model is loaded last: every other mistake has been reported by then.
+    models = DeferredModels(load)
     evaluator = kind(_not_made, **_settings(options, kind, model))
+    if options["env"] is None:  # also where workers make it: the benchmark may lack a package
+        evaluator.env_factory = make_env_factory(**recipe, models=models)
     if isinstance(tape, Replay):
         evaluator.load_dataset = lambda: tape.tasks  # type: ignore[method-assign]
     else:
@@ -115,23 +119,18 @@ def build_evaluation(
     if isinstance(tape, Recorder):
         _record_tasks(evaluator, tape)
     _check_output(evaluator, resume=resume, report=report)
+    if is_inline and options["env"] is not None:
+        with report.announce(loading(options) if makes_own_models else None):
+            evaluator.env_factory = make_env_factory(**recipe, models=models)
     if not is_inline:
         evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
         return Evaluation(evaluator)
-    if not takes_model(options["env"]):  # the hook makes its own
-        with report.announce(loading(options)):
-            evaluator.env_factory = make_env_factory(**recipe)
-        _check_environment(evaluator.env_factory, report)
-        return Evaluation(evaluator)
-
-    def load() -> ModelFactory:
-        with report.announce(None if isinstance(tape, Replay) else loading(options)):
-            return make_model_factory(**model, tape=tape)
-
-    models = DeferredModels(load)
-    evaluator.env_factory = make_env_factory(**recipe, models=models)
-    _check_environment(evaluator.env_factory, report, models.load)
-    return Evaluation(evaluator, models.load())
+    findings = quick_findings(evaluator.env_factory)
+    if errors := [finding.what for finding in findings if finding.level is Level.ERROR]:
+        raise EvalError(f"{'; '.join(errors)} ('strands-env check' shows more)")
+    for finding in findings:
+        report.note(finding.what)
+    return Evaluation(evaluator, None if makes_own_models else models.load())
 
 
 def _record_tasks(evaluator: Evaluator, recorder: Recorder) -> None:
@@ -236,18 +235,6 @@ def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
         return RayExecutor(make, recipe, n_workers=workers)
     except ImportError as error:
         raise EvalError(str(error)) from error
-
-
-def _check_environment(env_factory: Any, report: Reporting, load: Callable[[], Any] | None = None) -> None:
-    """Refuse an environment whose methods, tools or reward are of the wrong kind: every sample would fail alike.
-
-    `load` loads the model; it is called where nothing is wrong that shows without one.
-    """
-    findings = quick_findings(env_factory, load)
-    if errors := [finding.what for finding in findings if finding.level is Level.ERROR]:
-        raise EvalError(f"{'; '.join(errors)} ('strands-env check' shows more)")
-    for finding in findings:
-        report.note(finding.what)
 
 
 def _check_output(evaluator: Evaluator, *, resume: bool, report: Reporting) -> None:

@@ -93,7 +93,7 @@ def load_reward(name: str) -> Any:
         found = load_object(name, "reward")
     what = f"the reward {name!r}"
     if inspect.isclass(found):
-        found = called(what, found)
+        found = call_user(what, found)
     try:
         as_reward_function(found)
     except TypeError as error:
@@ -101,7 +101,7 @@ def load_reward(name: str) -> Any:
     return found
 
 
-def called(what: str, function: Any, *args: Any, **options: Any) -> Any:
+def call_user(what: str, function: Any, *args: Any, **options: Any) -> Any:
     """Call a user's function, naming it in what it raises."""
     try:
         return function(*args, **options)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from strands_env.core.jsonable import redact
+from strands_env.core.tokens import common_prefix
 from strands_env.core.types import Action
 from strands_sglang import exceptions
 from strands_sglang.backends import (
@@ -130,8 +131,7 @@ class Recorder:
     def exchange(self, scope: int, request: GenerateRequest, **outcome: Any) -> None:
         """Write a request and what became of it; of its prompt only what the last one did not have."""
         ids, known = request.prompt.tolist(), self._paths[scope]
-        shared = next((i for i, (one, other) in enumerate(zip(ids, known, strict=False)) if one != other), None)
-        shared = min(len(ids), len(known)) if shared is None else shared
+        shared = common_prefix(ids, known)
         self._write(scope=scope, prompt=[shared, ids[shared:]], request=_plain_request(request), **outcome)
         self._paths[scope] = ids
 
@@ -276,8 +276,7 @@ class Replay:
         if left is None:
             text = f"request of {len(prompt)} tokens, where the recorded rollout makes no further one"
         elif left.prompt != prompt:
-            pairs = enumerate(zip(left.prompt, prompt, strict=False))
-            at = next((i for i, (one, other) in pairs if one != other), min(len(left.prompt), len(prompt)))
+            at = common_prefix(left.prompt, prompt)
             was, now = (self.tokenizer.decode(ids[at : at + 12]) for ids in (left.prompt, prompt))
             text = f"the prompt of line {left.line} differs from token {at} on: recorded {was!r}, now {now!r}"
         else:

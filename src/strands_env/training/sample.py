@@ -344,10 +344,3 @@ def _sampling_mask_problems(sample: TrainingSample) -> Iterator[str]:
 
 def _first(values: Any) -> int:
     return int(np.argmax(values != 0))
-
-
-def common_prefix(one: Any, other: Any) -> int:
-    """Number of ids with which two sequences of them begin alike."""
-    length = min(len(one), len(other))
-    different = np.flatnonzero(np.asarray(one[:length]) != np.asarray(other[:length]))
-    return int(different[0]) if different.size else length

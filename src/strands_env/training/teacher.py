@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.sample import TEACHER_ERROR, TrainingSample, common_prefix
+from strands_env.core.tokens import common_prefix
+from strands_env.training.sample import TEACHER_ERROR, TrainingSample
 from strands_sglang import get_tokenizer
 from strands_sglang.backends import Backend, ScoredPrompt, as_backend
 from strands_sglang.exceptions import BackendAnswerError

@@ -193,7 +193,7 @@ class Evaluator:
         try:
             self.results = await run.run(self._sampler(executor))
         finally:
-            self.lost, self.last_loss, self._run = run.failures, run.last_failure, None
+            self.lost, self.last_loss, self._run = run.state.lost, run.state.last_loss, None
             self.note = None
             if count := run.namer.renamed_count:
                 self.note = f"{count} tasks have the id of another one, and count as {', '.join(run.namer.renamed)}"

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class ProgressState:
-    """Counters of a run.
+    """The counters of a run, for displays, commands and the run itself.
 
     Attributes:
         total: Samples of the whole run, None while only the data set knows.
@@ -26,6 +26,7 @@ class ProgressState:
         retries: Rollouts that were run again in this run.
         finished, busy_s: Samples that ran to their end in this run, and the seconds that they took together.
         stopping: The run takes no new samples.
+        lost: Samples lost for good in this run; `last_loss` is the reason the last of them was, in words.
     """
 
     name: str = ""
@@ -39,6 +40,8 @@ class ProgressState:
     finished: int = 0
     busy_s: float = 0.0
     stopping: bool = False
+    lost: int = 0
+    last_loss: str | None = None
     failures: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
 

@@ -68,14 +68,12 @@ class Run:
         self._config_digest = config.digest
         self._writer: ResultWriter | None = None
         self._is_open = False
-        self._state = ProgressState(name=options.name)
+        self.state = ProgressState(name=options.name)
         self._progress = GuardedProgress(progress)
         # By prompt and index: a sample of this run, or offset and length of one in the file.
         self._results: dict[str, list[EvalSample | tuple[int, int] | None]] = {}
         self._failed_prompts: set[str] = set()
         self.namer = TaskNamer()
-        self.failures = 0
-        self.last_failure: str | None = None
         self._same_failures: tuple[str, int] | None = ("", 0)  # of the first samples; None once one went otherwise
         self._has_said_no_tokens = False
         self._time_due = TIME_SAVED_FROM
@@ -85,12 +83,12 @@ class Run:
         self._reader_stopped = False
         tasks_count = count(tasks)
         if tasks_count is not None:
-            self._state.total = tasks_count * options.n_samples
+            self.state.total = tasks_count * options.n_samples
             config.about["tasks"] = tasks_count
 
     def stop(self) -> None:
         """Take no new samples, nor wait for the next task."""
-        self._state.stopping = True
+        self.state.stopping = True
         if self._reader is not None:
             self._reader.cancel()
             self._reader_stopped = True
@@ -99,13 +97,13 @@ class Run:
     async def run(self, sampler: SampleRunner) -> CollectedResults:
         """Run everything that is not done yet; all samples by prompt id."""
         async with AsyncExitStack() as ending:  # each part of it whatever the others raise
-            ending.callback(self._progress, "finish", self._state)
+            ending.callback(self._progress, "finish", self.state)
             ending.push_async_callback(self._close)
             ending.enter_context(rare_collections())
             await self._open()
-            self._progress("start", self._state)
+            self._progress("start", self.state)
             jobs = await ending.enter_async_context(aclosing(self._jobs()))
-            total = self._state.total
+            total = self.state.total
             most = self._options.max_concurrency
             workers = most if total is None else min(most, total)
             await _all([self._work(jobs, sampler) for _ in range(workers)])
@@ -142,9 +140,9 @@ class Run:
             return
         try:
             if self._is_open:
-                if self._state.total is not None:
-                    self._config.about["tasks"] = self._state.total // self._options.n_samples
-                await self._writer.run(lambda: self._config.spend(self._state.elapsed))
+                if self.state.total is not None:
+                    self._config.about["tasks"] = self.state.total // self._options.n_samples
+                await self._writer.run(lambda: self._config.spend(self.state.elapsed))
         except StoreError as error:
             logger.warning("error=<%s> | the wall time of the run is not saved", error)
         finally:
@@ -190,7 +188,7 @@ class Run:
                     if self._options.group_policy is GroupPolicy.STOP and prompt.id in self._failed_prompts:
                         continue
                     yield job
-        self._state.total = prompts * self._options.n_samples  # now known, whatever was said before
+        self.state.total = prompts * self._options.n_samples  # now known, whatever was said before
 
     def _check_task(self, prompt: NamedTask) -> None:
         if self._writer is None:
@@ -206,34 +204,34 @@ class Run:
         stored = None if self._writer is None else self._writer.log.find(job.id)
         if stored is None or stored.aborted:
             return False
-        self._state.resumed += 1
+        self.state.resumed += 1
         if self._options.keep_results:
             self._results[job.prompt.id][job.index] = stored.offset, stored.length
         if stored.reward is not None:
-            self._state.scored += 1
-            self._state.reward_sum += stored.reward
+            self.state.scored += 1
+            self.state.reward_sum += stored.reward
         return True
 
     # ---- workers -----------------------------------------------------------------------------------------------------
 
     async def _work(self, jobs: AsyncIterator[Job], sampler: SampleRunner) -> None:
-        while not self._state.stopping:
+        while not self.state.stopping:
             async with self._reading:
                 job = await self._next(jobs)
-            if job is None or self._state.stopping:
+            if job is None or self.state.stopping:
                 return
-            self._state.running += 1
+            self.state.running += 1
             try:
                 sample = await self._sample(job, sampler)
                 await self._check_environments(sampler.executor)
                 await self._finish(sample)
                 await asyncio.sleep(0)  # an environment that never waits must not keep the others from the event loop
             finally:
-                self._state.running -= 1
+                self.state.running -= 1
 
     async def _next(self, jobs: AsyncIterator[Job]) -> Job | None:
         """The next job; None at the end, and as soon as the run is stopped, however long a source blocks."""
-        if self._state.stopping:
+        if self.state.stopping:
             return None
         self._reader = reader = asyncio.current_task()
         try:
@@ -257,7 +255,7 @@ class Run:
         return await sampler.sample(action, self._retried, seed=own, id=job.id, index=job.index, **identity)
 
     def _retried(self) -> None:
-        self._state.retries += 1
+        self.state.retries += 1
         self._show()
 
     async def _finish(self, sample: EvalSample) -> None:
@@ -265,9 +263,9 @@ class Run:
             self._results[sample.prompt_id][sample.index] = sample
         if self._options.keep_tokens and not self._has_said_no_tokens:
             self._check_tokens(sample)
-        self._state.count(sample)
-        self._state.finished += 1
-        self._state.busy_s += sample.duration_s
+        self.state.count(sample)
+        self.state.finished += 1
+        self.state.busy_s += sample.duration_s
         if self._writer is not None:
             await self._writer.append(sample)
             await self._save_time()
@@ -275,16 +273,16 @@ class Run:
             self._saved([sample])
         if sample.aborted:
             self._failed_prompts.add(sample.prompt_id)
-            self.failures += 1
-            self.last_failure = in_one_line(sample.step_result)
+            self.state.lost += 1
+            self.state.last_loss = in_one_line(sample.step_result)
             limit = self._options.max_failures
-            if limit is not None and self.failures > limit:
-                raise TooManyFailuresError(self.failures, limit, self.last_failure)
+            if limit is not None and self.state.lost > limit:
+                raise TooManyFailuresError(self.state.lost, limit, self.state.last_loss)
         self._count_same(sample.step_result)
 
     async def _save_time(self) -> None:
         """Save the time spent now and then: a killed run does not get to its end."""
-        elapsed = self._state.elapsed
+        elapsed = self.state.elapsed
         if self._writer is None or elapsed < self._time_due:
             return
         self._time_due = elapsed + min(max(elapsed, TIME_SAVED_FROM), TIME_SAVED_EVERY)
@@ -318,11 +316,11 @@ class Run:
             raise SameFailureError(times + 1, text)
 
     def _saved(self, samples: list[EvalSample]) -> None:
-        self._state.done += len(samples)
+        self.state.done += len(samples)
         self._show()
 
     def _show(self) -> None:
-        self._progress("update", self._state)
+        self._progress("update", self.state)
 
 
 async def _all(work: list[Any]) -> None:

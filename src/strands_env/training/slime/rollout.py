@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core import StepResult
-from strands_env.training.sample import TrainingSample, common_prefix
+from strands_env.core.tokens import common_prefix
+from strands_env.training.sample import TrainingSample
 from strands_env.training.slime.call import Call, HeldError, RolloutControl
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
 from strands_sglang.trajectory import FinishType, SamplingMask
