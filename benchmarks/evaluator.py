@@ -183,7 +183,7 @@ def fresh(name: str, folder: str, count: int, python: str = sys.executable) -> A
 
 def samples(args: argparse.Namespace) -> list[dict[str, Any]]:
     """CPU of a sample, ours and upstream's in turn."""
-    found, reason = environment_of("strands-env==0.7.3", "orjson", "httptools")
+    found, reason = environment_of("strands-env==0.7.3", "orjson", "aiohttp")
     if found is None:
         print(f"strands-env is left out: {reason}", file=sys.stderr)
     python = found or sys.executable  # of both

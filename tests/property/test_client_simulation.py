@@ -20,10 +20,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from aiohttp.client_proto import ResponseHandler
 
 from strands_sglang import SGLangClient
 from strands_sglang.backends import GenerateRequest, PromptIds
-from strands_sglang.backends.http import connections, server
+from strands_sglang.backends.http import server, session
 from strands_sglang.backends.http.retry import RetryBudget
 from strands_sglang.exceptions import (
     SGLangClientError,
@@ -90,7 +91,6 @@ class Call:
 
 
 current: ContextVar[Call] = ContextVar("current")
-_connect = connections.HTTPClient._connect
 
 
 class Connection(asyncio.Transport):
@@ -119,8 +119,7 @@ class Connection(asyncio.Transport):
     def is_closing(self) -> bool:
         return not self.is_open
 
-    def get_write_buffer_size(self) -> int:
-        return 0
+    def resume_reading(self) -> None: ...
 
     def close(self) -> None:
         self.lose(None)
@@ -149,18 +148,19 @@ class Network:
         self.connections: list[Connection] = []
         self.answers: dict[str, Any] = {}
         self.aborted: Counter[str] = Counter()
+        self.calls: dict[str, Call] = {}  # by request id: requests are sent in a context of their own
 
-    async def connect(self, target: connections.Target) -> connections._Connection:
-        """In the place of `HTTPClient._open`."""
-        if target.path == "/generate":
-            attempt = current.get().tries[-1]
+    async def connect(self, path: str) -> ResponseHandler:
+        """A connection for a request of this path."""
+        if path == "/generate":
+            attempt = self.calls[session._sending.get().rid].tries[-1]
             if attempt.fault == "no connection":
                 attempt.ended = asyncio.get_running_loop().time() + CONNECT_TIMEOUT
                 await asyncio.sleep(2 * CONNECT_TIMEOUT)
             if attempt.fault == "refused":
                 attempt.ended = asyncio.get_running_loop().time()
                 raise ConnectionRefusedError(111, "refused")
-        protocol = connections._Connection(asyncio.get_running_loop())
+        protocol = ResponseHandler(asyncio.get_running_loop())
         Connection(self, protocol)
         return protocol
 
@@ -174,7 +174,7 @@ class Network:
             self.later(connection, "404", {})
 
     def generate(self, connection: Connection, body: dict[str, Any]) -> None:
-        attempt = current.get().tries[-1]
+        attempt = self.calls[body["rid"]].tries[-1]
         attempt.rid, attempt.is_new = body["rid"], not connection.served
         assert body["rid"] not in self.answers, "a request id was sent twice"
         ids = [1000 + body["input_ids"][0]]
@@ -296,12 +296,12 @@ class Schedule:
         elif not isinstance(call.outcome, dict):
             assert isinstance(call.outcome, FAULTS[last.fault][1]), (last.fault, call.outcome)
         self.check_table(call, cut)
+        # A call that was cut ends when the server has been told.
+        cut_at = self.cancel_at[call.number] if isinstance(call.outcome, asyncio.CancelledError) else self.closed_at
         for place, attempt in enumerate(call.tries):
             interrupted = cut and place == len(call.tries) - 1
             known = (
-                attempt.fault in FAULTS
-                and attempt.ended is not None
-                and not (interrupted and attempt.ended >= call.ended)
+                attempt.fault in FAULTS and attempt.ended is not None and not (interrupted and attempt.ended >= cut_at)
             )
             if attempt.rid is None:
                 continue
@@ -346,29 +346,22 @@ class Schedule:
             paid += not is_free
 
 
-def with_its_call(http_client: connections.HTTPClient, *arguments: Any) -> Any:
-    """Connections open in an empty context; here they have to know whose they are."""
-    call = current.get()
-
-    async def connect() -> Any:
-        current.set(call)
-        return await _connect(http_client, *arguments)
-
-    return connect()
-
-
 def schedule(seed: int) -> list[Any]:
     """One schedule; returns what happened."""
     made = Schedule(seed)
     ids = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
 
-        async def connect(_: connections.HTTPClient, target: connections.Target) -> connections._Connection:
-            return await made.network.connect(target)
+        async def connect(_: session._Connector, request: Any, *args: Any) -> ResponseHandler:
+            return await made.network.connect(request.url.path)
 
-        patch.setattr(connections.HTTPClient, "_open", connect)
-        patch.setattr(connections.HTTPClient, "_connect", with_its_call)
-        patch.setattr(server, "_new_rid", lambda: f"{next(ids):032x}")
+        def new_rid() -> str:
+            rid = f"{next(ids):032x}"
+            made.network.calls[rid] = current.get()
+            return rid
+
+        patch.setattr(session._Connector, "_create_connection", connect)
+        patch.setattr(server, "_new_rid", new_rid)
         patch.setattr(server, "RetryBudget", partial(RetryBudget, clock=lambda: asyncio.get_running_loop().time()))
         simulate(seed, made.run)
     made.check()

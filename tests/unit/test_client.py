@@ -250,7 +250,7 @@ async def test_stale_connections_cost_no_retry() -> None:
     async with FaultyServer(lambda call: faults.reset_if_reused()) as server, make(server.url, max_retries=0) as client:
         for _ in range(3):
             await client.generate([1])
-    assert len(server.requests) == 5  # the second and the third call each met a stale connection
+    assert len(server.requests) == 4  # the second call met a stale connection; the new one is not kept
 
 
 async def test_a_pool_of_stale_connections_costs_one_retry_a_call() -> None:
@@ -333,7 +333,7 @@ async def test_programming_errors_propagate_at_once(client, monkeypatch, bug):
         calls += 1
         raise bug
 
-    monkeypatch.setattr(client, "_post", broken)
+    monkeypatch.setattr(client, "_attempt", broken)
     with pytest.raises(type(bug)):
         await client.generate([1])
     assert calls == 1
@@ -358,14 +358,14 @@ async def test_an_error_whose_body_breaks_off_keeps_its_status(server: FaultySer
 async def test_a_server_that_speaks_no_tls_is_not_asked_again(server: FaultyServer) -> None:
     attempts = 0
     async with make(server.url.replace("http:", "https:"), max_retries=5) as client:
-        original = client._post
+        original = client._attempt
 
         async def counted(*args: Any) -> Any:
             nonlocal attempts
             attempts += 1
             return await original(*args)
 
-        client._post = counted  # type: ignore[method-assign]
+        client._attempt = counted  # type: ignore[method-assign]
         with pytest.raises(SGLangConnectionError, match="cannot connect"):
             await client.generate([1])
     assert attempts == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import time
 from typing import Any
 
@@ -30,7 +32,7 @@ async def cancel_in_flight(client: SGLangClient, server: Any, *, requests: int =
     call = asyncio.create_task(client.generate([1]))
     await server.wait_for_requests(requests)
     if known:
-        (await client._transport()).in_flight[server.rids[0]] -= 60
+        client._transport().in_flight[server.rids[0]].started -= 60
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     await client.settle()
@@ -192,6 +194,57 @@ def test_an_interrupted_run_aborts_before_its_loop_ends(cancelled_before: bool) 
     asyncio.run(host())
 
 
+@pytest.mark.parametrize("steps", range(9))
+def test_a_run_that_ends_in_the_moment_of_a_cancellation_aborts(steps: int) -> None:
+    async def ends_at_once(server: FaultyServer) -> None:
+        client = make(server.url)
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        call.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+
+    async def host() -> None:
+        async with hanging() as server:
+            await asyncio.to_thread(asyncio.run, ends_at_once(server))
+            assert set(server.aborted_rids) == set(server.rids)
+
+    asyncio.run(host())
+
+
+def test_a_run_that_ends_with_a_timed_out_call_aborts() -> None:
+    async def times_out(server: FaultyServer) -> None:
+        with pytest.raises(SGLangConnectionError, match="within"):
+            await make(server.url, timeout=0.1, max_retries=0).generate([1])
+
+    async def host() -> None:
+        async with hanging() as server:
+            await asyncio.to_thread(asyncio.run, times_out(server))
+            assert set(server.aborted_rids) == set(server.rids)
+
+    asyncio.run(host())
+
+
+async def test_ctrl_c_aborts_what_the_server_is_sampling() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from strands_sglang import SGLangClient\n"
+        "async def main():\n"
+        "    client = SGLangClient(sys.argv[1])\n"
+        "    await asyncio.gather(*(client.generate([1]) for _ in range(3)))\n"
+        "asyncio.run(main())\n"
+    )
+    async with hanging() as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, server.url, stderr=asyncio.subprocess.PIPE
+        )
+        await server.wait_for_requests(3)
+        process.send_signal(signal.SIGINT)
+        _, shown = await asyncio.wait_for(process.communicate(), 60)
+        assert set(server.aborted_rids) == set(server.rids)
+        assert shown.endswith(b"KeyboardInterrupt\n") and b"never" not in shown and b"Unclosed" not in shown
+
+
 async def test_through_a_router_every_worker_is_told() -> None:
     async with (
         FaultyServer() as one,
@@ -329,7 +382,7 @@ async def test_an_abort_is_not_lost_when_a_router_fails_to_name_its_workers_once
         control = {"/abort_request": [404] * 9, "/workers": [listing, 503, *[listing] * 9]}
         async with ControlledServer(lambda call: faults.hang(), control=control) as router, make(router.url) as client:
             assert await client.abort("r1") is True
-            aborts = (await client._transport()).aborts
+            aborts = client._transport().aborts
             aborts._workers_seen = (0.0, ())  # a second later
             await cancel_in_flight(client, router, known=True)
             assert worker.aborted_rids == ["r1", *router.rids]

@@ -196,7 +196,7 @@ async def test_an_error_without_end_keeps_its_status(server: FaultyServer, clien
 
 
 async def test_control_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_sglang.backends.http.transport._LONGEST_CONTROL_ANSWER", 10)
+    monkeypatch.setattr("strands_sglang.backends.http.session._LONGEST_CONTROL_ANSWER", 10)
     async with FaultyServer() as server, make(server.url) as client:
         with pytest.raises(SGLangAnswerLimitError):
             await client.get_model_info()

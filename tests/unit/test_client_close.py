@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ def elsewhere() -> Iterator[Callable[..., FaultyServer]]:
         servers.append(server)
         return server
 
+    start.loop = loop  # type: ignore[attr-defined]
     yield start
     for server in servers:
         asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
@@ -240,12 +242,26 @@ def test_close_waits_for_a_loop_that_ends_without_answering(elsewhere: Callable[
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_forked_child_closes_its_own_connections_only(elsewhere: Callable[..., FaultyServer]) -> None:
-    server = elsewhere(FaultyServer())
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_forked_child_leaves_the_connections_of_its_parent_alone(elsewhere: Any, closes: bool) -> None:
+    go = asyncio.Event()
 
-    async def parent() -> tuple[int, list[int]]:
+    async def wait_for_the_child(call: faults.ServerCall) -> web.StreamResponse:
+        await go.wait()
+        return await faults.answer()(call)
+
+    def choose(call: faults.ServerCall) -> faults.Fault:
+        return wait_for_the_child if call.body["input_ids"] == [4] else faults.answer()
+
+    server = elsewhere(FaultyServer(choose))
+
+    async def parent() -> int:
         async with make(server.url) as client:
+            in_flight = asyncio.create_task(client.generate([4]))
+            while not server.requests:
+                await asyncio.sleep(0.005)
             await client.generate([1])
+            opened = server.open_connections
             child = os.fork()
             if child == 0:
                 code = 1
@@ -256,11 +272,21 @@ def test_a_forked_child_closes_its_own_connections_only(elsewhere: Callable[...,
                 finally:
                     os._exit(code)
             _, status = await asyncio.to_thread(os.waitpid, child, 0)
-            await client.generate([3])
-            return os.waitstatus_to_exitcode(status), [request.body["input_ids"][0] for request in server.requests]
+            await client.generate([3])  # on the idle connection
+            asyncio.run_coroutine_threadsafe(set_event(), elsewhere.loop).result(10)
+            assert (await in_flight)["output_ids"]
+            assert server.open_connections == opened == 2
+            return os.waitstatus_to_exitcode(status)
+
+    async def set_event() -> None:
+        go.set()
 
     async def in_child(client: SGLangClient) -> None:
         await client.generate([2])
-        await client.close()
+        gc.collect()
+        if closes:
+            await client.close()
 
-    assert asyncio.run(parent()) == (0, [1, 2, 3])
+    assert asyncio.run(parent()) == 0
+    assert [request.body["input_ids"][0] for request in server.requests] == [4, 1, 2, 3]
+    assert not server.aborts

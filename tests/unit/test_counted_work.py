@@ -69,7 +69,7 @@ class PostingClient(Backend):
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         sent = GenerateCall.of(request, {**wire_fields(request), "stream": False})
-        self.bodies.append(len(b"".join(sent.body("0" * 32, SGLangClient.wire_names))))
+        self.bodies.append(len(sent.body("0" * 32, SGLangClient.wire_names)))
         payload = orjson.loads(self._payloads[len(self.bodies) >= self._turns])
         payload["meta_info"]["id"] = f"{len(self.bodies):032x}"
         if self.on_call is not None:

@@ -161,7 +161,7 @@ async def test_more_tokens_than_the_context_has_are_refused_because_vllm_would_c
 
 async def test_images_are_sent_beside_the_ids_with_their_placeholders() -> None:
     asked = request(images=("data:image/png;base64,AA==",), growth=19, show_prompt=True)
-    body = orjson.loads(b"".join(GenerateCall.of(asked, wire_fields(asked)).body("r", VLLMClient.wire_names)))
+    body = orjson.loads(GenerateCall.of(asked, wire_fields(asked)).body("r", VLLMClient.wire_names))
     assert body["content_parts"] == [{"type": "image_url", "url": "data:image/png;base64,AA=="}]
     assert (body["request_id"], body["token_ids"], body["return_token_ids"]) == ("r", PROMPT, True)
 
@@ -407,7 +407,7 @@ async def test_calls_on_many_new_connections_share_the_question_for_the_mode() -
         calls = [client.ask(request(sampling_params={"temperature": 0.7})) for _ in range(16)]
         await asyncio.gather(*calls)
         probes = [each for each in server.requests if each.body["sampling_params"].get("logprobs") == 3]
-    assert 4 <= len(probes) <= 8  # before the first call, and after the connections of the others were opened
+    assert 2 <= len(probes) <= 8  # before the first call, and at most a few times as the others open connections
 
 
 async def test_the_mode_is_asked_for_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

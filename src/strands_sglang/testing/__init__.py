@@ -4,8 +4,7 @@
 - `MockTransport` answers the requests of a client by calling a function: `HTTPRequest` in, `HTTPAnswer` out.
 """
 
-from ..backends.http.connections import HTTPAnswer
-from ..backends.http.user_transport import HTTPRequest, Transport
+from ..backends.http.user_transport import HTTPAnswer, HTTPRequest, Transport
 from .mock_transport import MockTransport
 from .replies import Reply, build_answer
 from .scripted_client import ScriptedClient, ScriptedRequest, ScriptExhaustedError

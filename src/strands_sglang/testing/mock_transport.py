@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..backends.http.connections import HTTPAnswer
-from ..backends.http.user_transport import HTTPRequest
+from ..backends.http.user_transport import HTTPAnswer, HTTPRequest
 
 
 class MockTransport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -18,7 +17,12 @@ from ...exceptions import BackendRequestError
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "expect"})
-_WRITERS: tuple[Callable[[str], str], ...] = (json.dumps, partial(json.dumps, ensure_ascii=False), repr)
+_WRITERS: tuple[Callable[[str], str], ...] = (
+    json.dumps,
+    partial(json.dumps, ensure_ascii=False),
+    repr,
+    lambda text: repr(text.encode())[1:],
+)
 _TELLING = 8  # first characters by which a key is recognised
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SECRET_NAME = re.compile("authorization|key$|token|secret|cookie|password", re.IGNORECASE)
@@ -142,14 +146,13 @@ def check_rid(rid: Any) -> None:
         raise BackendRequestError(f"rid={rid!a}: expected text without lone surrogates") from error
 
 
-def affinity_header(name: str, routing_key: Any) -> bytes:
-    """The header line of a routing key behind its line break, or nothing; `BackendRequestError` if it cannot be one."""
+def affinity_header(name: str, routing_key: Any) -> dict[str, str]:
+    """The header of a routing key, if there is one; `BackendRequestError` if it cannot be one."""
     if routing_key is None:
-        return b""
-    if isinstance(routing_key, str) and not _CONTROL_CHARACTERS.search(routing_key):
-        with contextlib.suppress(UnicodeEncodeError):
-            return f"\r\n{name}: {routing_key}".encode()
-    raise BackendRequestError(f"routing_key={routing_key!r}: expected a text without line breaks")
+        return {}
+    if not isinstance(routing_key, str) or _CONTROL_CHARACTERS.search(routing_key) or _SURROGATES.search(routing_key):
+        raise BackendRequestError(f"routing_key={routing_key!r}: expected a text without line breaks")
+    return {name: routing_key}
 
 
 @overload

@@ -7,24 +7,23 @@ loop. A subclass says where requests go, how they are written, and how answers a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import orjson
 
-from ...exceptions import BackendConnectionError, BackendError, BackendHTTPError, BackendRequestError
+from ...exceptions import BackendError, BackendHTTPError, BackendRequestError
 from ..contract import Backend, GenerateAnswer, GenerateRequest
 from . import served
-from .attempts import FAILURES, CountedAttempt, Failures
-from .closing import closed_error
-from .connections import Attempt, HTTPAnswer, Target
+from .aborts import Outcome
+from .attempts import FAILURES, Attempt, Failures
 from .options import (
     Secrets,
     affinity_header,
@@ -36,13 +35,15 @@ from .options import (
     checked_url,
 )
 from .retry import RequestRetryPolicy, RetryBudget, RetryClass, parse_retry_after
-from .transport import LoopTransport, LoopTransports
-from .user_transport import Transport
+from .session import closed_error
+from .transport import LoopTransport, close_all
+from .user_transport import HTTPAnswer, HTTPRequest, Transport
 
 logger = logging.getLogger(__name__)
 
+_REMEMBERED_IDS = 4096
 _READ_IN_THREAD = 1 << 21
-"""Bytes from which an answer is read on a thread: its checks take milliseconds, in which other calls get on."""
+"""Bytes from which an answer is read on a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,12 @@ class GenerateCall:
         except orjson.JSONEncodeError as error:
             raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
 
-    def body(self, rid: str, names: tuple[bytes, bytes]) -> tuple[bytes, ...]:
-        """The request of an attempt in JSON, in parts, so that the prompt is copied once, into what is sent.
-
-        `names` are the server's for the id and for the prompt.
-        """
+    def body(self, rid: str, names: tuple[bytes, bytes]) -> bytes:
+        """The request of an attempt in JSON; `names` are the server's for the id and for the prompt."""
         id_name, prompt_name = names
         head = b'{"%b":%b,' % (id_name, orjson.dumps(rid))
-        return head, self.encoded, b',"%b":[' % prompt_name, *self.request.prompt.chunks, b"]}"
+        # The prompt is copied once, from its chunks into what is sent.
+        return b"".join((head, self.encoded, b',"%b":[' % prompt_name, *self.request.prompt.chunks, b"]}"))
 
 
 def _new_rid() -> str:
@@ -81,7 +80,8 @@ class ServerClient(Backend):
 
     Every call is checked before it is sent, repeated by a table (`RequestRetryPolicy`) where repeating can help, and
     aborted on the server when its task is cancelled, its time is up, or the client closes. Use it as an async context
-    manager, or call `close`; an `asyncio.run` that ends closes the connections it opened by itself.
+    manager, or call `close`. Otherwise the connections of an event loop that ended are closed at the next use of the
+    client, when it is garbage, or at exit.
 
     Args:
         base_url: Server or router, such as `http://localhost:30000`, without query, user name or password.
@@ -174,24 +174,27 @@ class ServerClient(Backend):
         self.extra_sampling_keys = frozenset(extra_sampling_keys)
         if api_key is None and "authorization" not in map(str.lower, headers or ()):
             api_key = os.environ.get(self.key_variable) or None
-        self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
         checked_headers({self._affinity_header: ""})
+        self._headers = checked_headers({"Content-Type": "application/json", **(headers or {}), **bearer(api_key)})
         self._failures = Failures(classify=self._classify, secrets=Secrets(self._headers, bearer(admin_api_key)))
         self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
-        self._target = Target.of("POST", f"{self.base_url}{self.generate_path}", checked_headers(self._headers))
+        self._generate_url = f"{self.base_url}{self.generate_path}"
         self._rng = random.Random()
         self._vocab_size = checked_count("vocab_size", vocab_size, optional=True)
-        self._loops = LoopTransports(
-            base_url=self.base_url,
-            max_connections=checked_count("max_connections", max_connections),
-            headers=checked_headers(self._headers),
-            abort_headers=checked_headers(bearer(admin_api_key)),
-            connect_timeout=self.connect_timeout,
-            worker_urls=tuple(checked_url("worker_urls", url) for url in worker_urls or ()),
-            abort_path=self.abort_path,
-            abort_body=self._abort_body,
-            user_transport=transport,
-        )
+        self._transport_options: dict[str, Any] = {
+            "base_url": self.base_url,
+            "max_connections": checked_count("max_connections", max_connections),
+            "headers": self._headers,
+            "abort_headers": checked_headers(bearer(admin_api_key)),
+            "connect_timeout": self.connect_timeout,
+            "worker_urls": tuple(checked_url("worker_urls", url) for url in worker_urls or ()),
+            "abort_path": self.abort_path,
+            "abort_body": self._abort_body,
+            "user_transport": transport,
+        }
+        self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
+        self._sent_ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
+        self._closings = 0
         self._set_up()
 
     @property
@@ -236,12 +239,8 @@ class ServerClient(Backend):
         """Initialise what the subclass keeps; runs at the end of the constructor."""
 
     @abstractmethod
-    def _read(
-        self, call: GenerateCall, answer: HTTPAnswer, *, rid: str, was_sent: Callable[[object], bool]
-    ) -> GenerateAnswer:
+    def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
         """The checked answer of an attempt, from one of status 200; runs on a thread where the body is long.
-
-        `was_sent` knows the ids of this client's requests.
 
         Raises:
             BackendError: It is not the answer to this call, or contradicts itself.
@@ -265,14 +264,18 @@ class ServerClient(Backend):
 
     async def _answer_to(self, call: GenerateCall) -> tuple[GenerateAnswer, Attempt]:
         """The answer to a call, repeated and aborted as the class says, and the attempt that got it."""
-        affinity = affinity_header(self._affinity_header, call.request.routing_key)
-        transport = await self._transport()
-        attempt, number = CountedAttempt(rid=call.request.rid or _new_rid()), 1
+        headers = {**self._headers, **affinity_header(self._affinity_header, call.request.routing_key)}
+        transport = self._transport()
+        attempt, number = Attempt(rid=call.request.rid or _new_rid()), 1
         await transport.slots.acquire()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
         while True:
             try:
-                return await self._attempt(transport, call, affinity, attempt), attempt
+                return await self._attempt(transport, call, headers, attempt), attempt
+            except asyncio.CancelledError:
+                if attempt.connected:
+                    await transport.aborts.tell(attempt.rid, attempt.age)
+                raise
             except FAILURES as error:
                 closed = transport.closed.is_set()
                 delay = None if closed else budget.next_delay(attempt.kind, attempt.retry_after)
@@ -282,51 +285,60 @@ class ServerClient(Backend):
                         attempt.kind, number, delay, self._typed(transport, attempt, error),
                     )  # fmt: skip
                     if delay:
-                        await transport.closing.wait(delay)
+                        await transport.http.wait(delay)
                     await transport.slots.acquire()
                     if not budget.is_over:
                         fresh = attempt.fresh or attempt.wants_new_connection
-                        attempt, number = CountedAttempt(rid=_new_rid(), fresh=fresh), number + 1
+                        attempt, number = Attempt(rid=_new_rid(), fresh=fresh), number + 1
                         continue
                     transport.slots.release()
+                if attempt.maybe_running or (closed and attempt.connected):
+                    await transport.aborts.tell(attempt.rid, attempt.age)  # the loop may end with this task
                 note = f"{number} attempts in {budget.elapsed:.1f} s, the last one failed so" if number > 1 else ""
                 raise self._typed(transport, attempt, error, note)  # noqa: B904 - it names its cause
 
     async def _attempt(
-        self, transport: LoopTransport, call: GenerateCall, affinity: bytes, attempt: CountedAttempt
+        self, transport: LoopTransport, call: GenerateCall, headers: Mapping[str, str], attempt: Attempt
     ) -> GenerateAnswer:
         """One attempt in the slot that its caller has taken, and that is given back."""
-        rid = attempt.rid
+        rid, timeout = attempt.rid, self.timeout
         try:
             if transport.closed.is_set():
                 raise closed_error(f"request {rid}")
             if call.request.before_attempt is not None:
                 call.request.before_attempt()
-            attempt.started = transport.begin(rid)
+            attempt.started = transport.loop.time()
+            transport.in_flight[rid] = attempt
+            self._sent_ids.append(rid)
             try:
-                with transport.closing.block(f"request {rid}"):
-                    answer = await self._post(transport, call, affinity, attempt)
-            except asyncio.CancelledError:
-                if attempt.connected:
-                    transport.abort_later(rid)
-                raise
+                request = HTTPRequest("POST", self._generate_url, headers, call.body(rid, self.wire_names))
+                answer = await transport.http.request(
+                    request, what=f"request {rid}", timeout=timeout, limit=self._max_answer_bytes, attempt=attempt
+                )
+                if answer.status != 200:
+                    attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
+                    raise self._http_error(answer.status, answer.body)
+                if len(answer.body) > _READ_IN_THREAD:  # its checks take milliseconds, in which other calls get on
+                    read = await asyncio.to_thread(self._read, call, answer, rid)
+                else:
+                    read = self._read(call, answer, rid)
             except FAILURES as error:
                 self._note_failure(transport, attempt, error)
                 raise
-            if answer.latency is None:  # a server that does not say it
-                answer = replace(answer, latency=transport.loop.time() - attempt.started)
-            return answer
+            if read.latency is None:  # a server that does not say it
+                read = replace(read, latency=transport.loop.time() - attempt.started)
+            return read
         finally:
             transport.in_flight.pop(rid, None)
             transport.slots.release()
 
-    def _note_failure(self, transport: LoopTransport, attempt: CountedAttempt, error: BaseException) -> None:
+    def _note_failure(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> None:
         """Classify the failure of an attempt, and abort what the server may still be working on."""
         if transport.closed.is_set():
             return
-        attempt.kind = self._failures.kind(error, attempt, age=transport.loop.time() - attempt.started)
-        if attempt.connected and attempt.maybe_running:
-            transport.abort_later(attempt.rid)
+        attempt.kind = self._failures.kind(error, attempt)
+        if attempt.maybe_running:
+            transport.aborts.begin(attempt.rid, attempt.age)
 
     def _typed(self, transport: LoopTransport, attempt: Attempt, error: BaseException, note: str = "") -> BackendError:
         if transport.closed.is_set():
@@ -336,26 +348,6 @@ class ServerClient(Backend):
         if note:
             typed.add_note(note)
         return typed
-
-    async def _post(
-        self, transport: LoopTransport, call: GenerateCall, affinity: bytes, attempt: Attempt
-    ) -> GenerateAnswer:
-        answer = await transport.http.request(
-            self._target,
-            call.body(attempt.rid, self.wire_names),
-            headers=affinity,
-            timeout=self.timeout,
-            limit=self._max_answer_bytes,
-            attempt=attempt,
-        )
-        if answer.status != 200:
-            attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
-            raise self._http_error(answer.status, answer.body)
-
-        def read() -> GenerateAnswer:
-            return self._read(call, answer, rid=attempt.rid, was_sent=transport.was_sent)
-
-        return await asyncio.to_thread(read) if len(answer.body) > _READ_IN_THREAD else read()
 
     # ----------------------------------------------------------- control calls
 
@@ -368,36 +360,34 @@ class ServerClient(Backend):
             BackendRequestError: The id cannot be one; servers that abort by prefix would end every request for "".
         """
         check_rid(rid)
-        transport = await self._transport()
-        with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
-            return await transport.aborts.abort(rid)
-        return False
+        return Outcome.TOOK in await self._transport().aborts.abort(rid)
 
     async def abort_everywhere(self, rid: str) -> int:
         """Ask `base_url` and every worker behind it to stop a request, as `abort`; returns how many took the call."""
         check_rid(rid)
-        transport = await self._transport()
-        with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
-            return await transport.aborts.abort_everywhere(rid)
-        return 0
+        return await self._transport().aborts.abort_everywhere(rid)
 
     # --------------------------------------------------------------- lifecycle
 
     @property
     def closings(self) -> int:
         """Number of times the client was closed. Work of several calls ends with the client by comparing it."""
-        return self._loops.closings
+        return self._closings
 
-    async def _transport(self) -> LoopTransport:
-        return await self._loops.here()
-
-    @property
-    def _transports(self) -> dict[asyncio.AbstractEventLoop, LoopTransport]:
-        return self._loops.open
+    def _transport(self) -> LoopTransport:
+        """The transport of the running loop; those of loops that are over are dropped, and so closed."""
+        loop = asyncio.get_running_loop()
+        held = self._transports.get(loop)
+        if held is None or held.closed.is_set() or held.is_over:
+            for other, transport in list(self._transports.items()):
+                if transport.is_over:
+                    self._transports.pop(other, None)
+            held = self._transports[loop] = LoopTransport(**self._transport_options)
+        return held
 
     async def settle(self) -> None:
         """Wait until no abort is outstanding, as `close` does."""
-        await (await self._transport()).aborts.settle()
+        await self._transport().aborts.settle()
 
     async def close(self) -> None:
         """Abort what is in flight, send outstanding aborts, close all connections of all event loops.
@@ -405,7 +395,14 @@ class ServerClient(Backend):
         Calls in flight raise `BackendConnectionError`. A later call opens new connections. Connections of a process
         of which this one is a fork stay open there.
         """
-        await self._loops.close()
+        self._closings += 1
+        held = dict(self._transports)
+        try:
+            await close_all(held.values())
+        finally:
+            for loop, transport in held.items():
+                if self._transports.get(loop) is transport:
+                    del self._transports[loop]
 
     async def __aenter__(self) -> Self:
         return self

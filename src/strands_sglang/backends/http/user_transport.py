@@ -9,15 +9,11 @@ class Echo:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
-
-from ...exceptions import BackendAnswerLimitError
-from .connections import Attempt, HTTPAnswer, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +30,20 @@ class HTTPRequest:
         return orjson.loads(self.body)
 
 
+@dataclass(frozen=True, slots=True)
+class HTTPAnswer:
+    """An answer; header names in lower case, and of error bodies the first 4 MiB."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @classmethod
+    def of_json(cls, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HTTPAnswer:
+        """An answer with a JSON body."""
+        return cls(status, {name.lower(): text for name, text in (headers or {}).items()}, orjson.dumps(value))
+
+
 class Transport(Protocol):
     """Sends requests. Used on every event loop that the client is used on; its maker closes it."""
 
@@ -45,36 +55,3 @@ class Transport(Protocol):
                 `unreachable`, `TimeoutError`: `timeout`, others: `reset`).
         """
         ...
-
-
-class UserConnections:
-    """The interface of `HTTPClient` over a `Transport`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    async def request(
-        self,
-        target: Target,
-        body: Iterable[bytes] = (),
-        *,
-        headers: bytes = b"",
-        timeout: float | None = None,
-        limit: int,
-        attempt: Attempt | None = None,
-    ) -> HTTPAnswer:
-        """Send a request; as `HTTPClient.request`."""
-        more = dict(line.split(": ", 1) for line in headers.decode().split("\r\n") if line)
-        request = HTTPRequest(target.method, target.url, {**target.headers, **more}, b"".join(body))
-        if attempt is not None:
-            attempt.connected = True
-        async with asyncio.timeout(timeout):
-            answer = await self._transport.send(request)
-        if answer.status == 200 and len(answer.body) > limit:
-            raise BackendAnswerLimitError(f"the answer has more than {limit} bytes; see max_answer_bytes")
-        return answer
-
-    def close(self) -> None:
-        """Nothing: the transport is the user's."""
-
-    release_sockets = close

@@ -6,7 +6,7 @@ import base64
 import binascii
 import math
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -160,15 +160,15 @@ def _experts(encoded: Any) -> bytes | None:
 _PROMPT_FIELDS = frozenset({"image_data", "video_data", "audio_data", "session_params"})
 
 
-def check_belongs(answer: GenerateAnswer, call: GenerateCall, *, rid: str, was_sent: Callable[[object], bool]) -> None:
-    """Check that an answer is the one to this call; `was_sent` knows the ids of this client's requests.
+def check_belongs(answer: GenerateAnswer, call: GenerateCall, *, rid: str, sent_ids: Collection[str]) -> None:
+    """Check that an answer is the one to this call; `sent_ids` are those of this client's requests.
 
     Raises:
         BackendAnswerError: It answers another request of ours, a prompt of another length, or counts its tokens
             otherwise.
     """
     meta = answer.payload["meta_info"]
-    if answer.rid != rid and was_sent(answer.rid):
+    if answer.rid != rid and answer.rid in sent_ids:
         raise BackendAnswerError(f"the answer to request {rid} is that of request {answer.rid}: connections got mixed")
     prompt, sent, count = answer.prompt_tokens, len(call.request.prompt), meta.get("completion_tokens")
     if prompt is not None and prompt != sent and _PROMPT_FIELDS.isdisjoint(call.fields):

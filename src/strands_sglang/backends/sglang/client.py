@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -15,9 +15,9 @@ from typing_extensions import override
 from ...exceptions import BackendHTTPError
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, PromptIds, check_vocabulary
 from ..http.attempts import FAILURES
-from ..http.connections import HTTPAnswer
 from ..http.retry import RetryClass
 from ..http.server import GenerateCall, ServerClient
+from ..http.user_transport import HTTPAnswer
 from . import server_info
 from .answer import check_belongs, read_answer
 from .errors import classify, http_error, parse_answer
@@ -118,15 +118,13 @@ class SGLangClient(ServerClient):
         return answer
 
     @override
-    def _read(
-        self, call: GenerateCall, answer: HTTPAnswer, *, rid: str, was_sent: Callable[[object], bool]
-    ) -> GenerateAnswer:
+    def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
         limit = (call.fields.get("sampling_params") or {}).get("max_new_tokens")
         vocab_size = call.request.vocab_size or self._probes.vocab_size
         prompt = None if call.request.images else call.request.prompt
         payload = parse_answer(answer.body)
         read = read_answer(payload, vocab_size=vocab_size, max_new_tokens=limit, prompt=prompt)
-        check_belongs(read, call, rid=rid, was_sent=was_sent)
+        check_belongs(read, call, rid=rid, sent_ids=self._sent_ids)
         for name, reason in dropped_fields(call.fields, rid, read.payload, answer.headers):
             if name not in self._reported:
                 self._reported.add(name)
@@ -163,7 +161,7 @@ class SGLangClient(ServerClient):
         False for a paused server, too (after 20 s); requests are waiting there, and do not fail.
         """
         try:
-            status, _ = await (await self._transport()).request("GET", f"{self.base_url}/health", timeout=timeout)
+            status, _ = await self._transport().http.call("GET", f"{self.base_url}/health", timeout=timeout)
         except FAILURES:
             return False
         return status == 200

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ...exceptions import BackendAnswerError, BackendError
 from ..http.attempts import FAILURES, Failures
-from ..http.closing import closed_error
 from ..http.retry import RequestRetryPolicy, RetryBudget
 from ..http.served import vocab_size_of, vocab_size_of_folder
+from ..http.session import closed_error
 from ..http.transport import LoopTransport
 from .errors import http_error, parse_answer
 from .routers import NOT_ROUTED
@@ -43,7 +43,7 @@ class Probes:
         vocab_size: int | None,
         policy: RequestRetryPolicy,
         failures: Failures,
-        transport: Callable[[], Awaitable[LoopTransport]],
+        transport: Callable[[], LoopTransport],
     ) -> None:
         self._base_url = base_url
         self._policy = policy
@@ -67,11 +67,11 @@ class Probes:
         A probe of several requests gives its transport: after a close the client would make a new one.
         """
         budget = RetryBudget(replace(self._policy, max_retries=min(retries, self._policy.max_retries)))
-        transport, where = transport or await self._transport(), base_url or self._base_url
+        transport, where = transport or self._transport(), base_url or self._base_url
         remaining = list(paths)
         while True:
             try:
-                status, body = await transport.request("GET", where + remaining[0])
+                status, body = await transport.http.call("GET", where + remaining[0])
                 if status in NOT_ROUTED and len(remaining) > 1:
                     remaining.pop(0)
                     continue
@@ -87,7 +87,7 @@ class Probes:
                 delay = budget.next_delay(self._failures.kind(error))
                 if delay is None:
                     raise self._failures.typed(error, where, remaining[0])  # noqa: B904 - it names its cause
-            await transport.closing.wait(delay)
+            await transport.http.wait(delay)
             if transport.closed.is_set():
                 raise closed_error(f"GET {where}{remaining[0]}")
 
@@ -95,12 +95,12 @@ class Probes:
         """Context length in tokens; of the shortest worker behind a router; None where no server says it."""
         if self.max_model_len is not None or time.monotonic() < self._probe_again_at:
             return self.max_model_len
-        transport = await self._transport()
+        transport = self._transport()
         async with transport.probing:
             if self.max_model_len is None and time.monotonic() >= self._probe_again_at:
                 lengths = [await self._model_len_at(transport, self._base_url)]
                 if lengths == [None]:
-                    workers = await transport.list_workers()
+                    workers = await transport.aborts.list_workers()
                     lengths = await asyncio.gather(*(self._model_len_at(transport, url) for url in workers))
                 self.max_model_len = min((length for length in lengths if length is not None), default=None)
                 self._probe_again_at = time.monotonic() + _PAUSE_S
@@ -123,7 +123,7 @@ class Probes:
         """Rows of the embedding, from the server or from its model folder if that is here, else None."""
         if self.vocab_size is not None or time.monotonic() < self._vocab_again_at:
             return self.vocab_size
-        transport = await self._transport()
+        transport = self._transport()
         async with transport.probing:
             if self.vocab_size is None and time.monotonic() >= self._vocab_again_at:
                 pause = _PAUSE_S

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,12 +33,13 @@ from ..contract import (
     PromptIds,
     check_vocabulary,
 )
-from ..http.attempts import FAILURES, CountedAttempt
-from ..http.connections import KEEPALIVE_S, Attempt, HTTPAnswer
+from ..http.attempts import FAILURES, Attempt
 from ..http.retry import RetryClass
 from ..http.served import MODELS, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
+from ..http.session import KEEPALIVE_S
 from ..http.transport import LoopTransport
+from ..http.user_transport import HTTPAnswer
 from .answer import RID_PREFIX, read_answer
 from .errors import classify, embedded_error, http_error
 from .request import CAPABILITIES, RAW_HINT, check_fields, check_sampling_params, is_plain, wire_fields
@@ -177,7 +178,7 @@ class VLLMClient(ServerClient):
         return answer
 
     @override
-    def _note_failure(self, transport: LoopTransport, attempt: CountedAttempt, error: BaseException) -> None:
+    def _note_failure(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> None:
         super()._note_failure(transport, attempt, error)
         if attempt.kind is RetryClass.UNREACHABLE:  # what answers next may be another model, in another mode
             self._info, self._asked_at = None, 0.0
@@ -188,7 +189,7 @@ class VLLMClient(ServerClient):
         Nothing that vLLM answers tells two of its processes apart. But a restart closes every connection: the process
         behind one that was open when the mode was asked for is the process that was asked.
         """
-        async with (await self._transport()).probing:
+        async with self._transport().probing:
             if not self._asked_at or self._asked_at < since:
                 self._logprobs, self._asked_at = await self._ask_logprobs(request)
                 self._used_at = time.monotonic()
@@ -237,9 +238,7 @@ class VLLMClient(ServerClient):
     # ------------------------------------------------------------ of the server
 
     @override
-    def _read(
-        self, call: GenerateCall, answer: HTTPAnswer, *, rid: str, was_sent: Callable[[object], bool]
-    ) -> GenerateAnswer:
+    def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
         body = answer.body
         try:
             parsed = orjson.loads(_ALTERNATIVES.sub(b"", body) if call.request.logprobs else body)
@@ -264,4 +263,4 @@ class VLLMClient(ServerClient):
         return classify(error)
 
     async def _get(self, path: str, timeout: float = 10.0) -> tuple[int, bytes]:
-        return await (await self._transport()).request("GET", f"{self.base_url}{path}", timeout=timeout)
+        return await self._transport().http.call("GET", f"{self.base_url}{path}", timeout=timeout)

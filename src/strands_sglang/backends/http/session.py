@@ -1,0 +1,314 @@
+"""HTTP for one event loop, on aiohttp's client: a whole request out, a whole answer back."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import time
+import traceback
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from contextvars import Context, ContextVar
+from typing import Any
+
+import aiohttp
+import orjson
+
+from ...exceptions import BackendAnswerLimitError, BackendConnectionError
+from .attempts import Attempt, CannotConnectError, ConnectionLostError, NotHTTPError
+from .user_transport import HTTPAnswer, HTTPRequest, Transport
+
+KEEPALIVE_S = 4.0
+"""Idle connections are dropped before the server does so (5 s, 4.7 s measured)."""
+
+_CONTROL_CONNECTIONS = 128
+_LONGEST_CONTROL_ANSWER = 1 << 24  # bytes
+_LONGEST_ERROR = 1 << 22  # bytes of an error body that are kept
+_LONGEST_HEADER = 1 << 16
+_LARGE_BODY = 1 << 20
+_READ_BUFFER = 1 << 22
+_ENCODINGS = frozenset({"gzip", "deflate", "br", "zstd", "compress"})  # other words of the answer are not shown
+
+_sending: ContextVar[Attempt] = ContextVar("sending")
+"""The attempt that the running task sends."""
+
+
+def closed_error(what: str) -> BackendConnectionError:
+    """The error of work that was cut off because the client was closed."""
+    return BackendConnectionError(f"the client was closed while {what} was in flight")
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Tells an attempt which connection it got; `opened` holds when each was opened."""
+
+    def __init__(self, **options: Any) -> None:
+        # Of the system, as everything else on the machine asks; c-ares, aiohttp's choice if it is installed, is not.
+        super().__init__(limit=0, resolver=aiohttp.ThreadedResolver(), **options)
+        self.opened: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
+    def __del__(self, *_: Any) -> None:
+        """Nothing: `_end` has closed the connections, and in a fork they are the parent's."""
+
+    async def connect(self, *args: Any, **options: Any) -> Any:
+        connection: Any = await super().connect(*args, **options)
+        # Bytes came that nobody had asked for: they would be read as the answer to this request.
+        while (protocol := connection.protocol) in self.opened and protocol.should_close:
+            connection.close()
+            connection = await super().connect(*args, **options)
+        attempt = _sending.get()
+        attempt.connected, attempt.reused = True, protocol in self.opened
+        attempt.opened = self.opened.setdefault(protocol, time.monotonic())
+        return connection
+
+
+class HTTPSession:
+    """Sends requests, each in a task of its own, which `interrupt` ends. Belongs to the event loop it was made on.
+
+    An own task has an empty context: asyncio keeps the context of a connection as long as it is open, and of a timer
+    until its time has come. That of a rollout would keep all that the rollout used.
+
+    Connections are closed by `close`, or when the session is garbage, or at exit, whichever comes first.
+
+    Args:
+        headers: Headers of every request.
+        connect_timeout: Seconds to connect for generate calls, TLS included, or None.
+        user_transport: Sends the requests in place of aiohttp.
+    """
+
+    def __init__(
+        self,
+        *,
+        headers: Mapping[str, str],
+        connect_timeout: float | None,
+        user_transport: Transport | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._headers = headers
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout)
+        self._user = user_transport
+        self._tasks: dict[asyncio.Task[HTTPAnswer], bool] = {}
+        self._control_slots = asyncio.Semaphore(_CONTROL_CONNECTIONS)
+        self.closed = asyncio.Event()
+        # The second never keeps a connection: aiohttp has no way to ask for a new one.
+        connectors = (_Connector(keepalive_timeout=KEEPALIVE_S), _Connector(force_close=True))
+        self._kept, self._fresh = sessions = tuple(
+            aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                read_bufsize=_READ_BUFFER,
+                max_line_size=_LONGEST_HEADER,
+                max_field_size=_LONGEST_HEADER,
+                headers={"Accept-Encoding": "identity", "User-Agent": "strands-sglang"},
+            )
+            for connector in connectors
+        )
+        self.release = weakref.finalize(self, _end, self._loop, os.getpid(), sessions, connectors)
+        """Close all connections, from any thread, also those of an event loop that can run nothing any more."""
+
+    def interrupt(self) -> None:
+        """End all requests with `closed_error`, and let no other begin but those of aborts."""
+        self.closed.set()
+        for task, outlives_closing in list(self._tasks.items()):
+            if not outlives_closing:
+                task.cancel()
+
+    def close(self) -> None:
+        """End all requests and close all connections at once."""
+        self.closed.set()
+        for task in list(self._tasks):
+            task.cancel()
+        self.release()
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep, but not beyond closing."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.closed.wait(), seconds)
+
+    async def call(
+        self,
+        method: str,
+        url: str,
+        *,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        outlives_closing: bool = False,
+    ) -> tuple[int, bytes]:
+        """A control call: status and body. Raises as `request`."""
+        body = b"" if json is None else orjson.dumps(json)
+        request = HTTPRequest(method, url, {**self._headers, **(headers or {})}, body)
+        async with asyncio.timeout(timeout), self._control_slots:
+            answer = await self.request(
+                request,
+                what=f"{method} {url}",
+                timeout=None,
+                limit=_LONGEST_CONTROL_ANSWER,
+                outlives_closing=outlives_closing,
+            )
+        return answer.status, answer.body
+
+    async def request(
+        self,
+        request: HTTPRequest,
+        *,
+        what: str,
+        timeout: float | None,
+        limit: int,
+        attempt: Attempt | None = None,
+        outlives_closing: bool = False,
+    ) -> HTTPAnswer:
+        """Send a request and read its answer.
+
+        Args:
+            what: Names the request, for `closed_error`.
+            timeout: Seconds until the last byte of the answer, or None.
+            limit: Most bytes of the body of an answer with status 200.
+            attempt: Says whether the connection must be new, and records which one was used.
+            outlives_closing: `interrupt` does not concern it.
+
+        Raises:
+            CannotConnectError: There is no connection.
+            ConnectionLostError: It broke.
+            NotHTTPError: The answer is not HTTP.
+            BackendAnswerLimitError: The body is compressed, or longer than `limit`.
+            BackendConnectionError: The session was interrupted.
+            TimeoutError: It took longer.
+        """
+        if not self.release.alive or (self.closed.is_set() and not outlives_closing):
+            raise closed_error(what)
+        caller = asyncio.current_task()
+        cancelled_before = caller.cancelling() if caller is not None else 0
+        try:
+            return await self._start(request, timeout, limit, attempt or Attempt(), outlives_closing)
+        except asyncio.CancelledError:
+            # Closing cancels the request's own task; a cancellation of the caller stays one.
+            if caller is not None and caller.cancelling() > cancelled_before:
+                raise
+        raise closed_error(what)
+
+    def _start(
+        self, request: HTTPRequest, timeout: float | None, limit: int, attempt: Attempt, outlives_closing: bool
+    ) -> asyncio.Task[HTTPAnswer]:
+        """The task of a request. No frame of the caller holds it: with its error it would be a cycle."""
+        task = Context().run(self._loop.create_task, self._exchange(request, timeout, limit, attempt))
+        self._tasks[task] = outlives_closing
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    async def _exchange(self, request: HTTPRequest, timeout: float | None, limit: int, attempt: Attempt) -> HTTPAnswer:
+        has_begun = False
+        try:
+            async with asyncio.timeout(timeout):
+                if self._user is not None:
+                    attempt.connected = True
+                    answer = await self._user.send(request)
+                    if answer.status == 200 and len(answer.body) > limit:
+                        raise _too_long(limit)
+                    return answer
+                _sending.set(attempt)
+                session = self._fresh if attempt.fresh else self._kept
+                # aiohttp warns of larger bytes, since writing them at once holds up the loop.
+                body = io.BytesIO(request.body) if len(request.body) > _LARGE_BODY else request.body
+                async with session.request(
+                    request.method,
+                    request.url,
+                    data=body or None,
+                    headers=request.headers,
+                    timeout=self._timeout,
+                    allow_redirects=False,
+                ) as response:
+                    has_begun = True
+                    return await _read(response, limit)
+        except (aiohttp.ClientError, TimeoutError, ConnectionRefusedError) as error:
+            traceback.clear_frames(error.__traceback__)  # they hold the request, some in cycles
+            raise self._translate(error, attempt, has_begun)  # noqa: B904 - some name their cause
+
+    def _translate(self, error: Exception, attempt: Attempt, has_begun: bool) -> OSError:
+        """The failure without aiohttp's error, which holds the request and its keys."""
+        words = str(error) or type(error).__name__
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return CannotConnectError(f"no connection within {self._timeout.connect:g} s")
+        if isinstance(error, TimeoutError):
+            return TimeoutError()
+        if isinstance(error, aiohttp.ClientSSLError):
+            # A wrong certificate or protocol stays wrong; everything else may be a server that is starting.
+            return CannotConnectError(words, is_final=True)
+        if isinstance(error, ConnectionRefusedError) or not attempt.connected:
+            cause = getattr(error, "os_error", error)
+            failure = CannotConnectError(str(cause) or words)
+            failure.__cause__ = cause.with_traceback(None)
+            return failure
+        if isinstance(error, aiohttp.ClientResponseError):
+            return NotHTTPError(" ".join(error.message.split()))
+        return ConnectionLostError(words, has_begun=has_begun)
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:
+    """The whole answer; of an error the status says enough where its body is too long, compressed or breaks off."""
+    is_good = response.status == 200
+    headers = {name.lower(): text for name, text in response.headers.items()}
+    encoding = headers.get("content-encoding", "").strip().lower()
+    chunks: list[bytes] = []
+    if encoding not in ("", "identity"):
+        # Nobody asked for compression, and a few bytes of it may stand for gigabytes.
+        response.close()
+        if is_good:
+            known = encoding if encoding in _ENCODINGS else "in a way that HTTP does not know"
+            raise BackendAnswerLimitError(f"the answer is compressed ({known}), but an uncompressed one was requested")
+        return HTTPAnswer(response.status, headers, b"")
+    if is_good and (response.content_length or 0) > limit:
+        response.close()
+        raise BackendAnswerLimitError(
+            f"the answer has {response.content_length} bytes, more than {limit}; see max_answer_bytes"
+        )
+    most, size = limit if is_good else _LONGEST_ERROR, 0
+    try:
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > most:
+                response.close()
+                break
+    except aiohttp.ClientError:
+        if is_good:
+            raise
+    if is_good and size > limit:
+        raise _too_long(limit)
+    return HTTPAnswer(response.status, headers, b"".join(chunks)[:most])
+
+
+def _too_long(limit: int) -> BackendAnswerLimitError:
+    return BackendAnswerLimitError(f"the answer has more than {limit} bytes; see max_answer_bytes")
+
+
+def _end(
+    loop: asyncio.AbstractEventLoop,
+    pid: int,
+    sessions: tuple[aiohttp.ClientSession, ...],
+    connectors: tuple[_Connector, ...],
+) -> None:
+    """Close the connections of a session without waiting, on whatever thread."""
+    for session in sessions:
+        session.detach()  # or it would say that nobody closed it
+    transports = [p.transport for connector in connectors for p in list(connector.opened) if p.transport is not None]
+    if loop.is_closed() or pid != os.getpid():
+        # The loop can run nothing any more. In a fork it is the parent's: a transport that closes would take its socket
+        # out of the epoll that both processes share. So only the sockets are closed.
+        for transport in transports:
+            if (sock := getattr(transport, "_sock", None)) is not None:
+                transport._sock = None  # or it would say that nobody closed it
+                sock.close()
+        return
+
+    def abort() -> None:
+        for transport in transports:
+            transport.abort()
+
+    if asyncio._get_running_loop() is loop:
+        abort()
+    else:
+        with suppress(RuntimeError):  # closed in this instant
+            loop.call_soon_threadsafe(abort)
