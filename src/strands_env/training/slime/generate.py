@@ -172,7 +172,12 @@ def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
         SlimeConfigError: Nothing expands them, they do not fit the messages, or there are videos or audio.
     """
     inputs = getattr(sample, "multimodal_inputs", None) or {}
-    given = sorted(name for name, value in inputs.items() if value is not None and _length(value))
+    # By length where there is one, for the truth value of a tensor is an error.
+    given = sorted(
+        name
+        for name, value in inputs.items()
+        if value is not None and not (hasattr(value, "__len__") and not len(value))
+    )
     if others := [name for name in given if name != "images"]:
         raise SlimeConfigError(
             f"the data has multimodal inputs {others!r}: only images can be sent exactly, for with video or audio in a "
@@ -200,10 +205,6 @@ def _parts(prompt: Any) -> list[Any]:
         return []
     contents = [message.get("content") for message in prompt]
     return [part for content in contents if not isinstance(content, str) for part in content or ()]
-
-
-def _length(value: Any) -> int:
-    return len(value) if hasattr(value, "__len__") else 1
 
 
 def _make_model(call: Call, episode: Episode) -> Any:

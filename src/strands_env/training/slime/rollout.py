@@ -259,9 +259,6 @@ def sampling_mask_of_path(token_ids: NDArray[np.int32], records: Sequence[CallRe
 # ---- rollouts that wait to be resumed -------------------------------------------------------------------------------
 
 
-MAX_SUSPENDED = 4096
-"""Suspended rollouts that are kept; beyond that the oldest are ended."""
-
 EXIT_SECONDS = 30.0
 """Longest wait at exit for their cleanups."""
 
@@ -276,12 +273,10 @@ class SuspendedEpisodes:
         return len(self._waiting)
 
     def put(self, key: Any, episode: Episode) -> None:
-        """Keep a rollout; another one of that key is ended, and the oldest if there are too many."""
+        """Keep a rollout; another one of that key is ended."""
         if earlier := self._waiting.pop(key, None):
             _end(earlier[0])
         self._waiting[key] = (episode, time.monotonic())
-        while len(self._waiting) > MAX_SUSPENDED:
-            self._drop_oldest("there are too many")
 
     def take(self, key: Any) -> Episode | None:
         """Remove and return the rollout of that key; one of another event loop is ended there, and None returned."""
@@ -294,7 +289,11 @@ class SuspendedEpisodes:
     def expire(self, seconds: float) -> None:
         """End what has waited for longer; 0 for no limit."""
         while seconds and self._waiting and time.monotonic() - next(iter(self._waiting.values()))[1] > seconds:
-            self._drop_oldest(f"it waited for more than {seconds:g} s (strands_env_max_suspension)")
+            key, (episode, _) = self._waiting.popitem(last=False)
+            logger.warning(
+                "sample=<%s>, seconds=<%g> | suspended rollout ended: strands_env_max_suspension", key, seconds
+            )
+            _end(episode)
 
     async def close(self) -> None:
         """End all, and wait for their cleanups."""
@@ -304,11 +303,6 @@ class SuspendedEpisodes:
     def close_at_exit(self) -> None:
         """End those whose event loops run in other threads, and wait for their cleanups for a while."""
         concurrent.futures.wait(list(self._end_all()), timeout=EXIT_SECONDS)
-
-    def _drop_oldest(self, reason: str) -> None:
-        key, (episode, _) = self._waiting.popitem(last=False)
-        logger.warning("sample=<%s> | suspended rollout ended, %s", key, reason)
-        _end(episode)
 
     def _end_all(self) -> Iterator[concurrent.futures.Future[None]]:
         while self._waiting:

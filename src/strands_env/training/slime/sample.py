@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strands_env.core import StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
@@ -214,35 +213,28 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[l
     Raises:
         InvalidSampleError: Something needed is missing: a log-probability, experts, top-p data of a trained token.
     """
-    source.validate(logprobs_required=True)  # before anything is set: a sample is written whole or not at all
-    logprobs = source.response_logprobs()
-    experts = sampling_mask = None
-    if needs.experts_shape is not None:
-        held = source.experts_array()
-        if held is None:
-            raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
-        experts = held.copy()  # slime makes a tensor of its memory
-    if needs.top_p:
-        if source.sampling_mask is None:
-            raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
-        sampling_mask = source.sampling_mask.part(source.prompt_length, len(source))
-    _set_arrays(
-        sample,
-        token_ids=source.token_ids,
-        prompt_length=source.prompt_length,
-        mask=source.loss_mask[source.prompt_length :],
-        logprobs=logprobs,
-        experts=experts,
-        sampling_mask=sampling_mask,
-    )
-    sample.response = text_of(sample.tokens[source.prompt_length :])
-    sample.weight_versions = versions_of(source)
+    source.validate(logprobs_required=True)
+    logprobs, start = source.response_logprobs(), source.prompt_length
+    experts = None if needs.experts_shape is None else source.experts_array()
+    # All is checked before anything is set: a sample is written whole or not at all.
+    if needs.experts_shape is not None and experts is None:
+        raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
+    if needs.top_p and source.sampling_mask is None:
+        raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
+    sample.tokens = source.token_ids.tolist()
+    sample.response_length = source.response_length
+    sample.loss_mask = list(source.loss_mask[start:].tobytes())
+    sample.rollout_log_probs = logprobs
+    if experts is not None:
+        sample.rollout_routed_experts = experts.copy()  # slime makes a tensor of its memory
+    if needs.top_p and source.sampling_mask is not None:
+        survivors = source.sampling_mask.part(start, len(source))
+        sample.rollout_top_p_token_ids = survivors.ids.tolist()
+        sample.rollout_top_p_token_offsets = survivors.offsets.tolist()
+    sample.response = text_of(sample.tokens[start:])
+    # One version per call; two for a call that was resumed with other weights.
+    sample.weight_versions = [span.version for span in source.weight_versions if span.version is not None]
     set_status(sample, source.status)
-
-
-def versions_of(source: TrainingSample) -> list[str]:
-    """The weight versions, one per call; two for a call that was resumed with other weights."""
-    return [span.version for span in source.weight_versions if span.version is not None]
 
 
 def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> None:
@@ -253,33 +245,26 @@ def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> N
     """
     if source is not None and source.media:
         source = None  # its image tokens without pixels would break the trainer's forward pass
-    if source is not None and source.response_length:
-        ids, prompt_length = source.token_ids, source.prompt_length
-        logprobs = np.zeros(source.response_length) if source.logprobs is None else source.logprobs[prompt_length:]
-        values = np.where(np.isfinite(logprobs), logprobs, 0.0)
-        sample.weight_versions = versions_of(source)
-    else:
-        prompt = (source.token_ids.tolist() if source is not None else []) or [0]
-        ids, prompt_length = np.array([*prompt, prompt[-1]], dtype=np.int32), len(prompt)
-        values = np.zeros(1)
-    length = len(ids) - prompt_length
-    experts = None
-    if needs.experts_shape is not None:
+    if source is None or not source.response_length:
+        prompt = ([] if source is None else source.token_ids.tolist()) or [0]
+        ids = np.array([*prompt, prompt[-1]], dtype=np.int32)
+        source = TrainingSample(token_ids=ids, prompt_length=len(prompt), loss_mask=np.zeros(len(ids), np.uint8))
+    count, experts = len(source), None
+    if needs.experts_shape is not None:  # placeholders in which no layer is all 0, as slime checks
         layers, top_k = needs.experts_shape
-        row = np.arange(top_k, dtype=np.int32) if top_k > 1 else np.ones(1, dtype=np.int32)  # no layer is all 0
-        experts = np.broadcast_to(row, (len(ids) - 1, layers, top_k)).copy()
-    # Placeholders of the right shape: slime makes one tensor of the whole batch.
-    empty = SamplingMask(ids=np.zeros(0, dtype=np.int32), offsets=np.zeros(length + 1, dtype=np.int64))
-    _set_arrays(
-        sample,
-        token_ids=ids,
-        prompt_length=prompt_length,
-        mask=np.zeros(length, dtype=np.uint8),
-        logprobs=values.tolist(),
-        experts=experts,
-        sampling_mask=empty if needs.top_p else None,
+        row = np.arange(top_k, dtype="<i4") if top_k > 1 else np.ones(1, dtype="<i4")
+        experts = np.broadcast_to(row, (count - 1, layers, top_k)).tobytes()
+    untrained = TrainingSample(
+        token_ids=source.token_ids,
+        prompt_length=source.prompt_length,
+        loss_mask=np.zeros(count, dtype=np.uint8),
+        logprobs=np.zeros(count),
+        weight_versions=source.weight_versions,
+        routed_experts=experts,
+        experts_shape=needs.experts_shape,
+        sampling_mask=SamplingMask(ids=np.zeros(0, dtype=np.int32), offsets=np.zeros(count + 1, dtype=np.int64)),
     )
-    sample.response = ""
+    fill(sample, untrained, needs, lambda ids: "")
     if hasattr(sample, "multimodal_train_inputs"):
         sample.multimodal_train_inputs = None
     sample.remove_sample = True
@@ -386,27 +371,6 @@ def _reset_counters(sample: Any) -> None:
         if hasattr(sample, name):
             setattr(sample, name, type(getattr(sample, name))())
     sample.non_generation_time = 0.0
-
-
-def _set_arrays(
-    sample: Any,
-    *,
-    token_ids: NDArray[np.int32],
-    prompt_length: int,
-    mask: NDArray[np.uint8],
-    logprobs: list[float],
-    experts: NDArray[np.int32] | None,
-    sampling_mask: SamplingMask | None,
-) -> None:
-    sample.tokens = token_ids.tolist()
-    sample.response_length = len(token_ids) - prompt_length
-    sample.loss_mask = list(mask.tobytes())
-    sample.rollout_log_probs = logprobs
-    if experts is not None:
-        sample.rollout_routed_experts = experts
-    if sampling_mask is not None:
-        sample.rollout_top_p_token_ids = sampling_mask.ids.tolist()
-        sample.rollout_top_p_token_offsets = sampling_mask.offsets.tolist()
 
 
 # ---- its images -----------------------------------------------------------------------------------------------------
