@@ -375,6 +375,8 @@ class Gateway:
         answer = session.respond(wire, origin_of(request))
         if (connection := Connection.of(request)) is not None:
             connection.when_cut = partial(session.answers.note_cut, answer)
+            if connection.is_half_closed:  # already, before its request was read
+                connection.when_cut()
         has_arrived = False
 
         def delivered() -> None:
