@@ -219,7 +219,7 @@ class TokenModel(Model):
         except CallCancelled:
             return  # a stream without messageStop: the SDK reports the cancellation
         turn = sampled.turn
-        self._callers.sampled(caller, turn)
+        self._callers.note_sampled(caller, turn)
         self.forest.delivering(turn)
         try:
             for event in _events(sampled):

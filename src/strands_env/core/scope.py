@@ -52,7 +52,7 @@ class TrackedModel:
     def trajectories(self) -> list[Trajectory]:
         """The trajectories that the model holds now."""
         return [
-            trajectory.labelled(
+            trajectory.with_labels(
                 # Agents may share the main model: the path knows who asked. Others have the name they were made for.
                 agent_name=(trajectory.agent_name if self.is_main else None) or self.agent_name,
                 trainable=self.trainable,

@@ -127,7 +127,7 @@ def samples_from_model(
     rollout = rollout_id or uuid.uuid4().hex
     samples = [
         _sample(
-            trajectory.labelled(
+            trajectory.with_labels(
                 agent_name=trajectory.agent_name or agent_name, trainable=trainable, is_main=trajectory.is_main
             ),
             experts_shape=experts_shape,

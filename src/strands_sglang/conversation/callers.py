@@ -98,7 +98,7 @@ class Callers:
             agent.add_hook(self._report_refused_result, AfterToolCallEvent)
         return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked)
 
-    def sampled(self, caller: Caller, turn: Turn) -> None:
+    def note_sampled(self, caller: Caller, turn: Turn) -> None:
         """Wait for what becomes of an answer, and answer its malformed calls."""
         for call in turn.calls:
             if call.error is not None:

@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..backends import PromptIds
 from ..trajectory import Turn
-from ..trajectory.media import Medium, moved
+from ..trajectory.media import Medium, move_media
 
 V = TypeVar("V")
 
@@ -189,7 +189,7 @@ class HeldPath(NamedTuple):
         experts = done.routed_experts
         return HeldPath(
             ids=prompt.followed_by(done.output_ids),
-            media=self.media + moved(turn.media, len(self.ids)),
+            media=self.media + move_media(turn.media, len(self.ids)),
             growth=turn.growth,
             first_prompt=len(prompt) + turn.growth if self.first_prompt is None else self.first_prompt,
             stop_ids=self.stop_ids if stop is None else self.stop_ids | {stop},

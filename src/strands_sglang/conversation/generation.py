@@ -318,8 +318,9 @@ class StopRule:
         self._seen = seen
         self._ids = frozenset(params.get("stop_token_ids") or ())
         self._uses_ids = not params.get("ignore_eos", False)  # which switches `stop_token_ids` off, too
-        self._strings = _listed(params.get("stop"))
-        self._patterns = _listed(params.get("stop_regex"))
+        strings, patterns = params.get("stop") or [], params.get("stop_regex") or []
+        self._strings = [strings] if isinstance(strings, str) else list(strings)
+        self._patterns = [patterns] if isinstance(patterns, str) else list(patterns)
 
     def first_stop(self, ids: Sequence[int], start: int) -> Stop | None:
         """The first stop in `ids[start:]`, the output of one request; None if it holds none.
@@ -361,7 +362,3 @@ class StopRule:
             except re.error:  # the server refuses it; nothing was sampled under it
                 continue
         return None
-
-
-def _listed(value: str | Sequence[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or ())

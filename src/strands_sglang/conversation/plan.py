@@ -15,7 +15,7 @@ from ..exceptions import (
     TokenBudgetReachedError,
 )
 from ..trajectory import TrajectoryForest
-from ..trajectory.media import Medium, expanded_ids, moved
+from ..trajectory.media import Medium, expanded_ids, move_media
 from ..trajectory.packed import TOKEN_TYPECODE
 from .fast_paths import FastPath, HeldPath, HeldPaths
 from .limits import Bounds, Reservation
@@ -95,12 +95,19 @@ class CallPlanner:
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
         if wanted.get("min_new_tokens", 0) > longest:
             wanted["min_new_tokens"] = longest
-        seen = path.media + moved(call.prompt.media, len(path.ids))
+        seen = path.media + move_media(call.prompt.media, len(path.ids))
         if seen and not can.images:
             raise MediaError(f"the backend takes no images{can.hint('images')}")
         # The first request with images shows how the server expands them.
         proves = bool(seen) and (not path.media or config["prove_images"] == "always")
-        scores = _scores_prompt(config, can, path.tokens, call.prompt.tokens)
+        wants_scores, limit = config["return_prompt_logprobs"], config["prompt_logprobs_limit"]
+        if not config["return_logprob"] or can.prompt_scoring is PromptScoring.NONE:
+            scores = False
+        elif wants_scores == "appended":  # those behind a path, where they are cheap
+            is_short = limit is None or call.prompt.tokens <= limit
+            scores = can.prompt_scoring is PromptScoring.CACHED and path.tokens > 0 and is_short
+        else:
+            scores = wants_scores is True
         experts = config["return_routed_experts"] and can.routed_experts
         request = GenerateRequest(
             prompt=path.ids.followed_by(call.prompt.ids),
@@ -190,16 +197,6 @@ def _left(budget: str, limit: int, used: int) -> int:
     if used >= limit:
         raise TokenBudgetReachedError(budget, limit, used)
     return limit - used
-
-
-def _scores_prompt(config: SGLangConfig, can: Capabilities, held: int, new: int) -> bool:
-    """The new prompt tokens are scored: by default those appended to a path, up to the limit, where that is cheap."""
-    wanted, limit = config["return_prompt_logprobs"], config["prompt_logprobs_limit"]
-    if not config["return_logprob"] or can.prompt_scoring is PromptScoring.NONE:
-        return False
-    if wanted == "appended":
-        return can.prompt_scoring is PromptScoring.CACHED and held > 0 and (limit is None or new <= limit)
-    return wanted is True
 
 
 def refuse_incapable(can: Capabilities, config: SGLangConfig, params: Mapping[str, Any]) -> None:

@@ -287,7 +287,7 @@ class PromptBuilder:
     ) -> Prompt:
         """The prompt behind the sampled ids of `parent`; `TemplateError` if the template cannot express it."""
         first_new = location.first_new
-        calls = self.calls.answered(parent, messages[first_new - 1])
+        calls = self.calls.match_results(parent, messages[first_new - 1])
         new = to_chat_messages(messages[first_new:], preceding=messages[:first_new], calls=calls)
 
         def whole() -> list[ChatMessage]:

@@ -52,7 +52,8 @@ class Codec:
     def __init__(self, tokenizer: Any) -> None:
         # Held weakly: the table of codecs must not keep a tokenizer alive.
         self._tokenizer = weakref.ref(tokenizer)
-        self._rust = _rust_tokenizer(tokenizer)
+        rust = getattr(tokenizer, "backend_tokenizer", None)
+        self._rust: Any = rust if type(rust).__module__.partition(".")[0] == "tokenizers" else None
         self._encodes_alike = self._decodes_alike = False
         if self._rust is not None:
             self._added = self._rust.get_added_tokens_decoder()
@@ -188,10 +189,10 @@ class _LiteralEncoder:
             ControlTokenError: They do not, or a spelled token is one even without being an added token.
         """
         named = set(self._own_ids.values())
-        ids = self._encode(self._renamed(text, literal))
+        ids = self._encode(self._rename(text, literal))
         meant = sum(token in named for token in expected) - sum(token in named for token in ids)
         spelled = sum(len(self._pattern.findall(text[start:end])) for start, end in literal)
-        if self._encode(self._renamed(text, ())) != expected or meant != spelled:
+        if self._encode(self._rename(text, ())) != expected or meant != spelled:
             start, end = literal[0]
             raise ControlTokenError(
                 f"a message spells {text[start:end]!r}, and this tokenizer cannot encode it as ordinary text; "
@@ -203,7 +204,7 @@ class _LiteralEncoder:
         ids = self._rust.encode_batch([text], add_special_tokens=False)[0].ids
         return [self._own_ids.get(token, token) for token in ids]
 
-    def _renamed(self, text: str, literal: Sequence[Span]) -> str:
+    def _rename(self, text: str, literal: Sequence[Span]) -> str:
         """The text with every token that is not in a literal span under its random name."""
         pieces, done = [], 0
         for start, end in (*literal, (len(text), len(text))):
@@ -236,11 +237,6 @@ class _Plain(Codec):
         self._tokenizer = lambda: tokenizer  # type: ignore[assignment]
         self._rust = None
         self._encodes_alike = self._decodes_alike = False
-
-
-def _rust_tokenizer(tokenizer: Any) -> Any:
-    rust = getattr(tokenizer, "backend_tokenizer", None)
-    return rust if type(rust).__module__.partition(".")[0] == "tokenizers" else None
 
 
 def _class_encode(tokenizer: Any, text: str) -> list[int]:
@@ -303,20 +299,15 @@ class TokenizerAdapter:
         """True if a token only structures the text: a stop token of the model, or one flagged special."""
         known = self._is_control.get(token_id)
         if known is None:
-            known = self._is_control[token_id] = self._looks_control(token_id)
+            special = getattr(self.tokenizer, "all_special_ids", ())
+            added = getattr(self.tokenizer, "added_tokens_decoder", None)
+            token = added.get(token_id) if isinstance(added, dict) else None
+            known = self._is_control[token_id] = (
+                (isinstance(special, list | tuple | set) and token_id in special)
+                or bool(getattr(token, "special", False))
+                or self.token_text(token_id) in self.stop_tokens
+            )
         return known
-
-    def _looks_control(self, token_id: int) -> bool:
-        if token_id in self._control_ids:
-            return True
-        added = getattr(self.tokenizer, "added_tokens_decoder", None)
-        token = added.get(token_id) if isinstance(added, dict) else None
-        return bool(getattr(token, "special", False)) or self.token_text(token_id) in self.stop_tokens
-
-    @cached_property
-    def _control_ids(self) -> frozenset[int]:
-        ids = getattr(self.tokenizer, "all_special_ids", ())
-        return frozenset(ids) if isinstance(ids, list | tuple | set) else frozenset()
 
     def without_control_tokens(self, text: str) -> str:
         """A text for the model with its control tokens defused: `<|call|>` becomes `call`."""

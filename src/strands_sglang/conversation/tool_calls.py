@@ -110,15 +110,26 @@ class CallIds:
         count = itertools.count()
 
         def name_call(use: Mapping[str, Any]) -> dict[str, Any]:
-            index, sampled, name = next(count), self._sampled.get(use["toolUseId"]), use["name"]
-            if sampled is not None and name == INVALID_TOOL_NAME:
-                name = sampled.name
-            printed[use["toolUseId"]] = _printed_id(use["toolUseId"], name, index, sampled, form)
-            return {**use, "toolUseId": printed[use["toolUseId"]], "name": name}
+            use_id, name, index, sampled = (
+                use["toolUseId"],
+                use["name"],
+                next(count),
+                self._sampled.get(use["toolUseId"]),
+            )
+            if sampled is not None:
+                name = sampled.name if name == INVALID_TOOL_NAME else name
+                printed[use_id] = sampled.model_id or sampled.id
+            elif form() is CallIdForm.FUNCTION:
+                printed[use_id] = function_id(name, index)
+            elif form() is CallIdForm.NINE_ALPHANUMERICS and not _NINE_ALPHANUMERICS.fullmatch(use_id):
+                printed[use_id] = f"hist{index:05d}"
+            else:
+                printed[use_id] = use_id
+            return {**use, "toolUseId": printed[use_id], "name": name}
 
         return [_with_ids(message, name_call, printed) for message in messages]
 
-    def answered(self, parent: Turn, reply: Mapping[str, Any]) -> dict[str, AnsweredCall]:
+    def match_results(self, parent: Turn, reply: Mapping[str, Any]) -> dict[str, AnsweredCall]:
         """The calls of a turn, with the ids that the template printed for them, by the ids that results name.
 
         `reply` is its message in the history, with the ids by which the client calls the calls.
@@ -132,16 +143,6 @@ class CallIds:
         for call in made:  # a result may name the printed id, too
             by_id.setdefault(call.id, call)
         return by_id
-
-
-def _printed_id(use_id: str, name: str, index: int, sampled: ToolCall | None, form: Callable[[], CallIdForm]) -> str:
-    if sampled is not None:
-        return sampled.model_id or sampled.id
-    if form() is CallIdForm.FUNCTION:
-        return function_id(name, index)
-    if form() is CallIdForm.NINE_ALPHANUMERICS and not _NINE_ALPHANUMERICS.fullmatch(use_id):
-        return f"hist{index:05d}"
-    return use_id
 
 
 def _with_ids(
@@ -177,7 +178,7 @@ def _reads(parser: ToolParser, printed: str) -> bool:
 def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
     """The registered parser that reads this template's calls; `ToolParserError` if none does, or it prints none."""
     names = list_tool_parsers()
-    fitting = _fitting(printed, tuple(dict.fromkeys(TOOL_PARSER_REGISTRY[name] for name in names)))
+    fitting = _find_fitting(printed, tuple(dict.fromkeys(TOOL_PARSER_REGISTRY[name] for name in names)))
     if fitting is not None:
         return fitting()
     shown = f"prints calls as {printed.texts[0]!r}" if printed.texts else "prints no structured calls"
@@ -188,7 +189,7 @@ def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
 
 
 @functools.lru_cache(maxsize=256)  # every rollout has a model of its own
-def _fitting(printed: PrintedCalls, families: tuple[type[ToolParser], ...]) -> type[ToolParser] | None:
+def _find_fitting(printed: PrintedCalls, families: tuple[type[ToolParser], ...]) -> type[ToolParser] | None:
     for family in families:
         if printed.read_by(family()):
             logger.debug("tool_parser=<%s> | chosen by what the chat template prints", family.__name__)

@@ -101,13 +101,13 @@ class DriftTotals:
             self.changed_tokens += sum(map(bool, output_mask[span.start : span.end]))
             self.kinds[span.kind.value] += 1
             if len(self.examples) < self.max_examples:
-                self.examples.append(self._example(name, span, token_ids))
+                sampled, again = (
+                    [_decode(self.tokenizer, [token]) for token in tokens[:8]]
+                    for tokens in (token_ids[span.start : span.end], span.retokenized_ids)
+                )
+                example = DriftExample(name=name, start=span.start, kind=span.kind, sampled=sampled, retokenized=again)
+                self.examples.append(example)
         return spans
-
-    def _example(self, name: str, span: DriftSpan, ids: Sequence[int]) -> DriftExample:
-        sampled, again = ids[span.start : span.end], span.retokenized_ids
-        texts = [[_decode(self.tokenizer, [token]) for token in tokens[:8]] for tokens in (sampled, again)]
-        return DriftExample(name=name, start=span.start, kind=span.kind, sampled=texts[0], retokenized=texts[1])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -139,7 +139,8 @@ def _resynchronise(ids: list[int], again: list[int], i: int, j: int) -> tuple[in
 
 
 def _classify(old: list[int], new: list[int], tokenizer: Any) -> DriftKind:
-    special = set(getattr(tokenizer, "all_special_ids", ())) | set(_added_ids(tokenizer))
+    added: Any = getattr(tokenizer, "get_added_vocab", dict)()
+    special = {*getattr(tokenizer, "all_special_ids", ()), *(added.values() if isinstance(added, dict) else ())}
     if (special & set(old)) != (special & set(new)):
         return DriftKind.SPECIAL_TOKEN
     before, after = _decode(tokenizer, old), _decode(tokenizer, new)
@@ -148,11 +149,6 @@ def _classify(old: list[int], new: list[int], tokenizer: Any) -> DriftKind:
     if before != after:
         return DriftKind.OTHER_TEXT
     return DriftKind.WHITESPACE if not before.strip() else DriftKind.OTHER_MERGE
-
-
-def _added_ids(tokenizer: Any) -> list[int]:
-    added: Any = getattr(tokenizer, "get_added_vocab", dict)()
-    return list(added.values()) if isinstance(added, dict) else []
 
 
 def _decode(tokenizer: Any, ids: list[int]) -> str:

@@ -406,7 +406,12 @@ class _Follower:
                 if found is not None:
                     self.seen.append(found)
                     self.samples.add(i)
-                    key, turn, matched, unmatched = _turn_key(found), found, i + 1, None
+                    key, turn, matched, unmatched = (
+                        digest(b"turn", found.index.to_bytes(8, "little")),
+                        found,
+                        i + 1,
+                        None,
+                    )
                     continue
                 unmatched = unmatched or self._reason(key, message)
             key = digest_after(key, message)
@@ -456,10 +461,6 @@ class _Follower:
             if self.records.contexts[turn.index] != self.context:
                 return RootReason.CONTEXT
         return RootReason.EDITED if key in self.records.by_input else RootReason.HISTORY
-
-
-def _turn_key(turn: Turn) -> bytes:
-    return digest(b"turn", turn.index.to_bytes(8, "little"))
 
 
 def _export(

@@ -118,7 +118,7 @@ class TokenSequence:
                 if weights and weights[-1].end == first and weights[-1].version == span.version:
                     first = weights.pop().start
                 weights.append(WeightSpan(version=span.version, start=first, end=last))
-        made._ids, made._mask, made._logprobs = _frozen(ids), _frozen(mask), _frozen(logprobs)
+        made._ids, made._mask, made._logprobs = _freeze(ids), _freeze(mask), _freeze(logprobs)
         made._segments = tuple(
             Segment(is_output=run.is_output, start=start, end=end, turn=run.turn)
             for run, start, end in zip(runs, starts, starts[1:], strict=False)
@@ -336,7 +336,7 @@ def _prompt_length(token_manager: Any) -> int:
     return len(token_manager.initial_prompt) if length is None else int(length)
 
 
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+def _freeze(array: NDArray[Any]) -> NDArray[Any]:
     array.flags.writeable = False
     return array
 
@@ -348,32 +348,32 @@ def _raw(values: Iterable[Any], dtype: Any = None) -> NDArray[Any]:
 def _int_array(values: Iterable[int]) -> NDArray[np.int32]:
     raw = _raw(values)
     if raw.size == 0:
-        return _frozen(np.zeros(0, dtype=np.int32))
+        return _freeze(np.zeros(0, dtype=np.int32))
     if raw.dtype.kind not in "iu" or raw.ndim != 1:
         raise ValueError(f"token_ids must be integers in one dimension, got dtype {raw.dtype} of shape {raw.shape}")
     if raw.min() < -(2**31) or raw.max() >= 2**31:
         raise ValueError(f"token_ids must fit 32 bits, got values from {raw.min()} to {raw.max()}")
-    return _frozen(raw.astype(np.int32))
+    return _freeze(raw.astype(np.int32))
 
 
 def _mask_array(values: Iterable[int], count: int) -> NDArray[np.uint8]:
     raw = _raw(values)
     if raw.size == 0:
-        return _frozen(np.zeros(count, dtype=np.uint8))
+        return _freeze(np.zeros(count, dtype=np.uint8))
     if len(raw) != count:
         raise ValueError(f"loss_mask has {len(raw)} values for {count} tokens")
     if not np.isin(raw, (0, 1)).all():
         raise ValueError("loss_mask must hold 0 and 1 only")
-    return _frozen(raw.astype(np.uint8))
+    return _freeze(raw.astype(np.uint8))
 
 
 def _logprob_array(values: Iterable[float | None], count: int) -> NDArray[np.float64]:
     raw = _raw(values, np.float64)  # None becomes NaN
     if raw.size == 0:
-        return _frozen(np.full(count, np.nan))
+        return _freeze(np.full(count, np.nan))
     if len(raw) != count:
         raise ValueError(f"logprobs has {len(raw)} values for {count} tokens")
-    return _frozen(raw)
+    return _freeze(raw)
 
 
 def _int_list(values: NDArray[Any]) -> list[int]:
@@ -394,10 +394,16 @@ def _segments(
     mask: NDArray[np.uint8],
     prompt_length: int,
 ) -> tuple[Segment, ...]:
-    if info is None:
-        info = _runs(mask, prompt_length)
+    if info is None:  # stretches of one kind, the first prompt apart
+        edges = {0, len(mask), *(np.flatnonzero(np.diff(mask)) + 1).tolist()}
+        edges.update({prompt_length} if 0 < prompt_length < len(mask) else ())
+        info = [(bool(mask[start]), end - start) for start, end in pairwise(sorted(edges))]
     pairs = [(bool(is_output), int(length)) for is_output, length in info]
-    listed = _derived_turns(pairs) if turns is None else [int(turn) for turn in turns]
+    if turns is None:  # a turn ends with its output
+        ends = [before and not after for (before, _), (after, _) in pairwise(pairs)]
+        listed = list(accumulate(ends, initial=0)) if pairs else []
+    else:
+        listed = [int(turn) for turn in turns]
     if any(length < 0 for _, length in pairs):
         raise ValueError(f"segment_info has a segment of {min(length for _, length in pairs)} tokens")
     if len(listed) != len(pairs):
@@ -410,21 +416,3 @@ def _segments(
     if start != len(mask):
         raise ValueError(f"segment_info covers {start} tokens of {len(mask)}")
     return tuple(segments)
-
-
-def _runs(mask: NDArray[np.uint8], prompt_length: int) -> list[tuple[bool, int]]:
-    if not len(mask):
-        return []
-    edges = {0, len(mask), *(np.flatnonzero(np.diff(mask)) + 1).tolist()}
-    edges.update({prompt_length} if 0 < prompt_length < len(mask) else ())
-    return [(bool(mask[start]), end - start) for start, end in pairwise(sorted(edges))]
-
-
-def _derived_turns(pairs: Sequence[tuple[bool, int]]) -> list[int]:
-    turns = []
-    turn = 0
-    for index, (is_output, _) in enumerate(pairs):
-        if index and pairs[index - 1][0] and not is_output:
-            turn += 1
-        turns.append(turn)
-    return turns

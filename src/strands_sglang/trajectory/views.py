@@ -132,7 +132,7 @@ class Trajectory(TokenView):
         runs = [run for i, turn in enumerate(turns) for run in turn.runs(i, trained=trained[i])]
         placed, growth = [], 0
         for start, medium in [(turn.start, medium) for turn in turns for medium in turn.media]:
-            placed.append(medium.placed(start + growth))
+            placed.append(medium.place(start + growth))
             growth += medium.growth
         return cls(
             tokens=TokenSequence.of_runs(runs),
@@ -174,7 +174,7 @@ class Trajectory(TokenView):
 
     # ---- for results and files ------------------------------------------------
 
-    def labelled(self, *, agent_name: str | None, trainable: bool, is_main: bool) -> Trajectory:
+    def with_labels(self, *, agent_name: str | None, trainable: bool, is_main: bool) -> Trajectory:
         """The trajectory under the labels of an episode, without its turns."""
         return replace(self, agent_name=agent_name, trainable=trainable, is_main=is_main, turns=(), trained=())
 
@@ -202,20 +202,18 @@ class Trajectory(TokenView):
         return cls(
             **{name: data[name] for name in _FACTS if name in data},
             tokens=tokens if isinstance(tokens, TokenSequence) else TokenSequence.from_dict(tokens),
-            media=[_medium(item) for item in data.get("media", ())],
+            media=[
+                item
+                if isinstance(item, PlacedMedium)
+                else PlacedMedium(**{**item, "grid": None if item["grid"] is None else tuple(item["grid"])})
+                for item in data.get("media", ())
+            ],
             routed_experts=base64.b64decode(experts, validate=True) if isinstance(experts, str) else experts,
         )
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return closed_schema(cls)
-
-
-def _medium(item: PlacedMedium | Mapping[str, Any]) -> PlacedMedium:
-    if isinstance(item, PlacedMedium):
-        return item
-    grid = item["grid"]
-    return PlacedMedium(**{**item, "grid": None if grid is None else tuple(grid)})
 
 
 def join_routed_experts(turns: Sequence[Turn]) -> bytes | None:

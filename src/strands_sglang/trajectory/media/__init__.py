@@ -18,7 +18,7 @@ from .medium import (
     expanded_ids,
     expanded_values,
     media_growth,
-    moved,
+    move_media,
     place_images,
 )
 from .processor import ProcessorExpander, image_expander
@@ -37,7 +37,7 @@ __all__ = [
     "expanded_values",
     "image_expander",
     "media_growth",
-    "moved",
+    "move_media",
     "open_image",
     "place_images",
 ]

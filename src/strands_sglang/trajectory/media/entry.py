@@ -64,7 +64,12 @@ def open_image(image: bytes) -> OpenedImage:
             with _ONE_LARGE if pixels > _LARGE else contextlib.nullcontext():
                 opened.load()
                 picture = as_rgb(opened)
-            return OpenedImage(picture, _encoding(image, opened) if picture is opened else None)
+            encoding = None
+            if picture is opened and opened.format == "PNG" and image[24:29] == _PLAIN_HEADER:
+                encoding = ImageEncoding.PNG
+            elif picture is opened and opened.format == "JPEG":
+                encoding = ImageEncoding.JPEG
+            return OpenedImage(picture, encoding)
     except Exception as error:  # decoders raise whatever a broken file leads them to
         raise MediaError(f"the image ({len(image)} bytes) cannot be processed: {error}") from error
 
@@ -98,7 +103,7 @@ def encode(picture: Any, encoding: ImageEncoding) -> bytes:
     return file.getvalue()
 
 
-def resized(picture: Any, size: tuple[int, int]) -> Any:
+def resize(picture: Any, size: tuple[int, int]) -> Any:
     """A picture in another size, as the processors of the Qwen family do it."""
     from PIL.Image import Resampling
 
@@ -110,12 +115,6 @@ def blank(size: tuple[int, int]) -> Any:
     from PIL import Image
 
     return Image.new("RGB", size)
-
-
-def _encoding(image: bytes, opened: Any) -> ImageEncoding | None:
-    if opened.format == "PNG":
-        return ImageEncoding.PNG if image[24:29] == _PLAIN_HEADER else None
-    return ImageEncoding.JPEG if opened.format == "JPEG" else None
 
 
 def _eight_bits(picture: Any) -> Any:

@@ -44,7 +44,7 @@ class EnteredImage:
     @property
     def image(self) -> bytes:
         """The encoded image."""
-        return _decoded(self.data)
+        return base64.b64decode(self.data.partition(",")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +64,7 @@ class Medium(EnteredImage):
         """Number of tokens by which the expanded prompt is longer than what is held."""
         return len(self.span) - 1
 
-    def placed(self, shift: int) -> PlacedMedium:
+    def place(self, shift: int) -> PlacedMedium:
         """The image in expanded coordinates, `shift` behind its position."""
         return PlacedMedium(
             data=self.data,
@@ -95,11 +95,7 @@ class PlacedMedium:
     @property
     def image(self) -> bytes:
         """The encoded image."""
-        return _decoded(self.data)
-
-
-def _decoded(url: str) -> bytes:
-    return base64.b64decode(url.partition(",")[2])
+        return base64.b64decode(self.data.partition(",")[2])
 
 
 class ImageExpander(Protocol):
@@ -159,7 +155,7 @@ def place_images(ids: array[int], images: Sequence[EnteredImage], expander: Imag
     )
 
 
-def moved(media: Sequence[Medium], offset: int) -> tuple[Medium, ...]:
+def move_media(media: Sequence[Medium], offset: int) -> tuple[Medium, ...]:
     """The images with `offset` added to their positions."""
     return tuple([replace(medium, position=medium.position + offset) for medium in media]) if media else ()
 
@@ -171,15 +167,15 @@ def media_growth(media: Sequence[Medium]) -> int:
 
 def expanded_ids(ids: array[int], media: Sequence[Medium]) -> array[int]:
     """Ids with every placeholder replaced by what its image expands to."""
-    return _spliced(ids, media, lambda medium: medium.span)
+    return _splice(ids, media, lambda medium: medium.span)
 
 
 def expanded_values(values: array[float], media: Sequence[Medium], missing: float) -> array[float]:
     """Per-token values with `missing` at every token of an image: a server reports none there that could be used."""
-    return _spliced(values, media, lambda medium: array("d", [missing]) * len(medium.span))
+    return _splice(values, media, lambda medium: array("d", [missing]) * len(medium.span))
 
 
-def _spliced(values: array[T], media: Sequence[Medium], piece: Callable[[Medium], array[T]]) -> array[T]:
+def _splice(values: array[T], media: Sequence[Medium], piece: Callable[[Medium], array[T]]) -> array[T]:
     """The values with the piece of its image in place of every placeholder."""
     if not media:
         return values

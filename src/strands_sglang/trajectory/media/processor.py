@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ...cache import cache_folder
 from ...exceptions import MediaError, install_command
-from .entry import MAX_PIXELS, ImageEncoding, blank, encode, open_image, resized
+from .entry import MAX_PIXELS, ImageEncoding, blank, encode, open_image, resize
 from .medium import EnteredImage, ImageExpander
 
 PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
@@ -41,7 +41,7 @@ def image_expander(processor: Any) -> ImageExpander:
         MediaError: Nothing that processes images, or a family that is not proved.
     """
     if isinstance(processor, str | os.PathLike):
-        return _of_model(os.fspath(processor))
+        return _load_expander(os.fspath(processor))
     if hasattr(processor, "enter") and hasattr(processor, "placeholder_id"):
         return processor  # type: ignore[no-any-return]
     images, placeholder = getattr(processor, "image_processor", None), getattr(processor, "image_token_id", None)
@@ -59,7 +59,7 @@ def _other_ids(source: Any) -> list[int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _of_model(model: str) -> ProcessorExpander:
+def _load_expander(model: str) -> ProcessorExpander:
     """One expander a process for all conversations with a model; what one of them has expanded, all know."""
     return ProcessorExpander.of_model(model)
 
@@ -149,32 +149,27 @@ class ProcessorExpander:
             at_work = self._at_work.setdefault(key, threading.Lock())
         with at_work:  # rollouts of a group begin with the same image at the same time
             try:
-                if (known := self._recalled(key)) is None:
-                    known = self._entered(image, max_pixels, encoding)
-                    self._remember(key, known)
+                with self._lock:
+                    known = self._known.pop(key, None)
+                    if known is not None:
+                        self._known[key] = known  # the one used last
+                if known is None:
+                    known = self._read(image, max_pixels, encoding)
+                    with self._lock:
+                        self._known[key] = known
+                        self._known_bytes += len(known.data)
+                        while self._known_bytes > _REMEMBERED_BYTES:
+                            self._known_bytes -= len(self._known.popitem(last=False)[1].data)
                 return known
             finally:
                 with self._lock:
                     self._at_work.pop(key, None)
 
-    def _recalled(self, key: Any) -> EnteredImage | None:
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-            return self._known.get(key)
-
-    def _remember(self, key: Any, entered: EnteredImage) -> None:
-        with self._lock:
-            self._known[key] = entered
-            self._known_bytes += len(entered.data)
-            while self._known_bytes > _REMEMBERED_BYTES:
-                self._known_bytes -= len(self._known.popitem(last=False)[1].data)
-
-    def _entered(self, image: bytes, max_pixels: int | None, encoding: ImageEncoding) -> EnteredImage:
+    def _read(self, image: bytes, max_pixels: int | None, encoding: ImageEncoding) -> EnteredImage:
         picture, encoded = open_image(image)
         final = self._final(picture.size, max_pixels)
         if picture.size != final.size:
-            picture, encoded = resized(picture, final.size), None
+            picture, encoded = resize(picture, final.size), None
         if encoded is not encoding:
             image = encode(picture, encoding)
         span = array("i", [self.placeholder_id]) * (math.prod(final.grid) // (self._unit // self._patch) ** 2)
