@@ -257,7 +257,13 @@ def decode(value: Any) -> Any:
     match value:
         case dict():
             if _MARK in value and len(value) == 2 and isinstance(value.get("data"), str):
-                return _decode_object(value)
+                try:
+                    data = base64.b64decode(value["data"], validate=True)
+                    if value[_MARK] is True:
+                        return data
+                    return data.decode("utf-8", "surrogatepass") if value[_MARK] == _TEXT else value
+                except ValueError:  # a model wrote what looks like an encoding
+                    return value
             return {_decode_key(key): decode(item) for key, item in value.items()}
         case list():
             return [decode(item) for item in value]
@@ -313,16 +319,6 @@ def _decode_key(key: Any) -> Any:
         return base64.b64decode(key[len(_KEY) :], validate=True).decode("utf-8", "surrogatepass")
     except ValueError:
         return key
-
-
-def _decode_object(value: dict[Any, Any]) -> Any:
-    try:
-        data = base64.b64decode(value["data"], validate=True)
-        if value[_MARK] is True:
-            return data
-        return data.decode("utf-8", "surrogatepass") if value[_MARK] == _TEXT else value
-    except ValueError:
-        return value
 
 
 def digest(*parts: bytes) -> str:

@@ -221,7 +221,10 @@ class TerminationReason(StrEnum):
             if any(isinstance(link, matches) for link in chain):
                 return reason
         names = [base.__name__.lower() for link in chain for base in type(link).__mro__]
-        names += [_code(link).lower() for link in chain]
+        for link in chain:  # the code of a botocore `ClientError` is the only sign of its kind
+            response = getattr(link, "response", None)
+            if isinstance(response, dict):
+                names.append(str((response.get("Error") or {}).get("Code", "")).lower())
         for reason, words in _BY_NAME:
             if any(word in name for name in names for word in words):
                 return reason
@@ -317,12 +320,6 @@ _BY_NAME: tuple[tuple[TerminationReason, tuple[str, ...]], ...] = (
     (TerminationReason.THROTTLED, ("throttl", "ratelimit", "toomanyrequests")),
 )
 _PROVIDERS = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "httpcore", "litellm", "openai", "google"})
-
-
-def _code(error: BaseException) -> str:
-    """The error code of a botocore `ClientError`, which is the only sign of its kind."""
-    response = getattr(error, "response", None)
-    return str((response.get("Error") or {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def _error_chain(error: BaseException) -> Iterator[BaseException]:

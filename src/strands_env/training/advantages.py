@@ -39,7 +39,11 @@ def group_advantages(
     for reward, group, rollout in zip(rewards, group_ids, rollout_ids, strict=True):
         if is_reward(reward):
             groups[group][rollout].append(float(reward))  # type: ignore[arg-type]
-    statistics = {group: _mean_and_std([_mean(r) for r in rollouts.values()]) for group, rollouts in groups.items()}
+    statistics: dict[Hashable, tuple[float, float]] = {}
+    for group, rollouts in groups.items():
+        means = [_mean(values) for values in rollouts.values()]
+        mean, others = _mean(means), max(len(means) - 1, 1)
+        statistics[group] = mean, math.sqrt(math.fsum((value - mean) ** 2 for value in means) / others)
     advantages = []
     for reward, group in zip(rewards, group_ids, strict=True):
         if not is_reward(reward) or len(groups[group]) < 2:
@@ -58,10 +62,3 @@ def is_reward(value: object) -> bool:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    mean = _mean(values)
-    if len(values) < 2:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))

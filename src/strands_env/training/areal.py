@@ -30,8 +30,16 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
     mask = sample.trained_mask()
     versions = [-1] * len(sample)
     for span in sample.weight_versions:
-        if span.version is not None:
-            versions[span.start : span.end] = [_number(span.version, version_of)] * (span.end - span.start)
+        if span.version is None:
+            continue
+        try:
+            number = int(version_of(span.version))
+        except (TypeError, ValueError, LookupError) as error:
+            raise InvalidSampleError(
+                f"AReaL's versions are numbers, and the weight version is {span.version!r}: publish weights under a "
+                "number, or give version_of= to make one of it"
+            ) from error
+        versions[span.start : span.end] = [number] * (span.end - span.start)
     for position, (trained, version) in enumerate(zip(mask, versions, strict=True)):
         if trained and version < 0:
             raise InvalidSampleError(f"token {position} is trained and has no weight version")
@@ -43,13 +51,3 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
         "attention_mask": torch.ones((1, len(sample)), dtype=torch.bool),
         "rewards": torch.tensor([float(sample.reward or 0.0)], dtype=torch.float32),
     }
-
-
-def _number(version: str, version_of: Callable[[str], int]) -> int:
-    try:
-        return int(version_of(version))
-    except (TypeError, ValueError, LookupError) as error:
-        raise InvalidSampleError(
-            f"AReaL's versions are numbers, and the weight version is {version!r}: publish weights under a number, or "
-            "give version_of= to make one of it"
-        ) from error

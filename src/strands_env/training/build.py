@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from strands_env.core.termination import TerminationReason
-from strands_env.core.tokens import TokenObservation, Trajectory, trajectories_of
-from strands_env.core.types import RewardResult, StepResult
+from strands_env.core.tokens import Trajectory, trajectories_of
+from strands_env.core.types import StepResult
 from strands_env.rewards.turns import Placement, token_rewards
 from strands_env.training.sample import SampleStatus, TrainingSample
 
@@ -82,11 +82,15 @@ def samples_from_step(
     if not trajectories and result.observation.tokens is not None:
         trajectories = [Trajectory(agent_name="agent", tokens=result.observation.tokens, is_main=True)]
     main = result.main_trajectory if result.trajectories else trajectories[0] if trajectories else None
+    rewards_of_tokens = None
+    if main is not None and result.reward is not None and (result.reward.turn_rewards or result.reward.span_rewards):
+        values = token_rewards(result.reward, main.tokens, placement=placement)
+        rewards_of_tokens = np.array(values, dtype=np.float64)
     samples = [
         _sample(
             trajectory,
             experts_shape=experts_shape,
-            token_rewards=_token_rewards(result.reward, trajectory.tokens, placement) if trajectory is main else None,
+            token_rewards=rewards_of_tokens if trajectory is main else None,
             **shared,
         )
         for trajectory in trajectories
@@ -169,12 +173,6 @@ def _sample(trajectory: Trajectory, *, experts_shape: tuple[int, int] | None, **
 def _with_loss(samples: list[TrainingSample]) -> list[TrainingSample]:
     """Skips paths without trained tokens, unless every path is one."""
     return [sample for sample in samples if sample.trained_tokens] or samples[:1]
-
-
-def _token_rewards(reward: RewardResult | None, tokens: TokenObservation, placement: Placement | str) -> Any:
-    if reward is None or not (reward.turn_rewards or reward.span_rewards):
-        return None
-    return np.array(token_rewards(reward, tokens, placement=placement), dtype=np.float64)
 
 
 RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]

@@ -149,12 +149,9 @@ def _fillers(
     for index, sample, is_last in rows:
         if is_last and sample.is_usable:
             # SkyRL sums the rewards of a row; of a rollout in steps it takes the last row.
-            rewards[groups[index]].append(_total(_reward(sample, per_token, 0.0)))
+            reward = _reward(sample, per_token, 0.0)
+            rewards[groups[index]].append(math.fsum(reward) if isinstance(reward, list) else reward)
     return [math.fsum(rewards[group]) / len(rewards[group]) if rewards[group] else 0.0 for group in groups]
-
-
-def _total(reward: float | list[float]) -> float:
-    return math.fsum(reward) if isinstance(reward, list) else reward
 
 
 def _reward(sample: TrainingSample, per_token: bool, filler: float) -> float | list[float]:

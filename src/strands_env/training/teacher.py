@@ -63,11 +63,16 @@ async def score_with_teacher(
     if teacher_tokenizer is None:
         teacher_tokenizer = await asyncio.to_thread(_tokenizer_of, teacher)
     await asyncio.to_thread(check_same_vocabulary, tokenizer, teacher_tokenizer)
-    places = [place for place, sample in enumerate(samples) if _is_asked_for(sample)]
-    # Bytes of big-endian ids sort as the ids do: a path stands beside those it shares most with.
-    places.sort(key=lambda place: (samples[place].token_ids.astype(">i4").tobytes(), _digests(samples[place])))
+
+    def order(place: int) -> tuple[bytes, list[str]]:
+        # Bytes of big-endian ids sort as the ids do: a path stands beside those it shares most with.
+        sample = samples[place]
+        return sample.token_ids.astype(">i4").tobytes(), [image.digest for image in sample.media]
+
+    trained = (place for place, each in enumerate(samples) if each.trained_tokens or each.trained_elsewhere is not None)
+    places = sorted(trained, key=order)
     paths = [samples[place] for place in places]
-    shared = [0, *(_shared(one, other) for one, other in pairwise(paths))]
+    shared = [0, *(_common_length(one, other) for one, other in pairwise(paths))]
     limit = asyncio.Semaphore(concurrency)
     tasks: list[asyncio.Task[_Scores | Exception]] = []
     async with asyncio.TaskGroup() as group:
@@ -125,15 +130,7 @@ class _Scores:
     top_logprobs: NDArray[np.float32]
 
 
-def _is_asked_for(sample: TrainingSample) -> bool:
-    return bool(sample.trained_tokens) or sample.trained_elsewhere is not None
-
-
-def _digests(sample: TrainingSample) -> tuple[str, ...]:
-    return tuple(image.digest for image in sample.media)
-
-
-def _shared(one: TrainingSample, other: TrainingSample) -> int:
+def _common_length(one: TrainingSample, other: TrainingSample) -> int:
     """Length of the common prefix; equal tokens of different images are not common."""
     length = common_prefix(one.token_ids, other.token_ids)
     images = zip(one.media, other.media, strict=False)

@@ -100,16 +100,12 @@ def agent_loop_output(
                 f"the prompt has {start} tokens and rollout.prompt_length is {prompt_length}: a prompt with images "
                 "cannot be cut, raise rollout.prompt_length"
             )
-        output["multi_modal_data"] = {"images": _pictures(sample, expander)}
+        from PIL import Image
+
+        image_inputs(sample, expander)  # proves that the images still expand to the tokens of the sample
+        images = [Image.open(io.BytesIO(medium.image)).convert("RGB") for medium in sample.media]
+        output["multi_modal_data"] = {"images": images}
     return output
-
-
-def _pictures(sample: TrainingSample, expander: ProcessorExpander) -> list[Any]:
-    """The images as verl takes them, once it is proved that they still expand to the tokens of the sample."""
-    from PIL import Image
-
-    image_inputs(sample, expander)
-    return [Image.open(io.BytesIO(medium.image)).convert("RGB") for medium in sample.media]
 
 
 def make_agent_loop(
@@ -278,16 +274,14 @@ async def _attempt(
         return None, failure
     result = await environment.rollout(action)
     ended = status_of(result.termination_reason) in _ENDED
-    if ended and result.reward is None and not _may_score(environment):
+    # An overridden `step` or `rollout` may give a reward, though not every time.
+    kind = type(environment)
+    may_score = getattr(environment, "reward_fn", None) is not None or any(
+        getattr(kind, name, None) is not getattr(Environment, name) for name in ("rollout", "step")
+    )
+    if ended and result.reward is None and not may_score:
         raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
     return result, None
-
-
-def _may_score(environment: Any) -> bool:
-    """True if an environment can give a reward. An overridden `step` or `rollout` may, though not every time."""
-    if getattr(environment, "reward_fn", None) is not None:
-        return True
-    return any(getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step"))
 
 
 def register_advantage(name: str = "strands_grpo") -> str:
