@@ -186,7 +186,9 @@ def run_command_line(
             own `add_arguments` does.
         showing: Subcommands whose reader may go away when it has seen enough.
     """
-    _show_any_text(sys.stdout)
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        # What a terminal's encoding lacks is shown as escapes, as Python does on the standard error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog=prog, description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
@@ -201,7 +203,7 @@ def run_command_line(
             )
     if given[:1] == [COMPLETION]:
         add = {name: (arguments or {}).get(name) or import_module(commands[name][0]).add_arguments for name in parsers}
-        return _guarded(prog, COMPLETION, True, lambda: _print_completion(parser, parsers, add, given[1:]))
+        return _run_guarded(prog, COMPLETION, True, lambda: _print_completion(parser, parsers, add, given[1:]))
     chosen = next((argument for argument in given if not argument.startswith("-")), None)
     if chosen is None or chosen not in parsers:
         return _without_command(parser, parsers, chosen, given)
@@ -218,7 +220,7 @@ def run_command_line(
             sys.stdout.flush()
         return status
 
-    return _guarded(prog, chosen, chosen in showing, run)
+    return _run_guarded(prog, chosen, chosen in showing, run)
 
 
 def _print_completion(
@@ -240,12 +242,6 @@ def _print_completion(
     return Exit.OK
 
 
-def _show_any_text(stream: TextIO | None) -> None:
-    """Let what a terminal's encoding lacks be shown as escapes, as Python does on the standard error."""
-    if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
-        stream.reconfigure(errors="backslashreplace")
-
-
 def _without_command(
     parser: Parser, parsers: Mapping[str, Parser], chosen: str | None, arguments: Sequence[str]
 ) -> int:
@@ -261,7 +257,7 @@ def _without_command(
     return Exit.USAGE
 
 
-def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) -> int:
+def _run_guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) -> int:
     """Run a subcommand; whatever it raises becomes an exit status."""
     try:
         return run()
@@ -273,13 +269,13 @@ def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) 
     except ImportError as error:
         advice = what_to_install(error)
         if advice is None:
-            return _unexpected(prog, command)
+            return _report_unexpected(prog, command)
         sys.stderr.write(f"{prog} {command}: {advice}\n")
         return Exit.USAGE
     except (SystemExit, GeneratorExit):
         raise
     except BaseException:  # also what extensions raise past `Exception`
-        return _unexpected(prog, command)
+        return _report_unexpected(prog, command)
     finally:
         if sys.stderr is not None:
             try:
@@ -300,7 +296,7 @@ def what_to_install(error: ImportError) -> str | None:
     return f"the package {package!r} is not installed; install it with: {install_command(_EXTRA_OF[package])}"
 
 
-def _unexpected(prog: str, command: str) -> int:
+def _report_unexpected(prog: str, command: str) -> int:
     with suppress(OSError):
         traceback.print_exc()
         sys.stderr.write(f"{prog} {command}: unexpected error, see above; please report it\n")

@@ -220,14 +220,14 @@ class TokenModel(Model):
             return  # a stream without messageStop: the SDK reports the cancellation
         turn = sampled.turn
         self._callers.note_sampled(caller, turn)
-        self.forest.delivering(turn)
+        self.forest.begin_delivery(turn)
         try:
             for event in _events(sampled):
                 yield event
         except BaseException:  # the stream was closed: what the SDK has of the answer is thrown away
             self.forest.discard(turn)
             raise
-        self.forest.delivered(turn)
+        self.forest.end_delivery(turn)
 
     # The messages of a call are never changed, and nothing of them that could change is kept: they need no copy.
     stream.only_reads_messages = True  # type: ignore[attr-defined]

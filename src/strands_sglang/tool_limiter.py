@@ -77,11 +77,11 @@ class ToolLimiter(HookProvider):
         if unknown:
             names = inspect.signature(ToolLimiter.__init__).parameters.keys() - {"self", "unknown"}
             refuse_unknown(f"{type(self).__name__}()", unknown, names)
-        self.max_tool_iters = _checked("max_tool_iters", max_tool_iters)
-        self.max_tool_calls = _checked("max_tool_calls", max_tool_calls)
-        self.max_parallel_tool_calls = _checked("max_parallel_tool_calls", max_parallel_tool_calls)
-        self.max_total_tokens = _checked("max_total_tokens", max_total_tokens)
-        self.max_messages = _checked("max_messages", max_messages)
+        self.max_tool_iters = _check_limit("max_tool_iters", max_tool_iters)
+        self.max_tool_calls = _check_limit("max_tool_calls", max_tool_calls)
+        self.max_parallel_tool_calls = _check_limit("max_parallel_tool_calls", max_parallel_tool_calls)
+        self.max_total_tokens = _check_limit("max_total_tokens", max_total_tokens)
+        self.max_messages = _check_limit("max_messages", max_messages)
         self.reset()
 
     def reset(self) -> None:
@@ -148,7 +148,7 @@ class ToolLimiter(HookProvider):
             raise MaxTotalTokensReachedError(self.max_total_tokens, self.total_tokens)
 
 
-def _checked(name: str, limit: int | None) -> int | None:
+def _check_limit(name: str, limit: int | None) -> int | None:
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise ValueError(f"{name}={limit!r} is not a valid limit; give an integer of at least 0, or None for no limit")
     return limit

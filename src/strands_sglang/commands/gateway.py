@@ -47,12 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
-    if wrong := _misused(args):
+    if wrong := _find_misuse(args):
         return _complain(wrong, Exit.USAGE)
     from ..exceptions import StrandsSGLangError  # brings the SDK, which help does without
 
     try:
-        return asyncio.run(_until_signalled(args))
+        asyncio.run(_serve_until_signalled(args))
+        return Exit.OK
     except (TypeError, ValueError) as error:
         return _complain(error, Exit.USAGE)
     except OSError as error:
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         return _complain(error, Exit.FAILED)
 
 
-def _misused(args: argparse.Namespace) -> str | None:
+def _find_misuse(args: argparse.Namespace) -> str | None:
     """The complaint about options that contradict each other, or None; nothing is loaded."""
     if not args.base_url and not args.model:
         return "name what answers: --base-url URL --tokenizer PATH for a server, --model NAME for a model here"
@@ -84,12 +85,11 @@ def _complain(what: object, status: Exit) -> Exit:
     return status
 
 
-async def _until_signalled(args: argparse.Namespace) -> int:
+async def _serve_until_signalled(args: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await serve(args, stop)
-    return Exit.OK
 
 
 async def serve(args: argparse.Namespace, stop: asyncio.Event) -> None:

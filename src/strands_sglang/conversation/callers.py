@@ -161,7 +161,7 @@ class Callers:
 
 def _turn_in(turns: list[Turn], message: Mapping[str, Any]) -> Turn | None:
     """The latest of these turns that a message is."""
-    observed = ReplyPrint.observed(message)
+    observed = ReplyPrint.of_message(message)
     if observed is None:
         return None
     return next((turn for turn in reversed(turns) if turn.reply.is_seen_in(observed)), None)

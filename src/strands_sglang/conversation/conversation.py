@@ -265,6 +265,7 @@ class Conversation:
                     "None: the model is dense, or the server was started without them%s",
                     backend.capabilities.hint("routed_experts"),
                 )
+            # Without a pause from here on: a cancellation finds the turn either recorded whole or not at all.
             read = self._read(prepared, completion)
             turn = self._commit(prepared, completion, read)
         return SampledTurn(turn=turn, reply=read.reply, prompt_length=prepared.prompt_length)

@@ -47,6 +47,7 @@ async def generate(backend: Backend, plan: CallPlan) -> Completion:
         BackendError: The request failed.
     """
     request = plan.request
+    # Attempts of one call append to one output, so what they sampled is one turn whatever the server did in between.
     output = _Output(plan, backend)
     budget: int = request.sampling_params["max_new_tokens"]
     pause = _FIRST_PAUSE
@@ -71,7 +72,7 @@ async def generate(backend: Backend, plan: CallPlan) -> Completion:
         if plan.abort_policy == AbortPolicy.SURFACE:
             return output.completion(answer.finish)
         now = time.monotonic()
-        if len(output.ids) > before or deadline is None:
+        if len(output.ids) > before or deadline is None:  # it got on: a slow drain is not a server that hangs
             pause = _FIRST_PAUSE
             deadline = now + (math.inf if plan.abort_timeout is None else plan.abort_timeout)
         if now >= deadline:
@@ -140,6 +141,7 @@ class _Output:
         if answer.output_logprobs is None and self._request.logprobs and answer.output_ids:
             logger.warning("request_id=<%s> | log-probabilities were requested and not returned", answer.rid)
         self.ids.extend(answer.output_ids)
+        # One piece without log-probabilities leaves the turn without: a part of them would belong to no whole.
         if answer.output_logprobs is None or self._logprobs is None:
             self._logprobs = None if answer.output_ids else self._logprobs
         else:
@@ -346,6 +348,7 @@ class StopRule:
         matched = self._match(self._tokens.decode(ids[start:]))
         if matched is None:
             return None
+        # A stop string ends with the first token whose text completes it: the server decodes token by token.
         end = len(ids)
         while end - 1 > start and (earlier := self._match(self._tokens.decode(ids[start : end - 1]))) is not None:
             end, matched = end - 1, earlier

@@ -155,7 +155,7 @@ class _Place:
         text = f"message {self.index} ({self.role}){self.inside}: {problem}; {advice}"
         return MessageConversionError(text, index=None if self.role == "system prompt" else self.index)
 
-    def unsupported(self, kind: str) -> MessageConversionError:
+    def no_place_error(self, kind: str) -> MessageConversionError:
         advice = _ADVICE.get(kind, "send its content as a text or image block")
         return self.error(f"a {kind!r} block has no place in a chat-template message", advice)
 
@@ -296,7 +296,7 @@ def _text(kind: str, value: Any, place: _Place) -> str:
         except (TypeError, ValueError) as error:
             raise place.error(f"the json block is not JSON ({error})", "give JSON values only") from None
         return _encodable(printed, place)
-    raise place.unsupported(kind)
+    raise place.no_place_error(kind)
 
 
 def _encodable(text: str, place: _Place) -> str:

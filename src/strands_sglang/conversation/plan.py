@@ -93,6 +93,7 @@ class CallPlanner:
         refuse_incapable(can, config, wanted)
         bounds = await self._bounds(info, can, call, path, config, reservation, wanted.get("max_new_tokens"))
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
+        # A budget may leave less than the least length asked for; servers refuse such a request.
         if wanted.get("min_new_tokens", 0) > longest:
             wanted["min_new_tokens"] = longest
         seen = path.media + move_media(call.prompt.media, len(path.ids))
@@ -189,6 +190,7 @@ class CallPlanner:
             )
         if episode_limit is None:
             return bounds
+        # Last: the call waits here, and holds as little as the other bounds leave it.
         grant = await reservation.reserve(bounds.least(), left_of_episode)
         return bounds._replace(sampled=grant.tokens if grant.is_rest else None)
 

@@ -159,6 +159,7 @@ def read_reply(
             visible += text[slice(*result.span)] or result.raw or ""
         else:
             given.append(_call(call_id, result, error, rename=malformed_calls is MalformedCalls.RENAME))
+    # Calls that are given as text take nothing out of it: the caller sees the reply as it was sampled.
     if calls and not given:
         visible = parser.split(text, in_reasoning=in_reasoning).text
     stop_reason = STOP_TOOL_USE if given else STOP_END_TURN

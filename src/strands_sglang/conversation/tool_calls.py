@@ -110,12 +110,8 @@ class CallIds:
         count = itertools.count()
 
         def name_call(use: Mapping[str, Any]) -> dict[str, Any]:
-            use_id, name, index, sampled = (
-                use["toolUseId"],
-                use["name"],
-                next(count),
-                self._sampled.get(use["toolUseId"]),
-            )
+            use_id, name, index = use["toolUseId"], use["name"], next(count)
+            sampled = self._sampled.get(use_id)
             if sampled is not None:
                 name = sampled.name if name == INVALID_TOOL_NAME else name
                 printed[use_id] = sampled.model_id or sampled.id

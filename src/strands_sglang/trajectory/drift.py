@@ -128,6 +128,7 @@ def count_changed_tokens(token_ids: Sequence[int], tokenizer: Any) -> int:
 
 def _resynchronise(ids: list[int], again: list[int], i: int, j: int) -> tuple[int, int]:
     """Tokens to skip on both sides so that the sequences agree again; the fewest in sum, or all that is left."""
+    # By the sum of both skips: the first place where the two agree is then the smallest difference that explains it.
     for total in range(1, 2 * _WINDOW):
         for step_i in range(max(0, total - _WINDOW), min(total, _WINDOW) + 1):
             step_j = total - step_i

@@ -105,7 +105,7 @@ class ReplyPrint:
         )
 
     @classmethod
-    def observed(cls, message: Mapping[str, Any]) -> ReplyPrint | None:
+    def of_message(cls, message: Mapping[str, Any]) -> ReplyPrint | None:
         """The print of an assistant message in a history, or None when it holds a block never emitted here."""
         texts: list[str] = []
         reasoning: list[str] = []

@@ -195,10 +195,12 @@ class TrajectoryForest:
         with self._lock:
             agent_id = agent if agent_id is None else agent_id
             if attempt is not None:
+                # The same step again: the caller would not repeat it had it kept the first answer.
                 for earlier in self._records.by_step.get((agent_id, attempt), ()):
                     self._discard(earlier)
             follower = _Follower(self._records, context, agent, agent_id, receipts or {})
             walk = follower.follow_from_memory((context, agent, agent_id), messages)
+            # A reply that stands in a history was used, whatever was believed of it before.
             for turn in follower.seen:
                 self._keep(turn)
             reason = walk.unmatched
@@ -278,6 +280,7 @@ class TrajectoryForest:
             if turn.attempt is not None:
                 records.by_step.setdefault((turn.agent_id, turn.attempt), []).append(turn)
             records.given_ids.update([call.id for call in turn.calls])
+            # Budgets count what this episode has sampled, and a recalled turn was paid for elsewhere.
             if is_recalled:
                 records.recalled.add(turn.index)
             else:
@@ -303,13 +306,13 @@ class TrajectoryForest:
             if self._is_held(turn):
                 self._discard(turn)
 
-    def delivering(self, turn: Turn) -> None:
-        """Record that the caller began to hand a reply on; without `delivered` it counts as thrown away."""
+    def begin_delivery(self, turn: Turn) -> None:
+        """Record that the caller began to hand a reply on; without `end_delivery` it counts as thrown away."""
         with self._lock:
             if self._is_held(turn):
                 self._records.fates.setdefault(turn.index, _Fate.UNDELIVERED)
 
-    def delivered(self, turn: Turn) -> None:
+    def end_delivery(self, turn: Turn) -> None:
         """Record that a reply was handed on whole."""
         with self._lock:
             if self._is_held(turn) and self._records.fates.get(turn.index) is _Fate.UNDELIVERED:
@@ -333,6 +336,7 @@ class TrajectoryForest:
         records.fates[turn.index] = _Fate.USED
         if turn.attempt is None:
             return
+        # A step keeps one sample, so its others were thrown away.
         others = [t for t in records.by_step[turn.agent_id, turn.attempt] if t is not turn]
         if records.current in others and records.fates.get(records.current.index) is not _Fate.USED:
             records.current = turn
@@ -342,7 +346,7 @@ class TrajectoryForest:
     def _discard(self, turn: Turn) -> None:
         records = self._records
         if records.fates.get(turn.index) is _Fate.USED:
-            return
+            return  # use is proved by a later history, discarding is only concluded
         records.fates[turn.index] = _Fate.DISCARDED
         if records.current is turn:
             records.current = turn.parent
@@ -361,6 +365,8 @@ class TrajectoryForest:
     def next_call_id(self) -> str:
         """A call id new to this episode: nine ASCII alphanumerics, what the strictest template takes."""
         with self._lock:
+            # Ids number the calls of an episode, not of the process: a template may print them, and equal seeds must
+            # give equal prompts.
             while True:
                 call_id = f"call{self._records.call_count:05d}"
                 self._records.call_count += 1
@@ -406,12 +412,9 @@ class _Follower:
                 if found is not None:
                     self.seen.append(found)
                     self.samples.add(i)
-                    key, turn, matched, unmatched = (
-                        digest(b"turn", found.index.to_bytes(8, "little")),
-                        found,
-                        i + 1,
-                        None,
-                    )
+                    # What came before this turn is known by the turn, so its messages need no digest of their own.
+                    key = digest(b"turn", found.index.to_bytes(8, "little"))
+                    turn, matched, unmatched = found, i + 1, None
                     continue
                 unmatched = unmatched or self._reason(key, message)
             key = digest_after(key, message)
@@ -420,15 +423,17 @@ class _Follower:
     def _turn_at(self, key: bytes, message: Mapping[str, Any], receipt: int | None) -> Turn | None:
         """The turn sampled at this place that an assistant message is."""
         candidates = self.records.by_input.get(key)
-        observed = ReplyPrint.observed(message) if candidates else None
+        observed = ReplyPrint.of_message(message) if candidates else None
         if not candidates or observed is None:
             return None
         matching = [turn for turn in candidates if turn.reply.is_seen_in(observed)]
+        # A client may name calls by ids of its own; ids that were given out here can only mean those very calls.
         if not matching and self.records.given_ids.isdisjoint(observed.call_ids):
             matching = [turn for turn in candidates if turn.reply.is_seen_with_other_ids_in(observed)]
         if receipt is not None and (proved := [turn for turn in matching if turn.index == receipt]):
             return proved[0]
         own = [turn for turn in matching if self.agent_id in (turn.agent_id, self.ANYONE)]
+        # Who is not known by its identity may be known by its name, unless several of that name answered alike.
         if not own and not any(turn.agent_id == self.agent_id for turn in candidates):
             own = [turn for turn in matching if None in (turn.agent, self.agent) or turn.agent == self.agent]
             if len({turn.agent_id for turn in own}) > 1:
@@ -452,7 +457,7 @@ class _Follower:
 
     def _reason(self, key: bytes, message: Mapping[str, Any]) -> RootReason:
         """Why an assistant message is not a turn at its place; marks a sample of its agent found in it as used."""
-        observed = ReplyPrint.observed(message)
+        observed = ReplyPrint.of_message(message)
         known = [] if observed is None else self.records.with_reply(observed)
         own = [turn for turn in known if observed is not None and turn.reply.is_seen_in(observed)]
         own = [turn for turn in own if turn.agent_id == self.agent_id]
@@ -485,6 +490,7 @@ def _export(
         (path for path in paths if current in path), None
     )
     owned: set[int] = set(recalled)
+    # In this order: used paths first, so that dropping what was thrown away never drops the owner of a used token.
     result = []
     for path in paths:
         trained = tuple(turn.index not in owned for turn in path)

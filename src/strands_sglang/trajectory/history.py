@@ -75,6 +75,7 @@ class HistoryMemory:
     def recall(self, context: Hashable, messages: list[Any]) -> FollowedHistory | None:
         """The longest history of this context that these messages are, or begin with."""
         best: FollowedHistory | None = None
+        # The longest: a shorter one of the same conversation would have its messages followed again.
         for known in self._histories:
             longer = best is None or len(known.messages) > len(best.messages)
             if longer and known.context == context and messages[: len(known.messages)] == known.messages:

@@ -99,12 +99,13 @@ class SamplingMask:
 
     def part(self, start: int, end: int) -> SamplingMask:
         """The sets of positions `[start, end)`, with offsets from 0."""
-        offsets = self.offsets[start : end + 1]
+        offsets = self.offsets[start : end + 1]  # one more than positions: where the last set ends
         return SamplingMask(ids=self.ids[offsets[0] : offsets[-1]], offsets=offsets - offsets[0])
 
 
 def pack_ids(ids: Iterable[int]) -> array[int]:
     """Token ids as a compact array."""
+    # Not copied: arrays of ids are never changed once they are made.
     return ids if isinstance(ids, array) and ids.typecode == TOKEN_TYPECODE else array(TOKEN_TYPECODE, ids)
 
 

@@ -130,6 +130,7 @@ class Trajectory(TokenView):
         from .tokens import TokenSequence  # loads NumPy
 
         runs = [run for i, turn in enumerate(turns) for run in turn.runs(i, trained=trained[i])]
+        # Turns know places in what is held; results have images expanded, so each image shifts the next.
         placed, growth = [], 0
         for start, medium in [(turn.start, medium) for turn in turns for medium in turn.media]:
             placed.append(medium.place(start + growth))
@@ -229,6 +230,7 @@ def _join_sampling_masks(turns: Sequence[Turn]) -> SamplingMask | None:
     for turn in turns:
         if turn.completion.sampling_mask is None:
             return None
+        # Prompt tokens were not sampled, so nothing survived there.
         parts += [SamplingMask.empty(turn.prompt_length), turn.completion.sampling_mask]
     return SamplingMask.join(parts)
 

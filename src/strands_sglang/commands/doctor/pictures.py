@@ -30,13 +30,13 @@ def proof_pictures() -> dict[str, bytes]:
     gray = _photo((133, 77)).convert("L").convert("I;16")
     deep = gray.point(lambda value: value * 257)
     return {
-        "text": _encoded(text, "PNG"),
-        "photo": _encoded(photo, "JPEG", quality=90),
-        "alpha": _encoded(alpha, "PNG"),
-        "palette": _encoded(palette, "PNG"),
-        "exif": _encoded(_photo((180, 95)), "JPEG", exif=exif),
-        "cmyk": _encoded(_photo((121, 160)).convert("CMYK"), "JPEG", quality=95),
-        "16 bit": _encoded(deep, "PNG"),
+        "text": _encode(text, "PNG"),
+        "photo": _encode(photo, "JPEG", quality=90),
+        "alpha": _encode(alpha, "PNG"),
+        "palette": _encode(palette, "PNG"),
+        "exif": _encode(_photo((180, 95)), "JPEG", exif=exif),
+        "cmyk": _encode(_photo((121, 160)).convert("CMYK"), "JPEG", quality=95),
+        "16 bit": _encode(deep, "PNG"),
     }
 
 
@@ -54,7 +54,7 @@ def _photo(size: tuple[int, int]) -> Any:
     return ImageChops.add(coarse.filter(ImageFilter.GaussianBlur(1)), grain)
 
 
-def _encoded(picture: Any, form: str, **options: Any) -> bytes:
+def _encode(picture: Any, form: str, **options: Any) -> bytes:
     file = io.BytesIO()
     picture.save(file, form, **options)
     return file.getvalue()

@@ -101,6 +101,7 @@ class ProcessorExpander:
         self._unit = self._patch * int(settings["merge_size"])
         size = settings.get("size") or {}
         self._fewest, self._most = size.get("shortest_edge") or 0, size.get("longest_edge") or MAX_PIXELS
+        # By size, not by image: screenshots of an episode have one size, and asking the processor takes milliseconds.
         self._final = functools.lru_cache(maxsize=4096)(self._final_size)
         self._known: OrderedDict[Any, EnteredImage] = OrderedDict()
         self._known_bytes = 0
@@ -187,6 +188,7 @@ class ProcessorExpander:
         if max(width, height) > _MOST_ELONGATED * min(width, height):
             raise MediaError(f"an image of {width} x {height} pixels is too elongated: at most {_MOST_ELONGATED} to 1")
         size = _smart_resize(width, height, self._unit, self._fewest, min(self._most, max_pixels or self._most))
+        # A size is final when the processor gives it back: only then do server and trainer resize nothing.
         for _ in range(_TRIES):
             made = self._process(blank(size))
             time, high, wide = (int(side) for side in made["image_grid_thw"][0])
