@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from strands.types.exceptions import ContextWindowOverflowException
 
 from strands_env.core import Action, Environment, StepResult
 from strands_env.core import deadline as deadline_module
-from strands_env.core.deadline import to_the_end, within
+from strands_env.core.deadline import within
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.types import EpisodeTimeoutError, Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
@@ -278,45 +277,6 @@ async def test_error_in_the_body_wins_over_one_in_cleanup() -> None:
     with pytest.raises(OSError, match="no container"):
         async with LoggedEnv({"cleanup": fail}):
             pass
-
-
-async def test_a_cleanup_that_waits_for_nothing_costs_no_turn_of_the_loop() -> None:
-    turns: list[str] = []
-    asyncio.get_running_loop().call_soon(turns.append, "another")
-
-    async def nothing() -> None:
-        turns.append("cleanup")
-
-    await to_the_end(nothing(), LONG, Phase.CLEANUP)
-    if sys.version_info >= (3, 12):  # before, a task begins when the loop comes to it
-        assert turns == ["cleanup"]
-    else:
-        assert turns == ["another", "cleanup"]
-
-
-async def test_cleanup_is_a_task_of_its_own_also_before_it_waits() -> None:
-    tasks: list[Any] = []
-
-    async def note() -> None:
-        tasks.append(asyncio.current_task())
-        async with asyncio.timeout(LONG):
-            await asyncio.sleep(0)
-        tasks.append(asyncio.current_task())
-
-    await to_the_end(note(), LONG, Phase.CLEANUP)
-    assert tasks[0] is tasks[1] is not asyncio.current_task()
-
-
-async def test_work_keeps_to_the_task_factory_of_its_loop() -> None:
-    made: list[Any] = []
-
-    def factory(loop: Any, work: Any, **options: Any) -> Any:
-        made.append(work)
-        return asyncio.Task(work, loop=loop, **options)
-
-    asyncio.get_running_loop().set_task_factory(factory)
-    await to_the_end(asyncio.sleep(0), LONG, Phase.CLEANUP)
-    assert len(made) == 1
 
 
 # ---- one thread for what belongs to a thread -----------------------------------------------------------------------

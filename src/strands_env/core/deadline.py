@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,8 +19,6 @@ T = TypeVar("T")
 GRACE_SECONDS = 5.0
 """Time that cancelled work has to unwind before it is left behind."""
 
-_AT_ONCE: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
-
 
 async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
     """Await work for at most this many seconds; None for no deadline.
@@ -32,7 +29,11 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
         RuntimeError: The work raised something other than an `Exception`, such as `SystemExit`.
     """
     try:
-        return await _within(_contain_exits(work, where), seconds, where)
+        contained = _contain_exits(work, where)
+        if seconds is None:
+            return await contained
+        # No variable for the task, which holds its error: core/garbage.py
+        return (await _wait_until(asyncio.create_task(contained), seconds, where)).result()
     except asyncio.CancelledError as error:
         caller = asyncio.current_task()
         if caller is None or caller.cancelling():
@@ -73,20 +74,12 @@ def wrap_exit(error: BaseException, where: str = "rollout") -> RuntimeError:
     return RuntimeError(f"the {where} raised {type(error).__name__}: {error}")
 
 
-async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
-    if seconds is None:
-        return await work
-    # No variable for the task, which holds its error: core/garbage.py
-    return (await _wait_until(_start(work), seconds, where)).result()
-
-
 async def _wait_until(task: asyncio.Task[T], seconds: float, where: Phase) -> asyncio.Task[T]:
-    if not task.done():
-        try:
-            await asyncio.wait({task}, timeout=seconds)
-        except asyncio.CancelledError:
-            await stop(task, where)
-            raise
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await stop(task, where)
+        raise
     if not task.done():
         await stop(task, where)
         if not _has_result(task):
@@ -105,7 +98,7 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
     Raises `EpisodeTimeoutError` and `WorkCancelledError` as `within` does.
     """
     errors: list[BaseException] = []
-    await _run_to_the_end(_start(_contain_exits(work, where)), seconds, where, errors)
+    await _run_to_the_end(asyncio.create_task(_contain_exits(work, where)), seconds, where, errors)
     if len(errors) > 1:
         logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, errors[1])
     if errors:
@@ -120,9 +113,7 @@ async def _run_to_the_end(
     ends = None if seconds is None else loop.time() + seconds
     while not task.done() and (ends is None or loop.time() < ends):
         try:
-            await asyncio.sleep(0)  # most cleanups have nothing to wait for, and need no timer
-            if not task.done():
-                await asyncio.wait({task}, timeout=None if ends is None else max(0.0, ends - loop.time()))
+            await asyncio.wait({task}, timeout=None if ends is None else max(0.0, ends - loop.time()))
         except asyncio.CancelledError as error:
             errors[:] = [error]
     if not task.done():
@@ -134,14 +125,6 @@ async def _run_to_the_end(
         errors.append(WorkCancelledError(where))
     elif (failure := task.exception()) is not None:
         errors.append(failure)
-
-
-def _start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task for work, from Python 3.12 on run up to where it first waits: most resets and cleanups never do."""
-    loop = asyncio.get_running_loop()
-    if loop.get_task_factory() is not None:
-        return loop.create_task(work)
-    return asyncio.Task(work, loop=loop, **_AT_ONCE)
 
 
 def forget_frames(error: BaseException, outer: BaseException | None = None) -> None:
