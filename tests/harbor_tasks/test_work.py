@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from harbor.verifier.verifier import RewardFileNotFoundError, Verifier
 from strands_env.commands.cli import main
 from strands_env.core import TaskContext, TerminationReason
 from strands_env.environments.harbor import create_env_factory
+from strands_env.environments.harbor.grading import _say_default
 from strands_env.environments.harbor.validation import TaskVerdict, validate_tasks
 from strands_env.eval.benchmarks.harbor import HarborEvaluator
 from strands_env.testing import ScriptedModel
@@ -197,6 +199,24 @@ async def test_a_task_may_declare_its_work(tmp_path: Path) -> None:
     (task / "task.toml").write_text(toml.replace("[metadata]", '[metadata]\nwork = "all"'))
     (report,) = await validate_tasks([task])
     assert report.verdict is TaskVerdict.BROKEN and "must be a list of paths, got 'all'" in report.errors[0]
+
+
+async def test_declared_artifacts_are_work(tmp_path: Path) -> None:
+    head = 'artifacts = ["/etc/made", "/logs/verifier/x"]\n'
+    task = make_task(tmp_path, head=head, test=IF_THERE.format("[ -e /etc/other ] && exit", "/etc/made"))
+    result = await episode(task, shell("touch /etc/made /etc/other"), "Done.")
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+
+
+async def test_that_the_default_is_used_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "strands_env.environments.harbor.grading._say_default", functools.cache(_say_default.__wrapped__)
+    )
+    for _ in range(2):
+        await episode(make_task(tmp_path), "Done.")
+    assert sum("'strands-env validate'" in record.getMessage() for record in caplog.records) == 1
 
 
 async def test_an_editable_installation_is_learnt(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import functools
 import json
 import logging
 import os
+import posixpath
 import re
 import shlex
 import weakref
@@ -122,7 +123,7 @@ class WorkLayers:
             where = "in [metadata] of task.toml: " if self.work is None else ""
             raise TaskFailedError(f"{where}{error}") from error
         sources = [one if isinstance(one, str) else one.source for one in task.artifacts]
-        artifacts = [source for source in sources if source.startswith("/") and source.strip("/")]
+        artifacts = [posixpath.normpath(source) for source in sources if source.startswith("/")]
         own = pattern_of_directory(directory)
         if own is None and given is None and not artifacts and not self.learns:
             raise TaskFailedError(

@@ -30,7 +30,11 @@ interpreter in `/opt`, and a home's `bin`: hidden files of homes are settings of
 """
 _RESERVED = ("dev", "logs/verifier", "proc", "solution", "sys", "tests")
 """Never work: the tests, their results, and what the kernel shows."""
-_SYSTEM = frozenset({"", "bin", "etc", "home", "lib", "lib64", "opt", "sbin", "usr", "usr/local", "var"})
+_SYSTEM = frozenset({"", "boot", "etc", "home", "opt", "run", "usr", "usr/local", "var", "var/lib"}) | {
+    f"{top}{name}"
+    for top in ("", "usr/", "usr/local/")
+    for name in ("bin", "include", "lib", "lib32", "lib64", "libexec", "sbin", "share")
+}
 """Work directories that say nothing about what the work is."""
 _BY_PRODUCTS = re.compile(r"(.*/)?(__pycache__|\.cache)|var/cache|etc/ld\.so\.cache")
 """Changed by nearly every solution, needed by none of its tests, and a way to lead programs astray."""
