@@ -111,6 +111,11 @@ def test_folders_on_the_way_to_work_are_the_images(tmp_path: Path) -> None:
     assert modes == [0o750, 0o1777]
 
 
+def test_a_path_of_work_below_another_is_laid_once(tmp_path: Path) -> None:
+    files = agent_files(tmp_path, {}, {"a/x/y": "", "a-b/z": "", "a/c": ""})
+    assert files.select(["/a/x", "/a-b", "/a", "/a/x/y", "/tests", "/a"]) == ["a", "a-b"]
+
+
 def test_every_layer_gives_its_part(tmp_path: Path) -> None:
     files = agent_files(tmp_path, {"app/a": "1"}, {"app/a": "2", "etc/x": ""}, {"app/a": WHITEOUT, "app/b": "3"})
     below, above = files.lay(["/app"], str(tmp_path / "laid"), move=True)
@@ -139,7 +144,11 @@ def test_the_default_leaves_out_settings_and_programs(tmp_path: Path) -> None:
 
 
 def test_a_home_for_a_work_directory_leaves_out_its_settings(tmp_path: Path) -> None:
-    assert [pattern_of_directory(folder) for folder in ("/root", "/home/u/")] == ["/root/*", "/home/u/*"]
+    files = agent_files(
+        tmp_path, {"root/p/bin/x": ""}, dict.fromkeys(("root/p/a", "root/.bashrc", "root/bin/b"), "changed")
+    )
+    (made,) = files.lay([str(pattern_of_directory("/root/"))], str(tmp_path / "laid"), move=True)
+    assert set(listed(made)) == {"root/p/a", "root/bin/b"} and pattern_of_directory("/home/u") == "/home/u/[!.]*"
     assert [pattern_of_directory(folder) for folder in ("/app", "/root/x", "//home/u/x")] == [
         "/app",
         "/root/x",

@@ -106,7 +106,7 @@ class StrandsRolloutAgent(BaseAgent):
         for name, key in (("n_input_tokens", "prompt_token_ids"), ("n_output_tokens", "completion_token_ids")):
             setattr(context, name, sum(len(ids) for detail in context.rollout_details for ids in detail[key]))
         context.metadata = {"termination_reason": result.termination_reason.value}
-        if result.termination_reason.is_failure:
+        if result.termination_reason.is_failure:  # Harbor would grade an agent that merely returns
             error = result.error
             what = "" if error is None else f": {error.type}: {error.message}"
             raise RuntimeError(f"the episode ended as {result.termination_reason.value}{what}")
@@ -128,6 +128,7 @@ def rollout_details(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "prompt_token_ids": [ids[: part.start] for part in spans],
             "completion_token_ids": [ids[part.start : part.end] for part in spans],
         }
+        # Harbor's list has no place for a missing value, and a made-up one would be trained on.
         sampled = [logprobs[part.start : part.end] for part in spans]
         if all(value is not None for turn in sampled for value in turn):
             detail["logprobs"] = sampled

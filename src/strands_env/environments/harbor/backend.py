@@ -143,6 +143,7 @@ class BubblewrapEnvironment(_Closable):
             limits = replace(limits, memory_bytes=memory * MIB)
         if storage := self._effective_storage_mb:
             limits = replace(limits, disk_bytes=storage * MIB, file_bytes=storage * MIB)
+        # A sandbox has no network of its own to reach others from: it shares this machine's, or has none.
         shares = self._network_is_public and not self._closed
         self.container = await ImagePool.of_this_loop().take(
             image,
@@ -153,6 +154,7 @@ class BubblewrapEnvironment(_Closable):
             binds=self._binds,
             snapshot=None if self.snapshot_folder is None else Snapshot.load(self.snapshot_folder),
         )
+        # Harbor would mount these; here they are folders inside, and are downloaded in the end.
         await self.ensure_dirs(self._mount_targets(writable_only=True))
         if self.snapshot_folder is None:  # which has them, as the episode left them
             await self._upload_environment_dir_after_start()

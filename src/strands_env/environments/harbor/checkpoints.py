@@ -100,7 +100,7 @@ class Checkpoint:
         conversation = _conversation(agent)
         tools, messages = agent.tool_registry.get_all_tool_specs(), list(self.messages)
         replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-        if len(replies) != len(self.turns):
+        if len(replies) != len(self.turns):  # each reply is one sampled turn, as long as nobody edited the history
             raise CheckpointError(
                 f"the checkpoint has {len(self.turns)} turns on its path and {len(replies)} replies in its messages: "
                 "an episode whose history was rewritten cannot be continued"
@@ -108,6 +108,7 @@ class Checkpoint:
         for index, saved in zip(replies, self.turns, strict=True):
             request = TurnRequest(messages=messages[:index], system=agent.system_prompt, tools=tools)  # type: ignore[arg-type]
             turn = conversation.recall(request, _completion(saved))
+            # Rendered anew and compared: another template would train the sampled tokens behind another prompt.
             if list(turn.prompt_ids) != saved["prompt_ids"]:
                 raise CheckpointError(
                     f"the prompt of turn {turn.index + 1} is not what it was: the chat template, the tools or the "

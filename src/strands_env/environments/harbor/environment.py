@@ -169,7 +169,7 @@ class HarborEnv(Environment):
         place = self.checkpoints / self._episode
         made = Checkpoint.of(agent, place, self.trial.task_folder.name)
         if made.turn == (0 if self.start_from is None else self.start_from.turn):
-            return
+            return  # it would be the start once more
         made = replace(made, path=str(place / f"turn-{made.turn}"))
         await self.trial.snapshot(made.files)
         await asyncio.to_thread(made.save)
@@ -222,8 +222,8 @@ class HarborEnv(Environment):
             except Exception as error:
                 if not TerminationReason.from_error(error).is_limit:
                     part.finish(error)
-                    raise self._tools.failure or error from None
-                limit = error
+                    raise self._tools.failure or error from None  # a lost container is the cause of what follows it
+                limit = error  # what was done up to a limit is graded
             if self._tools.failure is not None:
                 part.finish(self._tools.failure)
                 raise self._tools.failure
@@ -231,7 +231,7 @@ class HarborEnv(Environment):
         if limit is not None:
             raise limit
         if result is None:
-            await trial.reward()  # says why there was nothing to do
+            await trial.reward()  # raises why there was nothing to do
             raise RuntimeError("the task had no part for the agent")
         return result
 
@@ -241,7 +241,7 @@ class HarborEnv(Environment):
         clock = asyncio.ensure_future(part.expired.wait())
         try:
             await asyncio.wait({work, clock}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
+            if work.done():  # also where both ended at once: the work was in time
                 return work.result()
             work.cancel()
             await asyncio.wait({work})

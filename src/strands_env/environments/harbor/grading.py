@@ -149,7 +149,7 @@ class WorkLayers:
                 await agent.close()
         else:
             patterns = self.patterns(task, agent.workdir)
-            if last:
+            if last:  # its work is moved, which takes no time and no room; otherwise the agent goes on with it
                 folder = await agent.release_layer()
                 environment.container = None
                 layer = os.path.join(folder, "upper")
@@ -170,6 +170,7 @@ class WorkLayers:
                     await default_threads.run(remove_owned_folder, folder)
         if not last:
             self._agent = agent
+        # Without the agent's own layers: they are among these, as far as they are work.
         fresh = agent.sibling(snapshot=None, layers=self.by_step[step], slots=_slots)
         environment.container = fresh
         await fresh.start()
@@ -177,7 +178,7 @@ class WorkLayers:
     def _select(
         self, files: AgentFiles, patterns: Sequence[str], directory: str, step: int, move: bool
     ) -> tuple[str, ...]:
-        changed = files.changes(patterns)
+        changed = files.changes(patterns)  # before its work is moved away
         if self.learns:
             defaults = [one for one in DEFAULT_WORK if one in patterns]
             self.learned_patterns = list(dict.fromkeys([*defaults, *(self.learned_patterns or ()), *changed]))
@@ -282,6 +283,7 @@ async def prepare_in_place(environment: Any, *, spared: Collection[str] | None) 
         await sandbox.reset_folders(_EMPTY, mode=0o777)
         return
     folders = " ".join(map(shlex.quote, _EMPTY))
+    # A link is removed as such: what it leads to is not the agent's to empty.
     real = "; ".join(f"[ -L {path} ] && rm -f {path}" for path in ("/logs", *_EMPTY))
     command = f"{real}; rm -rf {folders}; mkdir -p {folders}; chmod 777 {folders}"
     if spared is not None:  # stopped first, all at once, so that none can start another; the caller itself is spared

@@ -68,6 +68,7 @@ class NamedAgentRun(ProgramRun):
 
     @contextlib.asynccontextmanager
     async def _gateway(self, conversation: Any, sandbox: Sandbox) -> AsyncIterator[Any]:
+        # An agent that runs in this process reaches the gateway's own port, and the container only by its commands.
         place = sandbox if self._is_inside else _Beside(None)
         async with super()._gateway(conversation, place) as made:
             yield made
@@ -95,7 +96,7 @@ class NamedAgentRun(ProgramRun):
             await agent.run(prompt, part.environment, part.context)
         except SandboxError:
             raise
-        except Exception as error:
+        except Exception as error:  # of the agent's own code: a run that failed, as of any other program
             return ExecResult(outcome=Outcome.ERROR, exit_code=1, stderr=f"{type(error).__name__}: {error}")
         return ExecResult(outcome=Outcome.OK, exit_code=0)
 

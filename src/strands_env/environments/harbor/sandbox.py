@@ -61,12 +61,13 @@ class HarborSandbox:
             return await self._own.run(command, cwd=cwd, env=env, stdin=stdin, timeout=timeout, limits=limits)
         if stdin:
             raise ValueError(f"{self.environment.type()} takes no standard input: write a file")
+        # Harbor counts whole seconds, and knows no limit but this one.
         wall = timeout or (limits and limits.wall_seconds) or WALL_SECONDS
         line = command if isinstance(command, str) else shlex.join(command)
         try:
             done = await self.environment.exec(line, cwd=cwd, env=dict(env or {}), timeout_sec=max(1, round(wall)))
         except (TimeoutError, RuntimeError) as error:
-            if "timed out" in str(error) or isinstance(error, TimeoutError):
+            if "timed out" in str(error) or isinstance(error, TimeoutError):  # backends raise either
                 return ExecResult(outcome=Outcome.TIMEOUT, note=f"stopped after the time limit of {wall:g} s")
             raise SandboxError(f"the container failed: {error}") from error
         outcome = Outcome.OK if done.return_code == 0 else Outcome.ERROR

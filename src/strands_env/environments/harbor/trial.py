@@ -151,6 +151,7 @@ class TaskTrial:
         name = f"t{uuid.uuid4().hex[:12]}"
         self._records = await default_threads.run(make_owned_folder, tempfile.gettempdir(), "strands-harbor-")
         await asyncio.to_thread(check_backend, self.backend)
+        # Harbor makes agent and verifier by import path, with arguments that it also writes into its record.
         OutsideAgent.trials[name] = TaskVerifier.trials[name] = self
         try:
             self._trial = await Trial.create(self._config(name))
@@ -160,7 +161,7 @@ class TaskTrial:
             OutsideAgent.trials.pop(name, None)
         config = self._trial.task.config
         self.steps = len(config.steps or [None])
-        if config.steps and not self._owns_layers:
+        if config.steps and not self._owns_layers:  # the agent came no further
             config.steps = config.steps[: len(self.layers.by_step)]
         elif config.steps and self.is_control:
             for step in config.steps:
@@ -174,7 +175,7 @@ class TaskTrial:
         self._running = asyncio.create_task(self._run(self._trial))
         if self.agent is None:
             await self._ready.wait()
-            if self._running.done():
+            if self._running.done():  # it ended before the agent's time began
                 self._raise_failure()
 
     async def _run(self, trial: Trial) -> Any:
@@ -194,6 +195,7 @@ class TaskTrial:
             await self.layers.keep_start(environment)
         self._ready.set()
         if self.agent is None:
+            # Harbor's clock for the agent starts after this hook: the time until its first turn does not count.
             await self._begun.wait()
 
     async def _verification_starts(self, _: Any) -> None:
@@ -237,7 +239,7 @@ class TaskTrial:
         """
         self._begun.set()
         assert self._running is not None and self._trial is not None
-        await asyncio.shield(self._running)
+        await asyncio.shield(self._running)  # a caller that is cancelled still has to close the trial in order
         try:
             return read_reward(self._trial)
         except NotMeasuredError as error:
@@ -264,6 +266,7 @@ class TaskTrial:
             return again
         logger.info("task=<%s>, error=<%s> | the agent's work cannot be graded: 0", self.task_folder.name, error)
         self.grading_failure = str(error)
+        # Other steps keep what they earned: the task's own rule makes one reward of all.
         zeros, result = VerifierResult(rewards=dict.fromkeys(control.rewards, 0.0)), self._trial.result
         for step in result.step_results or []:
             if step.step_name in self.failed_steps:

@@ -25,9 +25,11 @@ from ..contract import SandboxError
 DEFAULT_WORK = ("/root/*", "/home/*/*", "/srv/*", "/opt/*", "/var/www/*")
 """Work beside the work directory where nothing better is known.
 
-A `*` stands for one visible name. At the end of a pattern it leaves out what holds the image's programs, such as an
-interpreter in `/opt`, and a home's `bin`: hidden files of homes are settings of shells and tools.
+A `*` stands for one visible name: hidden files of homes are settings of shells and tools. At the end of a pattern it
+leaves out what holds the image's programs, such as an interpreter in `/opt`, and a home's `bin`.
 """
+_VISIBLE = "[!.]*"
+"""Every visible name, also of what holds programs."""
 _RESERVED = ("dev", "logs/verifier", "proc", "solution", "sys", "tests")
 """Never work: the tests, their results, and what the kernel shows."""
 _SYSTEM = frozenset({"", "boot", "etc", "home", "opt", "run", "usr", "usr/local", "var", "var/lib"}) | {
@@ -77,7 +79,7 @@ def pattern_of_directory(folder: str) -> str | None:
         return None
     parts = inner.split("/")
     is_home = parts == ["root"] or (parts[0] == "home" and len(parts) == 2)
-    return f"/{inner}/*" if is_home else f"/{inner}"  # a home's hidden files are settings, also where it is the work
+    return f"/{inner}/{_VISIBLE}" if is_home else f"/{inner}"  # hidden files are settings there, and not work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +133,11 @@ class AgentFiles:
                 place = posixpath.join(_resolve(self.root, folder), name)
                 # Where the image has a link in its place, either end of it may be where the agent worked.
                 found |= {place, _resolve(self.root, place)}
-        allowed = {path for path in found if path and not _touches_reserved(path)}
-        return sorted(path for path in allowed if not any(_is_within(path, other) for other in allowed - {path}))
+        kept: list[str] = []
+        for path in sorted(found, key=lambda one: one.split("/")):  # a folder right before what is in it
+            if path and not _touches_reserved(path) and not (kept and _is_within(path, kept[-1])):
+                kept.append(path)
+        return kept
 
     def changes(self, work: Sequence[str], *, most: int = 2000) -> list[str]:
         """What the agent changed outside its work: folders that it made, and single files in folders of the image."""
@@ -192,7 +197,12 @@ class AgentFiles:
         if not is_gone and _mode(source) is None:
             return
         for parent in parents:
-            self._make_parent(layer, parent, target, made)
+            place = os.path.join(target, parent)
+            if place not in made:
+                os.mkdir(place)
+                # Not work itself: owner and permissions are the image's, where it has the folder.
+                given = [os.path.join(below, parent) for below in (self.before, self.root) if _is_real(below, parent)]
+                made[place] = os.lstat(given[0] if given else os.path.join(layer, parent))
         place = os.path.join(target, path)
         if is_gone:
             os.mknod(place, stat.S_IFCHR, os.makedev(0, 0))  # a deletion, as overlays record it
@@ -202,20 +212,11 @@ class AgentFiles:
             # The folder that hid the image's is not laid, so the work itself has to hide what the agent had removed.
             os.setxattr(place, hides, b"y")
 
-    def _make_parent(self, layer: str, parent: str, target: str, made: dict[str, os.stat_result]) -> None:
-        """A folder on the way to work: with the image's owner and permissions, as it is not work itself."""
-        place = os.path.join(target, parent)
-        if place in made:
-            return
-        os.mkdir(place)
-        sources = [os.path.join(below, parent) for below in (self.before, self.root) if _is_real(below, parent)]
-        made[place] = os.lstat(sources[0] if sources else os.path.join(layer, parent))
-
     def _match(self, parts: Sequence[str]) -> list[str]:
         """The paths of a pattern that the agent has, or was given."""
         found = [""]
         for index, part in enumerate(parts):
-            if part != "*":
+            if part not in ("*", _VISIBLE):
                 found = [posixpath.join(path, part) for path in found]
                 continue
             listed = [
@@ -226,8 +227,8 @@ class AgentFiles:
                 for entry in _list(os.path.join(layer, path))
                 if not entry.name.startswith(".")
             ]
-            is_last = index == len(parts) - 1
-            found = [path for path in dict.fromkeys(listed) if not (is_last and self._holds_programs(path))]
+            leaves_out = part == "*" and index == len(parts) - 1
+            found = [path for path in dict.fromkeys(listed) if not (leaves_out and self._holds_programs(path))]
         return found
 
     def _holds_programs(self, path: str) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 def main() -> None:
     """Answer one request."""
     request = decode(sys.stdin.read())
-    sys.stdin = io.StringIO()
+    sys.stdin = io.StringIO()  # judged code that reads finds the end of its input
     folder = os.path.dirname(os.path.abspath(request["file"]))
     sys.path.insert(0, folder)
     try:
@@ -42,6 +42,7 @@ def main() -> None:
     except BaseException as error:
         line = encode({"raised": "".join(traceback.format_exception(error, limit=-10))[-4000:]})
     sys.stdout.flush()
+    # Below sys.stdout, which the judged code may have replaced.
     os.write(1, f"\n{request['marker']}{line}\n".encode())
 
 

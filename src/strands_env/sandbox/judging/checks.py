@@ -63,10 +63,11 @@ class Solution:
         request = {"file": self._file, "function": function, "args": args, "kwargs": kwargs, "marker": marker}
         command = [self._python, "-B", "-P", "-s", "-c", self._caller]
         done = self.run(command, stdin=encode(request))
+        # What the judged code printed itself comes before the answer.
         _, found, line = done.stdout.rpartition(marker)
         if not found:
             raise SolutionError(f"{function} gave no answer ({done.outcome}): {done.stderr[-1000:]}")
-        if done.dropped_bytes:
+        if done.dropped_bytes:  # the answer may have a hole in its middle
             raise SolutionError(f"{function} gave too much output")
         try:
             answer = decode(line)
@@ -111,6 +112,7 @@ class Checks:
 
     def _work(self) -> None:
         name = "<checks>"
+        # So that tracebacks quote the checks, which are no file.
         linecache.cache[name] = (len(self._source), None, self._source.splitlines(keepends=True), name)
         namespace = {"__name__": "checks", "solution": self._solution, "SolutionError": SolutionError}
         try:
