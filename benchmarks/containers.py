@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.shape import arguments, print_figures
 
-from strands_env.sandbox.bubblewrap.process import discard
+from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import ImagePool, ImageSandbox, ImageStore
 from strands_env.sandbox.images.layers import containers_folder
 
@@ -72,7 +72,7 @@ async def bubblewrap(image: str, count: int) -> dict[str, Any]:
                 await fresh.write_folder(folder, "/tests")
                 await fresh.exec("sh /tests/test.sh")
                 await fresh.read_file("/logs/verifier/reward.txt")
-            discard(os.path.dirname(layer))
+            remove_owned_folder(os.path.dirname(layer))
             parts["tests"].append(time.perf_counter() - at)
         at = time.perf_counter()
         await sandbox.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from strands_env.sandbox.bubblewrap.process import discard
+from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import ImageSandbox
 from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
 from tests.container_support import require_images
@@ -243,7 +243,7 @@ async def test_a_fresh_container_shows_the_work_as_the_agent_left_it(tmp_path: P
             files = AgentFiles(root=str(image), before=before, layers=layers, path_variable="/bin")
             laid = files.lay(WORK, str(tmp_path / f"{seed}-laid"), move=move)
         if move:
-            discard(folder)
+            remove_owned_folder(folder)
         async with agent.sibling(layers=(before, *laid)) as fresh:
             views.append([(await fresh.exec(SHOW.format(path, path))).stdout for path in WORK])
             assert (await fresh.exec("[ -e /etc/mine ]")).is_error

@@ -344,7 +344,7 @@ class ImageSandbox(SupervisedSandbox):
             await self._clear()
 
     async def release_layer(self) -> str:
-        """End it, and hand over the folder with what it wrote (in `upper`), which the caller removes."""
+        """End it, and hand over the folder with what it wrote, in `upper`; `remove_owned_folder` removes it."""
         async with self._lock:
             folder = os.path.dirname(self.layer)
             self._folder = None  # or its end would remove it
