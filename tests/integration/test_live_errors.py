@@ -209,7 +209,7 @@ async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_r
     rids = [uuid.uuid4().hex for _ in range(8)]
     calls = [asyncio.create_task(client.generate([1, 2, n], rid=rids[n], sampling_params=params)) for n in range(8)]
     async with asyncio.timeout(30):
-        while len((await client._transport()).in_flight) < 8 or not await sglang_server.running():
+        while len(client._transport().in_flight) < 8 or not await sglang_server.running():
             await asyncio.sleep(0.02)
     await client.close()
     results = await asyncio.gather(*calls, return_exceptions=True)
