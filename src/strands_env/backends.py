@@ -54,7 +54,7 @@ class ModelBackend:
 
     def load(self) -> Callable[..., Any]:
         """The function that makes its model factory."""
-        return _imported(self.make)
+        return _import_function(self.make)
 
     def check(self, sampling_params: Mapping[str, Any]) -> None:
         """Refuse sampling parameters that it would refuse or ignore.
@@ -63,10 +63,10 @@ class ModelBackend:
             BackendRequestError: One is unknown or out of range.
         """
         if self.check_sampling is not None:
-            _imported(self.check_sampling)(sampling_params)
+            _import_function(self.check_sampling)(sampling_params)
 
 
-def _imported(path: str) -> Callable[..., Any]:
+def _import_function(path: str) -> Callable[..., Any]:
     module, _, function = path.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), function)
     return found

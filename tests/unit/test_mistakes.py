@@ -331,7 +331,7 @@ def test_a_tokenizer_that_is_not_cached_is_refused_at_once_without_a_network(no_
 async def test_an_image_processor_is_not_waited_for_without_a_network(
     no_hub: str, caplog: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("strands_env.core.models._tokenizer", lambda path: get_tokenizer("tiny"))
+    monkeypatch.setattr("strands_env.core.models._load_tokenizer", lambda path: get_tokenizer("tiny"))
     async with FaultyServer() as server:
         options = {"sglang_base_url": server.url, "tokenizer": "no/such-model"}
         await asyncio.to_thread(model_factory_from_args, "sglang", **options)

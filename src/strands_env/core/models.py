@@ -88,7 +88,7 @@ def sglang_model_factory(
     from strands_sglang.tool_parsers import as_tool_parser
 
     parser = as_tool_parser(tool_parser)
-    params = _copied(sampling_params)
+    params = dict(DEFAULT_SAMPLING_PARAMS if sampling_params is None else sampling_params)
     if seeded is None:
         can = getattr(client, "capabilities", None)
         seeded = isinstance(can, Capabilities) and can.seeds
@@ -173,7 +173,7 @@ def openai_model_factory(
         sampling_params: Request parameters; `max_new_tokens` is sent as `max_tokens`.
         client_args: Arguments of the OpenAI client, such as `base_url` and `api_key`.
     """
-    params = _with_max_tokens(sampling_params)
+    params = _rename_max_tokens(sampling_params)
     provider = sys.modules[__name__].OpenAIModel  # a missing extra shows here, not in the first step
 
     def factory() -> Model:
@@ -201,7 +201,7 @@ def bedrock_model_factory(
         region_name: Region, when there is no session.
         sampling_params: Inference parameters; `max_new_tokens` is sent as `max_tokens`.
     """
-    arguments: dict[str, Any] = {"model_id": model_id, **_with_max_tokens(sampling_params), **options}
+    arguments: dict[str, Any] = {"model_id": model_id, **_rename_max_tokens(sampling_params), **options}
     given = {"boto_session": boto_session, "boto_client_config": boto_client_config, "region_name": region_name}
     arguments |= {name: value for name, value in given.items() if value is not None}
     provider = sys.modules[__name__].BedrockModel
@@ -218,7 +218,7 @@ def bedrock_model_factory(
 
     config = {
         "model_id": model_id,
-        "sampling_params": _with_max_tokens(sampling_params),
+        "sampling_params": _rename_max_tokens(sampling_params),
         **plain(options, leaf=name_of),
     }
     factory.config = config  # type: ignore[attr-defined]
@@ -245,7 +245,7 @@ def _server_from_args(
         raise ValueError(f"{base_url!r} is the address of a {server} server: choose --backend {client.kind}")
     served = client.served_tokenizer(is_optional=tokenizer is not None)
     path = tokenizer or str(served)
-    loaded = _tokenizer(path)
+    loaded = _load_tokenizer(path)
     client.check_tokenizer(loaded, path)
     if "processor" not in options and (processor := _processor_beside(path)) is not None:
         options["processor"] = processor
@@ -278,7 +278,10 @@ def local_from_args(*, base_url: None, model_id: str | None, tokenizer: None, **
 def openai_from_args(*, base_url: str | None, model_id: str, tokenizer: None, **options: Any) -> ModelFactory:
     """`openai_model_factory`, also for a server of one's own."""
     if base_url:
-        _check_listens(base_url)
+        if (why := why_no_answer(base_url, 10.0)) is not None:  # every sample would fail alike
+            raise BackendConnectionError(
+                f"no server answers at {base_url!r} ({why}); start one, or correct the address"
+            )
         options["client_args"] = {"base_url": base_url, "api_key": "EMPTY", **options.get("client_args", {})}
     return openai_model_factory(model_id=model_id, **options)
 
@@ -288,25 +291,15 @@ def bedrock_from_args(*, base_url: None, model_id: str, tokenizer: None, **optio
     return bedrock_model_factory(model_id=model_id, **options)
 
 
-def _copied(sampling_params: Mapping[str, Any] | None) -> dict[str, Any]:
-    return dict(DEFAULT_SAMPLING_PARAMS if sampling_params is None else sampling_params)
-
-
-def _with_max_tokens(sampling_params: Mapping[str, Any] | None) -> dict[str, Any]:
-    params = _copied(sampling_params)
+def _rename_max_tokens(sampling_params: Mapping[str, Any] | None) -> dict[str, Any]:
+    params = dict(DEFAULT_SAMPLING_PARAMS if sampling_params is None else sampling_params)
     if "max_new_tokens" in params:
         params["max_tokens"] = params.pop("max_new_tokens")
     return params
 
 
-def _tokenizer(name: str) -> Any:
+def _load_tokenizer(name: str) -> Any:
     try:
         return get_tokenizer(name)
     except ModelLoadError as error:
         raise ValueError(f"{error}; give another with --tokenizer, a folder or a hub id") from error
-
-
-def _check_listens(base_url: str) -> None:
-    """Refuse an address where nothing accepts connections: every sample would fail alike."""
-    if (why := why_no_answer(base_url, 10.0)) is not None:
-        raise BackendConnectionError(f"no server answers at {base_url!r} ({why}); start one, or correct the address")

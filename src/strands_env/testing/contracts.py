@@ -75,14 +75,14 @@ class EnvironmentContract(ABC):
         """Known answers get their rewards."""
         for response, expected in self.examples():
             result = self._run(self._rollout(response))
-            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explained(result)
+            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
             reward = None if result.reward is None else result.reward.reward
             assert _is_same(reward, expected), f"{response!r}: expected {expected!r}, got {reward!r}"
 
     def test_episode_completes(self) -> None:
         """An agent that just answers ends the task, without an error in the loop, the reward, or the cleanup."""
         result = self._run(self._rollout("done"))
-        assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explained(result)
+        assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
         assert result.observation.final_response == "done"
         assert result.cleanup_error is None, result.cleanup_error
 
@@ -99,7 +99,7 @@ class EnvironmentContract(ABC):
             return [await env.rollout(self.make_action()) for _ in range(2)]
 
         for result in self._run(run()):
-            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explained(result)
+            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
 
     def test_environments_run_side_by_side(self) -> None:
         """Several environments at once do not disturb each other."""
@@ -108,7 +108,7 @@ class EnvironmentContract(ABC):
             return await asyncio.gather(*(self._rollout(f"done {i}") for i in range(4)))
 
         for i, result in enumerate(self._run(run())):
-            assert result.observation.final_response == f"done {i}", _explained(result)
+            assert result.observation.final_response == f"done {i}", _explain(result)
 
     def test_cleanup_needs_no_reset_and_may_run_twice(self) -> None:
         """Cleanup works after a reset that never ran or failed half-way, and a second time."""
@@ -164,7 +164,7 @@ class EnvironmentContract(ABC):
     def test_episode_leaves_no_thread_or_process_behind(self) -> None:
         """After an episode no thread and no child process of it is alive; what all episodes share may be."""
         self._run(self._rollout("done"))  # starts what they share
-        before = _alive()
+        before = _list_alive()
         self._run(self._rollout("done"))
         left = _left_behind(before)
         assert not left, f"left behind after cleanup(): {', '.join(sorted(left))}"
@@ -172,7 +172,7 @@ class EnvironmentContract(ABC):
     def test_failing_model_is_data_without_a_reward(self) -> None:
         """A model that fails gives a result with the error and no reward, never an exception or a reward of 0."""
         result = self._run(self._rollout(ConnectionError("server gone")))
-        assert result.termination_reason is TerminationReason.CONNECTION_ERROR, _explained(result)
+        assert result.termination_reason is TerminationReason.CONNECTION_ERROR, _explain(result)
         assert result.error is not None
         assert result.reward is None
 
@@ -198,7 +198,7 @@ class EnvironmentContract(ABC):
                 env.model_factory = lambda: ScriptedModel([*calls, "done"])
                 env.max_tool_iters = env.max_tool_calls = None
                 result = await env.step(self.make_action())
-            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explained(result)
+            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
             assert result.observation.final_response == "done"
 
         self._run(run())
@@ -324,7 +324,7 @@ def _is_same(reward: float | None, expected: float | None) -> bool:
     return reward is expected if reward is None or expected is None else math.isclose(reward, expected)
 
 
-def _explained(result: StepResult) -> str:
+def _explain(result: StepResult) -> str:
     return f"ended with {result.termination_reason}" + ("" if result.error is None else f"\n{result.error.traceback}")
 
 
@@ -344,7 +344,7 @@ async def _tool_specs(env: Environment, action: Action) -> list[Any]:
         result = await env.step(action)
     finally:
         env.interact = original  # type: ignore[method-assign]
-    assert not result.termination_reason.is_failure, _explained(result)
+    assert not result.termination_reason.is_failure, _explain(result)
     assert len(specs) >= given, f"{given} tools were given, {len(specs)} are usable: names clash or a spec is invalid"
     return specs
 
@@ -373,21 +373,21 @@ def run_within(work: Coroutine[Any, Any, T], seconds: float) -> T:
     return outcome[0]
 
 
-def _alive() -> set[str]:
+def _list_alive() -> set[str]:
     """Threads and, on Linux, child processes of this process."""
     threads = {f"thread {thread.name!r} ({thread.ident})" for thread in threading.enumerate()}
-    return threads | {f"process {child}" for child in _children()}
+    return threads | {f"process {child}" for child in _list_children()}
 
 
 def _left_behind(before: set[str]) -> set[str]:
     """Threads and processes that began since and are still alive after some time to end."""
     deadline = time.monotonic() + LEFT_BEHIND_SECONDS
-    while (left := _alive() - before) and time.monotonic() < deadline:
+    while (left := _list_alive() - before) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
 
 
-def _children() -> set[int]:
+def _list_children() -> set[int]:
     found: set[int] = set()
     for task in Path("/proc/self/task").glob("*/children"):
         try:

@@ -58,11 +58,11 @@ class _Cached(Generic[P, R]):
         return self._function(*args, **kwargs)
 
 
-def _frozen(value: Any) -> Any:
+def _hashable(value: Any) -> Any:
     """A key for an option, equal for equal options."""
     if isinstance(value, Mapping):
-        return "mapping", tuple(sorted((name, _frozen(item)) for name, item in value.items()))
-    return ("list", *map(_frozen, value)) if isinstance(value, (list, set, frozenset)) else value
+        return "mapping", tuple(sorted((name, _hashable(item)) for name, item in value.items()))
+    return ("list", *map(_hashable, value)) if isinstance(value, (list, set, frozenset)) else value
 
 
 def _get_client(base_url: str, **options: Any) -> ServerClient:
@@ -73,7 +73,7 @@ def _get_client(base_url: str, **options: Any) -> ServerClient:
         **options: Options of the client; other options make another client.
     """
     given = str(base_url).rstrip("/")
-    key = given, _frozen(options)
+    key = given, _hashable(options)
     if key not in _clients:
         client, address = client_class(given)
         _clients.setdefault(key, client(address, **options))
@@ -159,7 +159,7 @@ def _get_tokenizer(path: str | None = None, *, tokenizer_path: str | None = None
     path = tokenizer_path if path is None else path
     if not isinstance(path, str | PathLike):
         raise TypeError(f"got {path!r}, expected the path or hub id of a model, such as get_tokenizer('Qwen/Qwen3-8B')")
-    key = str(path), _frozen(options)
+    key = str(path), _hashable(options)
     if key not in _tokenizers:
         _tokenizers.setdefault(key, _load_tokenizer(str(path), options))
     return _tokenizers[key]

@@ -166,6 +166,7 @@ def check_sampling_params(
         made = model.model_validate(given)
     except ValidationError as error:
         raise BackendRequestError(_first_fault(error, model)) from None
+    # Attributes, not `model_dump`: validators made fresh containers already, and this runs every turn.
     checked = {name: getattr(made, name) for name in given} | extra
     for name in ("stop_token_ids", "logit_bias"):
         if vocab_size is not None and any(int(token) >= vocab_size for token in checked.get(name, ())):

@@ -113,13 +113,13 @@ def build_answer(
     if reply.weight_versions is not None:
         meta["weight_versions"] = [dict(span) for span in reply.weight_versions]
     if fields.get("return_logprob"):
-        meta["input_token_logprobs"] = _scored(input_ids, fields.get("logprob_start_len", -1))
+        meta["input_token_logprobs"] = _score(input_ids, fields.get("logprob_start_len", -1))
         meta["output_token_logprobs"] = [[lp, token, None] for lp, token in zip(logprobs, ids, strict=True)]
         meta["output_token_logprobs_length"] = len(ids)
     return {"text": _text(reply, ids, params, tokenizer, eos), "output_ids": ids, "meta_info": {**meta, **reply.meta}}
 
 
-def _scored(input_ids: Sequence[int], start: int) -> list[list[Any]]:
+def _score(input_ids: Sequence[int], start: int) -> list[list[Any]]:
     """Entries of the prompt from `start` on, the first without a value; none for -1, as since SGLang 0.5.10."""
     scored = input_ids[start:] if start >= 0 else ()
     return [[default_logprob(token) if place else None, token, None] for place, token in enumerate(scored)]

@@ -74,7 +74,9 @@ class ScriptedClient:
         rid = checked.get("rid") or uuid.uuid4().hex
         prompt = list(input_ids)
         self.requests.append(ScriptedRequest(input_ids=prompt, fields=checked, rid=rid))
-        entry = self._next_entry()
+        if self._function is None and not self._script:
+            raise ScriptExhaustedError(f"the script has no reply for call {len(self.requests)}")
+        entry = self._function or self._script.pop(0)
         if callable(entry) and not isinstance(entry, BaseException):
             entry = entry(prompt, checked)
             if asyncio.iscoroutine(entry):
@@ -83,7 +85,10 @@ class ScriptedClient:
             raise entry
         if isinstance(entry, Mapping):
             return dict(entry)
-        reply = _as_reply(entry)
+        if isinstance(entry, Reply):
+            reply = entry
+        else:
+            reply = Reply(text=entry) if isinstance(entry, str) else Reply(ids=list(entry))
         aborted = self._in_flight[rid] = asyncio.Event()
         self.max_in_flight = max(self.max_in_flight, len(self._in_flight))
         try:
@@ -98,13 +103,6 @@ class ScriptedClient:
         finally:
             del self._in_flight[rid]
         return build_answer(reply, prompt, checked, rid=rid, tokenizer=self._tokenizer, eos_token_id=self._eos_token_id)
-
-    def _next_entry(self) -> Any:
-        if self._function is not None:
-            return self._function
-        if not self._script:
-            raise ScriptExhaustedError(f"the script has no reply for call {len(self.requests)}")
-        return self._script.pop(0)
 
     @property
     def remaining(self) -> int:
@@ -138,9 +136,3 @@ class ScriptedClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _as_reply(entry: Any) -> Reply:
-    if isinstance(entry, Reply):
-        return entry
-    return Reply(text=entry) if isinstance(entry, str) else Reply(ids=list(entry))

@@ -59,7 +59,7 @@ class ToolParseResult:
         """The call is malformed."""
         return self.raw is not None
 
-    def numbered(self, index: int) -> ToolParseResult:
+    def with_id(self, index: int) -> ToolParseResult:
         """The same result with the id, and the name, that it has in a whole text."""
         return replace(self, id=f"call_{index:04d}", name=self.name or UNKNOWN_TOOL_NAME)
 
@@ -198,7 +198,7 @@ class ToolParser:
             tools: Tool specs or chat-template tools. Formats that print values without a type decode them by it.
         """
         if type(self).read_block is ToolParser.read_block:
-            return self._parse_with_parse_alone(text, in_reasoning=in_reasoning)
+            return self._call_parse(text, in_reasoning=in_reasoning)
         types = ParameterTypes(tools)
         blocks: dict[int, Block] = {}
 
@@ -210,23 +210,28 @@ class ToolParser:
 
         segments = self.cut(text, read, in_reasoning=in_reasoning)
         found = [call for each in segments if each.kind is SegmentKind.BLOCK for call in blocks[each.start].calls]
-        calls = tuple([call.numbered(index) for index, call in enumerate(found)])
+        calls = tuple([call.with_id(index) for index, call in enumerate(found)])
         split = reasoning.split_segments(text, segments, self.think_tokens, in_reasoning=in_reasoning)
-        unclosed = reasoning.join(text, segments, SegmentKind.UNCLOSED) or None
+        unclosed, unclosed_call = reasoning.join(text, segments, SegmentKind.UNCLOSED) or None, None
+        if unclosed is not None:
+            inner, span = unclosed.removeprefix(self.tool_start_token), (len(text) - len(unclosed), len(text))
+            unclosed_call = ToolParseResult(
+                name=self.guess_name(inner), raw=inner.strip(), error=self.unclosed_error(inner), span=span
+            ).with_id(len(calls))
         return ParseOutput(
             calls=calls,
             text=split.text,
             reasoning=split.reasoning,
             unclosed=unclosed,
-            unclosed_call=self._unclosed_call(unclosed, len(calls), len(text)) if unclosed else None,
+            unclosed_call=unclosed_call,
             ends_in_reasoning=split.is_open,
             segments=tuple(segments),
         )
 
-    def _parse_with_parse_alone(self, text: str, *, in_reasoning: bool) -> ParseOutput:
+    def _call_parse(self, text: str, *, in_reasoning: bool) -> ParseOutput:
         split = self.split(text, in_reasoning=in_reasoning)
         calls, visible = tuple(self.parse(split.text)), split.text
-        if calls:
+        if calls:  # where there are none, such text is the model's, and is shown
             begin, end = map(re.escape, self.tool_call_tokens)
             visible = re.sub(f"{begin}.*?{end}", "", visible, flags=re.DOTALL)
         return ParseOutput(
@@ -290,14 +295,6 @@ class ToolParser:
         if self.tool_end_token:
             return f"the call is not closed: {self.tool_end_token} is missing"
         return "the call does not end with the turn: its JSON is not complete or not valid"
-
-    def _unclosed_call(self, unclosed: str, index: int, end: int) -> ToolParseResult:
-        inner = unclosed.removeprefix(self.tool_start_token)
-        span = (end - len(unclosed), end)
-        call = ToolParseResult(
-            name=self.guess_name(inner), raw=inner.strip(), error=self.unclosed_error(inner), span=span
-        )
-        return call.numbered(index)
 
 
 TOOL_PARSER_REGISTRY: dict[str, type[ToolParser]] = {}

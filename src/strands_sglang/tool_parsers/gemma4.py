@@ -80,7 +80,7 @@ def _read_value(text: str, position: int, depth: int) -> tuple[Any, int]:
 
 
 def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], int]:
-    position = _open(text, position, "{", depth)
+    position = _enter(text, position, "{", depth)
     values: dict[str, Any] = {}
     while not (text.startswith("}", position) and not values):
         match = _KEY.match(text, position)
@@ -99,7 +99,7 @@ def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], 
 
 
 def _read_list(text: str, position: int, depth: int) -> tuple[list[Any], int]:
-    position = _open(text, position, "[", depth)
+    position = _enter(text, position, "[", depth)
     values: list[Any] = []
     while not (text.startswith("]", position) and not values):
         value, position = _read_value(text, position, depth)
@@ -110,7 +110,7 @@ def _read_list(text: str, position: int, depth: int) -> tuple[list[Any], int]:
     return values, position + 1
 
 
-def _open(text: str, position: int, bracket: str, depth: int) -> int:
+def _enter(text: str, position: int, bracket: str, depth: int) -> int:
     if not text.startswith(bracket, position):
         raise TagError(f"found {text[position : position + 40]!r} where {bracket} was expected", "", position)
     if depth <= 0:

@@ -33,29 +33,29 @@ class CallKeys:
     def read(self, raw: str, span: tuple[int, int], guess: str) -> ToolParseResult:
         """Read the object that `raw` is; `guess` names a malformed call whose name cannot be read."""
 
-        def malformed(error: str, name: str = "") -> ToolParseResult:
+        def refuse(error: str, name: str = "") -> ToolParseResult:
             return ToolParseResult(name=name, raw=raw, error=error, span=span)
 
         try:
             call = load_json(raw)
         except JSONError as error:
-            return malformed(f"the call is not valid JSON: {error}", guess)
+            return refuse(f"the call is not valid JSON: {error}", guess)
         if not isinstance(call, dict):
-            return malformed(f"the call is not a JSON object; expected {self.shape}")
+            return refuse(f"the call is not a JSON object; expected {self.shape}")
         name = call.get(self.name)
         if not isinstance(name, str) or not name.strip():
-            return malformed(f'the call has no "{self.name}"; expected {self.shape}')
+            return refuse(f'the call has no "{self.name}"; expected {self.shape}')
         extra = [key for key in call if key not in (self.name, self.arguments, self.id)]
         if extra:
             known = [key for key in (self.name, self.arguments, self.id) if key]
             listed = ", ".join(f'"{key}"' for key in known[:-1])
-            return malformed(f'unexpected key {min(extra)!r}; expected only {listed} and "{known[-1]}"', name)
+            return refuse(f'unexpected key {min(extra)!r}; expected only {listed} and "{known[-1]}"', name)
         arguments = call.get(self.arguments, {})
         if not isinstance(arguments, dict):
-            return malformed("the arguments are not a JSON object", name)
+            return refuse("the arguments are not a JSON object", name)
         model_id = call.get(self.id) if self.id else None
         if model_id is not None and not isinstance(model_id, str):
-            return malformed(f'"{self.id}" is not a string', name)
+            return refuse(f'"{self.id}" is not a string', name)
         return ToolParseResult(name=name, input=arguments, model_id=model_id, span=span)
 
 
@@ -96,20 +96,20 @@ class JSONListToolParser(ToolParser):
         """Read the calls of the list that `text[start:end]` is; not empty."""
         raw = text[start:end].strip()
 
-        def malformed(error: str) -> list[ToolParseResult]:
+        def refuse(error: str) -> list[ToolParseResult]:
             return [ToolParseResult(name=self.guess_name(raw), raw=raw, error=error, span=(start, end))]
 
         try:
             calls = load_json(raw)
         except JSONError as error:
             if (items := _items(text, start, end)) is None:
-                return malformed(f"the calls are not valid JSON: {error}")
+                return refuse(f"the calls are not valid JSON: {error}")
         else:
             if not isinstance(calls, list):
-                return malformed(f"the calls are not a JSON list; expected [{self.KEYS.shape}, ...]")
+                return refuse(f"the calls are not a JSON list; expected [{self.KEYS.shape}, ...]")
             items = _items(text, start, end) or []
         if not items:
-            return malformed("the list of calls is empty")
+            return refuse("the list of calls is empty")
         return [self.read_item(text[first:last], (first, last)) for first, last in items]
 
     def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:

@@ -93,7 +93,7 @@ class SectionToolParser(ToolParser):
         separator = text.find(self.CALL.separator, inner, close)
         if separator < 0:
             error = f"{self.CALL.separator} is missing"
-            return self._malformed(text, "", None, (start, inner, close), error)
+            return self._refuse(text, "", None, (start, inner, close), error)
         header = self.read_header(text[inner:separator].strip())
         arguments_at = separator + len(self.CALL.separator)
         value_end = json_end(text, arguments_at)
@@ -101,13 +101,13 @@ class SectionToolParser(ToolParser):
             close = skip_space(text, value_end)
         where = (start, arguments_at, close)
         if not text.startswith(self.CALL.end, close):
-            return self._malformed(text, header.name, header.model_id, where, f"{self.CALL.end} is missing")
+            return self._refuse(text, header.name, header.model_id, where, f"{self.CALL.end} is missing")
         if not header.name:
-            return self._malformed(text, "", header.model_id, (start, inner, close), "the call has no tool name")
+            return self._refuse(text, "", header.model_id, (start, inner, close), "the call has no tool name")
         try:
             arguments = load_arguments(text[arguments_at:close].strip())
         except JSONError as error:
-            return self._malformed(text, header.name, header.model_id, where, str(error))
+            return self._refuse(text, header.name, header.model_id, where, str(error))
         span = (start, close + len(self.CALL.end))
         return ToolParseResult(name=header.name, input=arguments, model_id=header.model_id, span=span)
 
@@ -132,7 +132,7 @@ class SectionToolParser(ToolParser):
         error = f"text stands where {self.CALL.begin} was expected"
         return ToolParseResult(name="", raw=text[start:end].strip(), error=error, span=(start, end))
 
-    def _malformed(
+    def _refuse(
         self, text: str, name: str, model_id: str | None, where: tuple[int, int, int], error: str
     ) -> ToolParseResult:
         start, raw_start, close = where

@@ -127,10 +127,15 @@ class EmbeddedEngine(Backend):
         self.context_length = context_length or limit
         self.max_batch_size = max_batch_size
         self.stop_token_ids = _stop_token_ids(loaded.model, loaded.tokenizer)
-        self._model = _on_device(loaded.model, device)
+        try:
+            self._model = loaded.model.to(device)
+        except (AssertionError, RuntimeError, NotImplementedError) as error:
+            raise ValueError(f"device={device!r} cannot be used here: {error}") from error
         self.device = str(device)
         self._vision = None if loaded.image_processor is None else Vision(self._model, loaded.image_processor)
-        self._threads = threads or max(1, _processors() // 2)
+        affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
+        processors = len(affinity(0)) if affinity else os.cpu_count() or 1
+        self._threads = threads or max(1, processors // 2)
         self._seeds = random.Random(seed)
         self._grammars: GrammarCompiler | None = None
         self._paused = False
@@ -207,6 +212,7 @@ class EmbeddedEngine(Backend):
             vocab_size=self.vocab_size,
             seed=self._seeds.getrandbits(63),
         )
+        # Compiling a schema takes up to seconds; the event loop has other calls to serve.
         if grammar := next(((name, params[name]) for name in CONSTRAINTS if name in params), None):
             own.matcher = await asyncio.to_thread(self._matcher, *grammar)
         own.future.set_running_or_notify_cancel()  # from here on only the engine's thread ends it
@@ -247,7 +253,14 @@ class EmbeddedEngine(Backend):
 
     async def load(self) -> EngineLoad:
         """Requests and tokens that the engine holds."""
-        return await self._call(self._load_now)
+        scheduler = self._scheduler
+        return await self._call(
+            lambda: EngineLoad(
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting),
+                tokens=scheduler.cache.tokens + sum(request.kv.length for request in scheduler.running),
+            )
+        )
 
     # Control
 
@@ -317,7 +330,7 @@ class EmbeddedEngine(Backend):
         def enqueue() -> None:
             if abort_all:
                 self._scheduler.abort()
-            self._updates.append(_into(done, load))
+            self._updates.append(_fulfil(done, load))
 
         self._post(enqueue)
         await asyncio.wrap_future(done)
@@ -402,7 +415,7 @@ class EmbeddedEngine(Backend):
     async def _call(self, function: Callable[[], T]) -> T:
         """Run a function on the engine's thread, between two steps."""
         done: Future[T] = Future()
-        self._post(_into(done, function))
+        self._post(_fulfil(done, function))
         return await asyncio.wrap_future(done)
 
     def _replace_weights(self, state: Mapping[str, Any]) -> None:
@@ -420,14 +433,6 @@ class EmbeddedEngine(Backend):
         if self._vision is not None:
             self._vision.forget()
 
-    def _load_now(self) -> EngineLoad:
-        scheduler = self._scheduler
-        return EngineLoad(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            tokens=scheduler.cache.tokens + sum(request.kv.length for request in scheduler.running),
-        )
-
     # Helpers of callers
 
     def _matcher(self, kind: str, text: str) -> Any:
@@ -438,7 +443,7 @@ class EmbeddedEngine(Backend):
         return self._grammars.matcher(kind, text)
 
 
-def _into(done: Future[T], function: Callable[[], T]) -> Callable[[], None]:
+def _fulfil(done: Future[T], function: Callable[[], T]) -> Callable[[], None]:
     """A command that runs the function and puts its result or error into the future."""
 
     def command() -> None:
@@ -452,13 +457,6 @@ def _into(done: Future[T], function: Callable[[], T]) -> Callable[[], None]:
     return command
 
 
-def _on_device(model: Any, device: str) -> Any:
-    try:
-        return model.to(device)
-    except (AssertionError, RuntimeError, NotImplementedError) as error:
-        raise ValueError(f"device={device!r} cannot be used here: {error}") from error
-
-
 def _stop_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     """End-of-sequence ids of configuration, generation configuration and tokenizer."""
     ids: set[int] = set()
@@ -470,8 +468,3 @@ def _stop_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def _closed_error() -> BackendConnectionError:
     return BackendConnectionError("the embedded engine is closed")
-
-
-def _processors() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

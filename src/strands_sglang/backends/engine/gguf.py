@@ -98,16 +98,16 @@ def _weights(cursor: _Cursor, count: int, facts: dict[str, Any]) -> dict[str, ND
     for name, shape, kind, offset in entries:
         blocks = math.prod(shape) // _BLOCK
         raw = np.frombuffer(cursor.data, np.uint8, blocks * _BLOCK_BYTES[kind], start + offset)
-        values = _dequantized(raw.reshape(blocks, -1), kind).reshape(shape)
+        values = _dequantize(raw.reshape(blocks, -1), kind).reshape(shape)
         part = name.split(".")[-2]
         if part in _HEADS:  # GGUF keeps the two coordinates of a rotation together, transformers half a head apart
             heads = values.reshape(facts[_HEADS[part]], -1, 2, shape[1])
             values = np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(shape)
-        weights[_name(name)] = values
+        weights[_rename(name)] = values
     return weights
 
 
-def _dequantized(raw: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:
+def _dequantize(raw: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:
     """Weights of these blocks, (blocks, 32): a scale of 16 bits, for `Q4_1` an offset, then the integers."""
     if kind == _F32:
         return raw.view(np.float32)
@@ -119,7 +119,7 @@ def _dequantized(raw: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:
     return np.concatenate([low, high], axis=1) * scale + offset
 
 
-def _name(name: str) -> str:
+def _rename(name: str) -> str:
     parts = name.split(".")
     if parts[0] == "blk":
         return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.weight"

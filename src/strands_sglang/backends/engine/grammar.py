@@ -60,7 +60,7 @@ class Matcher:
         self._bitmask = xgrammar.allocate_token_bitmask(1, vocab_size)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Nothing more may follow."""
         return bool(self._matcher.is_terminated())
 

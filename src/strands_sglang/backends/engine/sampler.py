@@ -74,13 +74,14 @@ def _uniform(request: Request) -> float:
 
 def _draw(logprobs: torch.Tensor, decoding: Decoding, uniform: float) -> int:
     """Invert the cumulative distribution of one row at `uniform`, after top-k, top-p and min-p."""
-    probs = logprobs.double().exp()
+    probs = logprobs.double().exp()  # in float32 the sum of a large vocabulary misses 1 by more than rare tokens weigh
     if decoding.top_k == -1 and decoding.top_p == 1 and decoding.min_p == 0:
         return _invert(probs, uniform)
     ordered, ids = probs.sort(descending=True, stable=True)
     if decoding.top_k > 0:
         ordered[decoding.top_k :] = 0
     if decoding.top_p < 1:
+        # Without the token itself: the one that crosses the threshold stays, so at least one always does.
         ordered[(ordered.cumsum(0) - ordered) > decoding.top_p] = 0
     if decoding.min_p > 0:
         ordered[ordered < ordered[0] * decoding.min_p] = 0

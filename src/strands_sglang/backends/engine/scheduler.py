@@ -89,7 +89,7 @@ class Scheduler:
         for request in list(islice(self.waiting, LOOK_AHEAD)):
             if len(self.running) >= self._max_batch_size or prompt_tokens >= STEP_BUDGET:
                 break
-            if self._better_later(request):
+            if self._better_later(request):  # later ones may still be admitted before it
                 continue
             self._admit(request)
             end = self._next_end(request)
@@ -134,7 +134,7 @@ class Scheduler:
             scored = request.first_scored + len(request.prompt_logprobs)
             first_wanted = min(max(scored, start), end) if scored < len(request.prompt) - 1 else end
             whole = len(request.prompt) + len(request.output)
-            if end == whole:
+            if end == whole:  # computed to its end: the last position's logits give the next token
                 first_wanted = min(first_wanted, end - 1)
             # The newest token alone is the common case; `tokens` is a copy of them all.
             tokens = request.output[-1:] if start == whole - 1 and request.output else request.tokens[start:end]
@@ -201,12 +201,12 @@ class Scheduler:
             return Finish(type=FinishType.STOP, matched=token)
         if len(request.output) >= request.max_new_tokens:
             return Finish(type=FinishType.LENGTH)
-        if request.matcher is not None and request.matcher.finished:
+        if request.matcher is not None and request.matcher.is_finished:
             return Finish(type=FinishType.STOP, matched=token)
         return None
 
     def _finish(self, request: Request, finish: Finish) -> None:
-        if request.kv is not None and request not in self._stale:
+        if request.kv is not None and request not in self._stale:  # keys of older weights would poison later prompts
             self.cache.put(request.keys, request.kv)
         request.versions = request.versions or [(self.weight_version, 0)]
         self._forget(request)

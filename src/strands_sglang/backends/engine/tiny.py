@@ -83,7 +83,7 @@ def make_tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config).to(torch.float32).eval()
-    return _saved(out_dir, model, tokenizer)
+    return _save(out_dir, model, tokenizer)
 
 
 def make_tiny_vision_model(
@@ -162,13 +162,13 @@ def make_tiny_vision_model(
     images = Qwen2VLImageProcessorPil(
         patch_size=patch, merge_size=2, size={"shortest_edge": 16 * 28 * 28, "longest_edge": 256 * 28 * 28}
     )
-    made = _saved(out_dir, model, tokenizer, images)
+    made = _save(out_dir, model, tokenizer, images)
     if made.path is not None:
         _name_processors(made.path, name)
     return made
 
 
-def _saved(out_dir: str | Path | None, model: Any, tokenizer: Any, images: Any = None) -> TinyModel:
+def _save(out_dir: str | Path | None, model: Any, tokenizer: Any, images: Any = None) -> TinyModel:
     from transformers.utils import logging as hf_logging
 
     path = None if out_dir is None else Path(out_dir)
