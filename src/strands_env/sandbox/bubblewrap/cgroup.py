@@ -44,21 +44,13 @@ class ControlGroup:
     async def remove(self) -> None:
         """Remove the folders, once the last process is gone."""
         for _ in range(50):
-            if self.is_removed():
+            for folder in dict.fromkeys(self.folders.values()):
+                with contextlib.suppress(OSError):  # the kernel keeps those with a process
+                    folder.rmdir()
+            if not any(folder.exists() for folder in self.folders.values()):
                 return
             await asyncio.sleep(0.02)
         logger.warning("group=<%s> | control group could not be removed", list(self.folders.values()))
-
-    def is_removed(self) -> bool:
-        """Try to remove the folders, and return whether they are gone. The kernel keeps those with a process."""
-        for folder in dict.fromkeys(self.folders.values()):
-            try:
-                folder.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError:
-                return False
-        return True
 
 
 def make_control_group(memory_bytes: int, processes: int, cpus: float | None = None) -> ControlGroup | None:

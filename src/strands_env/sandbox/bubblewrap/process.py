@@ -15,9 +15,7 @@ import socket
 import struct
 import subprocess
 import tempfile
-import time
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -32,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 128 << 20
 END_SECONDS = 10.0
-ABANDONED_SECONDS = 2.0
-"""Time a finalizer waits for the processes of a sandbox that was never closed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,67 +59,20 @@ class _Handles:
         self.descriptors.clear()
 
 
-@dataclass(slots=True)
-class _HostResources:
-    """A running sandbox's processes and folders on this machine; they can be cleared away without it."""
-
-    process: subprocess.Popen[bytes]
-    work_directory: str | None
-    first_pidfd: int = -1
-    group: ControlGroup | None = None
-    shared: socket.socket | None = None
-    when_abandoned: Callable[[], None] | None = None
-
-    def kill(self) -> None:
-        """Kill everything: the kernel ends all processes with the first, which is gone only after them."""
-        if self.first_pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.first_pidfd, signal.SIGKILL)
-            os.close(self.first_pidfd)
-            self.first_pidfd = -1
-
-    def abandon(self) -> None:
-        """Clear away a sandbox that was never closed and is unreachable. Blocks for some milliseconds."""
-        logger.warning("pid=<%d> | a sandbox was never closed; use 'async with' or close()", self.process.pid)
-        isolated = self.first_pidfd >= 0
-        self.kill()
-        if self.shared is not None:
-            self.shared.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if not isolated:
-                self.process.kill()
-            self.process.wait(ABANDONED_SECONDS)
-        for _ in range(50):
-            if self.group is None or self.group.is_removed():
-                break
-            time.sleep(0.02)
-        if self.work_directory is not None:
-            discard(self.work_directory)
-        if self.when_abandoned is not None:
-            self.when_abandoned()
-
-
 class SandboxProcess:
-    """A started sandbox. Made by `start`, ended by `end`; one that is dropped instead is ended by a finalizer."""
+    """A started sandbox. Made by `start`, ended by `end`."""
 
     def __init__(self, process: subprocess.Popen[bytes], work_directory: str | None) -> None:
-        self._own = _HostResources(process, work_directory)
+        self._process = process
+        self._work_directory = work_directory
+        self._first_pidfd = -1
+        self._group: ControlGroup | None = None
+        self._shared: socket.socket | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._token = secrets.token_hex(16)
         self._requests = 0
         self._exchange: asyncio.Future[dict[str, Any]] | None = None
-        self._finalizer = weakref.finalize(self, self._own.abandon)
-
-    def when_abandoned(self, call: Callable[[], None]) -> None:
-        """Register a function for the current event loop, called if the sandbox is dropped without `end`."""
-        loop = asyncio.get_running_loop()
-
-        def in_loop() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(call)
-
-        self._own.when_abandoned = in_loop
 
     @classmethod
     async def start(cls, config: Launch) -> SandboxProcess:
@@ -149,7 +98,7 @@ class SandboxProcess:
             started = cls(process, work_directory)
             shared = None if handles.shared is None else handles.shared[1].fileno()
             if handles.shared is not None:
-                started._own.shared = handles.shared[0]
+                started._shared = handles.shared[0]
             try:
                 async with asyncio.timeout(config.limits.start_seconds):
                     await started._send_config(handles.parent, config, life_read if isolated else None, shared)
@@ -190,33 +139,33 @@ class SandboxProcess:
 
     async def _confine(self, first_pid: int, config: Launch) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
-        self._own.first_pidfd = os.pidfd_open(first_pid)
-        self._own.group = make_control_group(config.memory_bytes, config.limits.processes + 8, config.cpus)
-        if self._own.group is not None:
+        self._first_pidfd = os.pidfd_open(first_pid)
+        self._group = make_control_group(config.memory_bytes, config.limits.processes + 8, config.cpus)
+        if self._group is not None:
             try:  # the kernel takes some 10 ms for it
-                await default_threads.run(self._own.group.add, first_pid)
+                await default_threads.run(self._group.add, first_pid)
             except OSError as error:
                 logger.debug("error=<%s> | no control group", error)
 
     @property
     def work(self) -> str:
         """The work directory, as the sandbox sees it."""
-        return self._own.work_directory or WORK
+        return self._work_directory or WORK
 
     @property
     def pid(self) -> int:
         """The process that started it here; all of its own descend from this one."""
-        return self._own.process.pid
+        return self._process.pid
 
     @property
     def is_alive(self) -> bool:
         """It can take a request."""
-        return self._own.process.poll() is None and self._reader is not None and not self._reader.at_eof()
+        return self._process.poll() is None and self._reader is not None and not self._reader.at_eof()
 
     @property
     def oom_kills(self) -> int:
         """Processes that the kernel has killed so far for lack of memory."""
-        return 0 if self._own.group is None else self._own.group.oom_kills()
+        return 0 if self._group is None else self._group.oom_kills()
 
     async def request(self, request: Mapping[str, Any], *, descriptor: int | None = None) -> dict[str, Any]:
         """Send a request, with an open file to work on, and wait for its answer.
@@ -230,8 +179,8 @@ class SandboxProcess:
         nonce = secrets.token_hex(16)
         identity = {"id": self._requests, "nonce": nonce}
         if descriptor is not None:
-            assert self._own.shared is not None
-            socket.send_fds(self._own.shared, [nonce.encode()], [descriptor])
+            assert self._shared is not None
+            socket.send_fds(self._shared, [nonce.encode()], [descriptor])
         self._exchange = asyncio.ensure_future(self._exchanged({**request, **identity}, identity))
         return await asyncio.shield(self._exchange)
 
@@ -244,8 +193,8 @@ class SandboxProcess:
 
     def received_descriptor(self) -> int:
         """The open file that an answered request has handed out."""
-        assert self._own.shared is not None
-        _, found, _, _ = socket.recv_fds(self._own.shared, 64, 1, socket.MSG_DONTWAIT)
+        assert self._shared is not None
+        _, found, _, _ = socket.recv_fds(self._shared, 64, 1, socket.MSG_DONTWAIT)
         return int(found[0])
 
     async def _exchanged(self, request: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,29 +211,32 @@ class SandboxProcess:
         if self._exchange is not None and not self._exchange.done():
             self._exchange.cancel()
             await asyncio.gather(self._exchange, return_exceptions=True)
-        self._own.kill()
-        if self._own.shared is not None:
-            self._own.shared.close()
-            self._own.shared = None
+        if self._first_pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):  # the kernel ends all others with it, and it after them
+                signal.pidfd_send_signal(self._first_pidfd, signal.SIGKILL)
+            os.close(self._first_pidfd)
+            self._first_pidfd = -1
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
             self._reader = self._writer = None
         await self._wait(END_SECONDS)
-        if self._own.group is not None:
-            await self._own.group.remove()
-            self._own.group = None
-        if self._own.work_directory is not None:
-            await default_threads.run(discard, self._own.work_directory)
-            self._own.work_directory = None
-        self._finalizer.detach()
+        if self._group is not None:
+            await self._group.remove()
+            self._group = None
+        if self._work_directory is not None:
+            await default_threads.run(discard, self._work_directory)
+            self._work_directory = None
 
     async def _wait(self, seconds: float) -> None:
         delay, waited = 0.002, 0.0
-        while self._own.process.poll() is None:
+        while self._process.poll() is None:
             if waited > seconds:
-                self._own.process.kill()
+                self._process.kill()
             await asyncio.sleep(delay)
             waited += delay
             delay = min(2 * delay, 0.05)

@@ -327,7 +327,6 @@ class SupervisedSandbox:
             try:
                 remove_stale_groups()
                 self._process = await self._start_process()
-                self._process.when_abandoned(semaphore.release)
             except BaseException as error:
                 self._release()
                 if isinstance(error, SandboxError) or not isinstance(error, Exception):

@@ -110,8 +110,11 @@ class _Blobs:
     def check(self, name: str) -> None:
         """Check a file whose name is its digest."""
         if name.startswith(_DIGESTS):
+            digest = hashlib.sha256()
             with self.open(name) as file:
-                _check_digest(name, hashlib.file_digest(file, "sha256").hexdigest())
+                while part := file.read(1 << 20):
+                    digest.update(part)
+            _check_digest(name, digest.hexdigest())
 
     def close(self) -> None:
         """Close the archive."""
@@ -304,7 +307,7 @@ class _Unpacker:
         made: set[str] = set()
         free = shutil.disk_usage(self.root).free
         with _decompressed(layer) as plain:
-            stream = _Counted(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
+            stream: Any = _Counted(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 for member in tar:
                     # A sparse file is short in the archive and long on the disk, so sizes count as well as bytes.
