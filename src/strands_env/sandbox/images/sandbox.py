@@ -353,10 +353,19 @@ class ImageSandbox(SupervisedSandbox):
 
     async def _clear(self) -> None:
         folder, self._folder = self._folder, None
-        if folder is not None:
-            await default_threads.run(remove_owned_folder, folder)
         held, self._held = self._held, None
-        await default_threads.run(release_image, self.image, held)
+
+        def clear() -> None:
+            if folder is not None:
+                remove_owned_folder(folder)
+            release_image(self.image, held)
+
+        clearing = asyncio.ensure_future(default_threads.run(clear))
+        try:
+            await asyncio.shield(clearing)
+        except asyncio.CancelledError:
+            await clearing  # or files would be left when the canceller goes on
+            raise
 
     async def _after_cancel(self, process: SandboxProcess) -> None:
         try:
