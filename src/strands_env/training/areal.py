@@ -40,6 +40,7 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
                 "number, or give version_of= to make one of it"
             ) from error
         versions[span.start : span.end] = [number] * (span.end - span.start)
+    # AReaL weighs a token by the age of its weights: one without a version would count as sampled by none.
     for position, (trained, version) in enumerate(zip(mask, versions, strict=True)):
         if trained and version < 0:
             raise InvalidSampleError(f"token {position} is trained and has no weight version")

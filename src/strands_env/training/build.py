@@ -70,6 +70,7 @@ def samples_from_step(
             "an EvalSample has it as step_result"
         )
     status = status_of(result.termination_reason)
+    # What broke is never scored: a reward that was computed before it broke says nothing of the policy.
     reward = None if result.reward is None or status is SampleStatus.FAILED else result.reward.reward
     shared: dict[str, Any] = {
         "group_id": group_id,
@@ -156,6 +157,7 @@ def _sample(trajectory: Trajectory, *, experts_shape: tuple[int, int] | None, **
         prompt_length=tokens.prompt_length,
         loss_mask=mask if trajectory.trainable else np.zeros_like(mask),
         trained_elsewhere=elsewhere if trajectory.trainable and elsewhere.any() else None,
+        # None at all were asked for; single ones that are missing stay NaN, and a trained one is an error later.
         logprobs=None if len(logprobs) and np.isnan(logprobs).all() else logprobs,
         weight_versions=tokens.weight_versions,
         routed_experts=trajectory.routed_experts,

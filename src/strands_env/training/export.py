@@ -184,7 +184,7 @@ def token_level_rewards(sample: TrainingSample) -> list[float]:
     if sample.token_rewards is not None:
         rewards += np.nan_to_num(sample.token_rewards[sample.prompt_length :])
     trained = np.flatnonzero(sample.loss_mask[sample.prompt_length :])
-    rewards[trained[-1]] += sample.reward or 0.0
+    rewards[trained[-1]] += sample.reward or 0.0  # on a token that is trained, or nothing would learn from it
     listed: list[float] = rewards.tolist()
     return listed
 
@@ -222,7 +222,7 @@ def next_token_scores(sample: TrainingSample, top_k: int = 0) -> tuple[NDArray[n
     if top_k and sample.is_usable:
         if sample.teacher_top_ids is None or sample.teacher_top_logprobs is None:
             raise InvalidSampleError(f"rollout {sample.rollout_id!r} was not scored with top_k={top_k}")
-        ids, logprobs = sample.teacher_top_ids[:, :top_k], sample.teacher_top_logprobs[:, :top_k]
+        ids, logprobs = sample.teacher_top_ids[:, :top_k], sample.teacher_top_logprobs[:, :top_k]  # best first
     rows = np.zeros((len(sample), max(top_k, 1)), dtype=np.int32), np.zeros((len(sample), max(top_k, 1)), np.float32)
     if sample.is_usable:
         scored = slice(sample.prompt_length, None)

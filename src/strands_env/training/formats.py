@@ -111,6 +111,7 @@ class Selection:
             if not any(path.is_usable for path in paths):
                 left["without tokens that could be trained"] += 1
                 continue
+            # Imitating a reply that a limit cut off teaches to stop in the middle.
             if self.whole and paths[0].status is SampleStatus.TRUNCATED:
                 left["cut by a limit (--truncated keeps them)"] += 1
                 continue
@@ -134,6 +135,7 @@ class Selection:
     def _advantages(self, rewards: Mapping[Key, float | None]) -> dict[Key, float] | None:
         if self.advantages == "none":
             return None
+        # Over all rollouts of the run: what the filters leave out still belongs to its group's mean.
         values = group_advantages(
             list(rewards.values()),
             group_ids=[prompt for prompt, _ in rewards],

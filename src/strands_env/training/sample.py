@@ -189,6 +189,7 @@ class TrainingSample:
             self,
             **cut,
             weight_versions=spans,
+            # The last token was never fed, so there is one row less than tokens.
             routed_experts=None if self.routed_experts is None else self.routed_experts[: row * max(max_tokens - 1, 0)],
             sampling_mask=None if self.sampling_mask is None else self.sampling_mask.part(0, max_tokens),
             media=tuple(image for image in self.media if image.offset < max_tokens),

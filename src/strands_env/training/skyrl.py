@@ -71,10 +71,12 @@ def generator_output(
     shape = _experts_shape(rollouts) if routed_experts else None
     rows: list[tuple[int, TrainingSample, bool]] = []
     for index, samples in enumerate(rollouts):
+        # A response may not be empty; the steps of a trajectory must follow each other.
         paths = [sample for sample in samples if sample.response_length] if step_wise else []
         if not paths or (shape is not None and any(path.experts_shape is None for path in paths)):
             paths = [_row(samples, shape)]
         rows.extend((index, path, number == len(paths) - 1) for number, path in enumerate(paths))
+    # SkyRL has no row without a reward: one that is not trained gets its group's mean, which moves no advantage.
     fillers = _fillers(rows, _groups(rollouts, trajectory_ids, group_ids), token_rewards)
     output: dict[str, Any] = {
         "prompt_token_ids": [sample.token_ids[: sample.prompt_length].tolist() for _, sample, _ in rows],

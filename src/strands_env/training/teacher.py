@@ -152,8 +152,9 @@ async def _score(
         top_ids=np.full((count, top_k), -1, dtype=np.int32),
         top_logprobs=np.full((count, top_k), np.nan, dtype=np.float32),
     )
-    known = None if owner is None else await owner
+    known = None if owner is None else await owner  # its request brings the shared prefix into the teacher's cache
     if isinstance(known, _Scores):
+        # Only up to the first gap: the rest is asked for in one request, which scores from a position on.
         missing = np.isnan(known.logprobs[start:shared])
         end = start + int(np.argmax(missing)) if missing.any() else max(start, shared)
         for name in ("logprobs", "top_ids", "top_logprobs"):

@@ -52,6 +52,7 @@ def soft_targets(sample: TrainingSample, top_k: int) -> dict[str, Any]:
     ids, logprobs = next_token_scores(sample, top_k)
     weights = np.exp(logprobs[:-1]) * np.array(sample.trained_mask()[1:], dtype=np.float32)[:, None]
     total = weights.sum(axis=1, keepdims=True)
+    # The teacher kept only its likeliest tokens: what is left of its probability is spread over them.
     return {"target_tokens": ids[:-1].astype(np.int64), "weights": weights / np.where(total > 0, total, 1)}
 
 

@@ -40,6 +40,7 @@ def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, li
         "completion_ids": [row.token_ids[row.prompt_length :].tolist() for row in rows],
         "logprobs": [row.full_logprobs()[row.prompt_length :] for row in rows],
         "env_mask": [row.trained_mask()[row.prompt_length :] for row in rows],
+        # TRL asks a reward function of its own; the field carries the environment's rewards there.
         REWARD_FIELD: [row.reward if row.is_usable else None for row in rows],
     }
 

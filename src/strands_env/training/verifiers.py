@@ -71,6 +71,7 @@ def message_nodes(
                 )
             parent = known[key]
             _train(nodes[parent], mask[start:end], logprobs[start:end], advantage)
+            # verifiers aligns these with the trained tokens of a node, not with all of them.
             if reference is not None and any(nodes[parent]["mask"]):
                 values = zip(nodes[parent]["mask"], reference[start:end], strict=True)
                 nodes[parent]["reference_logprobs"] = [value for trained, value in values if trained]

@@ -73,7 +73,7 @@ def agent_loop_output(
             start,
             prompt_length,
         )
-    first = max(0, start - prompt_length)
+    first = max(0, start - prompt_length)  # verl cuts prompts from the left
     output: dict[str, Any] = {
         "prompt_ids": sample.token_ids[first:start].tolist(),
         "response_ids": sample.token_ids[start:].tolist(),
@@ -86,7 +86,7 @@ def agent_loop_output(
     }
     experts = sample.experts_array()
     if experts is not None:
-        output["routed_experts"] = experts[first:]
+        output["routed_experts"] = experts[first:]  # its first axis is the absolute position
     if teacher_top_k is not None:
         import torch
 
@@ -200,7 +200,7 @@ async def run_rollout(
     """
     prompt = ChatPrompt.of(row["raw_prompt"], images=())
     context = {"ground_truth": (row.get("reward_model") or {}).get("ground_truth"), "extra_info": row.get("extra_info")}
-    stops = stop_token_ids(tokenizer)
+    stops = stop_token_ids(tokenizer)  # the answer itself does not say whether it was cut
     options = {**({"return_routed_experts": True} if routed_experts else {}), **(model_options or {})}
     make_model = partial(_model, tokenizer, response_length, options)
     make_model(ServerManagerBackend(server_manager, sampling_params, stops))  # wrong options raise before any attempt

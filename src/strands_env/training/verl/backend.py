@@ -64,6 +64,7 @@ class ServerManagerBackend(Backend):
         params = dict(self._params)
         limits = [params.pop(name, None) for name in _LIMIT_NAMES]
         limits.append(request.max_new_tokens)
+        # verl's bound is for the whole response, the request's for what is left of it.
         limit = min((value for value in limits if value is not None), default=None)
         if limit is not None:
             params["max_tokens"] = limit
