@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from ..exceptions import MaxToolIterationsReachedError, TokenBudgetReachedError, did_you_mean
-from .dialects.reading import shown, want_count
+from .dialects.reading import quote, want_count
 from .dialects.wire import Refused
 
 FINAL_ANSWER = (
@@ -64,9 +64,9 @@ class Limits:
         seconds, final = self.max_seconds, self.final_answer
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and 0 < seconds < float("inf")):
-            raise ValueError(f"max_seconds must be a positive number, got {shown(seconds)}")
+            raise ValueError(f"max_seconds must be a positive number, got {quote(seconds)}")
         if not isinstance(final, bool | str) or (isinstance(final, str) and not final.strip()):
-            raise ValueError(f"final_answer must be true, false or the words to ask with, got {shown(final)}")
+            raise ValueError(f"final_answer must be true, false or the words to ask with, got {quote(final)}")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:

@@ -13,11 +13,11 @@ from .reading import (
     common_fields,
     gather,
     image_data,
-    joined,
+    join_texts,
     json_format,
+    quote,
     read_content,
     reasoning_block,
-    shown,
     tool_result,
     tool_spec,
     tool_use,
@@ -95,7 +95,7 @@ def _texts(value: Any, where: str) -> list[str]:
     for index, item in enumerate(want_list(value, where)):
         block = want_object(item, f"{where}[{index}]")
         if block.get("type") != "text":
-            raise Refused(f"{where}[{index}]: a {shown(block.get('type'))} block is not supported here", param=where)
+            raise Refused(f"{where}[{index}]: a {quote(block.get('type'))} block is not supported here", param=where)
         texts.append(want_text(block.get("text"), f"{where}[{index}].text"))
     return texts
 
@@ -105,13 +105,13 @@ def _read_message(item: Any, index: int) -> Part:
     message = want_object(item, where)
     role, content = message.get("role"), message.get("content")
     if role == "user":
-        return {"role": "user", "content": read_content(content, where, _read_part)}, None
+        return {"role": "user", "content": read_content(content, f"{where}.content", _read_part)}, None
     if role == "assistant":
         blocks, receipt = _read_reply(content, where)
         return {"role": "assistant", "content": blocks}, receipt
     if role in ("system", "developer"):
-        return {"role": "system", "content": joined(_texts(content, f"{where}.content"))}, None
-    raise Refused(f"{where}.role is {shown(role)}, expected user, assistant or system", param=where)
+        return {"role": "system", "content": join_texts(_texts(content, f"{where}.content"))}, None
+    raise Refused(f"{where}.role is {quote(role)}, expected user, assistant or system", param=where)
 
 
 def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | None]:
@@ -132,7 +132,7 @@ def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | N
             receipt = signature if isinstance(signature, str) and signature else receipt
             blocks.append(reasoning_block(want_text(block.get("thinking"), place)))
         elif kind != "redacted_thinking":  # reasoning of another provider, which no template can print
-            raise Refused(f"{place}: a {shown(kind)} block is not supported in an assistant message", param=place)
+            raise Refused(f"{place}: a {quote(kind)} block is not supported in an assistant message", param=place)
     return blocks, receipt
 
 
@@ -142,7 +142,7 @@ def _read_part(block: Mapping[str, Any], where: str) -> str | dict[str, Any]:
         return want_text(block.get("text"), where)
     if kind == "tool_result":
         inner = block.get("content")
-        result = read_content(inner, where, _read_part) if inner is not None else []
+        result = read_content(inner, f"{where}.content", _read_part) if inner is not None else []
         return tool_result(block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error")))
     if kind == "image":
         source = want_object(block.get("source"), f"{where}.source")

@@ -12,9 +12,9 @@ from .reading import (
     gather,
     image_block,
     json_format,
+    quote,
     read_content,
     reasoning_block,
-    shown,
     tool_result,
     tool_spec,
     tool_use,
@@ -88,7 +88,7 @@ def _read_message(item: Any, index: int) -> Part:
         return {"role": "user", "content": [result]}, None
     if role in ("system", "developer"):
         return {"role": "system", "content": _read_content(content, where)}, None
-    raise Refused(f"{where}.role is {shown(role)}, expected system, user, assistant or tool", param=where)
+    raise Refused(f"{where}.role is {quote(role)}, expected system, user, assistant or tool", param=where)
 
 
 def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _read_content(content: Any, where: str) -> list[dict[str, Any]]:
-    return read_content("" if content is None else content, where, _read_part)
+    return read_content("" if content is None else content, f"{where}.content", _read_part)
 
 
 def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:

@@ -19,10 +19,10 @@ from .reading import (
     common_fields,
     gather,
     image_data,
-    joined,
     json_format,
+    quote,
+    read_content,
     reasoning_block,
-    shown,
     tool_result,
     tool_spec,
     tool_use,
@@ -133,7 +133,7 @@ def _read_format(flat: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "text/plain":
         return {}
     if kind != "application/json":
-        what = f"responseMimeType {shown(kind)} is not supported, use text/plain or application/json"
+        what = f"responseMimeType {quote(kind)} is not supported, use text/plain or application/json"
         raise Refused(what, param="responseMimeType")
     schema = flat.get("response_json_schema")
     if schema is None and (own := flat.get("response_schema")) is not None:
@@ -209,19 +209,15 @@ def _read_content(item: Any, index: int) -> Part:
     if role == "model":
         return _read_reply(content, where, index)
     if role not in ("user", "function"):
-        raise Refused(f"{where}.role is {shown(role)}, expected user or model", param=where)
-    blocks: list[dict[str, Any]] = []
-    texts: list[str] = []
-    for part, place in _parts(content, where):
-        if "text" in part:
-            texts.append(want_text(part["text"], f"{place}.text"))
-            continue
-        blocks += [*joined(texts), _read_part(part, place)]
-        texts = []
-    return {"role": "user", "content": blocks + joined(texts)}, None
+        raise Refused(f"{where}.role is {quote(role)}, expected user or model", param=where)
+    blocks = read_content(want_list(content.get("parts") or [], f"{where}.parts"), f"{where}.parts", _read_part)
+    return {"role": "user", "content": blocks}, None
 
 
-def _read_part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _read_part(given: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+    part = _snake(given, where)
+    if "text" in part:
+        return want_text(part["text"], f"{where}.text")
     if "inline_data" in part:
         return _read_image(part["inline_data"], f"{where}.inlineData")
     if "function_response" in part:
@@ -233,7 +229,7 @@ def _read_image(value: Any, where: str) -> dict[str, Any]:
     data = _snake(value, where)
     kind = want_text(data.get("mime_type"), f"{where}.mimeType")
     if not kind.startswith("image/"):
-        raise Refused(f"{where}: {shown(kind)} is not supported; send text or images", param=where)
+        raise Refused(f"{where}: {quote(kind)} is not supported; send text or images", param=where)
     plain = want_text(data.get("data"), f"{where}.data").replace("-", "+").replace("_", "/")  # either base64 alphabet
     return image_data(kind[len("image/") :], plain)
 
@@ -299,7 +295,7 @@ def _answer_calls(messages: list[Message]) -> list[Message]:
                     call = next((call for call in open_calls if call["name"] == result["name"]), None)
                     if call is None:
                         raise Refused(
-                            f"a functionResponse of {shown(result['name'])} answers no call", param="contents"
+                            f"a functionResponse of {quote(result['name'])} answers no call", param="contents"
                         )
                     open_calls.remove(call)
                     result = {name: value for name, value in result.items() if name != "name"}

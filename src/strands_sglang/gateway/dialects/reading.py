@@ -26,7 +26,7 @@ def refuse_deep(value: Any, where: str) -> None:
         raise Refused(f"{where} is nested more than {MAX_DEPTH} levels deep") from None
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """A value as an error names it, cut to a length that can be read."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
@@ -63,7 +63,7 @@ def want_count(value: Any, where: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Refused(f"{where} must be a positive integer, got {shown(value)}", param=where)
+        raise Refused(f"{where} must be a positive integer, got {quote(value)}", param=where)
     return value
 
 
@@ -101,7 +101,7 @@ def json_format(value: Any, where: str) -> dict[str, Any]:
     if kind == "json_schema":
         holder = want_object(form["json_schema"], f"{where}.json_schema") if "json_schema" in form else form
         return {"json_schema": orjson.dumps(want_object(holder.get("schema"), f"{where}.schema")).decode()}
-    raise Refused(f"{where}.type must be text, json_object or json_schema, got {shown(kind)}", param=where)
+    raise Refused(f"{where}.type must be text, json_object or json_schema, got {quote(kind)}", param=where)
 
 
 SAMPLING_NAMES = {
@@ -133,7 +133,7 @@ def common_fields(
     if body.get("input_ids") is not None:
         raise Refused("input_ids is not accepted: the gateway holds the ids of every conversation", param="input_ids")
     if body.get("n") not in (None, 1):
-        raise Refused(f"n={shown(body['n'])}: one sample per request; ask again for another", param="n")
+        raise Refused(f"n={quote(body['n'])}: one sample per request; ask again for another", param="n")
     known = {*known, *SAMPLING_NAMES, "input_ids", "n", "parallel_tool_calls", "return_token_ids"}
     ignored = {label(key) for key, value in body.items() if key not in known and value not in (None, False, [], {})}
     named: dict[str, dict[str, Any]] = {}
@@ -189,7 +189,7 @@ def gather(parts: Iterable[Part], system: Iterable[str] = (), *, joins_replies: 
     return {"system": "\n".join(texts), "messages": messages, "receipts": receipts}
 
 
-def joined(texts: list[str]) -> list[dict[str, Any]]:
+def join_texts(texts: list[str]) -> list[dict[str, Any]]:
     """Texts of one message as one block, as the chat template will see them."""
     return [{"text": "\n".join(texts)}] if texts else []
 
@@ -197,25 +197,28 @@ def joined(texts: list[str]) -> list[dict[str, Any]]:
 def read_content(
     content: Any, where: str, read_part: Callable[[Mapping[str, Any], str], str | dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Content (a text, or parts) as blocks, neighbouring texts joined; `read_part` gives a part's text or block."""
+    """Content (a text, or parts) as blocks, neighbouring texts joined; `read_part` gives a part's text or block.
+
+    `where` names the content in errors.
+    """
     if isinstance(content, str):
         return [{"text": content}]
     texts: list[str] = []
     blocks: list[dict[str, Any]] = []
-    for index, item in enumerate(want_list(content, f"{where}.content")):
-        place = f"{where}.content[{index}]"
+    for index, item in enumerate(want_list(content, where)):
+        place = f"{where}[{index}]"
         read = read_part(want_object(item, place), place)
         if isinstance(read, str):
             texts.append(read)
         else:
-            blocks += [*joined(texts), read]
+            blocks += [*join_texts(texts), read]
             texts = []
-    return blocks + joined(texts)
+    return blocks + join_texts(texts)
 
 
 def unexpected_part(kind: Any, where: str) -> Refused:
     """The refusal of a part of an unsupported type."""
-    return Refused(f"{where}: a {shown(kind)} part is not supported; send text or images", param=where)
+    return Refused(f"{where}: a {quote(kind)} part is not supported; send text or images", param=where)
 
 
 def image_block(url: Any, where: str) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from .reading import (
     gather,
     image_block,
     json_format,
+    quote,
     read_content,
     reasoning_block,
-    shown,
     tool_result,
     tool_spec,
     tool_use,
@@ -76,15 +76,15 @@ def _read_item(given: Any, index: int) -> Part:
     item = want_object(given, where)
     kind = item.get("type", "message")
     if kind == "message":
-        role, content = item.get("role"), read_content(item.get("content"), where, _read_part)
+        role, content = item.get("role"), read_content(item.get("content"), f"{where}.content", _read_part)
         if role not in ("system", "developer", "user", "assistant"):
-            raise Refused(f"{where}.role is {shown(role)}, expected system, developer, user or assistant", param=where)
+            raise Refused(f"{where}.role is {quote(role)}, expected system, developer, user or assistant", param=where)
         return {"role": "system" if role == "developer" else role, "content": content}, None
     if kind == "function_call":
         call = tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
         return {"role": "assistant", "content": [call]}, None
     if kind == "function_call_output":
-        content = read_content(item.get("output"), where, _read_part)
+        content = read_content(item.get("output"), f"{where}.output", _read_part)
         return {"role": "user", "content": [tool_result(item.get("call_id"), content, f"{where}.call_id")]}, None
     if kind == "reasoning":
         parts = want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
@@ -92,7 +92,7 @@ def _read_item(given: Any, index: int) -> Part:
         receipt = item.get("encrypted_content")
         blocks = [reasoning_block("\n".join(texts))] if texts else []
         return {"role": "assistant", "content": blocks}, receipt if isinstance(receipt, str) and receipt else None
-    raise Refused(f"{where}: an item of type {shown(kind)} is not supported", param=where)
+    raise Refused(f"{where}: an item of type {quote(kind)} is not supported", param=where)
 
 
 def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
