@@ -19,6 +19,7 @@ from strands_env.sandbox import BubblewrapSandbox, Isolation, SandboxUnavailable
 from strands_env.testing import FolderSandbox
 from strands_env.training import samples_from_step
 from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.testing import Reply
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import CALL, CHAT_TOOLS
 from tests.unit.sandbox_support import LIMITS, requires_isolation, unavailable
@@ -90,6 +91,31 @@ async def test_a_program_in_the_sandbox_reaches_the_gateway_and_its_files_can_be
     result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
     assert result.reward is not None and result.reward.reward == 1.0
+
+
+# Gives its only request up, as clients do at their time-outs.
+IMPATIENT = """
+import os, socket, time, urllib.parse
+url = urllib.parse.urlsplit(os.environ["BASE_URL"])
+body = '{"model": "policy", "messages": [{"role": "user", "content": "Slow"}]}'
+lines = [f"POST {url.path}/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json",
+         f"Authorization: Bearer {os.environ['KEY']}", f"Content-Length: {len(body)}", "", body]
+with socket.create_connection((url.hostname, url.port)) as sock:
+    sock.sendall("\\r\\n".join(lines).encode())
+    time.sleep(0.5)
+time.sleep(7)
+"""
+
+
+@requires_isolation
+async def test_a_request_that_a_program_gives_up_in_its_sandbox_is_aborted() -> None:
+    client = Replay([Reply(ids=completion("Never.").ids, delay=5.0)])
+    factory = sglang_model_factory(client=client, tokenizer=tokenizer())
+    harness = dataclasses.replace(HARNESS, files={"agent.py": IMPATIENT})
+    env = HarnessEnvironment(model_factory=factory, harness=harness)
+    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    assert client.cancelled and not result.trajectories
+    assert result.error is not None and "made no model call" in result.error.message
 
 
 # The main agent with tools, then a request without any, as for a title.

@@ -15,14 +15,16 @@ import threading
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:
+    gone = socket.SHUT_WR
     try:
         while data := source.recv(65536):
             sink.sendall(data)
-    except OSError:
-        pass
-    finally:
+    except OSError:  # one side is not there any more: the other learns it now, not with its next bytes
+        gone = socket.SHUT_RDWR
         with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)
+            source.shutdown(gone)
+    with contextlib.suppress(OSError):
+        sink.shutdown(gone)
 
 
 def _serve(listener: socket.socket, path: str) -> None:
