@@ -36,15 +36,9 @@ strands-sglang, bound at the end of this module, so that one `except` holds what
 from __future__ import annotations
 
 import difflib
-import json
-import re
-import shlex
 from collections.abc import Iterable
-from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
 
@@ -255,7 +249,6 @@ class StructuredOutputError(StrandsSGLangError):
 # ---- what their messages say -----------------------------------------------------------------------------------------
 
 DISTRIBUTION = "strands-rollout"
-_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -274,40 +267,9 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> No
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the packages of an extra beside this copy.
-
-    A checkout is named by its folder, a wheel, an archive or a repository by its address; where that is not known or is
-    gone, the packages themselves are named.
-
-    Args:
-        extra: Name of the extra, such as `local`.
-    """
+    """The command that installs the packages of an extra; pip takes the installed copy for the rest, whatever it is."""
     pip = "pip" if find_spec("pip") is not None else "uv pip"
-    if (_CHECKOUT / "pyproject.toml").is_file():
-        return f"{pip} install -e {shlex.quote(f'{_CHECKOUT}[{extra}]')}"
-    try:
-        distribution = metadata.distribution(DISTRIBUTION)
-    except metadata.PackageNotFoundError:  # the code alone, on a path
-        return f"{pip} install 'CHECKOUT[{extra}]', CHECKOUT being the folder of this project's pyproject.toml"
-    address = _address(json.loads(distribution.read_text("direct_url.json") or "{}"))
-    if address is not None:
-        return f"{pip} install {shlex.quote(f'{DISTRIBUTION}[{extra}] @ {address}')}"
-    of_extra = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
-    packages = [text.partition(";")[0].strip() for text in distribution.requires or () if of_extra.search(text)]
-    return f"{pip} install {shlex.join(packages)}"
-
-
-def _address(direct: dict[str, Any]) -> str | None:
-    """The requirement's address after PEP 610; None where there is none, or its file is gone."""
-    url = direct.get("url")
-    if not isinstance(url, str):
-        return None
-    parts = urlsplit(url)
-    if parts.scheme == "file" and not Path(unquote(parts.path)).exists():
-        return None
-    if vcs := direct.get("vcs_info"):
-        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
-    return f"{url}#subdirectory={direct['subdirectory']}" if direct.get("subdirectory") else url
+    return f"{pip} install '{DISTRIBUTION}[{extra}]'"
 
 
 # ---- the names of strands-sglang, which type checkers have to see ----------------------------------------------------

@@ -1,63 +1,25 @@
-"""Installation: the command that adds an extra fits how the package was installed."""
+"""Installation: the command that adds an extra needs nothing but the installed copy."""
 
 from __future__ import annotations
 
-import json
 import shlex
+import subprocess
+import sys
 from importlib import metadata
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
 
-from strands_sglang import exceptions
+from strands_sglang.exceptions import DISTRIBUTION, install_command
 from tests.conftest import ROOT
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Installs a copy, as far as its metadata goes; takes the record of where it came from."""
-
-    def install(direct_url: object = None) -> None:
-        folder = tmp_path / "strands_rollout-1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(
-            "Metadata-Version: 2.4\nName: strands-rollout\nVersion: 1.0\nRequires-Dist: numpy\n"
-            "Requires-Dist: torch<3,>=2.5; extra == 'local'\nRequires-Dist: gguf; extra == 'local'\n"
-            "Requires-Dist: ray; extra == 'ray'\n"
-        )
-        if direct_url is not None:
-            (folder / "direct_url.json").write_text(json.dumps(direct_url))
-        monkeypatch.setattr(exceptions, "_CHECKOUT", tmp_path)
-        monkeypatch.setattr(metadata, "distribution", lambda name: metadata.Distribution.at(folder))
-
-    return install
-
-
-def requirement(command: str) -> list[str]:
-    """The arguments after `pip install`."""
-    words = shlex.split(command)
-    return words[words.index("install") + 1 :]
-
-
-def test_a_checkout_is_named_by_its_folder() -> None:
-    assert requirement(exceptions.install_command("local")) == ["-e", f"{ROOT}[local]"]
-
-
-def test_a_wheel_is_named_by_its_address(installed, tmp_path) -> None:
-    wheel = tmp_path / "a b.whl"
-    wheel.touch()
-    installed({"url": wheel.as_uri(), "archive_info": {}})
-    assert requirement(exceptions.install_command("ray")) == [f"strands-rollout[ray] @ {wheel.as_uri()}"]
-
-
-def test_a_repository_is_named_with_its_commit(installed) -> None:
-    url = "https://example.com/rollout.git"
-    installed({"url": url, "vcs_info": {"vcs": "git", "commit_id": "abc"}, "subdirectory": "python"})
-    expected = f"strands-rollout[local] @ git+{url}@abc#subdirectory=python"
-    assert requirement(exceptions.install_command("local")) == [expected]
-
-
-@pytest.mark.parametrize("direct_url", [None, {"url": "file:///no/such/file.whl", "archive_info": {}}])
-def test_without_an_address_the_packages_are_named(installed, direct_url) -> None:
-    installed(direct_url)
-    assert requirement(exceptions.install_command("local")) == ["torch<3,>=2.5", "gguf"]
+@pytest.mark.skipif(find_spec("pip") is None, reason="an environment of uv")
+def test_pip_takes_the_installed_copy_for_an_extra() -> None:
+    metadata.version(DISTRIBUTION)
+    words = shlex.split(install_command("local"))
+    assert words[:2] == ["pip", "install"]
+    options = ["--dry-run", "--no-index", "--no-deps"]
+    command = [sys.executable, "-m", "pip", "install", *options, *words[2:]]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert f"Requirement already satisfied: {words[2]}" in result.stdout, result.stderr
