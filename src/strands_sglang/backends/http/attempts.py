@@ -107,7 +107,9 @@ class Failures:
         is_stale = attempt is not None and attempt.reused and attempt.age < _STALE_WITHIN_S
         return RetryClass.STALE if is_stale else RetryClass.RESET
 
-    def typed(self, error: BaseException, base_url: str, rid: str, *, timeout: float | None = None) -> BackendError:
+    def make_error(
+        self, error: BaseException, base_url: str, rid: str, *, timeout: float | None = None
+    ) -> BackendError:
         """The error to raise for one of `FAILURES`; `timeout` is that of the attempt.
 
         Raise it from a call of this method, without a variable: an error that a frame of its traceback holds is garbage

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import takewhile
 from typing import Any, overload
 
 from yarl import URL
@@ -115,7 +115,9 @@ class Secrets:
         while found := self._begins.search(text, place):
             start = found.start()
             shown += [text[place:start], "***"]
-            place = start + max(_equal(text[start : start + len(form)], form) for form in self._forms)
+            # A text may be cut within the key, so as much of it as stands there is hidden.
+            pairs = (zip(text[start:].lower(), form.lower(), strict=False) for form in self._forms)
+            place = start + max(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], each)) for each in pairs)
         return "".join((*shown, text[place:]))
 
     def hide_in(self, error: BaseException | None) -> None:
@@ -128,12 +130,6 @@ class Secrets:
                 if isinstance(value := getattr(error, name, None), str):
                     setattr(error, name, self.hide(value))
             error = error.__cause__ or error.__context__
-
-
-def _equal(one: str, other: str) -> int:
-    """Characters at which two texts are equal from their beginning."""
-    same = itertools.takewhile(lambda pair: pair[0].lower() == pair[1].lower(), zip(one, other, strict=False))
-    return sum(1 for _ in same)
 
 
 def check_rid(rid: Any) -> None:

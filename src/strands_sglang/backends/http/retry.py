@@ -188,14 +188,14 @@ class RetryBudget:
         self._started = self._clock()
 
     @property
-    def elapsed(self) -> float:
+    def age(self) -> float:
         """Seconds since the first attempt began."""
         return self._clock() - self._started
 
     @property
     def is_over(self) -> bool:
         """The deadline has passed."""
-        return self._policy.retry_deadline is not None and self.elapsed > self._policy.retry_deadline
+        return self._policy.retry_deadline is not None and self.age > self._policy.retry_deadline
 
     def next_delay(self, kind: RetryClass, retry_after: float | None = None) -> float | None:
         """Seconds, at least `retry_after`, before the next attempt, or None if a failure of this class is final."""
@@ -210,7 +210,7 @@ class RetryBudget:
                 return None
             delay = max(self._policy.backoff(paid, self._rng), retry_after or 0.0)
         deadline = self._policy.retry_deadline
-        if deadline is not None and self.elapsed + delay > deadline:
+        if deadline is not None and self.age + delay > deadline:
             return None
         self._used[kind] += 1
         return delay

@@ -22,7 +22,7 @@ import orjson
 from ...exceptions import BackendError, BackendHTTPError, BackendRequestError
 from ..contract import Backend, GenerateAnswer, GenerateRequest
 from . import served
-from .aborts import Outcome
+from .aborts import Aborts, Outcome
 from .attempts import FAILURES, Attempt, Failures
 from .options import (
     Secrets,
@@ -35,7 +35,7 @@ from .options import (
     checked_url,
 )
 from .retry import RequestRetryPolicy, RetryBudget, RetryClass, parse_retry_after
-from .session import closed_error
+from .session import HTTPSession, closed_error
 from .transport import LoopTransport, close_all
 from .user_transport import HTTPAnswer, HTTPRequest, Transport
 
@@ -169,7 +169,7 @@ class ServerClient(Backend):
             max_retry_delay=max(max_retry_delay, retry_delay),
             retry_deadline=retry_deadline,
         )
-        self.max_connections = max_connections
+        self.max_connections = checked_count("max_connections", max_connections)
         self._affinity_header = session_affinity_header or self.affinity_header
         self.extra_sampling_keys = frozenset(extra_sampling_keys)
         if api_key is None and "authorization" not in map(str.lower, headers or ()):
@@ -181,17 +181,9 @@ class ServerClient(Backend):
         self._generate_url = f"{self.base_url}{self.generate_path}"
         self._rng = random.Random()
         self._vocab_size = checked_count("vocab_size", vocab_size, optional=True)
-        self._transport_options: dict[str, Any] = {
-            "base_url": self.base_url,
-            "max_connections": checked_count("max_connections", max_connections),
-            "headers": self._headers,
-            "abort_headers": checked_headers(bearer(admin_api_key)),
-            "connect_timeout": self.connect_timeout,
-            "worker_urls": tuple(checked_url("worker_urls", url) for url in worker_urls or ()),
-            "abort_path": self.abort_path,
-            "abort_body": self._abort_body,
-            "user_transport": transport,
-        }
+        self._user_transport = transport
+        self._abort_headers = checked_headers(bearer(admin_api_key))
+        self._worker_urls = tuple(checked_url("worker_urls", url) for url in worker_urls or ())
         self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         self._sent_ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
         self._closings = 0
@@ -277,12 +269,12 @@ class ServerClient(Backend):
                     await transport.aborts.tell(attempt.rid, attempt.age)
                 raise
             except FAILURES as error:
-                closed = transport.closed.is_set()
+                closed = transport.http.closed.is_set()
                 delay = None if closed else budget.next_delay(attempt.kind, attempt.retry_after)
                 if delay is not None:
                     logger.info(
                         "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
-                        attempt.kind, number, delay, self._typed(transport, attempt, error),
+                        attempt.kind, number, delay, self._make_error(transport, attempt, error),
                     )  # fmt: skip
                     if delay:
                         await transport.http.wait(delay)
@@ -294,8 +286,8 @@ class ServerClient(Backend):
                     transport.slots.release()
                 if attempt.maybe_running or (closed and attempt.connected):
                     await transport.aborts.tell(attempt.rid, attempt.age)  # the loop may end with this task
-                note = f"{number} attempts in {budget.elapsed:.1f} s, the last one failed so" if number > 1 else ""
-                raise self._typed(transport, attempt, error, note)  # noqa: B904 - it names its cause
+                note = f"{number} attempts in {budget.age:.1f} s, the last one failed so" if number > 1 else ""
+                raise self._make_error(transport, attempt, error, note)  # noqa: B904 - it names its cause
 
     async def _attempt(
         self, transport: LoopTransport, call: GenerateCall, headers: Mapping[str, str], attempt: Attempt
@@ -303,7 +295,7 @@ class ServerClient(Backend):
         """One attempt in the slot that its caller has taken, and that is given back."""
         rid, timeout = attempt.rid, self.timeout
         try:
-            if transport.closed.is_set():
+            if transport.http.closed.is_set():
                 raise closed_error(f"request {rid}")
             if call.request.before_attempt is not None:
                 call.request.before_attempt()
@@ -334,17 +326,19 @@ class ServerClient(Backend):
 
     def _note_failure(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> None:
         """Classify the failure of an attempt, and abort what the server may still be working on."""
-        if transport.closed.is_set():
+        if transport.http.closed.is_set():
             return
         attempt.kind = self._failures.kind(error, attempt)
         if attempt.maybe_running:
             transport.aborts.begin(attempt.rid, attempt.age)
 
-    def _typed(self, transport: LoopTransport, attempt: Attempt, error: BaseException, note: str = "") -> BackendError:
-        if transport.closed.is_set():
+    def _make_error(
+        self, transport: LoopTransport, attempt: Attempt, error: BaseException, note: str = ""
+    ) -> BackendError:
+        if transport.http.closed.is_set():
             typed: BackendError = closed_error(f"request {attempt.rid}")
         else:
-            typed = self._failures.typed(error, self.base_url, attempt.rid, timeout=self.timeout)
+            typed = self._failures.make_error(error, self.base_url, attempt.rid, timeout=self.timeout)
         if note:
             typed.add_note(note)
         return typed
@@ -378,11 +372,23 @@ class ServerClient(Backend):
         """The transport of the running loop; those of loops that are over are dropped, and so closed."""
         loop = asyncio.get_running_loop()
         held = self._transports.get(loop)
-        if held is None or held.closed.is_set() or held.is_over:
+        if held is None or held.http.closed.is_set() or held.is_over:
             for other, transport in list(self._transports.items()):
                 if transport.is_over:
                     self._transports.pop(other, None)
-            held = self._transports[loop] = LoopTransport(**self._transport_options)
+            http = HTTPSession(
+                headers=self._headers, connect_timeout=self.connect_timeout, user_transport=self._user_transport
+            )
+            aborts = Aborts(
+                http=http,
+                base_url=self.base_url,
+                workers=self._worker_urls,
+                headers=self._abort_headers,
+                path=self.abort_path,
+                body=self._abort_body,
+            )
+            held = LoopTransport(max_connections=self.max_connections, http=http, aborts=aborts)
+            self._transports[loop] = held
         return held
 
     async def settle(self) -> None:

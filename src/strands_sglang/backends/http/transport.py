@@ -6,13 +6,11 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from .aborts import ABORT_TIMEOUT_S, Aborts
 from .attempts import Attempt
 from .session import HTTPSession
-from .user_transport import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +19,7 @@ _POLL_S = 0.02
 
 
 class LoopTransport:
-    """Connections, requests in flight and outstanding aborts on the running event loop.
-
-    Args:
-        abort_headers: Further headers of abort calls.
-        worker_urls: Workers behind a router, if they are known; else `GET /workers` is asked.
+    """Connections, requests in flight and outstanding aborts of one event loop.
 
     Attributes:
         slots: Bounds the requests; connections are never waited for, so a time-out never counts waiting for a slot.
@@ -33,38 +27,14 @@ class LoopTransport:
         in_flight: The attempts that were sent and have no answer yet, by their ids.
     """
 
-    def __init__(
-        self,
-        *,
-        base_url: str,
-        max_connections: int,
-        headers: Mapping[str, str],
-        abort_headers: Mapping[str, str],
-        connect_timeout: float | None,
-        abort_path: str,
-        abort_body: Callable[[str], dict[str, Any]],
-        worker_urls: tuple[str, ...],
-        user_transport: Transport | None,
-    ) -> None:
+    def __init__(self, *, max_connections: int, http: HTTPSession, aborts: Aborts) -> None:
         self.loop = asyncio.get_running_loop()
         self.slots = asyncio.Semaphore(max_connections)
         self.probing = asyncio.Lock()
         self.in_flight: dict[str, Attempt] = {}
-        self.http = HTTPSession(headers=headers, connect_timeout=connect_timeout, user_transport=user_transport)
-        self.aborts = Aborts(
-            base_url=base_url,
-            workers=worker_urls,
-            headers=abort_headers,
-            path=abort_path,
-            body=abort_body,
-            http=self.http,
-        )
+        self.http = http
+        self.aborts = aborts
         self._pid = os.getpid()
-
-    @property
-    def closed(self) -> asyncio.Event:
-        """Set when closing begins."""
-        return self.http.closed
 
     @property
     def is_over(self) -> bool:

@@ -42,17 +42,17 @@ class GenerateAdapter(Backend):
         )
 
     async def abort(self, rid: str) -> bool:
-        return bool(await _called(self.client, "abort", rid))
+        return bool(await _call(self.client, "abort", rid))
 
     async def info(self) -> BackendInfo:
-        context, vocabulary = [await _called(self.client, name) for name in ("max_model_len", "vocab_size")]
+        context, vocabulary = [await _call(self.client, name) for name in ("max_model_len", "vocab_size")]
         return BackendInfo(
             context_length=context if isinstance(context, int) else None,
             vocab_size=vocabulary if isinstance(vocabulary, int) else None,
         )
 
     async def close(self) -> None:
-        await _called(self.client, "close")
+        await _call(self.client, "close")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -76,7 +76,7 @@ class GenerateAdapter(Backend):
         return check_request_fields(fields)
 
 
-async def _called(client: Any, name: str, *args: Any) -> Any:
+async def _call(client: Any, name: str, *args: Any) -> Any:
     """An attribute of the client, called and awaited where it can be; None where there is none."""
     value = getattr(client, name, None)
     if callable(value):

@@ -59,7 +59,7 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
     listed = payload.get("output_ids")
     ids = array(TOKEN_TYPECODE) if listed is None else checked_ids("output_ids", listed)
     entries = meta.get("output_token_logprobs")
-    scored = None if entries is None else _scored("output_token_logprobs", entries, listed, ids)
+    scored = None if entries is None else _read_scored("output_token_logprobs", entries, listed, ids)
     if listed is None:
         if scored is None and finish.type is not FinishType.ABORT:  # one aborted before it ran sampled nothing
             raise BackendAnswerError(
@@ -81,7 +81,7 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
         payload=payload,
         output_ids=ids,
         output_logprobs=None if scored is None else scored.logprobs,
-        scored_prompt=_with_top(_scored("input_token_logprobs", prompt), meta) if prompt else None,
+        scored_prompt=_with_top(_read_scored("input_token_logprobs", prompt), meta) if prompt else None,
         finish=finish,
         weight_spans=weight_spans(meta.get("weight_versions"), meta.get("weight_version"), len(ids)),
         routed_experts=_experts(meta.get("routed_experts")),
@@ -109,7 +109,7 @@ def _finish(meta: Mapping[str, Any]) -> Finish:
     return Finish.from_meta(reason)
 
 
-def _scored(name: str, entries: Any, known: Any = None, known_ids: array[int] | None = None) -> ScoredPrompt:
+def _read_scored(name: str, entries: Any, known: Any = None, known_ids: array[int] | None = None) -> ScoredPrompt:
     """Arrays of `[logprob or null, id, text or null]` entries; `known_ids`, of the checked `known`, where equal."""
     if not entries:
         return ScoredPrompt(ids=array(TOKEN_TYPECODE), logprobs=array(LOGPROB_TYPECODE))

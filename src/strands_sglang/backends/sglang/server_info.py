@@ -82,13 +82,13 @@ class Probes:
                     raise BackendAnswerError(f"{remaining[0]} answered a JSON {type(parsed).__name__}, not an object")
                 return parsed
             except FAILURES as error:
-                if transport.closed.is_set():
+                if transport.http.closed.is_set():
                     raise
                 delay = budget.next_delay(self._failures.kind(error))
                 if delay is None:
-                    raise self._failures.typed(error, where, remaining[0])  # noqa: B904 - it names its cause
+                    raise self._failures.make_error(error, where, remaining[0])  # noqa: B904 - it names its cause
             await transport.http.wait(delay)
-            if transport.closed.is_set():
+            if transport.http.closed.is_set():
                 raise closed_error(f"GET {where}{remaining[0]}")
 
     async def ask_max_model_len(self) -> int | None:
@@ -110,7 +110,7 @@ class Probes:
         try:
             listing = await self.read("/v1/models", base_url=base_url, retries=0, transport=transport)
         except BackendError as error:
-            if transport.closed.is_set():
+            if transport.http.closed.is_set():
                 raise
             logger.debug("base_url=<%s>, error=<%s> | no model list", base_url, error)
             return None
@@ -133,7 +133,7 @@ class Probes:
                         pause = _VOCAB_PAUSE_S
                         folder = info.get("model_path")
                         self.vocab_size = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, folder)
-                    if transport.closed.is_set():
+                    if transport.http.closed.is_set():
                         raise closed_error("the question for the vocabulary")
                     if self.vocab_size is not None:
                         break

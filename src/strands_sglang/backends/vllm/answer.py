@@ -69,7 +69,7 @@ def _read(payload: Any, request: GenerateRequest, rid: str | None) -> GenerateAn
         output_ids=ids,
         finish=finish,
         output_logprobs=_logprobs(choice.get("logprobs"), ids.tolist()) if request.logprobs else None,
-        scored_prompt=None if request.score_from is None else _scored(payload.get("prompt_logprobs"), request),
+        scored_prompt=None if request.score_from is None else _read_scored(payload.get("prompt_logprobs"), request),
         weight_spans=weight_spans(choice.get("weight_versions"), None, len(ids)),
         routed_experts=None if request.experts_from is None else _experts(choice.get("routed_experts")),
         sampling_mask=sampling_mask("sampling_mask", choice.get("sampling_mask"), len(ids)),
@@ -100,8 +100,9 @@ def _logprobs(found: Any, ids: list[int]) -> Any:
     if entries is None:
         return None
     named = [entry.get("token_id") for entry in entries]
-    if None in named:
-        named = [_token_of(entry) for entry in entries]
+    if None in named:  # releases before 0.32 write `"token": "token_id:N"`
+        texts = [str(entry.get("token")) for entry in entries]
+        named = [int(text.removeprefix("token_id:")) if text.startswith("token_id:") else None for text in texts]
     if named != ids:
         raise BackendAnswerError(
             f"logprobs.content ({len(named)} entries) do not belong to token_ids ({len(ids)} tokens): {named!r:.100}"
@@ -117,7 +118,7 @@ def _logprobs(found: Any, ids: list[int]) -> Any:
     return logprobs
 
 
-def _scored(found: Any, request: GenerateRequest) -> ScoredPrompt | None:
+def _read_scored(found: Any, request: GenerateRequest) -> ScoredPrompt | None:
     """The prompt from `score_from` on; nothing precedes the very first token, which has no value."""
     if found is None:
         return None
@@ -126,28 +127,21 @@ def _scored(found: Any, request: GenerateRequest) -> ScoredPrompt | None:
         raise BackendAnswerError(f"prompt_logprobs has {len(found)} entries for a prompt of {len(prompt)} tokens")
     start, count = request.score_from or 0, request.score_top_k
     ids, entries = prompt[start:], found[start:]
-    values = [_known(entry[str(token)]) if entry else None for token, entry in zip(ids, entries, strict=True)]
+    values = [_read_logprob(entry[str(token)]) if entry else None for token, entry in zip(ids, entries, strict=True)]
     scored = ScoredPrompt(ids=checked_ids("prompt", ids), logprobs=checked_logprobs("prompt_logprobs", values))
     if not count:
         return scored
     # The token of the prompt comes along where it is none of them, with its rank.
     ranked = [
-        sorted((each["rank"], int(token), _known(each)) for token, each in (entry or {}).items()) for entry in entries
+        sorted((each["rank"], int(token), _read_logprob(each)) for token, each in (entry or {}).items())
+        for entry in entries
     ]
     return replace(scored, **top_rows("prompt_logprobs", [[pair[1:] for pair in row[:count]] for row in ranked]))
 
 
-def _known(entry: Mapping[str, Any]) -> float | None:
+def _read_logprob(entry: Mapping[str, Any]) -> float | None:
     value = entry["logprob"]
     return None if value is None or value <= _REPLACED else value
-
-
-def _token_of(entry: Mapping[str, Any]) -> int | None:
-    """The id of an entry: a number, or in releases before 0.32 a text `token_id:N`."""
-    token = entry.get("token_id")
-    if token is None and isinstance(text := entry.get("token"), str) and text.startswith("token_id:"):
-        token = int(text.removeprefix("token_id:"))
-    return token
 
 
 def _experts(encoded: Any) -> bytes | None:

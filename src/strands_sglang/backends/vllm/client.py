@@ -110,9 +110,9 @@ class VLLMClient(ServerClient):
                 raise
             except FAILURES as error:
                 if self._failures.kind(error) is RetryClass.NEVER:
-                    raise self._failures.typed(error, self.base_url, path)  # noqa: B904 - it names its cause
+                    raise self._failures.make_error(error, self.base_url, path)  # noqa: B904 - it names its cause
                 # The server may be starting, or a router lists no models: the call itself is repeated by the table.
-                typed = self._failures.typed(error, self.base_url, path)
+                typed = self._failures.make_error(error, self.base_url, path)
                 logger.debug("base_url=<%s>, error=<%s> | no model list", self.base_url, typed)
                 return BackendInfo(vocab_size=self._vocab_size)
         return self._info
