@@ -14,7 +14,7 @@ import strands_env.eval
 import strands_sglang
 from strands_env.core import Action, Environment, StepResult, TaskContext
 from strands_env.eval import Evaluator
-from strands_env.eval.__main__ import translated
+from strands_env.eval.__main__ import translate
 from strands_env.testing import ScriptedModel, call
 
 UPSTREAM_MODULES = {
@@ -139,10 +139,10 @@ def test_the_command_line_of_upstream() -> None:
     given = ["--benchmark", "aime-2024", "--backend=sglang", "--max-tokens", "9", "--max-samples=3", "--keep-rollout"]
     server = ["--base-url", "http://localhost:30000"]
     after = ["--max-new-tokens", "9", "--limit=3", *server, "aime-2024"]
-    assert translated(given) == ["eval", "--backend", "sglang", *after]
-    found = translated(["--n-actors-per-node", "2", "--debug", "--base-url=http://x"])
+    assert translate(given) == ["eval", "--backend", "sglang", *after]
+    found = translate(["--n-actors-per-node", "2", "--debug", "--base-url=http://x"])
     assert found == ["eval", "--backend", "sglang", "--executor", "ray", "--workers", "2", "-v", "--base-url=http://x"]
-    assert translated(["-b", "bedrock", "-e", "mine"]) == ["eval", "--backend", "bedrock", "--env", "mine"]
-    assert translated(["--list"]) == ["list"]
+    assert translate(["-b", "bedrock", "-e", "mine"]) == ["eval", "--backend", "bedrock", "--env", "mine"]
+    assert translate(["--list"]) == ["list"]
     with pytest.raises(SystemExit, match="set AWS_PROFILE"):
-        translated(["--profile-name", "x"])
+        translate(["--profile-name", "x"])

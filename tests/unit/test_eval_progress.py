@@ -55,7 +55,7 @@ async def test_the_number_of_samples_is_known_when_all_tasks_are_read(said):
             totals.append(state_of(evaluator).total)
 
     def state_of(evaluator):
-        return evaluator._run._state
+        return evaluator._run.state
 
     totals: list[int | None] = []
     evaluator = Evaluator(FakeEnv, progress=Totals("nowhere"), n_samples_per_prompt=2, output_path=None)

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         return cannot_read("compare", error)
     except ValueError as error:
         return complain("compare", error, Exit.USAGE)
-    verdicts = [_is_significant(result, args.level) for result in results]
+    verdicts = [result.wins + result.losses + result.ties > 0 and result.p_value < 1 - args.level for result in results]
     if args.json:
         shown = [
             {**without_nan(asdict(result)), "significant": significant}
@@ -69,10 +69,6 @@ def _configuration(path: str) -> dict[str, Any]:
     rescored = config.pop("rescored", None) or {}
     reward = rescored.get("reward") or (document.get("environment") or {}).get("reward_fn")
     return config if reward is None else {**config, "reward": reward}
-
-
-def _is_significant(result: Comparison, level: float) -> bool:
-    return result.wins + result.losses + result.ties > 0 and result.p_value < 1 - level
 
 
 def _show(args: argparse.Namespace, second: str, result: Comparison, *, significant: bool) -> Exit:

@@ -226,7 +226,10 @@ def _lines(example: Example, totals: DriftTotals, *, colour: bool) -> list[str]:
         ("from text", example.retokenized, example.retokenized_ids, example.retokenized_logprob, "red"),
     )
     for name, pieces, _, _, hue in rows:
-        shown = [*map(_piece, example.before), *(_changed(text, hue, colour) for text in pieces)]
+        shown = [
+            *map(_piece, example.before),
+            *(paint(_piece(text), hue, colour) if colour else f"[{_piece(text)}]" for text in pieces),
+        ]
         lines.append(f"  {name:10}{'|'.join([*shown, *map(_piece, example.after)])}")
     lines.append("")
     for name, _, ids, logprob, _ in rows:
@@ -250,7 +253,3 @@ def _factor(example: Example) -> str:
 
 def _piece(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
-
-
-def _changed(text: str, hue: str, colour: bool) -> str:
-    return paint(_piece(text), hue, colour) if colour else f"[{_piece(text)}]"

@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _NOT_SAVED = frozenset({"command", "from_run", "resume", "record", "quiet", "json", "verbose"})
 """Arguments that are not options of a run."""
+_PASSING = frozenset({TerminationReason.CONNECTION_ERROR, TerminationReason.THROTTLED, TerminationReason.ABORTED})
 DRIFT_TOKENS = 1_000_000
 """Tokens up to which the summary says what re-tokenising would have changed; `drift` has no limit."""
 
@@ -250,30 +251,24 @@ def _ending(
         return Exit.UNEXPECTED, f"the run is saved, but its compute_metrics raised: {failure}"
     if evaluator.lost:  # of those asked for; the file may hold others
         lost = "1 sample was" if evaluator.lost == 1 else f"{evaluator.lost} samples were"
-        if not summary.scored and len(summary.errors) == 1 and not _may_pass(summary):
+        # What may pass by itself is of the server or the network, not of the user's code.
+        may_pass = not _PASSING.isdisjoint(summary.terminations)
+        if not summary.scored and len(summary.errors) == 1 and not may_pass:
             return Exit.INCOMPLETE, (
                 f"all {summary.samples} samples failed alike: {evaluator.last_loss}; fix the cause, then --resume runs "
                 "them again"
             )
         return Exit.INCOMPLETE, f"{lost} lost, the last one: {evaluator.last_loss}; try again with --resume"
-    if list(summary.terminations) == [TerminationReason.CONTEXT_WINDOW_OVERFLOW] and not _sampled(summary):
+    if (
+        list(summary.terminations) == [TerminationReason.CONTEXT_WINDOW_OVERFLOW]
+        and not summary.totals.get("output_tokens")
+    ):
         return Exit.INCOMPLETE, (
             "no first prompt left room in the model's context, so nothing was sampled: start the server with a longer "
             "one (vLLM: --max-model-len, SGLang: --context-length)"
         )
     assert evaluator.paths is not None
     return (Exit.OK, None) if summary.scored else nothing_scored(evaluator.paths.results, summary.samples)
-
-
-def _sampled(summary: RunSummary) -> float:
-    """Sampled tokens of all samples."""
-    return summary.totals.get("output_tokens", 0)
-
-
-def _may_pass(summary: RunSummary) -> bool:
-    """The cause of lost samples may pass by itself: the server or the network, not the user's code."""
-    lost = TerminationReason.CONNECTION_ERROR, TerminationReason.THROTTLED, TerminationReason.ABORTED
-    return bool(set(summary.terminations) & {reason.value for reason in lost})
 
 
 def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any], str | None]:

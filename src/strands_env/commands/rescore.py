@@ -100,7 +100,11 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
         if args.env is not None or args.env_config is not None:
             raise EvalError("give --reward, or --env with --env-config, not both: each names what scores")
         reward = load_reward(args.reward)
-        return lambda: Environment(model_factory=_no_model, reward_fn=reward)
+
+        def make_model() -> Any:
+            raise RuntimeError("scoring again calls no model")
+
+        return lambda: Environment(model_factory=make_model, reward_fn=reward)
     options = saved.options
     if args.env is None and not options:
         raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': name what scores with --reward or --env")
@@ -116,10 +120,6 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
         model=model,
         models=DeferredModels(lambda: make_model_factory(**model)),  # most rewards need none
     )
-
-
-def _no_model() -> Any:
-    raise RuntimeError("scoring again calls no model")
 
 
 def _show(

@@ -124,16 +124,13 @@ class RayExecutor(PooledExecutor):
 
     async def _make_actor(self) -> Any:
         async with self._joining:  # actors are made side by side, Ray is started once
-            await asyncio.to_thread(self._init)
+            if not self._ray.is_initialized():
+                options = {"include_dashboard": False, "log_to_driver": False, **self._init_options}
+                await asyncio.to_thread(self._ray.init, **options)
+                self._started_ray = True
         return (
             self._ray.remote(_RolloutActor).options(**self._options).remote(self._ray.cloudpickle.dumps(self._recipe))
         )
-
-    def _init(self) -> None:
-        if not self._ray.is_initialized():
-            options = {"include_dashboard": False, "log_to_driver": False, **self._init_options}
-            self._ray.init(**options)
-            self._started_ray = True
 
 
 class _Actor:
@@ -161,7 +158,7 @@ class _Actor:
     async def rollout(self, action: Action, timeout: float | None) -> StepResult:
         self.load += 1
         try:
-            actor = await self._started()
+            actor = await self._start_all()
             return await self._run(actor, self._ray.cloudpickle.dumps(action), timeout)
         finally:
             self.load -= 1
@@ -173,7 +170,7 @@ class _Actor:
             if self._watching is not None:
                 self._watching.cancel()
 
-    async def _started(self) -> Any:
+    async def _start_all(self) -> Any:
         async with self._starting:
             if self._actor is None:
                 actor = await self._make()

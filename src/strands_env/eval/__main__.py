@@ -21,7 +21,7 @@ _SHORT = {"-b": "--backend", "-e": "--env"}
 _ADDRESS, _SERVER = ("--base-url", "--sglang-base-url"), "http://localhost:30000"
 
 
-def translated(arguments: Sequence[str]) -> list[str]:
+def translate(arguments: Sequence[str]) -> list[str]:
     """Upstream's arguments as those of `strands-env`.
 
     Raises:
@@ -53,5 +53,5 @@ def translated(arguments: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = translated(sys.argv[1:])
+    sys.argv[1:] = translate(sys.argv[1:])
     runpy.run_module("strands_env", run_name="__main__")

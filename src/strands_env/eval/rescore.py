@@ -108,7 +108,7 @@ async def rescore(
 
         async def work() -> None:
             for sample in samples:
-                scored = sample if sample.aborted else await _scored(sample, env_factory, with_action)
+                scored = sample if sample.aborted else await _score_again(sample, env_factory, with_action)
                 outcome.add(sample, scored)
                 state.done += 1
                 state.count(scored)
@@ -127,7 +127,7 @@ async def rescore(
     return outcome
 
 
-def unscored(sample: EvalSample) -> EvalSample:
+def remove_score(sample: EvalSample) -> EvalSample:
     """A copy of a sample as it was before it was scored."""
     result = sample.step_result.model_copy(update={"reward": None})
     result.observation = result.observation.model_copy(update={"metrics": dict(result.observation.metrics)})
@@ -138,8 +138,8 @@ def unscored(sample: EvalSample) -> EvalSample:
     return sample.model_copy(update={"step_result": result})
 
 
-async def _scored(sample: EvalSample, env_factory: EnvFactory, with_action: bool) -> EvalSample:
-    scored = unscored(sample)
+async def _score_again(sample: EvalSample, env_factory: EnvFactory, with_action: bool) -> EvalSample:
+    scored = remove_score(sample)
     action = scored.action.model_copy(deep=True)
     env: Environment = await make_environment(env_factory, action, with_action)
     await env.score(action, scored.step_result)

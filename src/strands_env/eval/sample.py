@@ -79,8 +79,8 @@ class EvalSample(BaseModel):
             reward=self.reward,
             aborted=self.aborted,
             reason=result.termination_reason.value,
-            error=_shown(result.error),
-            cleanup_error=_shown(result.cleanup_error),
+            error=_describe(result.error),
+            cleanup_error=_describe(result.cleanup_error),
             tool_errors=[(item.tool, *_words(item.error)) for item in result.tool_errors],
             metrics=result.observation.metrics,
             attempts=self.attempts,
@@ -88,15 +88,15 @@ class EvalSample(BaseModel):
         )
 
 
-def _shown(error: ErrorRecord | None) -> tuple[str, str, str] | None:
+def _describe(error: ErrorRecord | None) -> tuple[str, str, str] | None:
     return None if error is None else (str(error.where), *_words(error))
 
 
 def _words(error: ErrorRecord) -> tuple[str, str]:
-    return error.type, located(error.message, error.raised_at)
+    return error.type, add_location(error.message, error.raised_at)
 
 
-def located(message: str, raised_at: str | None) -> str:
+def add_location(message: str, raised_at: str | None) -> str:
     """An error's message with the line of the user's code that raised it."""
     return message if raised_at is None else f"{message} ({raised_at})"
 

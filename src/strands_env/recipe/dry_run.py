@@ -22,7 +22,7 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import EnvFactory, make_environment, run_environment, takes_action
 from strands_env.eval import EvalError
 from strands_env.eval.run.benchmark import Benchmark
-from strands_env.eval.run.tasks import contained, stream
+from strands_env.eval.run.tasks import catch_exits, stream
 from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
@@ -121,7 +121,7 @@ def shape_findings(env: Any) -> list[Finding]:
             found.append(_error(f"{kind.__name__}.{name}() must not be async: write 'def {name}(self, ...)'{hint}"))
     for name in _WITHOUT_ARGUMENTS:
         method = getattr(env, name, None)
-        if callable(method) and (needed := _required(method)):
+        if callable(method) and (needed := _list_required(method)):
             given = ", ".join(needed)
             found.append(_error(f"{kind.__name__}.{name}() is called without arguments, but needs {given}: drop them"))
     reward = getattr(env, "reward_fn", None)
@@ -131,7 +131,7 @@ def shape_findings(env: Any) -> list[Finding]:
     return found
 
 
-def _required(method: Any) -> list[str]:
+def _list_required(method: Any) -> list[str]:
     """Names of the arguments a bound method cannot be called without."""
     try:
         parameters = inspect.signature(method).parameters.values()
@@ -259,7 +259,7 @@ def task_to_try(
         async with aclosing(stream(evaluator.load_dataset())) as actions:
             return await anext(actions, None)
 
-    with contained():
+    with catch_exits():
         found = asyncio.run(first())
     if found is None:
         raise EvalError(f"{benchmark!r} has no tasks: give one with --message")

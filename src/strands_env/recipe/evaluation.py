@@ -245,10 +245,13 @@ def _check_output(evaluator: Evaluator, *, resume: bool, report: Reporting) -> N
         raise EvalError(f"--output is {str(path)!r}, the data: give a folder for the results, such as runs/first")
     check_writable(path, option="--output")
     has_results = path.is_file() and path.stat().st_size > 0
-    if has_results and not evaluator.paths.run.exists() and not _are_results(path):
-        raise EvalError(
-            f"--output: {str(path)!r} exists and holds no results of a run: give a folder, such as runs/first"
-        )
+    if has_results and not evaluator.paths.run.exists():
+        try:
+            read_scores(path)
+        except StoreError as error:
+            raise EvalError(
+                f"--output: {str(path)!r} exists and holds no results of a run: give a folder, such as runs/first"
+            ) from error
     if has_results and not resume:
         raise EvalError(f"{str(path)!r} holds results already: continue them with --resume, or give another --output")
     if has_results:
@@ -269,14 +272,6 @@ def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:
             f"{options['data']!r} has no column for the answer, so no reward could score it: name the column with "
             "--columns answer=NAME, or give a reward of your own with --reward or --env"
         )
-
-
-def _are_results(path: Path) -> bool:
-    try:
-        read_scores(path)
-    except StoreError:
-        return False
-    return True
 
 
 def check_writable(path: Path, *, option: str) -> None:

@@ -100,7 +100,7 @@ def make_model_factory(
         options["tool_parser"] = get_tool_parser(tool_parser or "hermes")
     try:
         if isinstance(tape, Replay):
-            return _replayed(tape, **options)
+            return _replay_models(tape, **options)
         if tape is not None:
             options["wrap"] = tape.wrap
         made = model_factory_from_args(
@@ -150,7 +150,7 @@ def _read_script(script: str) -> list[Any]:
     return replies
 
 
-def _replayed(replay: Replay, **options: Any) -> ModelFactory:
+def _replay_models(replay: Replay, **options: Any) -> ModelFactory:
     """The factory of a recorded run, without its backend."""
     recorded = replay.model
     return sglang_model_factory(

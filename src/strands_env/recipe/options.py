@@ -50,11 +50,12 @@ def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bo
             raise EvalError(f"{from_run!r} was not saved by 'strands-env eval': its options are unknown")
     continued: dict[str, Any] = {}
     if resume:
-        continued = _continued(output_of({**saved, **chosen}))
+        continued = _continue_run(output_of({**saved, **chosen}))
     options = {**DEFAULTS, **continued, **saved, **chosen}
     if "sampling" in continued:
         options["sampling"] = {**continued["sampling"], **(options["sampling"] or {})}
-    if _is_same_file(options.get("data"), continued.get("data")):
+    data, known = options.get("data"), continued.get("data")
+    if data and known and os.path.realpath(data) == os.path.realpath(known):
         options["data"] = continued["data"]  # its spelling is part of the configuration
     if options.get("data") and not options.get("benchmark"):
         options["benchmark"] = benchmark_of_data(options["data"])
@@ -77,11 +78,7 @@ def output_of(options: Mapping[str, Any]) -> Path | None:
     return Path("runs") / str(name).replace(":", ".") if name else None
 
 
-def _is_same_file(one: str | None, other: str | None) -> bool:
-    return one is not None and other is not None and os.path.realpath(one) == os.path.realpath(other)
-
-
-def _continued(output: Path | None) -> dict[str, Any]:
+def _continue_run(output: Path | None) -> dict[str, Any]:
     """Options of the run in the output folder, with its sampling parameters as they were resolved."""
     document = None if output is None else load_run(StorePaths.of(output).run)
     if document is None:

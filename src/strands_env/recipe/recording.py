@@ -95,7 +95,7 @@ class Recorder:
         Raises:
             RecordingError: The file cannot be written, or the tokenizer cannot be put into it.
         """
-        packed = _packed(tokenizer, "tokenizer")
+        packed = _pack_files(tokenizer, "tokenizer")
         try:
             self._file = self._path.open("x", encoding="utf-8")
         except OSError as error:
@@ -106,7 +106,7 @@ class Recorder:
             model=redact(dict(model)),
             seeded=seeded,
             tokenizer=packed,
-            vision=_packed_vision(expander),
+            vision=_pack_vision(expander),
         )
         self._model.update(head.encode())
 
@@ -221,8 +221,8 @@ class Replay:
             raise RecordingError(f"{str(path)!r} is not a whole recording: {error}") from error
         if not self._head:
             raise RecordingError(f"{str(path)!r} is empty: the run ended before its model was made")
-        self.tokenizer = _unpacked(self._head["tokenizer"], "AutoTokenizer")
-        self.expander = _unpacked_vision(self._head.get("vision"))
+        self.tokenizer = _unpack_files(self._head["tokenizer"], "AutoTokenizer")
+        self.expander = _unpack_vision(self._head.get("vision"))
 
     def _read(self, number: int, text: str) -> None:
         line: dict[str, Any] = json.loads(text)
@@ -387,17 +387,13 @@ def _answer(plain: Mapping[str, Any]) -> GenerateAnswer:
             WeightSpan(version=version, start=start, end=end) for version, start, end in plain["weight_spans"]
         ),
         routed_experts=None if plain["routed_experts"] is None else base64.b64decode(plain["routed_experts"]),
-        sampling_mask=None if mask is None else _mask(*mask),
+        sampling_mask=None if mask is None else SamplingMask.of(mask[0][start:end] for start, end in pairwise(mask[1])),
         rid=plain["rid"],
         prompt_tokens=plain["prompt_tokens"],
         prompt_ids=plain.get("prompt_ids"),
         cached_tokens=plain["cached_tokens"],
         latency=plain["latency"],
     )
-
-
-def _mask(ids: list[int], offsets: list[int]) -> SamplingMask:
-    return SamplingMask.of(ids[start:end] for start, end in pairwise(offsets))
 
 
 def _finish(plain: Mapping[str, Any]) -> Finish:
@@ -441,7 +437,7 @@ def _capabilities(plain: Mapping[str, Any]) -> Capabilities:
     )
 
 
-def _packed(saved: Any, name: str) -> dict[str, str]:
+def _pack_files(saved: Any, name: str) -> dict[str, str]:
     """The files of a tokenizer or image processor by name, compressed."""
     if not hasattr(saved, "save_pretrained"):
         raise RecordingError(
@@ -456,7 +452,7 @@ def _packed(saved: Any, name: str) -> dict[str, str]:
         }
 
 
-def _unpacked(files: Mapping[str, str], kind: str) -> Any:
+def _unpack_files(files: Mapping[str, str], kind: str) -> Any:
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
@@ -469,7 +465,7 @@ def _unpacked(files: Mapping[str, str], kind: str) -> Any:
         return getattr(transformers, kind).from_pretrained(folder)
 
 
-def _packed_vision(expander: Any) -> dict[str, Any] | None:
+def _pack_vision(expander: Any) -> dict[str, Any] | None:
     if expander is None:
         return None
     if not isinstance(expander, ProcessorExpander):
@@ -478,15 +474,15 @@ def _packed_vision(expander: Any) -> dict[str, Any] | None:
         "family": expander.family,
         "placeholder_id": expander.placeholder_id,
         "media_ids": sorted(expander.media_ids),
-        "processor": _packed(expander.image_processor, "image processor"),
+        "processor": _pack_files(expander.image_processor, "image processor"),
     }
 
 
-def _unpacked_vision(plain: Mapping[str, Any] | None) -> ProcessorExpander | None:
+def _unpack_vision(plain: Mapping[str, Any] | None) -> ProcessorExpander | None:
     if plain is None:
         return None
     return ProcessorExpander(
-        _unpacked(plain["processor"], "AutoImageProcessor"),
+        _unpack_files(plain["processor"], "AutoImageProcessor"),
         family=plain["family"],
         placeholder_id=plain["placeholder_id"],
         other_media_ids=plain["media_ids"],

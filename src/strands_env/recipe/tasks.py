@@ -99,12 +99,12 @@ class FunctionBenchmark(Benchmark):
 
     def _actions(self) -> Iterator[Action]:
         name = self.benchmark_name
-        with _named(name):
-            yield from _checked(name, type(self).function())
+        with _name_errors(name):
+            yield from _check_tasks(name, type(self).function())
 
     async def _later(self) -> AsyncIterator[Action]:
         taken, name = 0, self.benchmark_name
-        with _named(name):
+        with _name_errors(name):
             async for action in _each(name, type(self).function()):
                 yield action
                 taken += 1
@@ -125,7 +125,7 @@ async def _each(name: str, made: Any) -> AsyncIterator[Action]:
     if inspect.isawaitable(made):
         made = await made
     if not hasattr(made, "__aiter__"):
-        for action in _checked(name, made):
+        for action in _check_tasks(name, made):
             yield action
         return
     count = 0
@@ -136,7 +136,7 @@ async def _each(name: str, made: Any) -> AsyncIterator[Action]:
         raise DatasetError(f"{name!r} returned no tasks")
 
 
-def _checked(name: str, made: Any) -> Iterator[Action]:
+def _check_tasks(name: str, made: Any) -> Iterator[Action]:
     if not isinstance(made, Iterable):
         if inspect.iscoroutine(made):
             made.close()
@@ -156,7 +156,7 @@ def _action(name: str, place: int, action: object) -> Action:
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
+def _name_errors(name: str) -> Iterator[None]:
     try:
         yield
     except EvalError:

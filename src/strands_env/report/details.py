@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from strands_env.core import StepResult, TokenObservation, Trajectory
+from strands_env.core.tokens import common_prefix
 from strands_env.eval.sample import EvalSample, recorded_trajectories
 from strands_sglang.trajectory.drift import DriftTotals
 
@@ -150,17 +151,11 @@ def _branch(members: list[int], paths: Sequence[Any], start: int) -> list[dict[s
             groups.setdefault(int(paths[member][start]), []).append(member)
     for group in groups.values():
         first = paths[group[0]]
-        end = min(start + _shared(first[start:], paths[other][start:]) for other in group)
+        end = min(start + common_prefix(first[start:], paths[other][start:]) for other in group)
         nodes.append(
             {"start": start, "end": end, "path": group[0], "paths": group, "children": _branch(group, paths, end)}
         )
     return nodes
-
-
-def _shared(one: Any, two: Any) -> int:
-    length = min(len(one), len(two))
-    differing = np.flatnonzero(one[:length] != two[:length])
-    return int(differing[0]) if differing.size else length
 
 
 def task_of(text: str, truth: Any, characters: int) -> dict[str, Any]:

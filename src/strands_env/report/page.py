@@ -60,12 +60,9 @@ def now() -> str:
 
 def _island(name: str, value: Any) -> str:
     """Data no text of which can end the element it is in: compressed, and only letters, digits, `+`, `/` and `=`."""
-    packed = gzip.compress(_json(value), compresslevel=6, mtime=0)
+    text = json.dumps(shown(value), ensure_ascii=True, separators=(",", ":"))
+    packed = gzip.compress(text.encode(), compresslevel=6, mtime=0)
     return f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n'
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(shown(value), ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def _head(title: str, scripts: tuple[str, ...]) -> str:

@@ -95,7 +95,8 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
         with ResultReader(results) as reader:
             saved = SavedRun.of(results)
             table = ScoreTable()
-            drift = None if tokenizer_of is None else _drift(tokenizer_of(results))
+            tokenizer = None if tokenizer_of is None else tokenizer_of(results)
+            drift = None if tokenizer is None else DriftTotals(tokenizer=tokenizer)
             seen = 0
             for entry in reader.entries:
                 sample = reader.read(entry, with_tokens=drift is not None and seen < DRIFT_TOKENS)
@@ -178,10 +179,6 @@ def _cut(reasons: Mapping[str, float | None]) -> float:
     """The part of counts or shares by termination reason that limits account for."""
     limits = {reason.value for reason in TerminationReason if reason.is_limit}
     return sum(value or 0 for name, value in reasons.items() if name in limits)
-
-
-def _drift(tokenizer: Any) -> DriftTotals | None:
-    return None if tokenizer is None else DriftTotals(tokenizer=tokenizer)
 
 
 def _check_steps(found: list[Path], root: Path) -> None:

@@ -89,7 +89,7 @@ def as_python(name: str, arguments: Any, functions: Sequence[Mapping[str, Any]])
     return f"{name}({','.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-async def _simulated(tool_use: ToolUse) -> str:
+async def _simulate(tool_use: ToolUse) -> str:
     """Run a call on the simulators of the episode."""
     world = _world.get()
     call = as_python(tool_use["name"], tool_use["input"], _functions(world.entry))
@@ -119,7 +119,7 @@ class _Limit(HookProvider):
         if event.selected_tool is None:
             name = event.tool_use["name"]
             found = next((item for item in _functions(self._world.entry) if item["name"] == name), None)
-            event.selected_tool = None if found is None else as_tool(found, _simulated)
+            event.selected_tool = None if found is None else as_tool(found, _simulate)
 
 
 class MultiTurnEnv(Environment):
@@ -136,7 +136,7 @@ class MultiTurnEnv(Environment):
 
     def get_tools(self) -> list[Any]:
         """The functions that are not held back."""
-        return [as_tool(function, _simulated) for function in _world.get().entry["function"]]
+        return [as_tool(function, _simulate) for function in _world.get().entry["function"]]
 
     def get_hooks(self) -> list[Any]:
         """The limit of replies to one request."""
@@ -150,7 +150,7 @@ class MultiTurnEnv(Environment):
         held_back = world.entry.get("missed_function", {})
         for turn, messages in enumerate(world.entry["question"]):
             for function in held_back.get(str(turn), ()):
-                agent.tool_registry.register_tool(self._limit_tool(as_tool(function, _simulated)))
+                agent.tool_registry.register_tool(self._limit_tool(as_tool(function, _simulate)))
             prompt = "\n\n".join(message["content"] for message in messages)
             world.replies = 0
             result = await self.invoke(agent, prompt or texts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)

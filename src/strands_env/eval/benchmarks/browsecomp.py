@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
-from strands_env.eval.benchmarks.grading import MATCH, judged, published
+from strands_env.eval.benchmarks.grading import MATCH, load_published, make_judged_env
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, field, read_rows
 
@@ -39,7 +39,7 @@ class BrowseCompEvaluator(Benchmark):
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """Tools for search where a provider is given, graded by a judge: see `judged`."""
-        return judged(model_factory, MATCH, **options)
+        return make_judged_env(model_factory, MATCH, **options)
 
     def count(self) -> int | None:
         """The limit, or the number of questions."""
@@ -69,15 +69,15 @@ class BrowseCompEvaluator(Benchmark):
         if problem is None or answer is None:
             return None
         if canary is not None:
-            problem, answer = decrypted(problem, canary), decrypted(answer, canary)
+            problem, answer = decrypt(problem, canary), decrypt(answer, canary)
         known = util.find_spec("inspect_evals") is not None
-        query = published("browse_comp.prompts", "QUERY_TEMPLATE") if known else QUERY
+        query = load_published("browse_comp.prompts", "QUERY_TEMPLATE") if known else QUERY
         kept: dict[str, Any] = {"question": problem, "problem_topic": row.get("problem_topic")}
         context = TaskContext(id=f"{self.benchmark_name}_{index}", ground_truth=answer, **kept)
         return Action(message=query.format(Question=problem), task_context=context)
 
 
-def decrypted(text: str, password: str) -> str:
+def decrypt(text: str, password: str) -> str:
     """The text whose base64 form was combined, byte by byte, with the repeated SHA-256 of a password."""
     key = itertools.cycle(hashlib.sha256(password.encode()).digest())
     return bytes(byte ^ mask for byte, mask in zip(base64.b64decode(text), key, strict=False)).decode()

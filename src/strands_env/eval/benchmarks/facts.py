@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from strands_env.core import Environment, ModelFactory
-from strands_env.eval.benchmarks.grading import FACTS, FACTS_VERIFIED, Grading, judged
+from strands_env.eval.benchmarks.grading import FACTS, FACTS_VERIFIED, Grading, make_judged_env
 from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark
 
 FRAMES_GRADING = Grading(
@@ -34,7 +34,7 @@ class FactsBenchmark(QuestionBenchmark):
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """A conversation, with tools for search where a provider is given, graded by a judge: see `judged`."""
-        return judged(model_factory, cls.grading, **options)
+        return make_judged_env(model_factory, cls.grading, **options)
 
 
 class SimpleQAVerifiedEvaluator(FactsBenchmark):

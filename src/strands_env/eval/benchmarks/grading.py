@@ -58,20 +58,15 @@ def _say_once(reason: str) -> None:
     logger.warning("%s | grading with a prompt of our own: scores are not the published ones", reason)
 
 
-def published(module: str, name: str) -> str:
+def load_published(module: str, name: str) -> str:
     """A prompt of the package inspect-evals."""
     text: Any = getattr(import_module(f"inspect_evals.{module}"), name)
     return str(getattr(text, "prompt", text))
 
 
-def _published_match() -> str:
-    text = published("browse_comp.prompts", "GRADER_TEMPLATE")
-    return text.replace("{response}", "{answer}").replace("{correct_answer}", "{truth}")
-
-
 def _published_facts(name: str) -> str:
-    rubric = published("simpleqa.grader_templates", name)
-    instructions = published("simpleqa.grader_templates", "SIMPLEQA_GRADING_INSTRUCTIONS")
+    rubric = load_published("simpleqa.grader_templates", name)
+    instructions = load_published("simpleqa.grader_templates", "SIMPLEQA_GRADING_INSTRUCTIONS")
     return rubric.replace("{instructions}", instructions).replace("{criterion}", "{truth}")
 
 
@@ -89,7 +84,11 @@ the question yourself. Small differences of wording or rounding do not count, a 
 does. Say in a sentence why, then end with the line "correct: yes" or "correct: no".""",
     verdict=r"\bcorrect\W{0,8}(yes|no)\b",
     rewards={"yes": 1.0, "no": 0.0},
-    published=_published_match,
+    published=lambda: (
+        load_published("browse_comp.prompts", "GRADER_TEMPLATE")
+        .replace("{response}", "{answer}")
+        .replace("{correct_answer}", "{truth}")
+    ),
 )
 """An exact answer, matched or not: Humanity's Last Exam, BrowseComp."""
 
@@ -172,7 +171,7 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         return found[-1].lower() if found else None
 
 
-def judged(
+def make_judged_env(
     model_factory: ModelFactory, grading: Grading, *, judge_model: Any = None, search: Any = None, **options: Any
 ) -> Callable[[], Environment]:
     """Environments whose answers are graded by `judge_model` (the evaluated model itself if not given).

@@ -10,7 +10,7 @@ from importlib import util
 from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, RewardResult, StepResult
-from strands_env.eval.benchmarks.grading import MATCH, GradedAnswerReward, published
+from strands_env.eval.benchmarks.grading import MATCH, GradedAnswerReward, load_published
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark, Row
 
@@ -47,7 +47,7 @@ class HLEEvaluator(QuestionBenchmark):
         """Reasoning without tools, graded by `judge_model` (the evaluated model itself if not given)."""
         judge = options.pop("judge_model", model_factory)
         known = util.find_spec("inspect_evals") is not None
-        prompt = published("hle.prompts", "SYSTEM_MC") if known else SYSTEM_PROMPT
+        prompt = load_published("hle.prompts", "SYSTEM_MC") if known else SYSTEM_PROMPT
         options = {"system_prompt": prompt, "reward_fn": HLEReward(judge, MATCH), **options}
         return lambda: Environment(model_factory=model_factory, **options)
 

@@ -222,7 +222,7 @@ CHECKS: dict[str, InstructionCheck] = {
 """Checks by instruction id: does the text follow the instruction with these arguments? All take linear time."""
 
 
-def loosened(text: str) -> list[str]:
+def loosen(text: str) -> list[str]:
     """The text and its seven loose forms: without the first line, the last one, both, and each without asterisks."""
     lines = text.split("\n")
     forms = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
@@ -257,7 +257,7 @@ def _score(text: str, instructions: list[tuple[str, Arguments]]) -> RewardResult
     strict, loose = [], []
     for name, given in instructions:
         strict.append(_follows(name, text, given))
-        loose.append(strict[-1] or any(_follows(name, form, given) for form in loosened(text)[1:]))
+        loose.append(strict[-1] or any(_follows(name, form, given) for form in loosen(text)[1:]))
     info = {
         "followed": _by_name(instructions, strict),
         "loose": float(all(loose)),

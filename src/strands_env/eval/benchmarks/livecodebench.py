@@ -132,11 +132,11 @@ def all_tests(public: str, private: str) -> list[dict[str, str]]:
         try:
             tests += json.loads(private)
         except ValueError:
-            tests += json.loads(_unpacked(private))
+            tests += json.loads(_unpack(private))
     return [{"input": test["input"], "output": test["output"]} for test in tests]
 
 
-def _unpacked(packed: str) -> str:
+def _unpack(packed: str) -> str:
     inflate = zlib.decompressobj()
     data = inflate.decompress(base64.b64decode(packed), MAX_TEST_BYTES)
     if inflate.unconsumed_tail:

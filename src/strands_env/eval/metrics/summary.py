@@ -141,15 +141,15 @@ def flat_metrics(table: ScoreTable, *, n: int, reward_threshold: float) -> dict[
 def _means(
     prefix: str, scores: Sequence[PromptScores], ks: Iterable[int], estimate: Callable[[int, int, int], float]
 ) -> dict[str, float]:
-    return {f"{prefix}{k}": _mean(_estimates(scores, k, estimate)) for k in ks}
+    found = {}
+    for k in ks:
+        values = _estimates(scores, k, estimate)
+        found[f"{prefix}{k}"] = math.fsum(values) / len(values) if values else math.nan
+    return found
 
 
 def _estimates(scores: Sequence[PromptScores], k: int, estimate: Callable[[int, int, int], float]) -> list[float]:
     return [estimate(score.n, score.passed, k) for score in scores if score.n >= k]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
 
 
 def _powers(most: int) -> list[int]:

@@ -20,7 +20,7 @@ from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.core.termination import message_of
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.evaluator import Evaluator
-from strands_env.eval.run.tasks import Tasks, contained
+from strands_env.eval.run.tasks import Tasks, catch_exits
 from strands_sglang.backends.engine.own_models import is_offline_mode, why_no_hub
 from strands_sglang.exceptions import install_command
 
@@ -212,7 +212,7 @@ class Benchmark(Evaluator):
         is_file = self.data_path is not None and Path(self.data_path).is_file()
         self._is_checking = True
         try:
-            with contained():
+            with catch_exits():
                 tasks = self.load_dataset()
                 if not isinstance(tasks, Iterable):
                     return None
@@ -269,8 +269,9 @@ class Benchmark(Evaluator):
         except (EvalError, NotImplementedError):
             raise
         except Exception as error:
+            why = message_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
             raise DatasetError(
-                f"{self.place(index)} cannot be made a task: {_why(error)}; its columns are {_keys(row)}"
+                f"{self.place(index)} cannot be made a task: {why}; its columns are {_keys(row)}"
             ) from error
         if action is not None and not isinstance(action, Action):
             raise DatasetError(f"{self.place(index)} must become an Action or None, got {action!r}")
@@ -326,10 +327,6 @@ class QuestionBenchmark(Benchmark):
         kept = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
         context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer, **kept)
         return Action(message=self.message(row, question), task_context=context)
-
-
-def _why(error: Exception) -> str:
-    return message_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
 
 
 def _keys(row: Row) -> str:

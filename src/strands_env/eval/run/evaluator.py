@@ -17,7 +17,7 @@ from strands_env.eval.run.groups import Grouping, GroupPolicy
 from strands_env.eval.run.progress import Progress
 from strands_env.eval.run.run import CollectedResults, Run, RunOptions
 from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, fixed_seed
-from strands_env.eval.run.tasks import Tasks, contained
+from strands_env.eval.run.tasks import Tasks, catch_exits
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import LazySamples, ResultReader, RunConfig, StorePaths
 from strands_sglang.exceptions import refuse_unknown
@@ -172,7 +172,7 @@ class Evaluator:
             raise RuntimeError("this evaluator is running already: make another one, with another output path")
         if isinstance(actions, Action):
             raise TypeError("run() takes several actions: write run([action])")
-        with contained():
+        with catch_exits():
             tasks = self.load_dataset() if actions is None else actions
         options = RunOptions(
             name=self.benchmark_name,

@@ -100,16 +100,16 @@ class Run:
             ending.callback(self._progress, "finish", self.state)
             ending.push_async_callback(self._close)
             ending.enter_context(rare_collections())
-            await self._open()
+            await self._open_log()
             self._progress("start", self.state)
             jobs = await ending.enter_async_context(aclosing(self._jobs()))
             total = self.state.total
             most = self._options.max_concurrency
             workers = most if total is None else min(most, total)
             await _all([self._work(jobs, sampler) for _ in range(workers)])
-        return self._collected()
+        return self._collect()
 
-    def _collected(self) -> CollectedResults:
+    def _collect(self) -> CollectedResults:
         reader: ResultReader | None = None
         collected: CollectedResults = {}
         for prompt_id, items in self._results.items():
@@ -121,12 +121,12 @@ class Run:
                 collected[prompt_id] = LazySamples(found, reader, with_tokens=self._options.keep_tokens)
         return collected
 
-    async def _open(self) -> None:
+    async def _open_log(self) -> None:
         paths = self._options.paths
         if paths is None:
             return
         log = await asyncio.to_thread(ResultLog, paths, fsync_interval=self._options.fsync_interval)
-        self._writer = ResultWriter(log, self._saved)
+        self._writer = ResultWriter(log, self._count_saved)
         await self._writer.run(lambda: self._config.check(has_results=len(log) > 0))
         recorded, now = (self._config.environment or {}).get("sampling_seed"), self._options.sampling_seed
         if recorded not in (None, now):
@@ -252,9 +252,9 @@ class Run:
         action = prompt.action.model_copy(update={"task_context": context})
         identity = {"prompt_id": prompt.id, "task_digest": prompt.digest, "place": prompt.place}
         own = None if seed is None else sample_seed(seed, prompt, job.index)
-        return await sampler.sample(action, self._retried, seed=own, id=job.id, index=job.index, **identity)
+        return await sampler.sample(action, self._count_retry, seed=own, id=job.id, index=job.index, **identity)
 
-    def _retried(self) -> None:
+    def _count_retry(self) -> None:
         self.state.retries += 1
         self._show()
 
@@ -270,7 +270,7 @@ class Run:
             await self._writer.append(sample)
             await self._save_time()
         else:
-            self._saved([sample])
+            self._count_saved([sample])
         if sample.aborted:
             self._failed_prompts.add(sample.prompt_id)
             self.state.lost += 1
@@ -315,7 +315,7 @@ class Run:
         if times + 1 >= limit:
             raise SameFailureError(times + 1, text)
 
-    def _saved(self, samples: list[EvalSample]) -> None:
+    def _count_saved(self, samples: list[EvalSample]) -> None:
         self.state.done += len(samples)
         self._show()
 
@@ -330,11 +330,7 @@ async def _all(work: list[Any]) -> None:
             for item in work:
                 group.create_task(item)
     except BaseExceptionGroup as failures:
-        first = _first(failures)
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
         raise first from first.__cause__  # not of the group; its own cause stays
-
-
-def _first(failure: BaseException) -> BaseException:
-    while isinstance(failure, BaseExceptionGroup):
-        failure = failure.exceptions[0]
-    return failure

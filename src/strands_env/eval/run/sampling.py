@@ -212,18 +212,18 @@ class SampleRunner:
     async def _attempt(self, action: Action) -> tuple[StepResult, bool]:
         """The result of a rollout; True where it stands in for an exception that came out of it."""
         try:
-            return _checked(await rollout_within(self.executor, action, self._timeout)), False
+            return _check_result(await rollout_within(self.executor, action, self._timeout)), False
         except EpisodeTimeoutError as error:
-            return _failed(error, TerminationReason.TIMEOUT), False
+            return _to_result(error, TerminationReason.TIMEOUT), False
         except Exception as error:
             if isinstance(error, EvalError) or getattr(error, "is_fatal", False):
                 raise
             reason = TerminationReason.from_error(error)
             logger.warning("task=<%s>, error=<%r> | rollout raised", action.task_context.id, error)
-            return _failed(error, reason), True
+            return _to_result(error, reason), True
 
 
-def _checked(result: object) -> StepResult:
+def _check_result(result: object) -> StepResult:
     """The result of an environment, after a check of the fields that every caller needs."""
     if not isinstance(result, StepResult):
         raise TypeError(f"an environment's step must return a StepResult, got {type(result).__name__}: {result!r}")
@@ -235,7 +235,7 @@ def _checked(result: object) -> StepResult:
     return result
 
 
-def _failed(error: BaseException, reason: TerminationReason) -> StepResult:
+def _to_result(error: BaseException, reason: TerminationReason) -> StepResult:
     where = getattr(error, "where", None)  # an exception of the user's may have an attribute of that name
     record = ErrorRecord.from_exception(error, where if isinstance(where, Phase) else Phase.LOOP)
     return StepResult(observation=Observation(), termination_reason=reason, error=record)

@@ -40,21 +40,21 @@ async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
     if isinstance(tasks, AsyncIterable):
         items = aiter(tasks)
         while True:
-            with contained():
+            with catch_exits():
                 item = await anext(items, _END)
             if isinstance(item, _End):
                 return
-            yield _checked(item)
+            yield _check_action(item)
     if isinstance(tasks, list | tuple):
         for action in tasks:
-            yield _checked(action)
+            yield _check_action(action)
         return
     reader = _Reader(tasks)
     try:
         while not isinstance(item := await reader.next(), _End):
-            yield _checked(item)
+            yield _check_action(item)
         if item.error is not None:
-            with contained():
+            with catch_exits():
                 raise item.error
     finally:
         reader.stop()
@@ -71,7 +71,7 @@ _END = _End()
 
 
 @contextmanager
-def contained() -> Iterator[None]:
+def catch_exits() -> Iterator[None]:
     """Surrounds the reading of a data set: `sys.exit` in it fails the run with a `DatasetError`, not the program."""
     try:
         yield
@@ -139,7 +139,7 @@ class _Reader:
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
 
-def _checked(action: object) -> Action:
+def _check_action(action: object) -> Action:
     if not isinstance(action, Action):
         raise TypeError(
             "a data set must give Action(message=..., task_context=TaskContext(...)), "
@@ -154,7 +154,8 @@ def _checked(action: object) -> Action:
 def task_digest(action: Action) -> str:
     """Hash of a task's content. An id the user did not give is random, and so left out."""
     try:
-        return digest(_content(action))
+        exclude = None if _is_named(action) else {"task_context": {"id"}}
+        return digest(canonical(plain(action.model_dump(exclude=exclude), "action")))
     except (TypeError, ValueError, RecursionError) as error:
         raise DatasetError(
             f"the task {_name(action)} cannot be recognised when the run is resumed: {error}; keep such objects out "
@@ -171,12 +172,6 @@ def copy_of(action: Action) -> Action:
             f"the task {_name(action)} cannot be copied for a rollout: {type(error).__name__}: {error}; keep such "
             "objects out of the task, and make them in the environment from plain values"
         ) from error
-
-
-def _content(action: Action) -> bytes:
-    """The task as canonical JSON."""
-    exclude = None if _is_named(action) else {"task_context": {"id"}}
-    return canonical(plain(action.model_dump(exclude=exclude), "action"))
 
 
 def _is_named(action: Action) -> bool:

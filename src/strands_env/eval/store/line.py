@@ -36,7 +36,7 @@ from strands_env.core import (
 from strands_env.core.jsonable import shown, text_of
 from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
-from strands_env.eval.sample import EvalSample, Score, located
+from strands_env.eval.sample import EvalSample, Score, add_location
 
 _BEGINNING = b'{"id":"'
 _BODY = b',"action":'
@@ -200,7 +200,7 @@ def to_score(record: Mapping[str, Any]) -> Score:
     """The score of a record, several times faster than by its sample; raises as `to_sample` does."""
 
     def words(error: Mapping[str, Any]) -> tuple[str, str]:
-        return error["type"], located(error["message"], error["raised_at"])
+        return error["type"], add_location(error["message"], error["raised_at"])
 
     try:
         result = record["step_result"]
