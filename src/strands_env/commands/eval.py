@@ -259,9 +259,8 @@ def _ending(
                 "them again"
             )
         return Exit.INCOMPLETE, f"{lost} lost, the last one: {evaluator.last_loss}; try again with --resume"
-    if (
-        list(summary.terminations) == [TerminationReason.CONTEXT_WINDOW_OVERFLOW]
-        and not summary.totals.get("output_tokens")
+    if list(summary.terminations) == [TerminationReason.CONTEXT_WINDOW_OVERFLOW] and not summary.totals.get(
+        "output_tokens"
     ):
         return Exit.INCOMPLETE, (
             "no first prompt left room in the model's context, so nothing was sampled: start the server with a longer "

@@ -12,7 +12,7 @@ from functools import partial
 from strands_env.commands.progress import make_display
 from strands_env.commands.terminal import announce, complain, say
 from strands_env.eval import EvalError, StoreError
-from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
+from strands_env.recipe.evaluation import Reporting, build_evaluation
 from strands_env.recipe.recording import RecordingError, Replay, digest_of
 from strands_sglang.command_line import Exit
 
@@ -32,7 +32,14 @@ def run(args: argparse.Namespace) -> int:
         )
         evaluation = build_evaluation(options, {}, resume=False, report=report, tape=replay)
         evaluation.evaluator.progress = make_display(quiet=quiet)
-        asyncio.run(_run(evaluation))
+
+        async def run_again() -> None:
+            try:
+                await evaluation.evaluator.run()
+            finally:
+                await evaluation.close()
+
+        asyncio.run(run_again())
     except StoreError as error:
         return complain("replay", error, Exit.REFUSED)
     except (RecordingError, EvalError, ValueError, TypeError, OSError) as error:
@@ -57,10 +64,3 @@ def run(args: argparse.Namespace) -> int:
     for name in (*changed[:5], *missing[:5]):
         say(f"differs: sample {name}")
     return Exit.OK if is_same else Exit.FAILED
-
-
-async def _run(evaluation: Evaluation) -> None:
-    try:
-        await evaluation.evaluator.run()
-    finally:
-        await evaluation.close()

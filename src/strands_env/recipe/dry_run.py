@@ -378,7 +378,8 @@ async def call_tools(env: Environment, action: Action, calls: Iterable[ScriptedC
     """
     given = list(calls)
     named = {one.name for one in given}
-    names = [spec["name"] for spec in seen.tools if not _needs_arguments(spec)]
+    schemas = {spec["name"]: spec.get("inputSchema") or {} for spec in seen.tools}
+    names = [name for name, schema in schemas.items() if not schema.get("json", schema).get("required")]
     asked = [*(call(name) for name in names if name not in named), *given]
     if not asked:
         return
@@ -405,11 +406,6 @@ async def call_tools(env: Environment, action: Action, calls: Iterable[ScriptedC
 def _described_error(error: ErrorRecord) -> str:
     place = f", at {error.raised_at}" if error.raised_at else ""
     return f"{error.type}: {error.message}{place}"
-
-
-def _needs_arguments(spec: Mapping[str, Any]) -> bool:
-    schema = spec.get("inputSchema") or {}
-    return bool(schema.get("json", schema).get("required"))
 
 
 def _tools_of(env: Any) -> list[Any]:

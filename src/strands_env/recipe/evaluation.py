@@ -136,13 +136,13 @@ def build_evaluation(
 def _record_tasks(evaluator: Evaluator, recorder: Recorder) -> None:
     load = evaluator.load_dataset
 
-    def noted() -> Iterator[Action]:
+    def load_and_note() -> Iterator[Action]:
         tasks = load()
         if not isinstance(tasks, Iterable):
             raise EvalError("--record: tasks that come asynchronously cannot be recorded")
-        return recorder.noted(tasks)
+        return recorder.note_tasks(tasks)
 
-    evaluator.load_dataset = noted  # type: ignore[method-assign]
+    evaluator.load_dataset = load_and_note  # type: ignore[method-assign]
 
 
 def model_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def _replay_models(replay: Replay, **options: Any) -> ModelFactory:
         client=replay.wrap(None, 0),
         model_id=recorded["model_id"],
         sampling_params=recorded["sampling_params"],
-        seeded=replay.seeded,
+        seeded=replay.is_seeded,
         wrap=replay.wrap,
         **options,
     )

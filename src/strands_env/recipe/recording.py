@@ -110,7 +110,7 @@ class Recorder:
         )
         self._model.update(head.encode())
 
-    def noted(self, tasks: Iterable[Action]) -> Iterator[Action]:
+    def note_tasks(self, tasks: Iterable[Action]) -> Iterator[Action]:
         """The tasks, each written down."""
         for action in tasks:
             self._write(task=json.loads(action.model_dump_json()))
@@ -125,7 +125,9 @@ class Recorder:
         if self._info is None:
             self._info = BackendInfo()
             self._info = await inner.info()
-            line = self._write(info=asdict(self._info), capabilities=_plain_capabilities(inner.capabilities))
+            known = inner.capabilities
+            plain = {**asdict(known), "constraints": sorted(known.constraints), "hints": dict(known.hints)}
+            line = self._write(info=asdict(self._info), capabilities=plain)
             self._model.update(line.encode())
 
     def exchange(self, scope: int, request: GenerateRequest, **outcome: Any) -> None:
@@ -257,7 +259,7 @@ class Replay:
         return self._model.hexdigest() != self._model_digest
 
     @property
-    def seeded(self) -> bool:
+    def is_seeded(self) -> bool:
         """The calls of the recorded run had seeds."""
         return bool(self._head["seeded"])
 
@@ -418,11 +420,6 @@ def _error(plain: Mapping[str, Any]) -> StrandsSGLangError:
     except TypeError:
         made = exceptions.BackendError(*plain["args"])
     return made
-
-
-def _plain_capabilities(capabilities: Capabilities) -> dict[str, Any]:
-    plain = asdict(capabilities)
-    return plain | {"constraints": sorted(capabilities.constraints), "hints": dict(capabilities.hints)}
 
 
 def _capabilities(plain: Mapping[str, Any]) -> Capabilities:

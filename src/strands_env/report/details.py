@@ -28,6 +28,11 @@ class ReportImages:
         self._places: dict[str, int] = {}
         self.urls: list[str] = []
 
+    def place_url(self, url: str) -> int | None:
+        """As `place`, of a data URL."""
+        head, _, data = url.partition(",")
+        return self.place(head.removeprefix("data:image/").removesuffix(";base64"), data)
+
     def place(self, kind: Any, data: Any) -> int | None:
         """Index of an image, bytes or base64, in `urls`; None if it is not an image, or there is no room."""
         encoded = base64.b64encode(data).decode() if isinstance(data, bytes | bytearray) else data
@@ -220,7 +225,7 @@ def _trajectory(
         "trainable": item.trainable,
         "discarded": item.is_discarded,
         "finish": item.finish_reason,
-        "media": [[medium.offset, medium.length, _placed(medium.data, pictures)] for medium in item.media],
+        "media": [[medium.offset, medium.length, pictures.place_url(medium.data)] for medium in item.media],
         "prompt": tokens.prompt_length,
         "ids": ids,
         "segments": [[int(part.is_output), part.start, part.end, part.turn] for part in tokens.segments],
@@ -253,11 +258,6 @@ def _logprobs(tokens: TokenObservation) -> list[list[Any]]:
             rounded = [None if np.isnan(value) else round(max(float(value), -999.0), 4) for value in here]
             stretches.append([part.start, rounded])
     return stretches
-
-
-def _placed(url: str, pictures: ReportImages) -> int | None:
-    head, _, data = url.partition(",")
-    return pictures.place(head.removeprefix("data:image/").removesuffix(";base64"), data)
 
 
 def _message(message: dict[str, Any], pictures: ReportImages) -> dict[str, Any]:

@@ -47,7 +47,10 @@ class Overview:
         result = sample.step_result
         task = sample.action
         self._prompts.setdefault(sample.prompt_id, task_of(task.text, task.task_context.ground_truth, SNIPPET))
-        self._count_gateway(result.observation.metrics.get("gateway"))
+        counts = result.observation.metrics.get("gateway")
+        if isinstance(counts, dict) and isinstance(counts.get("roots"), dict):  # else an environment's own metric
+            self._gateway.update({name: int(counts.get(name, 0)) for name in _GATEWAY_COUNTS})
+            self._roots.update(counts["roots"])
         output = result.observation.metrics.get("output_tokens")
         self._rows[(sample.prompt_id, sample.index)] = [
             None if sample.reward is None else round(sample.reward, 6),
@@ -58,12 +61,6 @@ class Overview:
             result.observation.metrics.get("tool_calls"),
             result.observation.metrics.get("model_calls"),
         ]
-
-    def _count_gateway(self, counts: Any) -> None:
-        """Add the counters of a gateway session; anything else is an environment's own metric of that name."""
-        if isinstance(counts, dict) and isinstance(counts.get("roots"), dict):
-            self._gateway.update({name: int(counts.get(name, 0)) for name in _GATEWAY_COUNTS})
-            self._roots.update(counts["roots"])
 
     def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
         """JSON values; `order` has the samples prompt by prompt, as the report shows them."""

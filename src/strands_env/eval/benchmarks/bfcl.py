@@ -179,13 +179,11 @@ def _is_accepted(value: Any, schema: Mapping[str, Any], accepted: list[Any]) -> 
     lists: list[list[Any]] = [item for item in accepted if isinstance(item, list)]
     if inner is dict:
         return any(len(value) == len(item) and all(map(_same_object, value, item)) for item in lists)
-    if inner is not None and not all(_has_type(item, inner, lists) for item in value):
+    if inner is not None and not all(
+        type(item) is inner or any(type(item) is type(other) for items in lists for other in items) for item in value
+    ):
         return False
     return [_plain(item) for item in value] in [[_plain(item) for item in items] for items in lists]
-
-
-def _has_type(value: Any, inner: type, lists: list[list[Any]]) -> bool:
-    return type(value) is inner or any(type(value) is type(item) for items in lists for item in items)
 
 
 def _same_object(value: Any, accepted: Any) -> bool:

@@ -83,7 +83,8 @@ def summarize(
     check_tables("summarize", table)
     scores = table.by_prompt(reward_threshold)
     most = max((score.n for score in scores), default=0)
-    ks = _powers(most) if k_values is None else sorted(set(k_values))
+    powers = {2**power for power in range(most.bit_length())}  # the largest is at most `most`
+    ks = sorted({1, max(1, most)} | powers if k_values is None else set(k_values))
     scored = int((~np.isnan(table.rewards)).sum())
     return RunSummary(
         prompts=len(table.prompt_ids),
@@ -150,10 +151,6 @@ def _means(
 
 def _estimates(scores: Sequence[PromptScores], k: int, estimate: Callable[[int, int, int], float]) -> list[float]:
     return [estimate(score.n, score.passed, k) for score in scores if score.n >= k]
-
-
-def _powers(most: int) -> list[int]:
-    return sorted({1, *(2**power for power in range(most.bit_length()) if 2**power <= most), max(1, most)})
 
 
 def without_nan(value: Any) -> Any:
