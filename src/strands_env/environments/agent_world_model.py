@@ -165,6 +165,7 @@ class AgentWorldModelEnv(Environment):
         Raises:
             ToolProviderException: The world is gone.
         """
+        # As JSON in a literal: whatever the model wrote stays data in the code that runs.
         arguments = f"guest.json.loads({json.dumps(arguments)!r})"
         found: dict[str, Any] = await self._ask(f"guest.started[0].call({name!r}, {arguments})", self.mcp_timeout)
         if found.get("is_gone"):
@@ -218,7 +219,7 @@ class AgentWorldModelEnv(Environment):
         ran = await self.sandbox.run_python(code, limits=ExecLimits(wall_seconds=seconds))
         try:
             reply = json.loads(await self.sandbox.read_file("reply.json"))
-            if reply["number"] == self._calls:
+            if reply["number"] == self._calls:  # else it is the reply to an earlier call: this one gave none
                 return reply["result"]
         except (FileNotFoundError, SandboxLostError):
             pass

@@ -186,4 +186,5 @@ async def ask(user: Agent, heard: str) -> str:
             f"the reply of the simulated user {user.name!r} was cut off: allow its model more tokens a reply"
         ) from None
     texts = [block["text"] for block in result.message["content"] if "text" in block]
+    # Providers without a reasoning block leave it in the text; the assistant must not hear it.
     return "\n".join(texts).rpartition("</think>")[2].strip()

@@ -96,6 +96,7 @@ class LocalSearch:
         words = set(_words(query))
         for word in words:
             found = self._postings.get(word, ())
+            # BM25: a word weighs more the fewer pages have it, and less the longer its page is.
             rarity = math.log(1 + (len(self._pages) - len(found) + 0.5) / (len(found) + 0.5))
             for url in found:
                 count, length = self._counts[url][word], self._lengths[url] / self._mean_length

@@ -69,6 +69,7 @@ class WebSearch:
 
     async def search(self, query: str, max_results: int) -> list[SearchHit]:
         """The engine's results, best first; those of blocked domains are left out."""
+        # Asked of the engine so that blocked results take no places; checked below, for engines may ignore it.
         words = " ".join([query, *(f"-site:{domain}" for domain in self.blocked_domains)])
         number = min(max_results, _MOST_RESULTS[self.engine])
         if self.engine == "serper":

@@ -136,7 +136,7 @@ class _Verifier:
     def __init__(self) -> None:
         self._timed_out = False
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SCRIPT)],
+            [sys.executable, "-P", str(_SCRIPT)],  # -P: modules beside the script do not shadow the library's
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

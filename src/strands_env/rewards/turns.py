@@ -49,6 +49,7 @@ def turns_of(messages: Sequence[dict[str, Any]]) -> list[AgentTurn]:
     for position, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
+        # Results are the message behind the reply; a reply that ended the step has none.
         following = messages[position + 1]["content"] if position + 1 < len(messages) else []
         results = tuple(block["toolResult"] for block in following if "toolResult" in block)
         turns.append(AgentTurn(index=len(turns), message=message, results=results))

@@ -110,6 +110,7 @@ class WeightedReward(RewardFunction):
         }
         if len(given) < len(counted) and (self.on_abstain is AbstainPolicy.ABSTAIN or not given):
             return None
+        # By absolute weights: a penalty that abstains must not turn the sign of the rest.
         total = sum(counted[name] * reward for name, reward in given.items())
         share = sum(abs(counted[name]) for name in given)
         return total * sum(map(abs, counted.values())) / share if len(given) < len(counted) else total

@@ -178,6 +178,7 @@ class Reading:
 
     def read(self, items: list[Any], read_one: Callable[[Any, int], Any]) -> list[Any]:
         """The canonical form of every message; unchanged messages are not read again."""
+        # Equal by `==` in C, without a look at what it means: reading is what takes the time.
         known, parts = self.items, self.parts
         count = min(len(known), len(items))
         read = [parts[i] if items[i] == known[i] else read_one(items[i], i) for i in range(count)]
@@ -204,6 +205,7 @@ class Readings:
 
     def of(self, items: Sequence[Any]) -> Reading:
         """The reading whose history is most likely the beginning of this one, or a new one."""
+        # Agents of one session interleave: each goes on from its own last history.
         best = max(self._recent, key=lambda reading: _likeness(reading.items, items), default=None)
         if best is None or not _likeness(best.items, items):
             best = Reading()
@@ -214,5 +216,6 @@ class Readings:
 def _likeness(known: Sequence[Any], items: Sequence[Any]) -> int:
     """Number of equal messages among three probes; any answer is right, a good one saves time."""
     last = min(len(known), len(items)) - 1
+    # Not the last one known: as the history grows it loses its cache mark, and differs.
     probes = {0, last // 2, last - 2} if last >= 0 else set()
     return sum(known[i] == items[i] for i in probes if i >= 0)

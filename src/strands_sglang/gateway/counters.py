@@ -96,4 +96,5 @@ def counters_of(clients: dict[str, Counters], client: str) -> Counters:
 
 
 def _bounded(name: str, known: Mapping[str, Any]) -> str:
+    # Clients choose these names: without a bound they could fill the memory.
     return name if name in known or len(known) < _MOST_NAMES else OTHERS

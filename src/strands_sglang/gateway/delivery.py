@@ -177,9 +177,10 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         while transport is not None and transport.get_write_buffer_size():
             self._flushed = asyncio.get_running_loop().create_future()
+            # With the limit at 0, `resume_writing` is called when the last byte is out.
             transport.set_write_buffer_limits(high=0)
             await self._flushed
-        if self.is_half_closed:
+        if self.is_half_closed:  # a client that is gone refuses the bytes, which takes a round trip
             await asyncio.sleep(_SETTLE)
         if transport is None or transport.is_closing() or self._was_reset():
             raise ConnectionResetError("the client closed the connection")

@@ -99,7 +99,7 @@ class Limits:
             sampled: Sampled tokens.
             budget: Most sampled tokens of the conversation.
         """
-        last = self.final_words is not None
+        last = self.final_words is not None  # the last request is kept for the final answer
         if self.max_requests is not None and requests >= self.max_requests - last:
             return MaxRequestsReachedError(self.max_requests, requests)
         if self.max_seconds is not None and seconds >= self.max_seconds:

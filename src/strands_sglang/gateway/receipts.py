@@ -22,6 +22,7 @@ class Receipts:
     def issue(self, turn: int) -> str:
         """The receipt of a turn."""
         named = turn.to_bytes(6, "big")
+        # 24 bytes in all, so that base64 needs no padding.
         return base64.urlsafe_b64encode(named + self._mark(named)).decode()
 
     def read(self, receipt: str) -> int | None:

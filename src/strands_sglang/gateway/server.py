@@ -139,6 +139,7 @@ class Gateway:
         self._options = options
         self._admin, self._admin_key = admin, admin_key
         self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
+        # A page that rebinds its name to this machine sends that name as `Host`.
         self._hosts = frozenset({host or "localhost", "localhost", *hosts})
         self._runner: web.AppRunner | None = None
         self._listeners: list[asyncio.Server] = []
@@ -157,6 +158,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen; `url` holds the address afterwards, `http://localhost` where there is only a socket file."""
+        # A client that goes away cancels its handler, which abandons its answer.
         runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=5)
         await runner.setup()
         self._runner = runner
@@ -252,6 +254,7 @@ class Gateway:
         own, budgets = Limits.of(limits or {})
         if conversation is not None and (sampling or budgets):
             raise ValueError("a conversation that is given keeps its own sampling and budgets")
+        # A session's own values lie over those of the gateway, parameter by parameter.
         options = {**self._options, **budgets}
         if sampling:
             options["sampling_params"] = {**(options.get("sampling_params") or {}), **sampling}
@@ -285,6 +288,7 @@ class Gateway:
     def _session_of(self, request: web.Request, dialect: WireDialect) -> Session:
         """The session of the path, else of the key; never one of the body."""
         name, key = request.match_info.get("session"), presented_key(request, dialect.key_query)
+        # Found by digest and compared in constant time: how long it takes says nothing about a key.
         by_key = self._by_key.get(key_digest(key)) if key else None
         named = by_key if name is None else self.sessions.get(name)
         if key and key_digest(key) in self._dropped_keys:

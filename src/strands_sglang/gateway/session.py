@@ -182,7 +182,7 @@ class Session:
         """
         self._check_open()
         self.last_used = time.monotonic()
-        self._began = self._began or self.last_used
+        self._began = self._began or self.last_used  # `max_seconds` counts from the first request, not from `open`
         counters = (self.counters, counters_of(self.clients, origin.client))
         is_forced = request.tool_choice not in ("auto", "none")
         if self.policy.strict and (is_forced or request.unknown_tools):
@@ -193,6 +193,7 @@ class Session:
         with self._failing():
             prepared = self._prepare(request, origin, counters)
         asked = prepared.request
+        # The agent belongs to it: two sub-agents with one prompt are two. How the reply is wrapped does not.
         key = digest(
             prepared.location.key,
             (origin.agent or "").encode(),
@@ -204,6 +205,7 @@ class Session:
             count(counters, "replayed" if answer.task.done() else "joined")
         else:
             if is_final := self._must_end(request, origin):
+                # The words that ask for it enter the prompt but not the key: a repeat comes without them.
                 with self._failing():
                     prepared = self._prepare(request, origin, (), final=self.limits.final_words)
             answer = Answer(key=key, counters=counters, is_final=is_final)
@@ -269,6 +271,7 @@ class Session:
         messages, moved, offset = arranged.messages, arranged.moved, len(history) - len(request.messages)
         if not messages or messages[-1]["role"] == "assistant":
             raise Refused("the last message must not be the assistant's: a reply is never prefilled", param="messages")
+        # Receipts count the messages of this request, which may continue an earlier one.
         named = {moved[offset + index]: self._receipts.read(text) for index, text in request.receipts.items()}
         receipts = {index: turn for index, turn in named.items() if turn is not None}
         for index, turn in receipts.items():  # equal replies with different receipts are different histories
@@ -281,9 +284,10 @@ class Session:
             constraints=request.constraints,
             agent=origin.agent,
             receipts=receipts,
+            # Nobody expects calls then, so they go out as the text that they are.
             read_calls=request.tool_choice != "none" and final is None,
             trim_stop=True,
-            malformed_calls=MalformedCalls.TEXT,
+            malformed_calls=MalformedCalls.TEXT,  # harnesses have answers of their own to what they cannot read
         )
         prepared = self.conversation.prepare(asked)
         for counts in counters:
@@ -319,6 +323,7 @@ class Session:
         bounds = [request.max_tokens, self.limits.max_new_tokens, configured.get("max_new_tokens")]
         budget = self.conversation.config["max_sampled_tokens"]
         if budget is not None and not is_final and (kept := self.limits.final_tokens(budget)):
+            # At least one: servers refuse a request for no tokens.
             bounds.append(max(budget - kept - self.conversation.forest.sampled_tokens, 1))
         known = [bound for bound in bounds if bound is not None]
         if known:
@@ -352,7 +357,7 @@ class Session:
             left = self.limits.max_seconds - (time.monotonic() - (self._began or 0.0))
         with self._failing():
             try:
-                async with asyncio.timeout(left) as time_limit, self._slots:
+                async with asyncio.timeout(left) as time_limit, self._slots:  # the wait for a slot counts too
                     sampled = await self.conversation.sample(prepared)
             except TimeoutError:
                 if not time_limit.expired():
@@ -368,6 +373,7 @@ class Session:
 
     def _count_turn(self, prepared: PreparedTurn, answer: Answer, turn: Turn, *, is_sibling: bool) -> None:
         location, messages = prepared.location, prepared.request.messages
+        # The last reply as the client returned it, beside the one that was sampled.
         seen = messages[location.first_new - 1]["content"] if location.parent is not None else []
         ids = [block["toolUse"]["toolUseId"] for block in seen if "toolUse" in block]
         for counts in answer.counters:
@@ -414,6 +420,7 @@ class Session:
             finish=_FINISHES.get(reply.stop_reason, "length"),
             stop_string=reply.stop_string,
             prompt_tokens=sampled.prompt_length,
+            # Clients subtract it from the prompt, which must not become negative.
             cached_tokens=min(done.cached_tokens or 0, sampled.prompt_length),
             output_tokens=len(done.output_ids),
             reasoning_tokens=self.conversation.reasoning_tokens(sampled) if reply.reasoning else 0,

@@ -96,6 +96,7 @@ class ProgramRun:
             )
         seen = len(conversation.forest.turns)
         async with self._gateway(conversation, sandbox) as (gateway, origin, path):
+            # The model's own conversation: what the program samples are trajectories of the step.
             session = gateway.open(conversation=conversation, limits=self.limits)
             try:
                 done = await self._launch(session, action, sandbox, prompt, home, origin, path)
@@ -123,6 +124,7 @@ class ProgramRun:
             options |= {"host": None, "listener": await sandbox.listen(_PORT)}  # type: ignore[attr-defined]
         elif way.network is Network.NONE:
             origin = f"http://127.0.0.1:{_PORT}"
+            # A name of its own: a program of an earlier episode may still hold the last socket.
             path = os.path.join(str(way.shared_folder), f"gateway-{secrets.token_hex(4)}")
             options |= {"host": None, "unix_path": path}
         elif (host := getattr(sandbox, "gateway_host", None)) is not None:

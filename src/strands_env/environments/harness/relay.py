@@ -45,7 +45,7 @@ def main() -> None:
     path, port, *command = sys.argv[1:]
     listener = socket.create_server(("127.0.0.1", int(port)), backlog=128)
     if os.fork() == 0:
-        os.setsid()
+        os.setsid()  # signals for the program's group do not end its way to the gateway
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):

@@ -18,6 +18,7 @@ _MOST_IGNORED = 20  # names of unknown fields that are reported
 
 def refuse_deep(value: Any, where: str) -> None:
     """Refuse JSON nested deeper than `MAX_DEPTH`: nothing that is built around it fails to be written."""
+    # Wrapped as often as this, a value that is too deep reaches the depth at which orjson stops: measured in C.
     for _ in range(_JSON_DEPTH - MAX_DEPTH):
         value = [value]
     try:
