@@ -752,9 +752,9 @@ async def test_the_log_of_a_failing_reward_names_the_line(caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("max_tool_iter", r"Mine\.max_tool_iter is read by nothing: did you mean the argument max_tool_iters\?"),
-        ("tool_timeouts", r"Mine\.tool_timeouts is read by nothing: did you mean the argument tool_timeout\?"),
-        ("max_tool_iters", r"Mine\.max_tool_iters is read by nothing: give it as super\(\)\.__init__"),
+        ("max_tool_iter", r"Mine\.max_tool_iter sets nothing by itself: did you mean the argument max_tool_iters\?"),
+        ("tool_timeouts", r"Mine\.tool_timeouts sets nothing by itself: did you mean the argument tool_timeout\?"),
+        ("max_tool_iters", r"Mine\.max_tool_iters sets nothing by itself: give it as super\(\)\.__init__"),
     ],
 )
 def test_a_class_attribute_that_looks_like_an_argument_is_warned_of_once(name: str, message: str) -> None:

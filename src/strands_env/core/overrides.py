@@ -51,7 +51,8 @@ def warn_of_misspelt_arguments(made: Any, base: type) -> None:
             continue
         guess = f"did you mean the argument {meant}? Give it as" if meant != name else "give it as"
         warnings.warn(
-            f"{kind.__name__}.{name} is read by nothing: {guess} super().__init__({meant}={value!r:.100})", stacklevel=3
+            f"{kind.__name__}.{name} sets nothing by itself: {guess} super().__init__({meant}={value!r:.100})",
+            stacklevel=3,
         )
 
 
