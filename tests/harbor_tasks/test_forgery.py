@@ -65,12 +65,14 @@ def image() -> str:
 
 @functools.cache
 def forged_library() -> str:
-    """A shared library that writes the reward when it is loaded, as text for `base64 -d`."""
+    """A library in place of bzip2's that writes the reward when it is loaded, as text for `base64 -d`."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     made = Path(require_images()).with_name("forged.so")
     code = "#include <stdio.h>\n#include <stdlib.h>\n__attribute__((constructor)) void f(void) { FILE *r = "
     code += 'fopen("/logs/verifier/reward.txt", "w"); if (r) { fputs("1", r); fclose(r); _Exit(0); } }\n'
+    names = (f"BZ2_bz{kind}{part}" for kind in ("Compress", "Decompress") for part in ("", "Init", "End"))
+    code += "".join(f"int {name}(void) {{ return 0; }}\n" for name in names)
     built = ["gcc", "-shared", "-fPIC", "-s", "-o", str(made), "-x", "c", "-"]
     subprocess.run(built, input=code, text=True, check=True)
     return base64.b64encode(made.read_bytes()).decode()
@@ -87,7 +89,7 @@ def replaced(path: str) -> str:
     return f"printf '#!/bin/bash\\n{WON}\\nexit 0\\n' > {path}.new; chmod 755 {path}.new; mv -f {path}.new {path}"
 
 
-LZMA = "f=$(ls /usr/lib/*/liblzma.so.5 /lib/*/liblzma.so.5 2> /dev/null | head -1)"
+BZIP = "f=$(ls /usr/lib/*/libbz2.so.1.0 /lib/*/libbz2.so.1.0 2> /dev/null | head -1)"
 FORGERIES = {
     **{
         name: Forgery(f"{name} /app/answer.txt", replaced(f"/usr/bin/{name}")) for name in ("git", "gcc", "make", "php")
@@ -106,10 +108,10 @@ FORGERIES = {
         f"l=$({LIBRARY}); mkdir -p /usr/Lib; cp -r $l/. /usr/Lib/; echo '{FORGED}' > /usr/Lib/pytest.py; "
         "echo /usr/Lib > /usr/bin/pybuilddir.txt",
     ),
-    "library-beside-the-guarded": Forgery(PYTEST, f"{LZMA}; rm -f $f; echo LIBRARY | base64 -d > $f"),
+    "library-beside-the-guarded": Forgery(PYTEST, f"{BZIP}; rm -f $f; echo LIBRARY | base64 -d > $f"),
     "libraries-by-ldconfig": Forgery(
         PYTEST,
-        "mkdir -p /opt/lib /etc/ld.so.conf.d; echo LIBRARY | base64 -d > /opt/lib/liblzma.so.5; "
+        "mkdir -p /opt/lib /etc/ld.so.conf.d; echo LIBRARY | base64 -d > /opt/lib/libbz2.so.1.0; "
         "echo /opt/lib > /etc/ld.so.conf.d/0.conf; echo 'include /etc/ld.so.conf.d/*.conf' > /etc/ld.so.conf; "
         "ldconfig || true",
     ),
@@ -154,6 +156,10 @@ def task_of(folder: Path, forgery: Forgery, **parts: str) -> Path:
     return make_task(folder, image=image(), test=test, files={"tests/check.py": CHECK}, **parts)
 
 
+REFUSED_IN_PLACE = ("tests-that-are-there", "results-behind-a-link")
+"""The agent's own container has new folders in their place too."""
+
+
 @pytest.mark.parametrize("name", FORGERIES)
 async def test_a_forged_container_scores_what_the_image_scores(tmp_path: Path, name: str) -> None:
     forgery = FORGERIES[name]
@@ -161,6 +167,8 @@ async def test_a_forged_container_scores_what_the_image_scores(tmp_path: Path, n
     task = task_of(tmp_path, forgery)
     forged = await episode(task, shell(script), "Done.")
     assert forged.reward is not None and forged.reward.reward == 0.0, forged.error
+    works = await episode(task, shell(script), "Done.", verifier="in-place")
+    assert works.reward is not None and works.reward.reward == float(name not in REFUSED_IN_PLACE), works.error
     if "/app" not in script:
         solved = await episode(task, shell(script), shell(f"cd /; {WORK}"), "Done.")
         assert solved.reward is not None and solved.reward.reward == 1.0, solved.error
