@@ -626,7 +626,7 @@ def test_attributes_that_existing_users_read() -> None:
     ],
 )
 def test_options_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected") as caught:
+    with pytest.raises(ValueError, match=r"must") as caught:
         SGLangClient(**{"base_url": "http://localhost:1", **options})
     assert "secret" not in str(caught.value)
 

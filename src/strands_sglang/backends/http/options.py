@@ -34,10 +34,10 @@ def checked_url(name: str, url: Any) -> str:
     parsed = _parse(url)
     if parsed is None:
         shown = _CREDENTIALS.sub("//***@", url) if isinstance(url, str) else url
-        raise ValueError(f"{name}={shown!r}: expected an address such as 'http://localhost:30000'")
+        raise ValueError(f"{name} must be an address such as 'http://localhost:30000', got {shown!r}")
     if parsed.user is not None or parsed.password is not None:
         raise ValueError(
-            f"{name}='{parsed.scheme}://***@{parsed.host}...': expected an address without user name and password; "
+            f"{name} must be an address without user name and password, got '{parsed.scheme}://***@{parsed.host}...'; "
             "give api_key, or headers={'Authorization': ...}"
         )
     return str(url).strip().rstrip("/")
@@ -72,7 +72,7 @@ def checked_seconds(name: str, value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"{name}={value!r}: expected seconds above 0, or None for no limit")
+        raise ValueError(f"{name} must be seconds above 0, or None for no limit, got {value!r}")
     return None if math.isinf(value) else float(value)
 
 
@@ -80,11 +80,11 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """A copy of headers that HTTP can carry; the `ValueError` for others shows no value, which is often a key."""
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise ValueError(f"header {name!r}: expected a name of letters, digits and '-'")
+            raise ValueError(f"header names must be letters, digits and '-', got {name!r}")
         if name.lower() in _FRAMING_HEADERS:
-            raise ValueError(f"header {name!r}: expected none of {sorted(_FRAMING_HEADERS)}, which the client sets")
+            raise ValueError(f"headers must leave {sorted(_FRAMING_HEADERS)} to the client, got {name!r}")
         if not isinstance(value, str) or _CONTROL_CHARACTERS.search(value) or _SURROGATES.search(value):
-            raise ValueError(f"the value of header {name!r}: expected a text without line breaks")
+            raise ValueError(f"the value of header {name!r} must be a text without line breaks")
     return dict(headers)
 
 
@@ -135,11 +135,11 @@ class Secrets:
 def check_rid(rid: Any) -> None:
     """Raises `BackendRequestError` unless an id is text, without half a surrogate, and not empty (a prefix of any)."""
     if not isinstance(rid, str) or not rid:
-        raise BackendRequestError(f"rid={rid!r}: expected a non-empty string")
+        raise BackendRequestError(f"rid must be a non-empty string, got {rid!r}")
     try:
         rid.encode()
     except UnicodeEncodeError as error:
-        raise BackendRequestError(f"rid={rid!a}: expected text without lone surrogates") from error
+        raise BackendRequestError(f"rid must be text without lone surrogates, got {rid!a}") from error
 
 
 def affinity_header(name: str, routing_key: Any) -> dict[str, str]:
@@ -147,7 +147,7 @@ def affinity_header(name: str, routing_key: Any) -> dict[str, str]:
     if routing_key is None:
         return {}
     if not isinstance(routing_key, str) or _CONTROL_CHARACTERS.search(routing_key) or _SURROGATES.search(routing_key):
-        raise BackendRequestError(f"routing_key={routing_key!r}: expected a text without line breaks")
+        raise BackendRequestError(f"routing_key must be a text without line breaks, got {routing_key!r}")
     return {name: routing_key}
 
 
@@ -160,5 +160,5 @@ def checked_count(name: str, value: Any, *, optional: bool = False) -> int | Non
     if value is None and optional:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r}: expected an integer of at least 1" + (", or None" if optional else ""))
+        raise ValueError(f"{name} must be an integer from 1{', or None' if optional else ''}, got {value!r}")
     return value

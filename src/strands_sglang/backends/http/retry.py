@@ -132,17 +132,17 @@ class RequestRetryPolicy:
 
     def __post_init__(self) -> None:
         if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
-            raise ValueError(f"max_retries={self.max_retries!r}: expected an integer of at least 0")
+            raise ValueError(f"max_retries must be an integer from 0, got {self.max_retries!r}")
         for name in ("retry_delay", "max_retry_delay", "retry_deadline"):
             value = getattr(self, name)
             if value is None and name == "retry_deadline":
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-                raise ValueError(f"{name}={value!r}: expected seconds, a number of at least 0")
+                raise ValueError(f"{name} must be seconds from 0, got {value!r}")
         for kind, limit in self.limits.items():
             RetryClass(kind)
             if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-                raise ValueError(f"limits[{kind!r}]={limit!r}: expected an integer of at least 0, or None")
+                raise ValueError(f"limits[{kind!r}] must be an integer from 0, or None, got {limit!r}")
 
     def limit(self, kind: RetryClass) -> int:
         """Retries allowed for a class within one call."""

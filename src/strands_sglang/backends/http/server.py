@@ -158,11 +158,13 @@ class ServerClient(Backend):
     ) -> None:
         self.base_url = checked_url("base_url", base_url)
         if self.base_url.endswith("/v1"):
-            raise ValueError(f"base_url={base_url!r}: leave out /v1, under which the server answers OpenAI's clients")
+            raise ValueError(
+                f"base_url must leave out /v1, under which the server answers OpenAI's clients, got {base_url!r}"
+            )
         self.timeout = checked_seconds("timeout", timeout)
         self.connect_timeout = checked_seconds("connect_timeout", connect_timeout)
         if isinstance(worker_urls, str):
-            raise ValueError(f"worker_urls={worker_urls!r}: expected a list of addresses")
+            raise ValueError(f"worker_urls must be a list of addresses, got {worker_urls!r}")
         self.retry_policy = retry_policy or RequestRetryPolicy(
             max_retries=max_retries,
             retry_delay=retry_delay,

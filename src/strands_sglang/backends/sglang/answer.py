@@ -49,9 +49,7 @@ def read_answer(
 
 def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> GenerateAnswer:
     if not isinstance(payload, _MAPPING):
-        raise BackendAnswerError(
-            f"the answer is a JSON {type(payload).__name__}, expected one object: {payload!r:.200}"
-        )
+        raise BackendAnswerError(f"the answer must be a JSON object, got a {type(payload).__name__}: {payload!r:.200}")
     meta = payload.get("meta_info")
     if not isinstance(meta, _MAPPING):
         raise BackendAnswerError(f"the answer has no meta_info object: {payload!r:.200}")
@@ -116,7 +114,9 @@ def _read_scored(name: str, entries: Any, known: Any = None, known_ids: array[in
     try:
         values, listed, *_ = zip(*entries, strict=False)
     except (TypeError, ValueError) as error:
-        raise BackendAnswerError(f"meta_info.{name}={entries!r:.200}: expected [logprob, id, text] entries") from error
+        raise BackendAnswerError(
+            f"meta_info.{name} must be [logprob, id, text] entries, got {entries!r:.200}"
+        ) from error
     same = known_ids is not None and list(listed) == known and set(map(type, listed)) == {int}
     ids = known_ids if same and known_ids is not None else checked_ids(name, list(listed))
     return ScoredPrompt(ids=ids, logprobs=checked_logprobs(name, values))

@@ -155,5 +155,5 @@ def _experts(encoded: Any) -> bytes | None:
     except (binascii.Error, TypeError, ValueError, EOFError, OSError) as error:
         raise BackendAnswerError(f"routed_experts is not a base64 .npy array: {error}") from error
     if rows.ndim != 3 or rows.dtype.kind not in "iu":
-        raise BackendAnswerError(f"routed_experts is a {rows.ndim}-d array of {rows.dtype}: expected 3-d integers")
+        raise BackendAnswerError(f"routed_experts must be 3-d integers, got a {rows.ndim}-d array of {rows.dtype}")
     return bytes(np.ascontiguousarray(rows, dtype="<i4").tobytes())

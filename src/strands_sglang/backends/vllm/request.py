@@ -91,7 +91,7 @@ def check_sampling_params(
 def check_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A user's top-level fields; `BackendRequestError` for one that vLLM does not have, or that the client sets."""
     if unknown := sorted(set(fields) - FIELDS):
-        raise BackendRequestError(f"request_fields {unknown}: expected some of {sorted(FIELDS)}")
+        raise BackendRequestError(f"request_fields must be some of {sorted(FIELDS)}, got {unknown}")
     return dict(fields)
 
 
