@@ -88,7 +88,7 @@ BACKENDS: Mapping[str, ModelBackend] = {
             name="local",
             make="strands_env.core.models:local_from_args",
             has_tokens=True,
-            check_sampling="strands_sglang.backends.sglang.request:check_sampling_params",
+            check_sampling="strands_sglang.backends.sampling:check_sampling_params",
             ignores={**_no_server("local"), "tokenizer": "the model brings its own"},
         ),
         ModelBackend(
