@@ -46,14 +46,19 @@ _READ_IN_THREAD = 1 << 21
 """Bytes from which an answer is read on a thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GenerateCall:
-    """A request, and its fields in the words of the server but for prompt and id, which all attempts share."""
+    """A request, and its fields in the words of the server but for prompt and id, which all attempts share.
+
+    Attributes:
+        encoded: The JSON of the fields, without braces.
+        opened: When the connection that brought the answer was opened (`time.monotonic`), or 0 if it is not known.
+    """
 
     request: GenerateRequest
     fields: Mapping[str, Any]
     encoded: bytes
-    """The JSON of the fields, without braces."""
+    opened: float = 0.0
 
     @classmethod
     def of(cls, request: GenerateRequest, fields: Mapping[str, Any]) -> GenerateCall:
@@ -233,6 +238,10 @@ class ServerClient(Backend):
         """Initialise what the subclass keeps; runs at the end of the constructor."""
 
     @abstractmethod
+    def _write(self, request: GenerateRequest) -> GenerateCall:
+        """What is sent for the request of a conversation; `BackendRequestError` if it is wrong."""
+
+    @abstractmethod
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
         """The checked answer of an attempt, from one of status 200; runs on a thread where the body is long.
 
@@ -256,16 +265,26 @@ class ServerClient(Backend):
 
     # ---------------------------------------------------------------- generate
 
-    async def _answer_to(self, call: GenerateCall) -> tuple[GenerateAnswer, Attempt]:
-        """The answer to a call, repeated and aborted as the class says, and the attempt that got it."""
-        headers = {**self._headers, **affinity_header(self._affinity_header, call.request.routing_key)}
+    async def ask(self, request: GenerateRequest, *, call: GenerateCall | None = None) -> GenerateAnswer:
+        """The answer to a request, repeated and aborted as the class says.
+
+        Args:
+            call: What is sent for the request, where it is not what a conversation sends.
+
+        Raises:
+            BackendRequestError: The request is wrong; nothing was sent.
+            BackendError: As of any backend.
+        """
+        if call is None:
+            call = self._write(request)
+        headers = {**self._headers, **affinity_header(self._affinity_header, request.routing_key)}
         transport = self._transport()
-        attempt, number = Attempt(rid=call.request.rid or _new_rid()), 1
+        attempt, number = Attempt(rid=request.rid or _new_rid()), 1
         await transport.slots.acquire()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
         while True:
             try:
-                return await self._attempt(transport, call, headers, attempt), attempt
+                return await self._attempt(transport, call, headers, attempt)
             except asyncio.CancelledError:
                 if attempt.connected:
                     await transport.aborts.tell(attempt.rid, attempt.age)
@@ -319,6 +338,7 @@ class ServerClient(Backend):
             except FAILURES as error:
                 self._note_failure(transport, attempt, error)
                 raise
+            call.opened = attempt.opened
             if read.latency is None:  # a server that does not say it
                 read = replace(read, latency=transport.loop.time() - attempt.started)
             return read

@@ -103,7 +103,7 @@ class SGLangClient(ServerClient):
         checked = checked_fields(prompt, given, vocab_size=vocab_size, extra_sampling_keys=self.extra_sampling_keys)
         rid, key = checked.pop("rid", None), checked.pop("routing_key", None)
         request = GenerateRequest(prompt=prompt, rid=rid, routing_key=key, vocab_size=vocab_size)
-        answer, _ = await self._answer_to(GenerateCall.of(request, {**checked, "stream": False}))
+        answer = await self.ask(request, call=GenerateCall.of(request, {**checked, "stream": False}))
         return dict(answer.payload)
 
     @override
@@ -111,11 +111,10 @@ class SGLangClient(ServerClient):
     def has_own_generate(self) -> bool:
         return getattr(self.generate, "__func__", None) is not SGLangClient.generate
 
-    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        """The answer to a request of a conversation; repeated and aborted as `generate` does, with its errors."""
+    @override
+    def _write(self, request: GenerateRequest) -> GenerateCall:
         check_vocabulary(request.prompt.highest, self._probes.vocab_size)
-        answer, _ = await self._answer_to(GenerateCall.of(request, {**wire_fields(request), "stream": False}))
-        return answer
+        return GenerateCall.of(request, {**wire_fields(request), "stream": False})
 
     @override
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:

@@ -147,7 +147,8 @@ class VLLMClient(ServerClient):
             return False
         return status == 200
 
-    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+    @override
+    async def ask(self, request: GenerateRequest, *, call: GenerateCall | None = None) -> GenerateAnswer:
         """The answer to a request of a conversation.
 
         Raises:
@@ -171,9 +172,10 @@ class VLLMClient(ServerClient):
         if in_question:
             idle = time.monotonic() - self._used_at > KEEPALIVE_S
             await self._check_logprobs(request, since=time.monotonic() if idle else 0.0)
-        answer, attempt = await self._answer_to(GenerateCall.of(request, wire_fields(request)))
+        call = call or self._write(request)
+        answer = await super().ask(request, call=call)
         if in_question:  # a new connection may lead to a server that was restarted in another mode
-            await self._check_logprobs(request, since=attempt.opened)
+            await self._check_logprobs(request, since=call.opened)
             self._used_at = time.monotonic()
         return answer
 
@@ -206,8 +208,8 @@ class VLLMClient(ServerClient):
         for ids in _PROBES * _ROUNDS:
             once, _ = await self._best_two_differ(ids, 1.0, request)
             answered_at = time.monotonic()
-            twice, attempt = await self._best_two_differ(ids, 2.0, request)
-            if attempt.opened > answered_at:
+            twice, opened = await self._best_two_differ(ids, 2.0, request)
+            if opened > answered_at:
                 continue  # a new connection: the two may be answers of two processes
             if once is not None and twice is not None and _TELLING[0] <= once <= _TELLING[1]:
                 return (LogprobKind.SAMPLED if twice / once < 0.75 else LogprobKind.RAW), answered_at
@@ -217,8 +219,8 @@ class VLLMClient(ServerClient):
 
     async def _best_two_differ(
         self, ids: array[int], temperature: float, request: GenerateRequest
-    ) -> tuple[float | None, Attempt]:
-        """Difference of the log-probabilities of the two most likely tokens, or None if it is not known."""
+    ) -> tuple[float | None, float]:
+        """Difference of the log-probabilities of the two most likely tokens, or None, and `GenerateCall.opened`."""
         probe = GenerateRequest(
             prompt=PromptIds.of(ids),
             # The list begins with the sampled token and is cut to its length: the best two are in three.
@@ -227,15 +229,20 @@ class VLLMClient(ServerClient):
             before_attempt=request.before_attempt,
             fields={name: value for name, value in request.fields.items() if name == "model"},
         )
-        answer, attempt = await self._answer_to(GenerateCall.of(probe, wire_fields(probe)))
+        call = self._write(probe)
+        answer = await super().ask(probe, call=call)
         try:
             (entry,) = answer.payload["choices"][0]["logprobs"]["content"]
             by_rank = {each["rank"]: each["logprob"] for each in entry["top_logprobs"]}
-            return float(by_rank[1] - by_rank[2]), attempt
+            return float(by_rank[1] - by_rank[2]), call.opened
         except (LookupError, TypeError, ValueError):
-            return None, attempt
+            return None, call.opened
 
     # ------------------------------------------------------------ of the server
+
+    @override
+    def _write(self, request: GenerateRequest) -> GenerateCall:
+        return GenerateCall.of(request, wire_fields(request))
 
     @override
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
