@@ -156,6 +156,7 @@ async def _evaluate(evaluation: Evaluation) -> Exit:
             evaluator.stop()
         interrupted = True
 
+    # The first signal stops taking samples, the second cancels: both save what is finished.
     with _signals(interrupt):
         try:
             await task
@@ -200,6 +201,7 @@ def _show(
         return status
     except StoreError as error:
         return complain("eval", error, Exit.REFUSED)
+    # From the file, not from memory: it holds the earlier parts of a resumed run too.
     summary = summarize(table, reward_threshold=options["reward_threshold"], prices=prices_of(options))
     metrics, failure = _own_metrics(evaluator, table)
     for tracker in trackers:

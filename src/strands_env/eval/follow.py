@@ -32,7 +32,7 @@ class Follower:
                 self._begin()
             file.seek(self._offset)
             data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
+        whole = data[: data.rfind(b"\n") + 1]  # the writer may be in the middle of a line
         self._offset += len(whole)
         lines = whole.splitlines()
         for line in lines:

@@ -154,6 +154,7 @@ def _config(document: dict[str, Any], source: StorePaths, new: NewRun, reward: s
     config = {**(document.get("config") or {}), "rescored": {"of": document.get("digest"), "reward": reward}}
     options = {**(about.get("options") or {}), "output": str(new.target.results.parent)}
     about = {**about, "options": options, "rescored": {"from": str(source.results), "reward": reward}}
+    # The old digest is part of the new configuration: a resume of the old run must not take these scores for its own.
     made = RunConfig(new.paths.run, config, about)
     environment = document.get("environment")
     made.environment = None if environment is None else {**environment, "reward_fn": reward}

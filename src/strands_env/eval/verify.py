@@ -55,6 +55,7 @@ class Mismatch:
     def add(self, name: str, item: Trajectory, scored: Any) -> None:
         """Take in a trajectory; `scored` is float64[tokens], NaN where there is nothing to compare."""
         recorded = item.tokens.logprobs_array
+        # Only what was sampled and scored by both: prompts have no log-probability of their own.
         places = np.flatnonzero(np.array(item.tokens.output_mask) & ~np.isnan(recorded) & ~np.isnan(scored))
         self.trajectories += 1
         self._recorded.append(recorded[places])

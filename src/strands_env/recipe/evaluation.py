@@ -87,6 +87,7 @@ def build_evaluation(
     sampling = _sampling(options, kind)
     if options["n_samples_per_prompt"] > 1 and sampling.get("temperature") == 0:
         report.note("at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
+    # Plain values all through: worker processes and saved runs build the same from them.
     model = model_options(options) | {"sampling_params": sampling}
     recipe = {name: options[name] for name in ("benchmark", "env", "env_config", "reward")} | {"model": model}
     is_inline, makes_own_models = options["executor"] == "inline", not takes_model(options["env"])

@@ -30,7 +30,7 @@ class DeferredModels:
 
     def load(self) -> ModelFactory:
         """The model factory itself; raises what loading raised, also when it is asked for again."""
-        if self._failure is not None:
+        if self._failure is not None:  # loading takes minutes: a second try would only repeat it
             raise self._failure
         if self._loaded is None:
             try:

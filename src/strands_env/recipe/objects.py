@@ -40,6 +40,7 @@ def load_object(path: str, default: str) -> Any:
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
+        # The module itself is missing, or one that it imports: two mistakes with two remedies.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise EvalError(f"{path!r} cannot be imported: {error}") from error
         raise EvalError(

@@ -132,6 +132,7 @@ class Recorder:
 
     def exchange(self, scope: int, request: GenerateRequest, **outcome: Any) -> None:
         """Write a request and what became of it; of its prompt only what the last one did not have."""
+        # Prompts grow with every turn, so whole ones would make the file grow with the square of its turns.
         ids, known = request.prompt.tolist(), self._paths[scope]
         shared = common_prefix(ids, known)
         self._write(scope=scope, prompt=[shared, ids[shared:]], request=_plain_request(request), **outcome)
@@ -314,6 +315,7 @@ class _Replayed(Backend):
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         prompt, plain = request.prompt.tolist(), _plain_request(request)
+        # Not by order alone: agents of a rollout ask side by side, and equal requests are equal answers once each.
         for exchange in self._exchanges:
             if not exchange.taken and exchange.prompt == prompt and exchange.request == plain:
                 exchange.taken = True

@@ -103,6 +103,7 @@ class Run:
             await self._open_log()
             self._progress("start", self.state)
             jobs = await ending.enter_async_context(aclosing(self._jobs()))
+            # A worker for each place, not a task for each sample: a data set may be endless.
             total = self.state.total
             most = self._options.max_concurrency
             workers = most if total is None else min(most, total)
@@ -177,6 +178,7 @@ class Run:
                 prompts += 1
                 self._check_task(prompt)
                 if self._options.keep_results:
+                    # A place for each, for samples finish in any order and results keep that of their index.
                     self._results[prompt.id] = [None] * self._options.n_samples
                 for index in range(self._options.n_samples):
                     job = Job(prompt=prompt, index=index, id=sample_id(self._config_digest, prompt, index))
@@ -216,7 +218,7 @@ class Run:
 
     async def _work(self, jobs: AsyncIterator[Job], sampler: SampleRunner) -> None:
         while not self.state.stopping:
-            async with self._reading:
+            async with self._reading:  # an async generator refuses a second reader while the first one waits
                 job = await self._next(jobs)
             if job is None or self.state.stopping:
                 return
@@ -237,13 +239,14 @@ class Run:
         try:
             return await anext(jobs, None)
         except asyncio.CancelledError:
+            # `stop` cancels the reader alone; a second cancellation came from outside, and goes on.
             if reader is None or not self._reader_stopped or reader.cancelling() > 1:
                 raise
             return None
         finally:
             self._reader = None
             if self._reader_stopped and reader is not None:
-                reader.uncancel()
+                reader.uncancel()  # else the next `asyncio.timeout` in this task would take it for its own
                 self._reader_stopped = False
 
     async def _sample(self, job: Job, sampler: SampleRunner) -> EvalSample:
@@ -259,6 +262,7 @@ class Run:
         self._show()
 
     async def _finish(self, sample: EvalSample) -> None:
+        # Saved before it may end the run: what was paid for is kept, whatever the limits say of it.
         if self._options.keep_results:
             self._results[sample.prompt_id][sample.index] = sample
         if self._options.keep_tokens and not self._has_said_no_tokens:
@@ -311,6 +315,7 @@ class Run:
         # A deadline depends on the sampled text.
         if not reason.is_failure or reason is TerminationReason.TIMEOUT or (times and kind != known):
             return
+        # Counted from the first sample on: after one success the cause is not the set-up.
         self._same_failures = (kind, times + 1)
         if times + 1 >= limit:
             raise SameFailureError(times + 1, text)

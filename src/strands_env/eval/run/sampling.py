@@ -67,11 +67,12 @@ async def rollout_within(executor: Executor, action: Action, timeout: float | No
     rollout: Any = executor.rollout
 
     async def answer() -> StepResult | Exception:
-        try:
+        try:  # as a value: an `EpisodeTimeoutError` of the executor is not the one of `within` below
             return await rollout(action, timeout=timeout)  # type: ignore[no-any-return]
         except Exception as error:
             return error
 
+    # The executor keeps the deadline itself, where it knows the phases; this one only notices that it is gone.
     patience = timeout + UNANSWERED_SECONDS
     try:
         answered = await within(answer(), patience, Phase.LOOP)
@@ -205,6 +206,7 @@ class SampleRunner:
             duration_s=round(time.perf_counter() - started, 6),
             **identity,
         )
+        # An exception that came out of an environment is a defect of its code: run again, never scored.
         if lost or escaped or not self._validate(sample):
             sample.aborted = True
         return sample

@@ -121,7 +121,7 @@ class _Reader:
             items = iter(self._source)  # here, for it may open a file
             for item in items:
                 self._give(item)
-                self._room.acquire()
+                self._room.acquire()  # waits while the run is far behind: a data set may not fit into memory
                 if self._stopped:
                     break
         except BaseException as error:
@@ -134,7 +134,7 @@ class _Reader:
 
     def _give(self, item: Action | _End) -> None:
         self._items.append(item)
-        if self._waiting:
+        if self._waiting:  # a wake-up through the loop for each item would cost more than the item
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 self._loop.call_soon_threadsafe(self._arrived.set)
 

@@ -150,8 +150,9 @@ def is_torn(tail: bytes) -> bool:
     is_ours = tail.startswith(_BEGINNING) or _BEGINNING.startswith(tail)
     if not (is_ours or _has_hole(tail) or not tail.strip(b"\0 \t\r")):
         return False
-    if _CHECKSUM.search(tail + b"\n") is not None:
+    if _CHECKSUM.search(tail + b"\n") is not None:  # cut right before its newline
         return True
+    # Whole JSON without our checksum is somebody's, and a checksum before one more byte a newline with a flipped bit.
     try:
         pydantic_core.from_json(tail)
     except ValueError:
@@ -292,7 +293,7 @@ def _checked_line(sample: EvalSample, tokens: dict[str, Any] | None, action: byt
         parts += [b',"tokens":', orjson.dumps(tokens)]
     body = b"".join(parts)
     line = b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
-    to_sample(decode(line))
+    to_sample(decode(line))  # assignments to fields are not validated, so what was written may not be readable
     return line
 
 
@@ -300,7 +301,7 @@ def _pack_tokens(result: StepResult) -> dict[str, Any] | None:
     """The token data of a result as JSON values, each sequence once; None without token data."""
     sequences: list[TokenObservation] = []
 
-    def place(tokens: TokenObservation) -> int:
+    def place(tokens: TokenObservation) -> int:  # the observed sequence is nearly always one of a trajectory
         if tokens not in sequences:
             sequences.append(tokens)
         return sequences.index(tokens)

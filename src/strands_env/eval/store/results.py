@@ -51,6 +51,7 @@ def read_at(fd: int, offset: int, length: int) -> bytes:
 
 def read_lines(fd: int) -> Iterator[tuple[int, int, bytes]]:
     """Number, offset and bytes of every line of an open file; the last one may have no newline."""
+    # By position, and not through a file object: a log reads and writes the same descriptor.
     number = offset = position = 0
     rest: list[bytes] = []
     while block := read_at(fd, position, _BLOCK):
@@ -397,10 +398,11 @@ class ResultLog:
         if not self._is_open:
             raise StoreError(f"{str(path)!r} is closed")
         try:
-            if not self._is_recovered:
+            if not self._is_recovered:  # not when it is opened: looking at a run must not change it
                 os.ftruncate(self._fd, self._length)
                 self._is_recovered = True
             lines = [encode(sample) for sample in samples]
+            # At our own length, not the file's: a batch that failed half-way is written over.
             write_at(self._fd, b"".join(lines), self._length)
             self._unsynced = True
             if self._fsync_interval is not None and time.monotonic() - self._synced >= self._fsync_interval:
@@ -413,7 +415,7 @@ class ResultLog:
                 f"{str(path)!r} was removed or replaced while this run was writing to it, and its results with it: "
                 "bring it back, or give another output path"
             )
-        for line in lines:
+        for line in lines:  # read as a resume will read it
             self._note(read_entry(line, self._length))
 
     def sync(self) -> None:
@@ -492,6 +494,7 @@ class ResultWriter:
         if self._failure is not None:
             raise self._failure
         self._pending.append(sample)
+        # One task writes at a time; samples that come meanwhile are its next batch, so that a sync serves many.
         if self._flush is None:
             self._flush = asyncio.create_task(self._write())
         if len(self._pending) >= MAX_PENDING:
