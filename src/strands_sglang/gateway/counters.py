@@ -73,7 +73,7 @@ class Counters:
         self.requests += 1
         for counts, names in ((self.ignored, ignored), (self.unknown_tools, unknown_tools)):
             for name in names:
-                counts[_bounded(name, counts)] += 1
+                counts[_bound_name(name, counts)] += 1
 
     def to_json(self) -> dict[str, Any]:
         """The counts as JSON values."""
@@ -92,9 +92,9 @@ def count(counters: Iterable[Counters], name: str) -> None:
 
 def counters_of(clients: dict[str, Counters], client: str) -> Counters:
     """The counters of a client, made with its first request."""
-    return clients.setdefault(_bounded(client, clients), Counters())
+    return clients.setdefault(_bound_name(client, clients), Counters())
 
 
-def _bounded(name: str, known: Mapping[str, Any]) -> str:
+def _bound_name(name: str, known: Mapping[str, Any]) -> str:
     # Clients choose these names: without a bound they could fill the memory.
     return name if name in known or len(known) < _MOST_NAMES else OTHERS

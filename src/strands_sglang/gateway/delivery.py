@@ -54,7 +54,7 @@ async def send(
     sampling: asyncio.Task[object],
     reply: Callable[[], WireReply],
     *,
-    delivered: Callable[[], None],
+    deliver: Callable[[], None],
     headers: Mapping[str, str],
     hold: float,
     ping_interval: float,
@@ -63,7 +63,7 @@ async def send(
 
     Args:
         reply: The reply, once `sampling` is done; raises `Refused` if there is none.
-        delivered: Called when the terminal event has reached the socket.
+        deliver: Called when the terminal event has reached the socket.
         hold: Seconds to wait before a stream's head is sent.
         ping_interval: Seconds between pings after that.
 
@@ -77,7 +77,7 @@ async def send(
         await whole.prepare(request)
         await whole.write_eof()
         await _arrive(request)
-        delivered()
+        deliver()
         return whole
     stream = web.StreamResponse(headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
     stream.content_type = "text/event-stream"
@@ -99,7 +99,7 @@ async def send(
     # In one piece: clients stop reading at the terminal event, and what they leave unread would look like a reset.
     await stream.write_eof(events)
     await _arrive(request)
-    delivered()
+    deliver()
     return stream
 
 

@@ -90,7 +90,7 @@ class Limits:
         """Tokens of a budget that are kept for the final answer."""
         return 0 if budget is None or self.final_words is None else min(_FINAL_TOKENS, budget // 4)
 
-    def reached(self, *, requests: int, seconds: float, sampled: int, budget: int | None) -> Exception | None:
+    def find_reached(self, *, requests: int, seconds: float, sampled: int, budget: int | None) -> Exception | None:
         """The limit that a further request would break, or None.
 
         Args:

@@ -383,7 +383,7 @@ class Gateway:
                 connection.when_cut()
         has_arrived = False
 
-        def delivered() -> None:
+        def deliver() -> None:
             nonlocal has_arrived
             has_arrived = True
             session.answers.deliver(answer)
@@ -398,7 +398,7 @@ class Gateway:
                 wire,
                 answer.task,
                 lambda: session.reply(answer, wire),
-                delivered=delivered,
+                deliver=deliver,
                 headers=headers,
                 hold=self.hold,
                 ping_interval=self.ping_interval,

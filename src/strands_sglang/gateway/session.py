@@ -231,7 +231,7 @@ class Session:
     def _must_end(self, request: WireRequest, origin: Origin) -> bool:
         """True if the answer is to be the final one; refuses at a limit that leaves no answer."""
         limits = self.limits
-        reached = limits.reached(
+        reached = limits.find_reached(
             requests=self.counters.sampled + len(self._tasks),
             seconds=time.monotonic() - (self._began or 0.0),
             sampled=self.conversation.forest.sampled_tokens,
