@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from strands_env.core import StepResult
@@ -24,10 +25,10 @@ from strands_env.training.slime.call import (
     read_prompt,
 )
 from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
-from strands_env.training.slime.sample import Pictures, write, write_aborted, write_unusable
+from strands_env.training.slime.sample import expand_prompt, image_expander, write, write_aborted, write_unusable
 from strands_env.training.slime.settings import SlimeConfigError, Trainer, warn_once
 from strands_sglang import SGLangModel, get_client, get_client_from_slime_args, get_tokenizer
-from strands_sglang.trajectory.media import ImageEncoding, as_rgb, encode
+from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 
 logger = logging.getLogger(__name__)
 
@@ -159,11 +160,11 @@ async def prompt_of(call: Call) -> SlimePrompt:
     """The prompt of a call. Its images are encoded in a thread."""
     sample = call.sample
     has_media = bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
-    images = await asyncio.to_thread(prompt_images, sample, Pictures.of(call)) if has_media else ()
+    images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_media else ()
     return read_prompt(sample, images)
 
 
-def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
+def prompt_images(sample: Any, expander: ProcessorExpander | None) -> list[bytes]:
     """The images of slime's prompt as PNG, in the order of their parts; for a thread.
 
     slime has loaded them (`--multimodal-keys`), one for every image part of the messages.
@@ -186,7 +187,7 @@ def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
     places = sum(map(is_image, _parts(sample.prompt)))
     if not given and not places:
         return []
-    if pictures is None:
+    if expander is None:
         raise SlimeConfigError(
             f"the data has multimodal inputs {given or ['images']!r}, and nothing expands them: slime found no "
             "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
@@ -212,7 +213,7 @@ def _make_model(call: Call, episode: Episode) -> Any:
     args, trainer, settings, params = call.args, call.trainer, call.settings, call.model_params
     tokenizer = getattr(call.state, "tokenizer", None) or get_tokenizer(args.hf_checkpoint)
     try:
-        pictures = Pictures.of(call)
+        expander = image_expander(call)
         client = get_client_from_slime_args(args, **settings.client_options)
         options: dict[str, Any] = {
             "sampling_params": params,
@@ -228,10 +229,12 @@ def _make_model(call: Call, episode: Episode) -> Any:
             "require_routed_experts": True,
             "return_sampling_mask": call.needs.top_p and trainer.asks_for_top_p,
             "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
-            **({} if pictures is None else {"processor": pictures.expander}),
+            **({} if expander is None else {"processor": expander}),
             **settings.model_options,
         }
-        backend = RolloutBackend(client, episode.control, None if pictures is None else pictures.expand)
+        backend = RolloutBackend(
+            client, episode.control, None if expander is None else partial(expand_prompt, expander)
+        )
         model = SGLangModel(tokenizer=tokenizer, client=backend, tool_parser=settings.tool_parser or None, **options)
     except (TypeError, ValueError, AttributeError, KeyError, ImportError) as error:
         episode.config_error = SlimeConfigError(

@@ -57,8 +57,8 @@ def write(
         notes["cleanup_error"] = result.cleanup_error.message
     if not sources:
         return _write_empty(call, control, result, notes)
-    pictures = Pictures.of(call)
-    if pictures is None and any(source.media for source in sources):
+    expander = image_expander(call)
+    if expander is None and any(source.media for source in sources):
         raise SlimeConfigError(
             f"rollout {sources[0].rollout_id!r} has images, and nothing gives them to the trainer: slime found no "
             "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
@@ -71,8 +71,8 @@ def write(
     for target, source in zip(samples, sources, strict=True):
         try:
             fill(target, source, call.needs, text_of)
-            if source.media and pictures is not None:
-                target.multimodal_train_inputs = image_tensors(source, pictures.expander)
+            if source.media and expander is not None:
+                target.multimodal_train_inputs = image_tensors(source, expander)
         except (InvalidSampleError, ValueError) as error:
             return write_unusable(call, control, source, ErrorRecord.from_exception(error, Phase.LOOP), reason)
         target.remove_sample = scored and reward is None  # the reward function abstains, or was not to score this end
@@ -376,47 +376,41 @@ def _reset_counters(sample: Any) -> None:
 # ---- its images -----------------------------------------------------------------------------------------------------
 
 
-class Pictures:
-    """The spans of tokens that one model's processor makes of images; shared by all rollouts of a run."""
+_load_expander = functools.cache(ProcessorExpander.of_model)
 
-    def __init__(self, expander: ProcessorExpander) -> None:
-        self.expander = expander
-        self._span = functools.lru_cache(maxsize=1024)(
-            lambda url: expander.enter(base64.b64decode(url.partition(",")[2])).span
-        )
 
-    @classmethod
-    def of(cls, call: Call) -> Pictures | None:
-        """The images' expansion for the trained model; None if it takes no images, or its family is not proved.
+def image_expander(call: Call) -> ProcessorExpander | None:
+    """What expands images as the trained model does; None if it takes no images, or its family is not proved.
 
-        Raises:
-            SlimeConfigError: The processor that `strands_env_processor` names cannot be used.
-        """
-        if (named := call.settings.processor) is not None:
-            try:
-                return _load(named)
-            except MediaError as error:
-                raise SlimeConfigError(f"strands_env_processor: {error}") from error
-        if getattr(call.state, "processor", None) is None:
-            return None  # slime itself found none
+    Raises:
+        SlimeConfigError: The processor that `strands_env_processor` names cannot be used.
+    """
+    if (named := call.settings.processor) is not None:
         try:
-            return _load(call.args.hf_checkpoint)
+            return _load_expander(named)
         except MediaError as error:
-            warn_once(f"error=<{error}> | the model is trained without images")
-            return None
-
-    def expand(self, ids: Sequence[int], images: Sequence[str]) -> array[int]:
-        """A prompt with every placeholder replaced by what its image expands to."""
-        spans = iter(images)
-        out: array[int] = array("i")
-        for token in ids:
-            if token == self.expander.placeholder_id:
-                out += self._span(next(spans))
-            else:
-                out.append(token)
-        return out
+            raise SlimeConfigError(f"strands_env_processor: {error}") from error
+    if getattr(call.state, "processor", None) is None:
+        return None  # slime itself found none
+    try:
+        return _load_expander(call.args.hf_checkpoint)
+    except MediaError as error:
+        warn_once(f"error=<{error}> | the model is trained without images")
+        return None
 
 
-@functools.cache
-def _load(model: str) -> Pictures:
-    return Pictures(ProcessorExpander.of_model(model))
+def expand_prompt(expander: ProcessorExpander, ids: Sequence[int], images: Sequence[str]) -> array[int]:
+    """A prompt with every placeholder replaced by what its image expands to."""
+    spans = iter(images)
+    out: array[int] = array("i")
+    for token in ids:
+        if token == expander.placeholder_id:
+            out += _span(expander, next(spans))
+        else:
+            out.append(token)
+    return out
+
+
+@functools.lru_cache(maxsize=1024)  # every turn of every rollout of a group has the same images
+def _span(expander: ProcessorExpander, url: str) -> array[int]:
+    return expander.enter(base64.b64decode(url.partition(",")[2])).span
