@@ -219,6 +219,15 @@ async def test_that_the_default_is_used_is_said_once(
     assert sum("'strands-env validate'" in record.getMessage() for record in caplog.records) == 1
 
 
+async def test_validation_says_when_tests_need_more_than_the_work(tmp_path: Path) -> None:
+    solve = "#!/bin/bash\n(while true; do touch /tmp/alive; sleep 0.05; done) > /dev/null 2>&1 &\n"
+    task = make_task(tmp_path, test=IF_THERE.format("rm -f /tmp/alive; sleep 0.5", "/tmp/alive"), solve=solve)
+    (report,) = await validate_tasks([task], repeats=1)
+    assert report.verdict is TaskVerdict.UNSOLVED and "--keep-processes" in report.errors[0]
+    (report,) = await validate_tasks([task], repeats=1, keep_processes=True)
+    assert report.verdict is TaskVerdict.SOUND and not report.errors
+
+
 async def test_an_editable_installation_is_learnt(tmp_path: Path) -> None:
     site = "$(python3 -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
     solve = f"#!/bin/bash\nmkdir -p /app/src; echo 'x = 42' > /app/src/made.py; echo /app/src > {site}/made.pth\n"

@@ -115,13 +115,10 @@ async def validate_tasks(
         scripts |= CHEATS if cheats else {}
         kinds = [*(("oracle", "nop") * repeats), *(list(scripts) * repeats)]
 
-        async def attempt(kind: str, learns: bool = False) -> tuple[str, float | None, str | None]:
-            trial = TaskTrial(
-                folder,
-                agent=None if kind in scripts else kind,
-                learns=learns,
-                **{**options, **({} if report.work is None else {"work": report.work})},
-            )
+        async def attempt(kind: str, learns: bool = False, **more: Any) -> tuple[str, float | None, str | None]:
+            known = {} if report.work is None else {"work": report.work}
+            agent = None if kind in scripts else kind
+            trial = TaskTrial(folder, agent=agent, learns=learns, **{**options, **known, **more})
             async with slots:
                 try:
                     await trial.start()
@@ -144,6 +141,13 @@ async def validate_tasks(
             if error is not None:
                 found.setdefault(error, {})[kind] = None
         report.errors += [f"{', '.join(tried)}: {error}" for error, tried in found.items()]
+        if report.verdict is TaskVerdict.UNSOLVED and options.get("verifier", "task") == "task":
+            _, reward, _ = await attempt("oracle", keep_processes=True)
+            if reward is not None and reward >= 1.0:
+                report.errors.append(
+                    "oracle: it gives 1 in its own container with its processes, so the tests need more than its work: "
+                    "try --verifier in-place or --keep-processes, which are forgeable"
+                )
         if done is not None and (pending := done(report)) is not None:
             await pending
         return report
