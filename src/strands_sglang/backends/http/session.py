@@ -27,7 +27,7 @@ _CONTROL_CONNECTIONS = 128
 _LONGEST_CONTROL_ANSWER = 1 << 24  # bytes
 _LONGEST_ERROR = 1 << 22  # bytes of an error body that are kept
 _LONGEST_HEADER = 1 << 16
-_LARGE_BODY = 1 << 20
+_LARGE_BODY = 1 << 20  # bytes of a request
 _READ_BUFFER = 1 << 22
 _ENCODINGS = frozenset({"gzip", "deflate", "br", "zstd", "compress"})  # other words of the answer are not shown
 
@@ -44,7 +44,7 @@ class _Connector(aiohttp.TCPConnector):
     """Tells an attempt which connection it got; `opened` holds when each was opened."""
 
     def __init__(self, **options: Any) -> None:
-        # Of the system, as everything else on the machine asks; c-ares, aiohttp's choice if it is installed, is not.
+        # The system's resolver, as everything else on the machine; aiohttp prefers c-ares where it is installed.
         super().__init__(limit=0, resolver=aiohttp.ThreadedResolver(), **options)
         self.opened: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
