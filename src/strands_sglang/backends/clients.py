@@ -102,18 +102,15 @@ def _get_client_from_slime_args(args: Any, **overrides: Any) -> ServerClient:
             "which slime fills in when its engines have started"
         )
     host = f"[{host}]" if ":" in str(host) and not str(host).startswith("[") else host
-    options = {"max_connections": _slime_connections(args, server), "timeout": None, **overrides}
-    return _get_client(f"{'vllm+' if server == 'vllm' else ''}http://{host}:{port}", **options)
-
-
-def _slime_connections(args: Any, server: str) -> int:
     concurrency = _count(args, f"{server}_server_concurrency") or DEFAULT_CONCURRENCY_PER_ENGINE
     engines = _count(args, "rollout_num_engines")
-    if engines is None:
-        gpus, per_engine = _count(args, "rollout_num_gpus"), _count(args, "rollout_num_gpus_per_engine")
-        if gpus is not None and per_engine is not None:
-            return max(concurrency, concurrency * gpus // per_engine)
-    return concurrency * (engines or 1)
+    gpus, per_engine = _count(args, "rollout_num_gpus"), _count(args, "rollout_num_gpus_per_engine")
+    connections = concurrency * (engines or 1)
+    if engines is None and gpus is not None and per_engine is not None:
+        # Multiplied first, as slime does: its GPUs need not divide into whole engines.
+        connections = max(concurrency, concurrency * gpus // per_engine)
+    options = {"max_connections": connections, "timeout": None, **overrides}
+    return _get_client(f"{'vllm+' if server == 'vllm' else ''}http://{host}:{port}", **options)
 
 
 def _count(args: Any, name: str) -> int | None:

@@ -165,7 +165,7 @@ class HermesToolParser(ToolParser):
         end = close + len(end_marker)
         raw = text[inner:close].strip()
         call = self.KEYS.read(raw, (start, end), self.guess_name(raw))
-        if call.raw is not None:
+        if call.raw is not None:  # what follows a broken call is mostly the same marker again, and no visible text
             end = skip_repeated(text, end, end_marker)
         return Block(end=end, calls=(call,))
 
@@ -364,7 +364,7 @@ class LlamaJSONToolParser(BareToolParser):
         last = json_end(text, inner)
         end = self.end_of_turn(text, last or inner)
         if last is None and end == len(text) and text.startswith("{", skip_blank(text, inner)):
-            return None
+            return None  # an object that breaks off with the turn was cut, not written wrongly
         raw = text[inner:end].strip()
         call = self.KEYS.read(raw, (start, end), self.guess_name(raw))
         return Block(end=end, calls=(call,))

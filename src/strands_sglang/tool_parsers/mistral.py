@@ -36,7 +36,7 @@ class MistralToolParser(JSONListToolParser):
         first = skip_space(text, inner)
         if text.startswith(("[", "{"), first) and not text.startswith(ARGS, first):
             return super().read_block(text, start, types)
-        separator = text.find(ARGS, inner, inner + 1024)
+        separator = text.find(ARGS, inner, inner + 1024)  # bounded, so that many markers without it cost linear time
         following = text.find(begin, inner)
         if separator < 0 or 0 <= following < separator:
             end = self.end_of_turn(text, inner, following if following >= 0 else len(text))

@@ -48,6 +48,7 @@ class SectionToolParser(ToolParser):
         """A block begins at a section, or at a call that stands in none: one with a header, not a mention."""
         section, call, separator = map(re.escape, (self.tool_start_token, self.CALL.begin, self.CALL.separator))
         header = f"(?:(?!{section}|{call}).){{0,256}}?{separator}"
+        # The header is bounded and crosses no marker: each is looked at once, however many a hostile text has.
         begins = re.compile(f"{section}|{call}(?={header})", re.DOTALL)
         begin_at = -1
 
@@ -97,6 +98,7 @@ class SectionToolParser(ToolParser):
         header = self.read_header(text[inner:separator].strip())
         arguments_at = separator + len(self.CALL.separator)
         value_end = json_end(text, arguments_at)
+        # An end marker inside a JSON string is text; the one behind the value ends the call.
         if value_end is not None and text.startswith(self.CALL.end, skip_space(text, value_end)):
             close = skip_space(text, value_end)
         where = (start, arguments_at, close)

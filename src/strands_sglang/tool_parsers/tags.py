@@ -62,6 +62,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCal
         if close < 0:
             raise TagError(f"the parameter {key!r} is not closed by {grammar.parameter_close}", name)
         value = text[position:close]
+        # Nothing is escaped, so such a value may as well be two parameters of which the first was never closed.
         for tag in (grammar.parameter[0], grammar.call[0], grammar.call_close):
             if tag in value:
                 raise TagError(f"the value of {key!r} contains {tag}, or {grammar.parameter_close} is missing", name)
@@ -75,7 +76,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCal
 def _read_parameter(text: str, position: int, grammar: TagGrammar, call_name: str) -> tuple[str, str, int]:
     before, behind = grammar.parameter
     start = position + len(before)
-    end = text.find(behind, start, start + 512)
+    end = text.find(behind, start, start + 512)  # bounded: an unclosed tag must not cost a search of all that follows
     for kind in grammar.kinds:
         if end >= 0 and text.endswith(kind, start, end):
             key, _ = _read_open(text, position, (before, kind + behind), call_name)
@@ -135,7 +136,7 @@ class TaggedToolParser(ToolParser):
                 call = read_tagged_call(block, self.GRAMMAR, position)
                 arguments = self.read_arguments(call, types)
             except TagError as error:
-                if not self.SEVERAL_CALLS:
+                if not self.SEVERAL_CALLS:  # the block is one call, so all of it is malformed
                     calls, position = [], 0
                 raw = block[position:].strip()
                 name = error.name or self.guess_name(raw)

@@ -87,7 +87,7 @@ class PrefixCache:
             self._entries.remove(entry)
             if length == len(entry.tokens):
                 return source
-            self._entries.append(entry)
+            self._entries.append(entry)  # used just now: the last to make room
         return source.copy_prefix(length)
 
     def _find(self, tokens: list[int], limit: int, running: _Running) -> tuple[int, SequenceKV | None, _Entry | None]:
@@ -110,7 +110,7 @@ class PrefixCache:
         kept, is_held = [], False
         for entry in self._entries:
             length = common_prefix(known, entry.tokens)
-            if length < len(entry.tokens):
+            if length < len(entry.tokens):  # one that is wholly a prefix of the new one is covered by it
                 kept.append(entry)
                 is_held = is_held or length == len(known)
         if not is_held:
