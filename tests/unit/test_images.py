@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +463,22 @@ def test_what_a_killed_import_leaves_is_removed_by_the_next(tmp_path: Path) -> N
     for folder in (own, other):
         remove_owned_folder(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_are_being_removed_are_not_taken_for_orphans(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sandboxes end while others start, and look for orphans in the same folder."""
+
+    def use(_: int) -> None:
+        folder = Path(make_owned_folder(tmp_path, ""))
+        for number in range(30):
+            (folder / f"{number}/inner").mkdir(parents=True)
+        remove_owned_folder(str(folder))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(use, range(200)))
+    assert list(tmp_path.iterdir()) == [] and caplog.text == ""
 
 
 @pytest.mark.parametrize("damage", ["text", "cut", "folder"])

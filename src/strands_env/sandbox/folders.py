@@ -27,6 +27,7 @@ def make_owned_folder(parent: str | os.PathLike[str], prefix: str) -> str:
     Path(parent).mkdir(parents=True, exist_ok=True)
     remove_orphans(parent, prefix)
     made = tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent)
+    Path(made, "lock").touch(0o600)
     descriptor = lock(made)
     assert descriptor is not None, "nobody else knows the folder yet"
     folder = f"{made}.held"  # only now do others look for its lock
@@ -49,7 +50,11 @@ def remove_orphans(parent: str | os.PathLike[str], prefix: str) -> None:
     """Remove the folders under this prefix whose processes are gone."""
     for folder in Path(parent).glob(f"{prefix}*.held"):
         with contextlib.suppress(OSError):  # it is another user's, or another process was faster
-            descriptor = lock(folder)
+            try:
+                descriptor = lock(folder)
+            except FileNotFoundError:  # its removal has begun, and may have been cut short
+                discard(str(folder))
+                continue
             if descriptor is not None:
                 logger.warning("folder=<%s> | removed what a killed process left", folder)
                 discard(str(folder))
@@ -57,8 +62,12 @@ def remove_orphans(parent: str | os.PathLike[str], prefix: str) -> None:
 
 
 def lock(folder: str | os.PathLike[str], *, shared: bool = False) -> int | None:
-    """Lock a folder by its file `lock`, until the descriptor is closed; None where another has it locked."""
-    descriptor = os.open(Path(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Lock a folder by its file `lock`, until the descriptor is closed; None where another has it locked.
+
+    Raises:
+        FileNotFoundError: It has none. A removal takes that file first, so nobody locks a folder that is going.
+    """
+    descriptor = os.open(Path(folder, "lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BaseException as error:

@@ -128,6 +128,7 @@ class ImageStore:
         place.chmod(0o700)  # that of an earlier release was open
         root = str(place / version / "root")
         made = Image(**{**asdict(image), "root": root, "imported_at": time.time()})
+        (folder / "lock").touch(0o600)
         held = lock(folder, shared=True)  # until a record names it, it looks unused
         try:
             os.rename(folder, place / version)
@@ -189,9 +190,10 @@ def _remove_unused(place: Path) -> None:
             named = _version(place, json.loads(record.read_text(encoding="utf-8"))["root"]).parts[0]
         for version in place.iterdir():
             if version.name != named and (_VERSION.fullmatch(version.name) or version.name == "root"):
-                descriptor = lock(version)
+                descriptor = lock(version) if (version / "lock").exists() else -1
                 if descriptor is not None:
                     discard(str(version))
+                if descriptor is not None and descriptor >= 0:
                     os.close(descriptor)
         if not named:
             place.rmdir()

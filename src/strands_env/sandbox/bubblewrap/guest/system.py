@@ -69,12 +69,19 @@ def remove_tree(path: str) -> None:
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
         return
-    os.chmod(path, 0o700)
-    for folder in each_folder(path, opens=True, leave=lambda name, parent: os.rmdir(name, dir_fd=parent)):
-        for entry in folder.entries:
-            if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.name, dir_fd=folder.descriptor)
-    os.rmdir(path)
+
+    def leave(name: str, parent: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(name, dir_fd=parent)
+
+    with contextlib.suppress(FileNotFoundError):  # another process removes it as well
+        os.chmod(path, 0o700)
+        for folder in each_folder(path, opens=True, leave=leave):
+            for entry in folder.entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(entry.name, dir_fd=folder.descriptor)
+        os.rmdir(path)
 
 
 class Folder(NamedTuple):
