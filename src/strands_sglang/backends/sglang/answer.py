@@ -64,6 +64,7 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
                 "the answer has neither output_ids nor output_token_logprobs, so the sampled tokens are unknown; "
                 "ask for return_logprob, or use a server from 0.5 on"
             )
+        # Servers before 0.5 name the sampled ids beside their log-probabilities alone.
         ids = ids if scored is None else scored.ids
         payload = {**payload, "output_ids": ids.tolist()}
     elif scored is not None and scored.ids is not ids and scored.ids != ids:
@@ -117,6 +118,7 @@ def _read_scored(name: str, entries: Any, known: Any = None, known_ids: array[in
         raise BackendAnswerError(
             f"meta_info.{name} must be [logprob, id, text] entries, got {entries!r:.200}"
         ) from error
+    # One comparison of lists in place of a check of every id, where the answer names the same ids twice.
     same = known_ids is not None and list(listed) == known and set(map(type, listed)) == {int}
     ids = known_ids if same and known_ids is not None else checked_ids(name, list(listed))
     return ScoredPrompt(ids=ids, logprobs=checked_logprobs(name, values))

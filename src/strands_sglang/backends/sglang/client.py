@@ -125,7 +125,7 @@ class SGLangClient(ServerClient):
         read = read_answer(payload, vocab_size=vocab_size, max_new_tokens=limit, prompt=prompt)
         check_belongs(read, call, rid=rid, sent_ids=self._sent_ids)
         for name, reason in dropped_fields(call.fields, rid, read.payload, answer.headers):
-            if name not in self._reported:
+            if name not in self._reported:  # once: it is so for every request of a run
                 self._reported.add(name)
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
         return read

@@ -72,6 +72,7 @@ class Probes:
         while True:
             try:
                 status, body = await transport.http.call("GET", where + remaining[0])
+                # Routers and servers before 0.5.6 know the second name only.
                 if status in NOT_ROUTED and len(remaining) > 1:
                     remaining.pop(0)
                     continue
@@ -96,10 +97,10 @@ class Probes:
         if self.max_model_len is not None or time.monotonic() < self._probe_again_at:
             return self.max_model_len
         transport = self._transport()
-        async with transport.probing:
+        async with transport.probing:  # a thousand rollouts that start together ask once
             if self.max_model_len is None and time.monotonic() >= self._probe_again_at:
                 lengths = [await self._model_len_at(transport, self._base_url)]
-                if lengths == [None]:
+                if lengths == [None]:  # a router does not say it, its workers do
                     workers = await transport.aborts.list_workers()
                     lengths = await asyncio.gather(*(self._model_len_at(transport, url) for url in workers))
                 self.max_model_len = min((length for length in lengths if length is not None), default=None)
