@@ -73,9 +73,9 @@ class LineError(ValueError):
 
 
 class Entry(NamedTuple):
-    """A sample in a results file: its identity, its outcome, and the bytes of its line."""
+    """A sample in a results file: its identity (16 bytes), its outcome, and the bytes of its line."""
 
-    id: str
+    id: bytes
     prompt_id: str
     task: str
     index: int  # type: ignore[assignment]  # the field, not the method of tuples
@@ -114,12 +114,12 @@ def read_entry(line: bytes, offset: int) -> Entry:
     try:
         head = orjson.loads(line[: line.find(_BODY)] + b"}")
         entry = Entry(
-            **{name: head[name] for name in ("id", "prompt_id", "task", "index", "aborted", "reward")},
+            id=bytes.fromhex(head["id"]),
+            **{name: head[name] for name in ("prompt_id", "task", "index", "aborted", "reward")},
             place=head.get("place"),
             offset=offset,
             length=len(line),
         )
-        bytes.fromhex(entry.id)
     except (LookupError, ValueError, TypeError) as error:
         why = f"it is not an evaluated sample ({type(error).__name__}: {error})"
         raise LineError(why, is_foreign=True) from error

@@ -117,7 +117,7 @@ class ResultReader:
             FileNotFoundError: There are no results.
             StoreCorruptError: A line is damaged, or the file holds something else.
         """
-        found: dict[str, Entry] = {}
+        found: dict[bytes, Entry] = {}
         with naming_errors("read", self.paths.results):
             for entry in scan(self.fd, self.paths.results):
                 found.pop(entry.id, None)  # so that it counts where it was tried last
@@ -198,6 +198,8 @@ class LazySamples(Sequence[EvalSample]):
 
     So a run of any size can be continued: an item is a sample, or offset and length of a line.
     """
+
+    __slots__ = ("_items", "_reader", "_with_tokens")  # there is one for each prompt
 
     def __init__(
         self, items: Sequence[EvalSample | tuple[int, int]], reader: ResultReader, *, with_tokens: bool
@@ -288,7 +290,7 @@ def verify_run(output_path: str | Path) -> Verification:
     with ResultReader(paths.results) as reader, naming_errors("read", paths.results):
         for number, offset, line in read_lines(reader.fd):
             try:
-                key = bytes.fromhex(read_entry(line, offset).id)
+                key = read_entry(line, offset).id
                 found.superseded += key in seen
                 seen.add(key)
                 record = decode(line)
@@ -436,7 +438,7 @@ class ResultLog:
     def _note(self, entry: Entry) -> None:
         """Index a line, which is the last whole one."""
         self.tasks[entry.prompt_id] = entry.task
-        self._rows[bytes.fromhex(entry.id)] = len(self._offsets)  # of one that was tried again, the last
+        self._rows[entry.id] = len(self._offsets)  # of one that was tried again, the last
         self._offsets.append(entry.offset)
         self._lengths.append(entry.length)
         self._rewards.append(_NO_REWARD if entry.reward is None else entry.reward)
