@@ -107,7 +107,7 @@ def _get_client_from_slime_args(args: Any, **overrides: Any) -> ServerClient:
     gpus, per_engine = _count(args, "rollout_num_gpus"), _count(args, "rollout_num_gpus_per_engine")
     connections = concurrency * (engines or 1)
     if engines is None and gpus is not None and per_engine is not None:
-        # Multiplied first, as slime does: its GPUs need not divide into whole engines.
+        # An engine larger than the rollout's own GPUs is still one engine, with all of its concurrency.
         connections = max(concurrency, concurrency * gpus // per_engine)
     options = {"max_connections": connections, "timeout": None, **overrides}
     return _get_client(f"{'vllm+' if server == 'vllm' else ''}http://{host}:{port}", **options)
