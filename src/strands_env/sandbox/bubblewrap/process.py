@@ -104,7 +104,9 @@ class SandboxProcess:
                     await started._send_config(handles.parent, config, life_read if isolated else None, shared)
                     if isolated:  # while the supervisor starts
                         await started._confine(await _first_pid(info_read), config)
-                    await started._await_supervisor()
+                    answer = await started._receive()
+                    if answer.get("ready") != started._token:
+                        raise SandboxError("the supervisor did not answer as itself")
             except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
                 said = _read_available(error_read)
                 raise SandboxUnavailableError(_start_failure(config, said, error)) from error
@@ -131,11 +133,6 @@ class SandboxProcess:
                 **config.supervisor_config(self.work),
             }
         )
-
-    async def _await_supervisor(self) -> None:
-        answer = await self._receive()
-        if answer.get("ready") != self._token:
-            raise SandboxError("the supervisor did not answer as itself")
 
     async def _confine(self, first_pid: int, config: Launch) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
@@ -181,7 +178,7 @@ class SandboxProcess:
         if descriptor is not None:
             assert self._shared is not None
             socket.send_fds(self._shared, [nonce.encode()], [descriptor])
-        self._exchange = asyncio.ensure_future(self._exchanged({**request, **identity}, identity))
+        self._exchange = asyncio.ensure_future(self._exchange_frames({**request, **identity}, identity))
         return await asyncio.shield(self._exchange)
 
     async def take_back(self) -> None:
@@ -197,7 +194,7 @@ class SandboxProcess:
         _, found, _, _ = socket.recv_fds(self._shared, 64, 1, socket.MSG_DONTWAIT)
         return int(found[0])
 
-    async def _exchanged(self, request: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
+    async def _exchange_frames(self, request: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
         # The supervisor keeps the limit; this one is for its death.
         async with asyncio.timeout(request["wall_seconds"] + END_SECONDS + 5.0):
             await self._send(request)

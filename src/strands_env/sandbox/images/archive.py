@@ -185,12 +185,12 @@ def _settings(config: dict[str, Any], digest: str) -> UnpackedConfig:
 
 
 def _oci(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
-    entry = _chosen(blobs.json("index.json")["manifests"], tag)
+    entry = _choose_entry(blobs.json("index.json")["manifests"], tag)
     manifest = blobs.json(_blob(entry["digest"]))
     for _ in range(_MAX_INDEXES):
         if "manifests" not in manifest:
             break
-        entry = _chosen(manifest["manifests"], None)  # one for each machine
+        entry = _choose_entry(manifest["manifests"], None)  # one for each machine
         manifest = blobs.json(_blob(entry["digest"]))
     else:
         raise ImageFormatError(f"the image has more than {_MAX_INDEXES} indexes inside each other")
@@ -198,7 +198,7 @@ def _oci(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str
     return blobs.json(_blob(manifest["config"]["digest"])), layers, entry["digest"]
 
 
-def _chosen(entries: list[dict[str, Any]], tag: str | None) -> dict[str, Any]:
+def _choose_entry(entries: list[dict[str, Any]], tag: str | None) -> dict[str, Any]:
     if tag is not None:
         for entry in entries:
             name = (entry.get("annotations") or {}).get("org.opencontainers.image.ref.name", "")
@@ -257,7 +257,7 @@ def _feed(file: IO[bytes], sink: IO[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _decompressed(file: IO[bytes]) -> Iterator[Any]:
+def _decompress(file: IO[bytes]) -> Iterator[Any]:
     head = file.read(4)
     file.seek(0)
     if head.startswith(_ZSTD):
@@ -306,7 +306,7 @@ class _Unpacker:
         """
         made: set[str] = set()
         free = shutil.disk_usage(self.root).free
-        with _decompressed(layer) as plain:
+        with _decompress(layer) as plain:
             stream: Any = _Counted(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 for member in tar:

@@ -148,7 +148,7 @@ class ImageSupervisor(Supervisor):
             case "exec":
                 return self._start_command(request), None
             case "pack" | "unpack":
-                archive = self._received(request["nonce"])
+                archive = self._receive_descriptor(request["nonce"])
                 try:
                     work = {"pack": pack, "unpack": unpack}[request["kind"]]
                     return self.spawn(partial(as_root, work, request), stdin=archive, dumpable=False), None
@@ -169,7 +169,7 @@ class ImageSupervisor(Supervisor):
             raise UnknownUserError(f"an image that an ordinary user runs has one user, root, got {name!r}")
         return user
 
-    def _received(self, nonce: str) -> int:
+    def _receive_descriptor(self, nonce: str) -> int:
         """The descriptor that the host sent for this request."""
         while True:
             token, found, _, _ = socket.recv_fds(self.descriptors, 64, 1)
@@ -181,9 +181,10 @@ class ImageSupervisor(Supervisor):
     def _start_command(self, request: dict[str, Any]) -> Child:
         user = self._user(request)
         given = request["command"]
-        command = [*_shell(), "-c", given] if isinstance(given, str) else given
+        shell = next((shell for shell in _SHELLS if os.path.exists(shell[0])), _SHELLS[2])
+        command = [*shell, "-c", given] if isinstance(given, str) else given
         variables = {"PATH": _PATH, "HOME": user["home"], **self.image["env"], **request["env"]}
-        stdin = _in_memory(_decoded(request["stdin"])) if request["stdin"] else None
+        stdin = _in_memory(_decode(request["stdin"])) if request["stdin"] else None
 
         def start() -> None:
             _become_user(user)
@@ -266,7 +267,7 @@ def enter_image(config: dict[str, Any]) -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)
     if image["seccomp"]:
-        _filter_calls(_decoded(image["seccomp"]))
+        _filter_calls(_decode(image["seccomp"]))
 
 
 def _protect_settings() -> None:
@@ -352,15 +353,11 @@ def _become_user(user: dict[str, Any]) -> None:
     os.setresuid(user["uid"], user["uid"], user["uid"])
 
 
-def _shell() -> list[str]:
-    return list(next((shell for shell in _SHELLS if os.path.exists(shell[0])), _SHELLS[2]))
-
-
 def _link(path: str) -> str | None:
     return os.readlink(path) if os.path.islink(path) else None
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     return base64.b64decode(text)
 
 
@@ -380,7 +377,7 @@ def access_as(user: dict[str, Any], request: dict[str, Any]) -> Never:
         path, replaces = request["path"], request["kind"] == "write" and not request["append"]
         if replaces and os.path.isfile(path) and not os.path.islink(path):
             with open(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK), "wb") as file:
-                file.write(_decoded(request["data"]))
+                file.write(_decode(request["data"]))
             os._exit(0)
     except OSError as error:
         os._exit(error.errno or errno.EIO)

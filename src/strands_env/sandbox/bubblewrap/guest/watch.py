@@ -110,7 +110,7 @@ class Watch:
         while True:
             self._read(min(TICK_SECONDS, max(0.0, self.deadline - time.monotonic())))
             self.host.reap()
-            finished = self._finished(nonce)
+            finished = self._find_end(nonce)
             if finished is not None:
                 if interrupted:
                     finished |= {"outcome": "timeout"}
@@ -166,7 +166,7 @@ class Watch:
             got = got or bool(data)
         return got
 
-    def _finished(self, nonce: str | None) -> dict[str, Any] | None:
+    def _find_end(self, nonce: str | None) -> dict[str, Any] | None:
         if nonce is not None and len(self.result) >= 4:
             size = struct.unpack(">I", self.result[:4])[0]
             if len(self.result) >= 4 + size:
