@@ -96,7 +96,12 @@ class Supervisor:
         """Start the process of a request; for the interpreter, also the number its answer has to bear."""
         if request["kind"] == "python":
             child = self._ready_worker()
-            return child, self._hand_over(child, request["code"])
+            # The answer is only believed with the nonce of this call. The code runs in the worker's process and may
+            # claim success there, as any program may exit with 0, also for later calls of the same interpreter; it
+            # cannot lift a limit.
+            nonce = os.urandom(16).hex()
+            send_frame(child.requests, {"nonce": nonce, "code": request["code"]})
+            return child, nonce
         if request["kind"] == "exec":
             return self._spawn_command(request), None
         return self.spawn(partial(access_file, request), dumpable=False), None
@@ -173,14 +178,6 @@ class Supervisor:
             self.worker.close()
         self.worker = self.spawn(self._program(self.config["worker"]), channel=True)
         return self.worker
-
-    def _hand_over(self, worker: Child, code: str) -> str:
-        # The answer is only believed with the nonce of this call. The code runs in the worker's process and may claim
-        # success there, as any program may exit with 0, also for later calls of the same interpreter; it cannot lift
-        # a limit.
-        nonce = os.urandom(16).hex()
-        send_frame(worker.requests, {"nonce": nonce, "code": code})
-        return nonce
 
     # ---- processes ---------------------------------------------------------------------------------------------------
 
@@ -312,7 +309,8 @@ class Supervisor:
         deadline = time.monotonic() + KILL_SECONDS
         while time.monotonic() < deadline:  # each round may meet children born in the one before
             self.reap()
-            alive = self._alive(keep)
+            others = other_processes(self.isolated).items()
+            alive = [pid for pid, fields in others if pid != keep and fields[0] not in (b"Z", b"X")]
             if not LINUX:
                 alive = [child.pid for child in (self.worker,) if child and child.pid != keep and child.status is None]
             if not alive:
@@ -324,10 +322,6 @@ class Supervisor:
         if self.isolated:
             self._kill_all()  # at one stroke
         return False
-
-    def _alive(self, keep: int | None) -> list[int]:
-        others = other_processes(self.isolated).items()
-        return [pid for pid, fields in others if pid != keep and fields[0] not in (b"Z", b"X")]
 
     def _kill_all(self) -> None:
         assert os.getpid() == 1, "kill(-1) outside a process namespace would kill everything of the user"
