@@ -101,6 +101,13 @@ def test_the_work_and_nothing_else_is_laid(
     assert listed(made) == laid
 
 
+def test_a_file_in_place_of_a_folder_that_the_image_lacks_deletes_nothing(tmp_path: Path) -> None:
+    """It must not break the grading: an agent could withdraw from a reward of 0 so."""
+    files = agent_files(tmp_path, {"opt/x": "1"}, {"opt/a": "a file"})
+    (made,) = files.lay(["/opt/a/b/c"], str(tmp_path / "laid"), move=True)
+    assert listed(made) == {"opt": "empty"}
+
+
 def test_folders_on_the_way_to_work_are_the_images(tmp_path: Path) -> None:
     files = agent_files(tmp_path, {"srv/b/a": "1"}, {"srv/b/a": "2"})
     os.chmod(tmp_path / "root/srv", 0o750)

@@ -536,6 +536,8 @@ def sparse_layer(size: int) -> bytes:
 def test_a_file_longer_than_files_may_be_is_not_written(tmp_path: Path) -> None:
     layout = oci_layout(tmp_path / "image", [sparse_layer(1 << 50)])
     assert f"{1 << 50} bytes" in refusal_of(layout, tmp_path)
+    negative = oci_layout(tmp_path / "negative", [sparse_layer(-(1 << 50))])
+    assert f"{-(1 << 50)} bytes" in refusal_of(negative, tmp_path)
     (tmp_path / "root.tar").write_bytes(sparse_layer(1 << 50))
     assert f"{1 << 50} bytes" in refusal_of(tmp_path / "root.tar", tmp_path)
 

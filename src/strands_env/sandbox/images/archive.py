@@ -305,20 +305,21 @@ class _Unpacker:
             ImageFormatError: It is longer than layers may be, or than there is room for.
         """
         made: set[str] = set()
-        free = shutil.disk_usage(self.root).free
+        free, before = shutil.disk_usage(self.root).free, self._unpacked
         with _decompress(layer) as plain:
             stream: Any = _Counted(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 for member in tar:
                     # A sparse file is short in the archive and long on the disk, so sizes count as well as bytes.
                     self._unpacked += member.size if member.isreg() else 0
-                    if member.size > MAX_FILE_BYTES:
+                    if not 0 <= member.size <= MAX_FILE_BYTES:
                         raise ImageFormatError(f"{member.name!r} has {member.size} bytes, at most {MAX_FILE_BYTES} fit")
                     if self._unpacked > MAX_IMAGE_BYTES:
                         raise ImageFormatError(f"the image has more than {MAX_IMAGE_BYTES >> 30} GiB")
-                    if member.size > free:
+                    if self._unpacked - before > free:
+                        size = self._unpacked - before
                         raise ImageFormatError(
-                            f"no room for {member.name!r}: it has {member.size} bytes, {free} are free"
+                            f"no room for {member.name!r}: the layer needs {size} bytes, {free} are free"
                         )
                     self._apply(tar, member, made)
             while stream.read(1 << 20):

@@ -199,10 +199,12 @@ class AgentFiles:
         for parent in parents:
             place = os.path.join(target, parent)
             if place not in made:
-                os.mkdir(place)
                 # Not work itself: owner and permissions are the image's, where it has the folder.
-                given = [os.path.join(below, parent) for below in (self.before, self.root) if _is_real(below, parent)]
-                made[place] = os.lstat(given[0] if given else os.path.join(layer, parent))
+                given = [below for below in (self.before, self.root, layer) if _is_real(below, parent)]
+                if not given:
+                    return  # neither the image nor the agent has the folder, so there is nothing to delete in it
+                os.mkdir(place)
+                made[place] = os.lstat(os.path.join(given[0], parent))
         place = os.path.join(target, path)
         if is_gone:
             os.mknod(place, stat.S_IFCHR, os.makedev(0, 0))  # a deletion, as overlays record it

@@ -62,26 +62,33 @@ def drop_privileges(user: int | None) -> None:
         prctl(PR_SET_DUMPABLE, 0)
 
 
+_REMOVALS = 100
+"""Walks of a removal that another process disturbs."""
+
+
 def remove_tree(path: str) -> None:
     """Remove what is at a path, whatever permissions its folders have, and however deep they lie in each other."""
-    if not os.path.lexists(path):
-        return
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
-        os.unlink(path)
-        return
 
     def leave(name: str, parent: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(name, dir_fd=parent)
 
-    with contextlib.suppress(FileNotFoundError):  # another process removes it as well
-        os.chmod(path, 0o700)
-        for folder in each_folder(path, opens=True, leave=leave):
-            for entry in folder.entries:
-                if not entry.is_dir(follow_symlinks=False):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(entry.name, dir_fd=folder.descriptor)
-        os.rmdir(path)
+    # Another process may remove it as well; what it took from under this walk is not there in the next.
+    for _ in range(_REMOVALS):
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                os.unlink(path)
+                return
+            os.chmod(path, 0o700)
+            for folder in each_folder(path, opens=True, leave=leave):
+                for entry in folder.entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(entry.name, dir_fd=folder.descriptor)
+            os.rmdir(path)
+        if not os.path.lexists(path):
+            return
+    raise OSError(errno.EBUSY, "others keep changing the folder", path)
 
 
 class Folder(NamedTuple):
