@@ -234,6 +234,7 @@ class Engine:
         prompt_ids = body["input_ids"]
         prompt = self.tokenizer.decode(prompt_ids, skip_special_tokens=False)
         text = self.reply(prompt)
+        mark = f"r{self.requests}"  # others may ask while this one is slow
         if "[slow]" in prompt.rpartition("<|im_start|>user\n")[2]:
             await asyncio.sleep(0.3)
         if "[letters]" in prompt:  # tokens that no tokenizer would write
@@ -245,7 +246,7 @@ class Engine:
             self.sampled.append((token, digest.digest()))
             entries.append([-len(self.sampled) * STEP, token, None])
             digest.update(array.array("q", [token]).tobytes())
-        self.replies[f"r{self.requests}"] = range(first, len(self.sampled))
+        self.replies[mark] = range(first, len(self.sampled))
         meta = {
             "id": body.get("rid", "none"),
             "finish_reason": {"type": "stop", "matched": ids[-1]},
