@@ -143,6 +143,7 @@ def test_the_program_of_the_readme_runs_without_a_gpu_by_changing_one_line(tmp_p
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     program = titled(ROOT / "README.md")["agent.py"]
+    assert titled(ROOT / "docs" / "index.md")["agent.py"] == program
     server = re.search(r"^    client, tokenizer = .*$", program, re.MULTILINE)
     embedded = re.search(r"^    # without a GPU: (?P<line>.*)$", program, re.MULTILINE)
     assert server and embedded
