@@ -95,6 +95,13 @@ class NoContainer(Environment):
         raise RuntimeError("no container")
 
 
+class OfATask(Environment):
+    """Its world depends on the task, which `reset` may take."""
+
+    async def reset(self, action) -> None:  # type: ignore[override]
+        self.question = action.message
+
+
 MISTAKES = [
     ("SyncStep", "SyncStep.step() must be async: write 'async def step(self, ...)'"),
     ("AsyncTools", "AsyncTools.get_tools() must not be async"),
@@ -119,6 +126,12 @@ def test_a_run_is_refused_for_what_can_be_told_at_once(name, message, tmp_path, 
     assert evaluate(f"{HOOKS}:three_tasks", "--env", f"{HERE}:{name}", *FAST, "-o", str(tmp_path / "out")) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_reset_may_take_the_action(tmp_path, capsys):
+    assert main(["check", "--env", f"{HERE}:OfATask", "--tokenizer", "none"]) == 0
+    options = ["--env", f"{HERE}:OfATask", "--reward", "exact", *FAST, "-o", str(tmp_path / "out")]
+    assert evaluate(f"{HOOKS}:three_tasks", *options) == 0
 
 
 class Shop(Environment):

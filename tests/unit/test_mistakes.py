@@ -115,7 +115,7 @@ class NoTools(Environment):
 
 
 class ResetWithArguments(Environment):
-    async def reset(self, seed: int) -> None:  # type: ignore[override]
+    async def reset(self, action: Action, seed: int) -> None:  # type: ignore[override]
         pass
 
 
@@ -176,7 +176,7 @@ TASKS = f"{HOOKS}:three_tasks"
     [
         ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add'"),
         ([TASKS, "--env", f"{HERE}:NoTools"], "get_tools() returned None: write 'return [...]'"),
-        ([TASKS, "--env", f"{HERE}:ResetWithArguments"], "is called without arguments, but needs seed"),
+        ([TASKS, "--env", f"{HERE}:ResetWithArguments"], "is called without arguments, but needs action, seed"),
         ([TASKS, "--env", f"{HERE}:WithoutSuper"], "super().__init__(model_factory=model_factory"),
         ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),
         ([TASKS, "--env", f"{HERE}:environment_itself"], "write 'return lambda: Environment(...)'"),
