@@ -175,8 +175,7 @@ TASKS = f"{HOOKS}:three_tasks"
     ("arguments", "message"),
     [
         ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add'"),
-        ([TASKS, "--env", f"{HERE}:NoTools"], "get_tools() returned None: write 'return [...]'"),
-        ([TASKS, "--env", f"{HERE}:ResetWithArguments"], "is called without arguments, but needs action, seed"),
+        ([TASKS, "--env", f"{HERE}:NoTools"], "get_tools() must return a list, got None: write 'def get_tools(self)"),
         ([TASKS, "--env", f"{HERE}:WithoutSuper"], "super().__init__(model_factory=model_factory"),
         ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),
         ([TASKS, "--env", f"{HERE}:environment_itself"], "write 'return lambda: Environment(...)'"),
@@ -584,6 +583,15 @@ def test_wrong_options_in_python(call: Callable[[], Any], error: type[Exception]
 async def test_one_action_is_not_several() -> None:
     with pytest.raises(TypeError, match=r"write run\(\[action\]\)"):
         await Evaluator(environment, output_path=None).run(Action(message="q"))  # type: ignore[arg-type]
+
+
+def test_a_reset_that_needs_more_than_the_action_fails_alike_for_all(tmp_path, capsys):
+    assert (
+        evaluate(TASKS, "--env", f"{HERE}:ResetWithArguments", *FAST, "--max-attempts", "1", "-o", str(tmp_path)) == 1
+    )
+    assert "all 3 samples failed alike: setup_error (TypeError: ResetWithArguments.reset() missing" in (
+        capsys.readouterr().err
+    )
 
 
 class Untidy(Environment):

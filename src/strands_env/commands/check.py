@@ -46,31 +46,28 @@ def run(args: argparse.Namespace) -> int:
         say(json.dumps(_to_dict(seen), default=str))
     else:
         _show(seen, server)
-    return Exit.OK if seen.is_ok else Exit.INCOMPLETE
+    return Exit.INCOMPLETE if seen.errors else Exit.OK
 
 
 def _try(args: argparse.Namespace) -> tuple[DryRun, str | None]:
     """The dry run, and a line on the server, if there is one."""
-    from strands_env.recipe.dry_run import models_of, task_to_try, try_environment, try_server
+    from strands_env.recipe.dry_run import DryModels, task_to_try, try_environment, try_server
     from strands_env.recipe.environments import make_env_factory
     from strands_env.recipe.names import benchmark_of_data
 
     benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
     action = task_to_try(benchmark, args.message, args.ground_truth, data=args.data, columns=args.columns)
+    models = DryModels(args.tokenizer)
     factory = make_env_factory(
-        benchmark=benchmark,
-        env=args.env,
-        env_config=args.env_config,
-        reward=args.reward,
-        models=models_of(args.tokenizer),
+        benchmark=benchmark, env=args.env, env_config=args.env_config, reward=args.reward, models=models
     )
-    seen = asyncio.run(try_environment(factory, action, args.call))
+    seen = asyncio.run(try_environment(factory, action, models, args.call))
     return seen, None if args.base_url is None else try_server(args.base_url, args.backend, args.tokenizer)
 
 
 def _show(seen: DryRun, server: str | None) -> None:
     from strands_env.core.limits import shorten
-    from strands_env.recipe.dry_run import ANSWER, Level
+    from strands_env.recipe.dry_run import ANSWER
 
     for spec in seen.tools:
         say(f"tool        {signature(spec)}")
@@ -86,18 +83,15 @@ def _show(seen: DryRun, server: str | None) -> None:
     for one in seen.calls:
         given = json.dumps(one.input, ensure_ascii=False, default=str)
         say(f"call        {one.name}({given}) gave {one_line(one.text)[:CALLED]!r}")
-    for finding in seen.findings:
-        say(f"{finding.level.value:<11} {one_line(finding.what)}")
+    for error in seen.errors:
+        say(f"error       {one_line(error)}")
+    for warning in seen.warnings:
+        say(f"warning     {one_line(warning)}")
     if server is not None:
         say(f"server      {server}")
-    errors = sum(finding.level is Level.ERROR for finding in seen.findings)
-    warnings = len(seen.findings) - errors
-    found = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if seen.findings else "nothing to change"
+    errors, warnings = len(seen.errors), len(seen.warnings)
+    found = f"errors: {errors}, warnings: {warnings}" if errors or warnings else "nothing to change"
     say(f"checked     {found}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def signature(spec: Mapping[str, Any]) -> str:
@@ -115,8 +109,9 @@ def signature(spec: Mapping[str, Any]) -> str:
 def _to_dict(seen: DryRun) -> dict[str, Any]:
     result = seen.result
     return {
-        "ok": seen.is_ok,
-        "findings": [{"level": finding.level.value, "what": finding.what} for finding in seen.findings],
+        "ok": not seen.errors,
+        "findings": [{"level": "error", "what": error} for error in seen.errors]
+        + [{"level": "warning", "what": warning} for warning in seen.warnings],
         "tools": seen.tools,
         "calls": [asdict(one) for one in seen.calls],
         "prompt": seen.prompt,

@@ -1,4 +1,4 @@
-"""One rollout of an environment with a made-up answer instead of a sampled one, and the problems it reveals."""
+"""One rollout of an environment with a made-up answer instead of a sampled one, and the mistakes it reveals."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from strands import Agent
@@ -17,7 +16,7 @@ from strands.models import Model
 from strands.tools.tool_provider import ToolProvider
 from strands.types.tools import AgentTool
 
-from strands_env.core import Action, Environment, ErrorRecord, ModelFactory, StepResult, TaskContext
+from strands_env.core import Action, Environment, ErrorRecord, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import EnvFactory, make_environment, run_environment, takes_action
 from strands_env.eval import EvalError
@@ -36,31 +35,15 @@ from strands_sglang.testing import ScriptedClient
 logger = logging.getLogger(__name__)
 
 ANSWER = "This is a dry run."
-
 TOOL_SECONDS = 30.0
 """Time for a tool that has no limit of its own."""
-_ASYNC = ("step", "rollout", "interact")
-_WITHOUT_ARGUMENTS = ("reset", "cleanup", "get_tools", "get_hooks", "get_conversation_manager")
+_IS_ASYNC = {
+    **dict.fromkeys(("step", "rollout", "interact"), True),
+    **dict.fromkeys(("get_tools", "get_hooks", "get_conversation_manager", "compute_metrics", "is_scored"), False),
+}
+"""Methods that are overridden, and whether they are async."""
 _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, ImportError, AssertionError)
 """Errors that a constructor raises every time; a missing connection or running loop may only be missing now."""
-_SYNC = ("get_tools", "get_hooks", "get_conversation_manager", "compute_metrics", "is_scored")
-
-
-class Level(StrEnum):
-    """Severity of a finding."""
-
-    ERROR = "error"
-    """A run would fail, or not do what was intended."""
-    WARNING = "warning"
-    """A run would work, but perhaps not as intended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something to change in an environment."""
-
-    level: Level
-    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,74 +59,26 @@ class CalledTool:
 class DryRun:
     """Outcome of a dry rollout.
 
-    `prompt` is the first one as the model reads it; None where nothing was asked, or the provider has no tokens.
+    Attributes:
+        errors: Reasons why a run would fail, or not do what was intended.
+        warnings: Reasons why it would work, but perhaps not as intended.
+        prompt: The first one as the model reads it; None where nothing was asked, or there is no tokenizer.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
     prompt: str | None = None
     prompt_tokens: int = 0
     result: StepResult | None = None
     calls: list[CalledTool] = field(default_factory=list)
 
-    @property
-    def is_ok(self) -> bool:
-        """There are no errors; warnings may be left."""
-        return all(finding.level is not Level.ERROR for finding in self.findings)
+
+# ---- without running it ----------------------------------------------------------------------------------------------
 
 
-def _error(what: str) -> Finding:
-    return Finding(level=Level.ERROR, what=what)
-
-
-def _warning(what: str) -> Finding:
-    return Finding(level=Level.WARNING, what=what)
-
-
-def shape_findings(env: Any) -> list[Finding]:
-    """Problems of an environment that show without running it: overrides of the wrong kind, a missing reward."""
-    found = []
-    kind = type(env)
-    if not hasattr(env, "rollout") and not hasattr(env, "step"):
-        return [_error(f"the factory must make an Environment, got {kind.__name__}")]
-    if isinstance(env, Environment) and not hasattr(env, "model_factory"):
-        found.append(
-            _error(f"{kind.__name__}.__init__() must call super().__init__(model_factory=model_factory, ...) first")
-        )
-    for name in _ASYNC:
-        method = getattr(kind, name, None)
-        if method is not None and not inspect.iscoroutinefunction(inspect.unwrap(method)):
-            found.append(_error(f"{kind.__name__}.{name}() must be async: write 'async def {name}(self, ...)'"))
-    for name in _SYNC:
-        method = getattr(kind, name, None)
-        if method is not None and inspect.iscoroutinefunction(inspect.unwrap(method)):
-            hint = "; do what awaits in reset()" if name == "get_tools" else ""
-            found.append(_error(f"{kind.__name__}.{name}() must not be async: write 'def {name}(self, ...)'{hint}"))
-    for name in _WITHOUT_ARGUMENTS:
-        method = getattr(env, name, None)
-        needed = _list_required(method) if callable(method) else []
-        if len(needed) > (name == "reset"):  # which gets the action where it takes one
-            given = ", ".join(needed)
-            found.append(_error(f"{kind.__name__}.{name}() is called without arguments, but needs {given}: drop them"))
-    reward = getattr(env, "reward_fn", None)
-    compute = getattr(reward, "compute", None)
-    if compute is not None and not inspect.iscoroutinefunction(inspect.unwrap(compute)):
-        found.append(_error(f"{type(reward).__name__}.compute() must be async: write 'async def compute(...)'"))
-    return found
-
-
-def _list_required(method: Any) -> list[str]:
-    """Names of the arguments a bound method cannot be called without."""
-    try:
-        parameters = inspect.signature(method).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
-
-
-def quick_findings(env_factory: Any) -> list[Finding]:
-    """Problems that one environment of a factory shows without a rollout. One that needs a task is not made."""
+def find_mistakes(env_factory: Any) -> list[str]:
+    """Mistakes that one environment of a factory shows without a rollout. One that needs a task is not made."""
     env_factory = getattr(env_factory, "inner", env_factory)
     if takes_action(env_factory):
         return []
@@ -151,88 +86,58 @@ def quick_findings(env_factory: Any) -> list[Finding]:
         env = env_factory()
     except _MISTAKES as error:
         logger.warning("error=<%s> | making an environment raised", type(error).__name__, exc_info=True)
-        return [_error(f"making an environment raised {type(error).__name__}: {error} (-v shows where)")]
+        return [f"making an environment raised {type(error).__name__}: {error} (-v shows where)"]
     except Exception:  # it says so in the run, where what it needs may be there
         return []
     if inspect.iscoroutine(env):
         env.close()
         return []
-    findings = shape_findings(env)
-    if not isinstance(env, Environment) or findings:
-        return findings
+    found = list(_wrong_overrides(env))
+    if not isinstance(env, Environment) or found:
+        return found
     try:
         given = env.get_tools()
     except Exception:  # tools may need `reset` and a running step
-        return findings
-    return tool_findings(given)
+        return []
+    return list(_wrong_tools(given))
 
 
-def tool_findings(given: Any) -> list[Finding]:
-    """Problems of the value that `get_tools` returned."""
-    if inspect.iscoroutine(given):
-        given.close()
-        return []  # said of its shape
-    if given is None:
-        return [_error("get_tools() returned None: write 'return [...]', a list of tools")]
-    if not isinstance(given, list | tuple):
-        one = getattr(given, "tool_name", None) or getattr(given, "__name__", None) or type(given).__name__
-        return [_error(f"get_tools() must return a list of tools, got {one!r}: write 'return [{one}]'")]
-    names = Counter(tool.tool_name for tool in given if isinstance(tool, AgentTool))
-    found = [
-        _error(f"{count} tools are named {name!r}, of which the agent keeps only the last: rename the others")
-        for name, count in names.items()
-        if count > 1
-    ]
-    for tool in given:
+def _wrong_overrides(env: Any) -> Iterator[str]:
+    kind = type(env).__name__
+    if not isinstance(env, Environment):
+        if not hasattr(env, "rollout") and not hasattr(env, "step"):
+            yield f"the factory must make an Environment, got {kind}"
+        return
+    if not hasattr(env, "model_factory"):
+        yield f"{kind}.__init__() must call super().__init__(model_factory=model_factory, ...) first"
+        return
+    for name, is_async in _IS_ASYNC.items():
+        if inspect.iscoroutinefunction(inspect.unwrap(getattr(env, name))) is not is_async:
+            must, write = ("must", "async def") if is_async else ("must not", "def")
+            yield f"{kind}.{name}() {must} be async: write '{write} {name}(self, ...)'"
+    compute = getattr(env.reward_fn, "compute", None)
+    if compute is not None and not inspect.iscoroutinefunction(inspect.unwrap(compute)):
+        yield f"{type(env.reward_fn).__name__}.compute() must be async: write 'async def compute(...)'"
+
+
+def _wrong_tools(given: Any) -> Iterator[str]:
+    """What is wrong with the value that `get_tools` returned."""
+    if not isinstance(given, Iterable):
+        yield f"get_tools() must return a list, got {given!r:.100}: write 'def get_tools(self): return [...]'"
+        return
+    tools = list(given)
+    for name, count in Counter(tool.tool_name for tool in tools if isinstance(tool, AgentTool)).items():
+        if count > 1:
+            yield f"{count} tools are named {name!r}, of which the agent keeps only the last: rename the others"
+    for tool in tools:
         if isinstance(tool, AgentTool | ToolProvider | Agent | str | dict | list | tuple) or inspect.ismodule(tool):
             continue
         name = getattr(tool, "__name__", None) or repr(tool)
-        if inspect.isclass(tool) and issubclass(tool, AgentTool | ToolProvider):
-            found.append(_error(f"the tool {name!r} is a class: give an instance of it"))
-        elif callable(tool):
-            found.append(_error(f"the tool {name!r} is a plain function, which the SDK drops: decorate it with @tool"))
-        else:
-            found.append(_error(f"{name} is not a tool, and the SDK drops it: make one with @tool"))
-    return found
+        advice = "give an instance of it" if inspect.isclass(tool) else "decorate a function with @tool"
+        yield f"{name!r} is not a tool, and the SDK drops it: {advice}"
 
 
-class _Looking:
-    """Models of a dry rollout: the environment's own, with a client that answers for the server."""
-
-    def __init__(self, factory: Any, seen: DryRun) -> None:
-        self._factory = factory
-        self._seen = seen
-        self._is_first = True
-        self.clients: list[ScriptedClient] = []
-        self.tokenizer: Any = None
-        config = getattr(factory, "config", None)
-        if config is not None:
-            self.config = config
-
-    def __call__(self) -> Model:
-        made: Any = self._factory()
-        if hasattr(made, "client") and hasattr(made, "tokenizer"):
-            client = ScriptedClient(lambda ids, fields: ANSWER, tokenizer=made.tokenizer)
-            made.client = client
-            self.clients.append(client)
-            self.tokenizer = made.tokenizer
-        elif not isinstance(made, ScriptedModel):  # another provider would be asked, and paid
-            made = ScriptedModel(lambda messages: ANSWER, token_data=False)
-        if self._is_first:
-            self._is_first = False
-            self._watch(made)
-        model: Model = made
-        return model
-
-    def _watch(self, model: Any) -> None:
-        stream = model.stream
-
-        def watched(messages: Any, tool_specs: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if not self._seen.tools:
-                self._seen.tools = [dict(spec) for spec in tool_specs or ()]
-            return stream(messages, tool_specs, *args, **kwargs)
-
-        model.stream = watched
+# ---- a dry rollout ---------------------------------------------------------------------------------------------------
 
 
 def task_to_try(
@@ -244,10 +149,9 @@ def task_to_try(
     columns: str | None = None,
 ) -> Action:
     """The message as a task, else the first task of the benchmark or its data, else any."""
-    if message is not None:
-        return Action(message=message, task_context=TaskContext(id="check", ground_truth=ground_truth))
-    if not benchmark:
-        return Action(message="Hello", task_context=TaskContext(id="check", ground_truth=ground_truth or "an answer"))
+    if message is not None or not benchmark:
+        truth = ground_truth if message is not None else ground_truth or "an answer"
+        return Action(message=message or "Hello", task_context=TaskContext(id="check", ground_truth=truth))
     kind = load_evaluator(benchmark)
     options: dict[str, Any] = {}
     if issubclass(kind, Benchmark):
@@ -292,92 +196,102 @@ def try_server(base_url: str, kind: str, tokenizer: str | None) -> str:
     return f"{SERVERS[client.kind]}, tokenizer {name}, context {room}; sampled a token with its log-probability"
 
 
-def models_of(tokenizer: str | None) -> ModelFactory:
-    """Models of a dry run: prompts are rendered by a chat template where there is a tokenizer, and no model is asked.
+class DryModels:
+    """A model factory that asks no model. Prompts are rendered by a chat template where there is a tokenizer.
 
     Raises:
         EvalError: The tokenizer cannot be loaded.
     """
-    if tokenizer == "none":
-        return lambda: ScriptedModel(lambda messages: ANSWER)
+
+    def __init__(self, tokenizer: str | None) -> None:
+        self.tokenizer = None if tokenizer == "none" else _load_tokenizer(tokenizer)
+        self.client = ScriptedClient(lambda ids, fields: ANSWER, tokenizer=self.tokenizer)
+
+    def __call__(self) -> Model:
+        """A model."""
+        if self.tokenizer is None:
+            return ScriptedModel(lambda messages: ANSWER)
+        return sglang_model_factory(tokenizer=self.tokenizer, client=self.client)()
+
+
+def _load_tokenizer(name: str | None) -> Any:
     from strands_sglang import get_tokenizer
     from strands_sglang.backends.engine.loader import default_model_cached
 
-    check_named_models("", None, tokenizer)
-    name = tokenizer or ("smollm2" if default_model_cached() else "tiny")
+    check_named_models("", None, name)
     try:
-        loaded = get_tokenizer(name)
+        return get_tokenizer(name or ("smollm2" if default_model_cached() else "tiny"))
     except ImportError:
-        if tokenizer is None:
-            return lambda: ScriptedModel(lambda messages: ANSWER)
+        if name is None:  # without the extra, a rollout still shows the rest
+            return None
         raise
     except ModelLoadError as error:
         raise EvalError(str(error)) from error
-    client = ScriptedClient(lambda ids, fields: ANSWER, tokenizer=loaded)
-    return sglang_model_factory(tokenizer=loaded, client=client)
 
 
 async def try_environment(
-    factory: EnvFactory, action: Action, calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    factory: EnvFactory, action: Action, models: DryModels, calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
 ) -> DryRun:
     """A dry run of one environment, and these calls of tools, by name and input, in another.
 
     Raises:
         EvalError: The environment cannot be made, or has no such tool.
     """
-    seen = await dry_run(await _made(factory, action), action)
+    seen = DryRun()
+    try:
+        env, other = [await make_environment(factory, action, takes_action(factory)) for _ in range(2)]
+    except Exception as error:
+        raise EvalError(f"the environment cannot be made: {type(error).__name__}: {error}") from error
+    seen.errors += _wrong_overrides(env)
+    if seen.errors:
+        return seen
+    await _run(env, action, models, seen)
     known = [spec["name"] for spec in seen.tools]
     for name, _ in calls:
         if name not in known and known:
             raise EvalError(f"there is no tool {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
-    env = await _made(factory, action)
-    if seen.is_ok and isinstance(env, Environment):
-        await call_tools(env, action, [ScriptedCall(name=name, input=dict(given)) for name, given in calls], seen)
+    if not seen.errors and isinstance(other, Environment):
+        await _call_tools(other, action, [ScriptedCall(name=name, input=dict(given)) for name, given in calls], seen)
     return seen
 
 
-async def _made(factory: EnvFactory, action: Action) -> Any:
-    try:
-        return await make_environment(factory, action, takes_action(factory))
-    except Exception as error:
-        raise EvalError(f"the environment cannot be made: {type(error).__name__}: {error}") from error
+async def _run(env: Any, action: Action, models: DryModels, seen: DryRun) -> None:
+    """Run an environment once: `reset`, one answer, the reward, `cleanup`."""
+    env.model_factory = models
+    if isinstance(env, Environment):
+        interact = env.interact
 
+        async def look(agent: Agent, action: Action) -> Any:
+            seen.tools = [dict(spec) for spec in agent.tool_registry.get_all_tool_specs()]
+            seen.errors += _wrong_tools(env.get_tools())
+            return await interact(agent, action)
 
-async def dry_run(env: Any, action: Action) -> DryRun:
-    """Run an environment once: `reset`, one answer, the reward, `cleanup`. No model is asked."""
-    seen = DryRun(findings=shape_findings(env))
-    if not seen.is_ok:
-        return seen
-    tools = _tools_of(env)
-    models = _Looking(env.model_factory, seen) if hasattr(env, "model_factory") else None
-    if models is not None:
-        env.model_factory = models
+        env.interact = look  # type: ignore[method-assign]
     try:
-        seen.result = await run_environment(env, action)
+        result = seen.result = await run_environment(env, action)
     except Exception as error:  # of something that only looks like an Environment, or overrides `rollout`
-        seen.findings.append(_error(f"the rollout raised {type(error).__name__}: {error}"))
-    for given in tools[:1]:
-        seen.findings += tool_findings(given)
+        seen.errors.append(f"the rollout raised {type(error).__name__}: {error}")
+        return
     for spec in seen.tools:
         if str(spec.get("description") or "").strip() in ("", spec["name"]):
-            what = f"the tool {spec['name']!r} has no docstring: the model knows nothing but its name"
-            seen.findings.append(_warning(what))
-    clients = [] if models is None else models.clients
-    first = next((client.requests[0] for client in clients if client.requests), None)
-    if models is not None and first is not None:
-        seen.prompt_tokens = len(first.input_ids)
-        seen.prompt = str(models.tokenizer.decode(first.input_ids, skip_special_tokens=False))
-    if seen.result is not None:
-        seen.findings += result_findings(env, seen.result)
-    return seen
+            seen.warnings.append(f"the tool {spec['name']!r} has no docstring: the model knows nothing but its name")
+    if models.tokenizer is not None and models.client.requests:
+        ids = models.client.requests[0].input_ids
+        seen.prompt_tokens, seen.prompt = len(ids), str(models.tokenizer.decode(ids, skip_special_tokens=False))
+    if result.error is not None:
+        seen.errors.append(f"the {result.error.where.value} failed: {_describe(result.error)}")
+    elif result.termination_reason.is_failure:
+        seen.errors.append(f"the episode ended with {result.termination_reason.value}")
+    if result.cleanup_error is not None:
+        seen.errors.append(f"cleanup() failed: {_describe(result.cleanup_error)}")
+    if getattr(env, "reward_fn", None) is None and result.reward is None:
+        seen.warnings.append("no reward function: nothing would be scored")
+    elif result.error is None and (result.reward is None or result.reward.reward is None):
+        seen.warnings.append("the reward function abstained from the dry answer")
 
 
-async def call_tools(env: Environment, action: Action, calls: Iterable[ScriptedCall], seen: DryRun) -> None:
-    """Call tools in a rollout of a fresh environment, without limits on calls and without a reward; adds to `seen`.
-
-    Tools without required arguments are called too.
-    """
-    given = list(calls)
+async def _call_tools(env: Environment, action: Action, given: list[ScriptedCall], seen: DryRun) -> None:
+    """Call tools in a rollout, without limits on calls and without a reward; those without required arguments too."""
     named = {one.name for one in given}
     schemas = {spec["name"]: spec.get("inputSchema") or {} for spec in seen.tools}
     names = [name for name, schema in schemas.items() if not schema.get("json", schema).get("required")]
@@ -397,43 +311,12 @@ async def call_tools(env: Environment, action: Action, calls: Iterable[ScriptedC
         text = " ".join(str(part.get("text", part.get("json", ""))) for part in answer.get("content") or ())
         seen.calls.append(CalledTool(name=use["name"], input=use["input"], text=text))
         if (error := raised.get(answer["toolUseId"])) is not None:
-            seen.findings.append(_error(f"the tool {use['name']!r} raised {_described_error(error)}"))
+            seen.errors.append(f"the tool {use['name']!r} raised {_describe(error)}")
         elif answer.get("status") == "error":
-            seen.findings.append(_error(f"the tool {use['name']!r} gave an error: {text}"))
+            seen.errors.append(f"the tool {use['name']!r} gave an error: {text}")
     if result.error is not None and not seen.calls:
-        seen.findings.append(_error(f"no tool could be called: {_described_error(result.error)}"))
+        seen.errors.append(f"no tool could be called: {_describe(result.error)}")
 
 
-def _described_error(error: ErrorRecord) -> str:
-    place = f", at {error.raised_at}" if error.raised_at else ""
-    return f"{error.type}: {error.message}{place}"
-
-
-def _tools_of(env: Any) -> list[Any]:
-    """List that receives the value of `get_tools` once it has been called."""
-    returned: list[Any] = []
-    if not isinstance(env, Environment):
-        return returned
-    original = env.get_tools
-
-    def get_tools() -> Any:
-        returned.append(original())
-        return returned[-1]
-
-    env.get_tools = get_tools  # type: ignore[method-assign]
-    return returned
-
-
-def result_findings(env: Any, result: StepResult) -> Iterable[Finding]:
-    """Problems that the result of a dry rollout shows."""
-    if result.error is not None:
-        where, error = result.error.where.value, result.error
-        yield _error(f"the {where} failed: {_described_error(error)}")
-    elif result.termination_reason.is_failure:
-        yield _error(f"the episode ended with {result.termination_reason.value}")
-    if result.cleanup_error is not None:
-        yield _error(f"cleanup() failed: {_described_error(result.cleanup_error)}")
-    if getattr(env, "reward_fn", None) is None and result.reward is None:
-        yield _warning("no reward function: nothing would be scored")
-    elif result.error is None and (result.reward is None or result.reward.reward is None):
-        yield _warning("the reward function abstained from the dry answer")
+def _describe(error: ErrorRecord) -> str:
+    return f"{error.type}: {error.message}{f', at {error.raised_at}' if error.raised_at else ''}"

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from strands_env.backends import BACKENDS
 from strands_env.core import Action, ModelFactory
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, RetryPolicy, StoreError, read_scores
-from strands_env.recipe.dry_run import Level, quick_findings
+from strands_env.recipe.dry_run import find_mistakes
 from strands_env.recipe.environments import make_env_factory, takes_model
 from strands_env.recipe.models import (
     DeferredModels,
@@ -126,11 +126,8 @@ def build_evaluation(
     if not is_inline:
         evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
         return Evaluation(evaluator)
-    findings = quick_findings(evaluator.env_factory)
-    if errors := [finding.what for finding in findings if finding.level is Level.ERROR]:
-        raise EvalError(f"{'; '.join(errors)} ('strands-env check' shows more)")
-    for finding in findings:
-        report.note(finding.what)
+    if mistakes := find_mistakes(evaluator.env_factory):
+        raise EvalError(f"{'; '.join(mistakes)} ('strands-env check' shows more)")
     return Evaluation(evaluator, None if makes_own_models else models.load())
 
 
