@@ -11,7 +11,6 @@ from provider_support import completion
 from slime_support import AddEnv, Rig, Sample, rig, settle
 
 from strands_env.training import slime
-from strands_env.training.slime.call import RolloutControl
 from strands_env.training.slime.rollout import SUSPENDED, Episode, SuspendedEpisodes
 from strands_sglang.testing import Reply
 
@@ -106,8 +105,8 @@ async def test_what_belongs_to_a_closed_loop_is_forgotten() -> None:
     loop.close()
     suspended = SuspendedEpisodes()
     for key in ("taken", "replaced", "closed"):
-        suspended.put(key, Episode(task=future, control=RolloutControl(is_aborted=lambda: False)))
+        suspended.put(key, Episode(task=future, is_aborted=lambda: False))
     assert suspended.take("taken") is None
-    suspended.put("replaced", Episode(task=future, control=RolloutControl(is_aborted=lambda: False)))
+    suspended.put("replaced", Episode(task=future, is_aborted=lambda: False))
     await suspended.close()
     assert len(suspended) == 0

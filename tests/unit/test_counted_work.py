@@ -29,7 +29,7 @@ from strands_env.core import Action, Environment
 from strands_env.eval import Evaluator
 from strands_env.eval.store import ResultLog, StorePaths
 from strands_env.training.sample import TrainingSample
-from strands_env.training.slime.call import RolloutControl
+from strands_env.training.slime.rollout import Episode as SlimeEpisode
 from strands_env.training.slime.rollout import RolloutBackend
 from strands_env.training.slime.sample import fill
 from strands_env.training.slime.settings import Needs
@@ -137,8 +137,8 @@ class Episode:
         backend: Backend = self.client
         options: dict[str, Any] = {}
         if by_slime:
-            control = RolloutControl(is_aborted=lambda: False, sampled_limit=1_000_000)
-            backend, options = RolloutBackend(self.client, control), {"max_response_tokens": 500_000}
+            running = SlimeEpisode(is_aborted=lambda: False, sampled_limit=1_000_000)
+            backend, options = RolloutBackend(self.client, running), {"max_response_tokens": 500_000}
         self.conversation = Conversation(client=backend, tokenizer=tokenizer(), **options)
         self.messages: list[Any] = [{"role": "user", "content": [{"text": "Add numbers."}]}]
         pieces = tokenizer().encode("the answer is in the book of numbers ", add_special_tokens=False)

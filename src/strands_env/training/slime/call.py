@@ -1,24 +1,21 @@
-"""One call of `generate`: its arguments, its prompt, the state of its rollout, and how failures can end the run."""
+"""One call of `generate`: its arguments, its prompt, and how failures can end the run."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import importlib
 import logging
 import threading
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from strands_env.core import Action, TaskContext
 from strands_env.core.chat import ChatPrompt, UnsupportedPromptError
 from strands_env.core.termination import ErrorRecord, TerminationReason
-from strands_env.training.slime.settings import METADATA_KEY, SLIME, Needs, SlimeConfigError, SlimeSettings, Trainer
-from strands_sglang.exceptions import BackendAbortedError, TokenBudgetReachedError
+from strands_env.training.slime.settings import METADATA_KEY, Needs, SlimeConfigError, SlimeSettings, Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +23,7 @@ _PATHS = 4
 """Responses of full length that a rollout may sample in all, by default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Call:
     """The arguments that slime passed, unchanged, and the settings derived from them.
 
@@ -34,7 +31,7 @@ class Call:
         state: slime's `GenerateState`, or None outside slime.
         partial: Rollouts that are aborted wait to be resumed.
         fanout: Every path becomes a sample, and the rollout a list of them.
-        failures: Why the last attempt failed.
+        failure: Why the last attempt failed; None where it did not.
     """
 
     args: Any
@@ -47,7 +44,7 @@ class Call:
     needs: Needs
     partial: bool
     fanout: bool
-    failures: list[Failure] = field(default_factory=list)
+    failure: Failure | None = None
 
     @classmethod
     def of(
@@ -58,6 +55,7 @@ class Call:
         for option in ("log_reward_category", "eval_reward_key"):
             if getattr(args, option, None) and not getattr(args, "reward_key", None):
                 name = option.replace("_", "-")
+                # Where all rewards of a group are equal slime rounds them, which it cannot do with a dict.
                 raise SlimeConfigError(f"--{name} needs --reward-key: slime reads a number under it in every reward")
         settings = SlimeSettings.from_args(args)
         trainer = Trainer.of(sample)
@@ -79,11 +77,12 @@ class Call:
         """Key of this sample among suspended rollouts."""
         return self.routing_key or (self.sample.group_index, self.sample.index)
 
-    def count_failures(self) -> None:
+    def count_failure(self) -> None:
         """Count what may end the run: no evaluation, which ends by itself, and no time-out of a rollout that waited."""
-        for failure in self.failures:
-            if not self.evaluation and not (failure.has_waited and failure.reason is TerminationReason.TIMEOUT):
-                STREAK.add(self, failure.error, self.settings.max_failures)
+        failure = self.failure
+        if failure is None or self.evaluation or (failure.has_waited and failure.reason is TerminationReason.TIMEOUT):
+            return
+        STREAK.add(self, failure.error, self.settings.max_failures)
 
     @property
     def routing_key(self) -> str | None:
@@ -199,83 +198,6 @@ def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> SlimeProm
     return SlimePrompt(action=action, system=chat.system)
 
 
-class HeldError(Exception):
-    """An attempt of a model call that may not be started."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class RolloutControl:
-    """State of a rollout: its abort, its budget, its suspension, and what its models have sampled.
-
-    Attributes:
-        is_aborted: True once slime has asked to stop.
-        suspends: An aborted rollout waits to be resumed (partial rollout) instead of ending.
-        sampled_limit: Tokens that all models of the rollout sample together; None for no limit.
-        sample: slime's sample, for its trace.
-        paused: The rollout is suspended: slime may train meanwhile, and no call may start.
-        resume: Set to let waiting calls continue.
-        held: Ids that were sampled before the last resumption, each from the start of its path.
-        models: The models it has made.
-        records: Top-p data of its calls; None where the trainer replays none.
-        counters: Sums of tokens and speculative steps over its calls.
-        suspensions: Number of its suspensions.
-        scores: Its environment has a reward function.
-    """
-
-    is_aborted: Callable[[], bool]
-    suspends: bool = False
-    sampled_limit: int | None = None
-    sampled: int = 0
-    sample: Any = None
-    trainer: Trainer = SLIME
-    paused: bool = False
-    resume: asyncio.Event = field(default_factory=asyncio.Event)
-    resumptions: int = 0
-    held: list[list[int]] = field(default_factory=list)
-    models: list[Any] = field(default_factory=list)
-    records: list[Any] | None = None
-    counters: Counter[str] = field(default_factory=Counter)
-    suspensions: int = 0
-    scores: bool = False
-
-    @property
-    def text_of(self) -> Callable[[Sequence[int]], str]:
-        """Decodes ids as its models do, for logs; nothing is ever encoded again from it."""
-        return self.models[0].conversation.text_of if self.models else lambda ids: ""
-
-    def is_held(self) -> bool:
-        """No call may start."""
-        return self.paused or self.is_aborted()
-
-    def check(self) -> None:
-        """Raise where a call may not be started."""
-        if self.is_held():
-            raise HeldError
-
-    def left_to_sample(self) -> int | None:
-        """Tokens that the rollout may still sample; None for no limit, `TokenBudgetReachedError` if none are left."""
-        if self.sampled_limit is None:
-            return None
-        if self.sampled >= self.sampled_limit:
-            raise TokenBudgetReachedError("strands_env_max_sampled_tokens", self.sampled_limit, self.sampled)
-        return self.sampled_limit - self.sampled
-
-    async def wait(self, prompt: Sequence[int]) -> None:
-        """Wait for the resumption, and note the ids of the call that waits; `BackendAbortedError` if none will come."""
-        while self.is_held():
-            if not self.suspends:
-                raise BackendAbortedError("slime ended the rollout step; no further turn is started")
-            self.held.append(list(prompt))
-            self.resume.clear()
-            await self.resume.wait()
-
-    def go_on(self) -> None:
-        """Let calls through again."""
-        self.resumptions += self.paused
-        self.paused = False
-        self.resume.set()
-
-
 # ---- failures -----------------------------------------------------------------------------------------------------
 
 
@@ -303,9 +225,9 @@ class Failure:
     has_waited: bool = False
 
     @property
-    def is_worth_another_attempt(self) -> bool:
-        """Another attempt may succeed: not after a limit or a time-out."""
-        return not self.reason.is_limit and self.reason is not TerminationReason.TIMEOUT
+    def is_final(self) -> bool:
+        """Another attempt would end the same way: after a limit, or a time-out."""
+        return self.reason.is_limit or self.reason is TerminationReason.TIMEOUT
 
 
 class FailureStreak:

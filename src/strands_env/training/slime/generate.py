@@ -18,14 +18,13 @@ from strands_env.training.slime.call import (
     STREAK,
     Call,
     FailureStreakError,
-    RolloutControl,
     SlimePrompt,
     is_swallowed,
     raise_in_the_run,
     read_prompt,
 )
 from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
-from strands_env.training.slime.sample import expand_prompt, image_expander, write, write_aborted, write_unusable
+from strands_env.training.slime.sample import expand_prompt, image_expander, write, write_aborted, write_failed
 from strands_env.training.slime.settings import SlimeConfigError, Trainer, warn_once
 from strands_sglang import SGLangModel, get_client, get_client_from_slime_args, get_tokenizer
 from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
@@ -71,19 +70,14 @@ async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation:
         call = Call.of(args, sample, sampling_params, evaluation=evaluation, state=state)
         with STREAK.running(call):
             for attempt in range(1 + call.settings.retries):
-                call.failures.clear()
                 samples = await _run(call)
-                failed = bool(call.failures) and call.failures[-1].is_worth_another_attempt
-                if not failed or attempt == call.settings.retries or call.is_stopping:
+                failure = call.failure
+                if failure is None or failure.is_final or attempt == call.settings.retries or call.is_stopping:
                     break
-                logger.warning(
-                    "sample=<%s>, attempt=<%d>, error=<%s> | rollout failed, trying again",
-                    getattr(sample, "index", None),
-                    attempt + 1,
-                    call.failures[-1].error.message,
-                )
+                words = "sample=<%s>, attempt=<%d>, error=<%s> | rollout failed, trying again"
+                logger.warning(words, getattr(sample, "index", None), attempt + 1, failure.error.message)
                 await asyncio.sleep(RETRY_PAUSE * 2**attempt)
-            call.count_failures()  # of the last attempt alone: what a retry mended is no failure
+            call.count_failure()
             return samples
     except (SlimeConfigError, FailureStreakError) as error:
         if is_swallowed():
@@ -93,6 +87,7 @@ async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation:
 
 async def _run(call: Call) -> Any:
     """One attempt: the rollout that waits for this call or a new one, to its end, into slime's sample."""
+    call.failure = None  # of an attempt before this one, which it mends
     episode = None
     try:
         episode = _resume(call) or await _start(call)
@@ -102,7 +97,7 @@ async def _run(call: Call) -> Any:
         if result is None:
             if call.partial:
                 SUSPENDED.put(call.key, episode)
-            return write_aborted(call, episode.control)
+            return write_aborted(call, episode)
         if any(path.images for path in result.trajectories):
             return await asyncio.to_thread(_finish, call, episode, result)  # processes them for the trainer
         return _finish(call, episode, result)
@@ -112,8 +107,7 @@ async def _run(call: Call) -> Any:
         index = getattr(call.sample, "index", None)
         logger.warning("sample=<%s>, error=<%s> | rollout failed", index, error, exc_info=True)
         record = ErrorRecord.from_exception(error, Phase.LOOP)
-        control = None if episode is None else episode.control
-        return write_unusable(call, control, None, record, TerminationReason.UNCLASSIFIED_ERROR)
+        return write_failed(call, episode, TerminationReason.UNCLASSIFIED_ERROR, record)
 
 
 def _resume(call: Call) -> Episode | None:
@@ -122,8 +116,8 @@ def _resume(call: Call) -> Episode | None:
     SUSPENDED.expire(call.settings.max_suspension)
     if episode is None or episode.has_failed:
         return None
-    episode.control.is_aborted = lambda: call.is_stopping  # slime may have replaced its state
-    episode.control.sample = call.sample
+    episode.is_aborted = lambda: call.is_stopping  # slime may have replaced its state
+    episode.sample = call.sample
     return episode
 
 
@@ -134,15 +128,14 @@ async def _start(call: Call) -> Episode:
         SlimeConfigError: The prompt cannot be sent, or the factory makes no environment.
     """
     prompt = await prompt_of(call)
-    control = RolloutControl(
+    episode = Episode(
         is_aborted=lambda: call.is_stopping,
         suspends=call.partial,
         sampled_limit=call.sampled_limit,
         sample=call.sample,
         trainer=call.trainer,
-        records=[] if call.needs.top_p else None,
+        keeps_top_p=call.needs.top_p,
     )
-    episode = Episode(task=None, control=control)  # type: ignore[arg-type]
     environment = call.settings.make_environment(
         model_factory=lambda: _make_model(call, episode),
         args=call.args,
@@ -151,7 +144,7 @@ async def _start(call: Call) -> Episode:
     )
     if prompt.system is not None:
         environment.system_prompt = prompt.system
-    control.scores = getattr(environment, "reward_fn", None) is not None
+    episode.scores = getattr(environment, "reward_fn", None) is not None
     episode.task = asyncio.ensure_future(environment.rollout(prompt.action))
     return episode
 
@@ -227,14 +220,12 @@ def _make_model(call: Call, episode: Episode) -> Any:
             },
             "return_routed_experts": call.needs.experts_shape is not None,
             "require_routed_experts": True,
-            "return_sampling_mask": call.needs.top_p and trainer.asks_for_top_p,
+            "return_sampling_mask": call.needs.top_p,
             "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
             **({} if expander is None else {"processor": expander}),
             **settings.model_options,
         }
-        backend = RolloutBackend(
-            client, episode.control, None if expander is None else partial(expand_prompt, expander)
-        )
+        backend = RolloutBackend(client, episode, None if expander is None else partial(expand_prompt, expander))
         model = SGLangModel(tokenizer=tokenizer, client=backend, tool_parser=settings.tool_parser or None, **options)
     except (TypeError, ValueError, AttributeError, KeyError, ImportError) as error:
         episode.config_error = SlimeConfigError(
@@ -243,7 +234,7 @@ def _make_model(call: Call, episode: Episode) -> Any:
         )
         episode.config_error.__cause__ = error
         raise
-    episode.control.models.append(model)
+    episode.models.append(model)
     return model
 
 
@@ -262,10 +253,11 @@ def _finish(call: Call, episode: Episode, result: StepResult) -> Any:
             "--custom-reward-post-process-path, or set strands_env_fanout; log_rollout gives the share of sampled "
             "tokens that is lost (untrained/other_paths)"
         )
-    sources = [episode.complete(source, call) for source in sources]
+    if call.partial and getattr(call.args, "mask_offpolicy_in_partial_rollout", False):
+        sources = [episode.take_loss_off_policy(source) for source in sources]
     trained = sum(source.trained_tokens for source in sources)
     tokens = {"sampled": sampled, "other_paths": sampled - exported, "off_policy": exported - trained}
-    return write(call, episode.control, result, sources, tokens)
+    return write(call, episode, result, sources, tokens)
 
 
 def router_model_factory(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 import json
 import logging
@@ -19,7 +18,6 @@ import numpy as np
 from strands_env.core import Observation, StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.core.types import as_reward_function, as_reward_result
-from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker
 from strands_env.training.advantages import group_advantages
 from strands_env.training.sample import SampleStatus, TrainingSample
 from strands_env.training.slime.call import SCORING, FailureStreakError, is_swallowed, raise_in_the_run, read_prompt
@@ -48,15 +46,16 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
         Raw rewards and those to train on, in the order of the samples.
     """
     flat = list(_flatten(samples))
-    raw = [read_reward(args, sample) or 0.0 for sample in flat]
+    numbers = [read_reward(args, sample) for sample in flat]
+    raw = [reward or 0.0 for reward in numbers]
     estimator = getattr(args, "advantage_estimator", "grpo")
     normalises = estimator in ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
     if not (normalises and getattr(args, "rewards_normalization", True)):
         return raw, [0.0 if _is_removed(sample) else reward for sample, reward in zip(flat, raw, strict=True)]
     scales = estimator != "reinforce_plus_plus_baseline" and getattr(args, "grpo_std_normalization", True)
-    groups = _groups(args, flat)
     keys = [rollout_key(sample, position) for position, sample in enumerate(flat)]
-    rewards = [None if _is_removed(sample) else read_reward(args, sample) for sample in flat]
+    groups = _groups(args, flat, keys)
+    rewards = [None if _is_removed(sample) else reward for sample, reward in zip(flat, numbers, strict=True)]
     # A group of one usable rollout has no statistics to learn from: its advantage would be 0, or noise.
     usable: dict[Any, set[Any]] = defaultdict(set)
     for group, key, reward in zip(groups, keys, rewards, strict=True):
@@ -88,20 +87,13 @@ def _min_usable(args: Any) -> int:
     return SlimeSettings.from_args(args, factory_required=False).min_usable
 
 
-def _groups(args: Any, samples: Sequence[Any]) -> list[Any]:
-    """The group of each sample. slime's order is by prompt, and samples of a rollout follow each other."""
-    size = getattr(args, "n_samples_per_prompt", None)
-    groups: list[Any] = []
-    rollouts, last = 0, None
-    for position, sample in enumerate(samples):
-        group = getattr(sample, "group_index", None)
-        if group is None and size:
-            key = rollout_key(sample, position)
-            rollouts += key != last
-            last = key
-            group = ("slice", (rollouts - 1) // int(size))
-        groups.append(group)
-    return groups
+def _groups(args: Any, samples: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
+    """The group of each sample; without an index, every `n_samples_per_prompt` rollouts, for slime orders by prompt."""
+    size = int(getattr(args, "n_samples_per_prompt", None) or len(samples) or 1)
+    numbers: dict[Any, int] = {}
+    slices = [("slice", numbers.setdefault(key, len(numbers)) // size) for key in keys]
+    indices = [getattr(sample, "group_index", None) for sample in samples]
+    return [place if index is None else index for index, place in zip(indices, slices, strict=True)]
 
 
 def _filter_output(trainer: Trainer, keep: bool, reason: str | None) -> Any:
@@ -333,32 +325,16 @@ def _write(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float], 
             line = json.dumps({"rollout_id": rollout_id, "metrics": known, "samples": shown}, default=str)
             with (folder / f"{kind.replace('/', '_')}.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        project = str(getattr(args, "wandb_project", None) or "slime")
-        numbers = {f"{kind}/{name}": value for name, value in known.items() if value is not None}
-        names = settings.trackers or ""
-        # slime imports wandb where it is used, and opens its run, which is joined; it is not ours to open.
-        if getattr(args, "use_wandb", False) and getattr(sys.modules.get("wandb"), "run", None) is not None:
-            names += ",wandb"
-        for tracker in _open_trackers(names, project, settings.log_dir):
-            tracker.log(numbers, step=rollout_id)
+        # slime imports wandb where it is used, and opens its run, which has steps of its own; it is not ours to open.
+        run = getattr(sys.modules.get("wandb"), "run", None)
+        if getattr(args, "use_wandb", False) and run is not None:
+            numbers = {f"strands/{kind}/{name}": value for name, value in known.items() if value is not None}
+            run.define_metric("strands/*", step_metric="strands/step")
+            run.log({**numbers, "strands/step": rollout_id})
     except SlimeConfigError:
         raise
     except Exception as error:
         logger.warning("kind=<%s>, rollout=<%s>, error=<%s> | rollout not logged", kind, rollout_id, error)
-
-
-@functools.cache
-def _open_trackers(names: str, project: str, folder: str | None) -> tuple[BackgroundTracker, ...]:
-    """The trackers of this process, started with the first rollout logged; one that does not start is left out."""
-    started, place = [], Path(folder or ".")
-    for kind in dict.fromkeys(filter(None, (name.strip() for name in names.split(",")))):
-        try:
-            tracker = make_tracker(kind, project=project, name=place.resolve().name, folder=place)
-        except TrackerError as error:
-            logger.warning("tracker=<%s>, error=<%s> | tracker left out", kind, error)
-        else:
-            started.append(BackgroundTracker(tracker))
-    return tuple(started)
 
 
 def _row(args: Any, sample: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import contextlib
 import logging
 import sys
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from strands_env.core import StepResult
 from strands_env.core.tokens import common_prefix
 from strands_env.training.sample import TrainingSample
-from strands_env.training.slime.call import Call, HeldError, RolloutControl
+from strands_env.training.slime.settings import SLIME, Trainer
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
+from strands_sglang.exceptions import BackendAbortedError, BackendAnswerError, TokenBudgetReachedError
 from strands_sglang.trajectory import FinishType, SamplingMask
 
 logger = logging.getLogger(__name__)
@@ -35,80 +36,132 @@ POLL_SECONDS = 0.3
 # ---- its life -------------------------------------------------------------------------------------------------------
 
 
+class HeldError(Exception):
+    """An attempt of a model call that may not be started."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Episode:
-    """A rollout in progress.
+    """A rollout in progress: its task, its abort, its budget, its suspension, and what its models have sampled.
 
     Attributes:
+        is_aborted: True once slime has asked to stop.
         task: Runs `Environment.rollout`.
+        suspends: An aborted rollout waits to be resumed (partial rollout) instead of ending.
+        sampled_limit: Tokens that all models of the rollout sample together; None for no limit.
+        sample: slime's sample, for its trace.
+        keeps_top_p: Its calls keep the survivors of top-p.
+        scores: Its environment has a reward function.
         config_error: The reason why every rollout of this configuration fails, if one was found.
+        models: The models it has made.
+        counters: Sums of tokens and speculative steps over its calls.
+        paused: The rollout is suspended: slime may train meanwhile, and no call may start.
+        suspensions: Number of its suspensions.
+        resume: Set to let waiting calls continue.
+        held: Ids that were sampled before the last resumption, each from the start of its path.
     """
 
-    task: asyncio.Task[StepResult]
-    control: RolloutControl
+    is_aborted: Callable[[], bool]
+    task: asyncio.Task[StepResult] | None = None
+    suspends: bool = False
+    sampled_limit: int | None = None
+    sample: Any = None
+    trainer: Trainer = SLIME
+    keeps_top_p: bool = False
+    scores: bool = False
     config_error: Exception | None = None
+    models: list[Any] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+    paused: bool = False
+    suspensions: int = 0
+    resume: asyncio.Event = field(default_factory=asyncio.Event)
+    held: list[list[int]] = field(default_factory=list)
 
-    def complete(self, source: TrainingSample, call: Call) -> TrainingSample:
-        """A sample with the top-p data that the trainer needs, and without loss on off-policy tokens if slime asks."""
-        if not call.needs.top_p:
-            source = replace(source, sampling_mask=None)
-        elif source.sampling_mask is None and self.control.records:
-            source = replace(source, sampling_mask=sampling_mask_of_path(source.token_ids, self.control.records))
-        if call.partial and getattr(call.args, "mask_offpolicy_in_partial_rollout", False):
-            mask = source.loss_mask.copy()
-            mask[: self._off_policy(source)] = 0
-            source = replace(source, loss_mask=mask)
-        return source
+    @property
+    def running(self) -> asyncio.Task[StepResult]:
+        """The task, once it was started."""
+        assert self.task is not None
+        return self.task
 
-    def _off_policy(self, source: TrainingSample) -> int:
-        """Tokens up to the last that is older than a resumption, or that other weights sampled than the last ones.
-
-        Weights change under a rollout where slime does not stop it for that (fully asynchronous).
-        """
-        held = max((common_prefix(source.token_ids, ids) for ids in self.control.held), default=0)
-        # A span without a version says nothing of its age, and is left to the resumptions.
-        spans = [span for span in source.weight_versions if span.version is not None]
-        older = max((span.end for span in spans if span.version != spans[-1].version), default=0)
-        return max(held, older)
+    @property
+    def text_of(self) -> Callable[[Sequence[int]], str]:
+        """Decodes ids as its models do, for logs; nothing is ever encoded again from it."""
+        return self.models[0].conversation.text_of if self.models else lambda ids: ""
 
     @property
     def has_failed(self) -> bool:
         """It has ended in failure."""
-        if not self.task.done():
+        if not self.running.done():
             return False
-        if self.task.cancelled() or self.task.exception() is not None:
+        if self.running.cancelled() or self.running.exception() is not None:
             return True
-        return self.task.result().termination_reason.is_failure
+        return self.running.result().termination_reason.is_failure
 
     async def run(self) -> StepResult | None:
         """Wait for the end; None when the rollout was suspended or stopped because slime is stopping.
 
         Cancelling this call ends the rollout, its cleanup included.
         """
-        if self.control.suspensions:  # whatever is sampled by now is older than this call
-            self.control.held.extend(
-                list(path.token_ids) for model in self.control.models for path in model.trajectories
-            )
+        if self.suspensions:  # whatever is sampled by now is older than this call
+            self.held.extend(list(path.token_ids) for model in self.models for path in model.trajectories)
         try:
-            while not self.task.done():
-                if self.control.is_aborted():
-                    if self.control.suspends:
-                        self.control.paused = True  # until slime asks again, whatever its flag says until then
-                        self.control.suspensions += 1
+            while not self.running.done():
+                if self.is_aborted():
+                    if self.suspends:
+                        self.paused = True  # until slime asks again, whatever its flag says until then
+                        self.suspensions += 1
                     else:
                         await self.cancel()
                     return None
-                self.control.go_on()
-                await asyncio.wait({self.task}, timeout=POLL_SECONDS)
+                self.paused = False
+                self.resume.set()
+                # Polled, for slime sets its flag without telling anyone.
+                await asyncio.wait({self.running}, timeout=POLL_SECONDS)
         except asyncio.CancelledError:
             await self.cancel()
             raise
-        return self.task.result()
+        return self.running.result()
 
     async def cancel(self) -> None:
         """End the rollout; its environment cleans up."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+
+    def check(self) -> None:
+        """Raise where a call may not be started."""
+        if self.paused or self.is_aborted():
+            raise HeldError
+
+    def left_to_sample(self) -> int | None:
+        """Tokens that the rollout may still sample; None for no limit, `TokenBudgetReachedError` if none are left."""
+        if self.sampled_limit is None:
+            return None
+        if (sampled := self.counters["completion_tokens"]) >= self.sampled_limit:
+            raise TokenBudgetReachedError("strands_env_max_sampled_tokens", self.sampled_limit, sampled)
+        return self.sampled_limit - sampled
+
+    async def wait(self, prompt: Callable[[], Sequence[int]]) -> None:
+        """Wait for the resumption, and note the ids of the call that waits; `BackendAbortedError` if none will come."""
+        while self.paused or self.is_aborted():
+            if not self.suspends:
+                raise BackendAbortedError("slime ended the rollout step; no further turn is started")
+            # A call that the server aborted carries what it has sampled in its prompt, and no trajectory holds it yet.
+            self.held.append(list(prompt()))
+            self.resume.clear()
+            await self.resume.wait()
+
+    def take_loss_off_policy(self, source: TrainingSample) -> TrainingSample:
+        """A sample without loss on what is older than a resumption, or that other weights sampled than the last ones.
+
+        Weights change under a rollout where slime does not stop it for that (fully asynchronous).
+        """
+        held = max((common_prefix(source.token_ids, ids) for ids in self.held), default=0)
+        # A span without a version says nothing of its age, and is left to the resumptions.
+        spans = [span for span in source.weight_versions if span.version is not None]
+        older = max((span.end for span in spans if span.version != spans[-1].version), default=0)
+        mask = source.loss_mask.copy()
+        mask[: max(held, older)] = 0
+        return replace(source, loss_mask=mask)
 
 
 # ---- its model calls ------------------------------------------------------------------------------------------------
@@ -128,11 +181,11 @@ class RolloutBackend(BackendWrapper):
     def __init__(
         self,
         inner: Any,
-        control: RolloutControl,
+        episode: Episode,
         expand: Callable[[Sequence[int], Sequence[str]], Sequence[int]] | None = None,
     ) -> None:
         super().__init__(inner)
-        self._control = control
+        self._episode = episode
         self._expand = expand
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
@@ -143,8 +196,7 @@ class RolloutBackend(BackendWrapper):
             TokenBudgetReachedError: All paths together have sampled what a rollout may.
         """
         while True:
-            if self._control.is_held():
-                await self._control.wait(self._prompt_as_seen(request))
+            await self._episode.wait(lambda: self._prompt_as_seen(request))
             try:
                 return await self._ask(request)
             except HeldError:  # stopped before a token came: it starts over after the resumption
@@ -156,35 +208,33 @@ class RolloutBackend(BackendWrapper):
         return ids if not request.images or self._expand is None else self._expand(ids, request.images)
 
     async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
-        control = self._control
-        left = control.left_to_sample()  # of all paths together; each path has its own bound in the model
+        episode, trainer, suspensions = self._episode, self._episode.trainer, self._episode.suspensions
+        left = episode.left_to_sample()  # of all paths together; each path has its own bound in the model
         if left is not None and left < (request.max_new_tokens or sys.maxsize):
             request = request.limited_to(left)
-        request = replace(request, before_attempt=control.check)
-        resumptions = control.resumptions
-        trace: Any = sys.modules.get(control.trainer.traces or "")  # the trainer has imported it where it runs
+        # slime's patched server sends the survivors because of `custom_params`, and knows no other way to ask for them.
+        asks = request.sampling_mask and trainer.asks_for_top_p
+        request = replace(request, before_attempt=episode.check, sampling_mask=asks)
+        trace: Any = sys.modules.get(trainer.traces or "")  # the trainer has imported it where it runs
         answer = await (self.inner.ask(request) if trace is None else self._ask_in_span(trace, request))
-        meta = control.trainer.meta_of(answer.payload)
+        meta = trainer.meta_of(answer.payload)
         if not answer.output_ids and answer.finish.type is FinishType.ABORT:
-            control.check()  # stopped before its first token: asked again later, and no abort to the model
-        control.sampled += len(answer.output_ids)
-        counters = control.counters
+            episode.check()  # stopped before its first token: asked again later, and no abort to the model
+        counters = episode.counters
         counters["prompt_tokens"] += answer.prompt_tokens or 0
         counters["cached_tokens"] += answer.cached_tokens or 0
         counters["completion_tokens"] += len(answer.output_ids)
         if "spec_verify_ct" in meta:
             counters.update({name: int(meta.get(name) or 0) for name in _SPECULATIVE})
-        if resumptions != control.resumptions:  # begun before the suspension, ended after it
-            control.held.append([*self._prompt_as_seen(request), *answer.output_ids])
-        if control.records is not None and (mask := sampling_mask_of(meta, len(answer.output_ids))) is not None:
-            control.records.append(
-                CallRecord(prompt=self._prompt_as_seen(request), output=answer.output_ids, sampling_mask=mask)
-            )
+        if suspensions != episode.suspensions:  # begun before the suspension, ended after it
+            episode.held.append([*self._prompt_as_seen(request), *answer.output_ids])
+        if episode.keeps_top_p and answer.sampling_mask is None:
+            answer = replace(answer, sampling_mask=sampling_mask_of(meta, len(answer.output_ids)))
         return answer
 
     async def _ask_in_span(self, trace: Any, request: GenerateRequest) -> GenerateAnswer:
         """A call in a span of slime's trace of the sample, from which slime makes its `perf/*` metrics of requests."""
-        sample, trainer = self._control.sample, self._control.trainer
+        sample, trainer = self._episode.sample, self._episode.trainer
         with trace.trace_span(sample, trainer.span, attrs={"max_new_tokens": request.max_new_tokens}) as span:
             answer = await self.inner.ask(request)
             if hasattr(span, "update"):  # slime yields its target instead of a span where it cannot trace
@@ -192,68 +242,31 @@ class RolloutBackend(BackendWrapper):
         return answer
 
 
-_TOP_P_IDS = ("top_p_token_ids", "top_p_kept_token_ids")
-_TOP_P_OFFSETS = ("top_p_token_offsets", "top_p_kept_token_offsets")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
-    """One answer's top-p survivors, beside the ids of the request as the model saw them and the sampled ids."""
-
-    prompt: Sequence[int]
-    output: Sequence[int]
-    sampling_mask: SamplingMask
-
-
-def sampling_mask_of(meta: Mapping[str, Any], count: int) -> SamplingMask | None:
-    """The top-p data of slime's patched server: int32 arrays, as lists or base64; None where the answer has none.
+def sampling_mask_of(meta: Mapping[str, Any], count: int) -> SamplingMask:
+    """The top-p data of slime's patched server: int32 arrays, as lists or base64.
 
     Raises:
-        ValueError: The data does not fit the number of sampled tokens.
+        BackendAnswerError: There is none, or it does not fit the number of sampled tokens.
     """
-    ids, offsets = _int32(meta, _TOP_P_IDS), _int32(meta, _TOP_P_OFFSETS)
-    if ids is None or offsets is None or not (count or len(offsets)):
-        return None  # without tokens there may be no offsets
+    if not count:
+        return SamplingMask.empty(0)  # without tokens there may be no offsets
+    for name in ("top_p_token", "top_p_kept_token"):  # slime reads both
+        if (ids := meta.get(f"{name}_ids")) is not None and (offsets := meta.get(f"{name}_offsets")) is not None:
+            break
+    else:
+        raise BackendAnswerError("rollout_top_p is not 1, and the server returned no top-p token ids")
+    ids, offsets = _int32(ids), _int32(offsets)
     if len(offsets) != count + 1 or int(offsets[-1]) != len(ids):
-        raise ValueError(
-            f"top-p data has {len(offsets)} offsets up to {int(offsets[-1]) if len(offsets) else None} and {len(ids)} "
-            f"ids for {count} sampled tokens"
+        raise BackendAnswerError(
+            f"top-p data must have {count + 1} offsets up to {len(ids)}, got {len(offsets)} up to {offsets[-1:]}"
         )
     return SamplingMask(ids=ids, offsets=offsets.astype(np.int64))
 
 
-def _int32(meta: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.int32] | None:
-    for name in names:
-        value = meta.get(name)
-        if value is None:
-            continue
-        if isinstance(value, str):
-            return np.frombuffer(base64.b64decode(value, validate=True), dtype="<i4").astype(np.int32)
-        return np.array(value, dtype=np.int32)
-    return None
-
-
-def sampling_mask_of_path(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) -> SamplingMask | None:
-    """Top-p data of a path, out of the calls that made it; None where no call belongs to it.
-
-    A position that several calls sampled alike (a retry of one prompt) has the set of the longest of them.
-    """
-    sets: dict[int, NDArray[np.int32]] = {}
-    # Longest last, so that its sets win: an aborted call is a prefix of the one that resumed it.
-    for record in sorted(records, key=lambda record: len(record.output)):
-        start, end = len(record.prompt), len(record.prompt) + len(record.output)
-        on_path = np.array_equal(token_ids[:start], record.prompt) and np.array_equal(
-            token_ids[start:end], record.output
-        )
-        if on_path:
-            mask = record.sampling_mask
-            sets.update(zip(range(start, end), np.split(mask.ids, mask.offsets[1:-1]), strict=False))
-    if not sets:
-        return None
-    none = np.zeros(0, dtype=np.int32)
-    parts = [sets.get(position, none) for position in range(len(token_ids))]
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return SamplingMask(ids=np.concatenate(parts).astype(np.int32), offsets=offsets)
+def _int32(value: Any) -> NDArray[np.int32]:
+    if isinstance(value, str):
+        return np.frombuffer(base64.b64decode(value, validate=True), dtype="<i4").astype(np.int32)
+    return np.array(value, dtype=np.int32)
 
 
 # ---- rollouts that wait to be resumed -------------------------------------------------------------------------------
@@ -281,7 +294,7 @@ class SuspendedEpisodes:
     def take(self, key: Any) -> Episode | None:
         """Remove and return the rollout of that key; one of another event loop is ended there, and None returned."""
         episode, _ = self._waiting.pop(key, (None, 0.0))
-        if episode is None or episode.task.get_loop() is asyncio.get_running_loop():
+        if episode is None or episode.running.get_loop() is asyncio.get_running_loop():
             return episode
         _end(episode)
         return None
@@ -307,7 +320,7 @@ class SuspendedEpisodes:
     def _end_all(self) -> Iterator[concurrent.futures.Future[None]]:
         while self._waiting:
             episode, _ = self._waiting.popitem()[1]
-            loop = episode.task.get_loop()
+            loop = episode.running.get_loop()
             if loop.is_running():
                 yield asyncio.run_coroutine_threadsafe(episode.cancel(), loop)
 
@@ -315,7 +328,7 @@ class SuspendedEpisodes:
 def _end(episode: Episode) -> None:
     """Cancel a rollout on its own event loop, unless that is closed."""
     with contextlib.suppress(RuntimeError):
-        episode.task.get_loop().call_soon_threadsafe(episode.task.cancel)
+        episode.running.get_loop().call_soon_threadsafe(episode.running.cancel)
 
 
 SUSPENDED = SuspendedEpisodes()

@@ -17,7 +17,8 @@ from strands_env.core import StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.export import image_tensors
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_env.training.slime.call import STREAK, Call, Failure, RolloutControl
+from strands_env.training.slime.call import STREAK, Call, Failure
+from strands_env.training.slime.rollout import Episode
 from strands_env.training.slime.settings import METADATA_KEY, Needs, SlimeConfigError, warn_once
 from strands_sglang.exceptions import MediaError
 from strands_sglang.trajectory import SamplingMask
@@ -27,11 +28,7 @@ from strands_sglang.trajectory.media import ProcessorExpander
 
 
 def write(
-    call: Call,
-    control: RolloutControl,
-    result: StepResult,
-    sources: Sequence[TrainingSample],
-    tokens: Mapping[str, int],
+    call: Call, episode: Episode, result: StepResult, sources: Sequence[TrainingSample], tokens: Mapping[str, int]
 ) -> Any:
     """The samples of a rollout that ended, well or not.
 
@@ -41,22 +38,26 @@ def write(
     """
     reason = result.termination_reason
     if reason.is_failure:
-        return write_unusable(call, control, sources[-1] if sources else None, result.error, reason)
-    final, evaluation = result.observation.final_response or "", call.evaluation
+        return write_failed(call, episode, reason, result.error, sources[-1] if sources else None)
     notes: dict[str, Any] = {
         "termination_reason": reason.value,
-        "final_response": final,
-        "evaluation": evaluation,
+        "final_response": result.observation.final_response or "",
+        "evaluation": call.evaluation,
         "metrics": result.observation.metrics,
-        "suspensions": control.suspensions,
+        "suspensions": episode.suspensions,
         "tokens": dict(tokens),
     }
     if result.reward is not None:
         notes["reward_info"] = copy.copy(result.reward.info)
     if result.cleanup_error is not None:
         notes["cleanup_error"] = result.cleanup_error.message
+    if not sources and reason.is_limit:  # a prompt as long as the context: nothing failed
+        message = "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten "
+        error = ErrorRecord(type=reason.value, message=f"{message}prompt and tools", traceback="", where=Phase.MODEL)
+        return _write_untrained(call, episode, reason, error, {**notes, "agent_name": "agent"}, category="no_room")
     if not sources:
-        return _write_empty(call, control, result, notes)
+        nothing = InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
+        return write_failed(call, episode, reason, ErrorRecord.from_exception(nothing, Phase.LOOP))
     expander = image_expander(call)
     if expander is None and any(source.media for source in sources):
         raise SlimeConfigError(
@@ -64,36 +65,36 @@ def write(
             "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
         )
     clear(call.sample)
-    _count(call.sample, control, result)
+    _count(call.sample, episode, result)
     samples = [call.sample, *(sibling_of(call.sample) for _ in sources[1:])]
-    text_of = control.text_of if control.models else lambda ids: final
-    reward, scored = sources[0].reward, result.reward is not None or control.scores
+    text_of = episode.text_of if episode.models else lambda ids: notes["final_response"]
+    reward, scored = sources[0].reward, result.reward is not None or episode.scores
     for target, source in zip(samples, sources, strict=True):
         try:
             fill(target, source, call.needs, text_of)
             if source.media and expander is not None:
                 target.multimodal_train_inputs = image_tensors(source, expander)
         except (InvalidSampleError, ValueError) as error:
-            return write_unusable(call, control, source, ErrorRecord.from_exception(error, Phase.LOOP), reason)
+            return write_failed(call, episode, reason, ErrorRecord.from_exception(error, Phase.LOOP), source)
         target.remove_sample = scored and reward is None  # the reward function abstains, or was not to score this end
         if target.remove_sample:
-            target.reward = unusable_reward(call.args, target, "unscored", evaluation=evaluation)
-        elif scored and not is_distilled(call.args, evaluation=evaluation):
+            target.reward = unusable_reward(call.args, target, "unscored", evaluation=call.evaluation)
+        elif scored and not is_distilled(call.args, evaluation=call.evaluation):
             info = result.reward.info if result.reward is not None else {}
-            target.reward = reward_value(call.args, reward, info, evaluation=evaluation)
+            target.reward = reward_value(call.args, reward, info, evaluation=call.evaluation)
         own = {**notes, "agent_name": source.agent_name}
-        note(target, own if target is call.sample else copy.deepcopy(own))
-    if not evaluation:
+        note(target, own if target is call.sample else copy.deepcopy(own))  # siblings share no container
+    if not call.evaluation:
         STREAK.reset()
     return _as_return_value(call, samples)
 
 
-def write_unusable(
+def write_failed(
     call: Call,
-    control: RolloutControl | None,
-    source: TrainingSample | None,
-    error: ErrorRecord | None,
+    episode: Episode | None,
     reason: TerminationReason,
+    error: ErrorRecord | None,
+    source: TrainingSample | None = None,
 ) -> Any:
     """A rollout that failed: a sample that trains nothing. One that the end of slime's step broke may be run again."""
     if call.is_stopping and reason.is_failure:
@@ -103,21 +104,21 @@ def write_unusable(
         error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.LOOP)
     described = {"type": error.type, "message": error.message, "where": error.where.value}
     notes = {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described}
-    return _write_untrained(call, control, source, error, reason, notes)
+    return _write_untrained(call, episode, reason, error, notes, source)
 
 
-def write_aborted(call: Call, control: RolloutControl | None) -> Any:
+def write_aborted(call: Call, episode: Episode | None) -> Any:
     """Slime is stopping: one sample that may be run again. It is empty, unless the rollout waits to be resumed.
 
     Args:
-        control: State of the rollout; None where it is over.
+        episode: The rollout; None where it is over.
     """
     sample = call.sample
     clear(sample)
     set_status(sample, SampleStatus.ABORTED)
-    if control is None or not call.partial:
+    if episode is None or not call.partial:
         return sample
-    paths = [path for model in control.models for path in model.trajectories if not path.is_discarded]
+    paths = [path for model in episode.models for path in model.trajectories if not path.is_discarded]
     if paths:  # the longest of them; slime looks whether anything is held
         held = max(paths, key=len)
         start = held.initial_prompt_length
@@ -125,45 +126,29 @@ def write_aborted(call: Call, control: RolloutControl | None) -> Any:
         sample.response_length = len(held) - start
         sample.loss_mask = held.loss_mask[start:]
         sample.rollout_log_probs = [value or 0.0 for value in held.logprobs[start:]]
-        sample.response = control.text_of(held.token_ids[start:])
+        sample.response = episode.text_of(held.token_ids[start:])
     return sample
-
-
-def _write_empty(call: Call, control: RolloutControl, result: StepResult, notes: dict[str, Any]) -> Any:
-    """Nothing to train. A limit that left no room for a token (a prompt as long as the context) is not a failure."""
-    reason = result.termination_reason
-    if not reason.is_limit:
-        nothing = InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
-        return write_unusable(call, control, None, ErrorRecord.from_exception(nothing, Phase.LOOP), reason)
-    message = (
-        "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten prompt and "
-        "tools"
-    )
-    error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.MODEL)
-    notes["agent_name"] = "agent"
-    return _write_untrained(call, control, None, error, reason, notes, category="no_room")
 
 
 def _write_untrained(
     call: Call,
-    control: RolloutControl | None,
-    source: TrainingSample | None,
-    error: ErrorRecord,
+    episode: Episode | None,
     reason: TerminationReason,
+    error: ErrorRecord,
     notes: dict[str, Any],
+    source: TrainingSample | None = None,
     category: str = "failed",
 ) -> Any:
     """A sample that trains nothing: FAILED, or TRUNCATED where a limit left no room. Both may end the run."""
     sample = call.sample
     clear(sample)
-    if control is not None:
-        _count(sample, control)
+    if episode is not None:
+        _count(sample, episode)
     fill_unusable(sample, source, call.needs)
     sample.reward = unusable_reward(call.args, sample, category, evaluation=call.evaluation)
     set_status(sample, SampleStatus.TRUNCATED if category == "no_room" else SampleStatus.FAILED)
     note(sample, notes)
-    waited = control is not None and control.suspensions > 0
-    call.failures.append(Failure(error=error, reason=reason, has_waited=waited))
+    call.failure = Failure(error=error, reason=reason, has_waited=episode is not None and episode.suspensions > 0)
     return _as_return_value(call, [sample])
 
 
@@ -184,9 +169,9 @@ def _as_return_value(call: Call, samples: list[Any]) -> Any:
     return samples
 
 
-def _count(sample: Any, control: RolloutControl, result: StepResult | None = None) -> None:
+def _count(sample: Any, episode: Episode, result: StepResult | None = None) -> None:
     """Cache and speculative counters and the time of tools, once for the rollout."""
-    counters = control.counters
+    counters = episode.counters
     if hasattr(sample, "prefix_cache_info"):
         sample.prefix_cache_info.add(counters)
     if hasattr(sample, "spec_info") and counters["spec_verify_ct"]:

@@ -37,7 +37,7 @@ class SlimeSettings(BaseModel):
     """Our options.
 
     Each is read from slime's arguments (any key of `--custom-config-path`) with the prefix `strands_env_`. `factory`,
-    `reward`, `tool_parser`, `log_dir` and `trackers` may be environment variables instead (`STRANDS_ENV_FACTORY`).
+    `reward`, `tool_parser` and `log_dir` may be environment variables instead (`STRANDS_ENV_FACTORY`).
 
     Attributes:
         factory: Import path of what makes an environment for each rollout: an `Environment` class, called with
@@ -56,8 +56,6 @@ class SlimeSettings(BaseModel):
         client_options: Options of `SGLangClient`.
         model_options: Further options of `SGLangModel`.
         log_dir: Folder for the rollout logger's files; none are written without it.
-        trackers: Names of experiment trackers that the rollout logger reports to, separated by commas (`trackio`,
-            `tensorboard`, `trackio`, `wandb`); a run of W&B that slime has started needs none.
         log_messages: Number of rollouts whose conversation the logger keeps at each step.
         max_failures: Number of training rollouts in a row that fail, after which the run ends with
             `FailureStreakError`; 0 for no limit. A failure counts if no rollout of this process has succeeded since
@@ -82,7 +80,6 @@ class SlimeSettings(BaseModel):
     client_options: dict[str, Any] = Field(default_factory=dict)
     model_options: dict[str, Any] = Field(default_factory=dict)
     log_dir: str | None = None
-    trackers: str | None = None
     log_messages: NonNegativeInt = 4
     max_failures: NonNegativeInt = 64
     retries: NonNegativeInt = 2
@@ -102,7 +99,7 @@ class SlimeSettings(BaseModel):
             known = sorted(_PREFIX + name for name in cls.model_fields)
             raise SlimeConfigError(f"unknown options {unknown!r}; known are {known!r}")
         values = {name: value for name, value in given.items() if value is not None}
-        for name in ("factory", "reward", "tool_parser", "log_dir", "trackers"):
+        for name in ("factory", "reward", "tool_parser", "log_dir"):
             if name not in values and (value := os.environ.get((_PREFIX + name).upper())):
                 values[name] = value
         if factory_required and "factory" not in values:
