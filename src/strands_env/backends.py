@@ -6,9 +6,9 @@ A new backend is one entry here and a function that makes its model factory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ class ModelBackend:
         needs: Options that it cannot do without.
         key: Environment variable with the key that its client needs, unless `base_url` names a server of one's own.
         ignores: Options that have no effect, each with the reason.
-        loading: Sentence for a display while the model is made; `{base_url}` and `{model_id}` are filled in.
     """
 
     name: str
@@ -39,7 +38,6 @@ class ModelBackend:
     needs: tuple[str, ...] = ()
     key: str | None = None
     ignores: Mapping[str, str] = field(default_factory=dict)
-    loading: str | None = None
 
     def missing(self, options: Mapping[str, Any]) -> str | None:
         """A sentence on what is missing among the options; None if nothing is."""
@@ -52,10 +50,6 @@ class ModelBackend:
             )
         return None
 
-    def load(self) -> Callable[..., Any]:
-        """The function that makes its model factory."""
-        return _import_function(self.make)
-
     def check(self, sampling_params: Mapping[str, Any]) -> None:
         """Refuse sampling parameters that it would refuse or ignore.
 
@@ -63,24 +57,21 @@ class ModelBackend:
             BackendRequestError: One is unknown or out of range.
         """
         if self.check_sampling is not None:
-            _import_function(self.check_sampling)(sampling_params)
+            resolve_name(self.check_sampling)(sampling_params)
 
 
-def _import_function(path: str) -> Callable[..., Any]:
-    module, _, function = path.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), function)
+def _without(name: str, *, server: bool = False, tokens: bool = False) -> dict[str, str]:
+    """The options that a backend without a server, or without tokens, ignores."""
+    found = {}
+    if server:
+        found["base_url"] = f"the backend {name!r} has no server to name (--backend sglang, vllm and openai have one)"
+    if tokens:
+        why = f"the backend {name!r} gives no tokens, and reads tool calls itself"
+        found |= {"tokenizer": why, "tool_parser": why}
     return found
 
 
-def _no_tokens(name: str) -> dict[str, str]:
-    why = f"the backend {name!r} gives no tokens, and reads tool calls itself"
-    return {"tokenizer": why, "tool_parser": why}
-
-
-def _no_server(name: str) -> dict[str, str]:
-    return {"base_url": f"the backend {name!r} has no server to name (--backend sglang, vllm and openai have one)"}
-
-
+_NO_MODEL = "the backend 'scripted' has no model and no server"
 BACKENDS: Mapping[str, ModelBackend] = {
     backend.name: backend
     for backend in (
@@ -89,7 +80,7 @@ BACKENDS: Mapping[str, ModelBackend] = {
             make="strands_env.core.models:local_from_args",
             has_tokens=True,
             check_sampling="strands_sglang.backends.sampling:check_sampling_params",
-            ignores={**_no_server("local"), "tokenizer": "the model brings its own"},
+            ignores={**_without("local", server=True), "tokenizer": "the model brings its own"},
         ),
         ModelBackend(
             name="sglang",
@@ -97,7 +88,6 @@ BACKENDS: Mapping[str, ModelBackend] = {
             has_tokens=True,
             check_sampling="strands_sglang.backends.sglang.request:check_sampling_params",
             needs=("base_url",),
-            loading="asking the server at {base_url} for its model, and loading the tokenizer",
         ),
         ModelBackend(
             name="vllm",
@@ -105,24 +95,28 @@ BACKENDS: Mapping[str, ModelBackend] = {
             has_tokens=True,
             check_sampling="strands_sglang.backends.vllm.request:check_sampling_params",
             needs=("base_url",),
-            loading="asking the server at {base_url} for its model, and loading the tokenizer",
         ),
         ModelBackend(
             name="openai",
             make="strands_env.core.models:openai_from_args",
             needs=("model_id",),
             key="OPENAI_API_KEY",
-            ignores=_no_tokens("openai"),
+            ignores=_without("openai", tokens=True),
         ),
         ModelBackend(
             name="bedrock",
             make="strands_env.core.models:bedrock_from_args",
             needs=("model_id",),
-            ignores={**_no_server("bedrock"), **_no_tokens("bedrock")},
+            ignores=_without("bedrock", server=True, tokens=True),
+        ),
+        ModelBackend(
+            name="scripted",
+            make="strands_env.testing.scripted:scripted_from_args",
+            ignores=dict.fromkeys(("model_id", "base_url", "tokenizer", "tool_parser"), _NO_MODEL),
         ),
     )
 }
-"""Backends by name; the first is the default."""
+"""Backends by name; the first is the default, and the last samples nothing: it is for trying things."""
 
 
 def model_factory_from_args(
@@ -151,7 +145,7 @@ def model_factory_from_args(
     chosen = BACKENDS[backend]
     if (missing := chosen.missing({"base_url": sglang_base_url, "model_id": model_id})) is not None:
         raise ValueError(missing)
-    made: ModelFactory = chosen.load()(
+    made: ModelFactory = resolve_name(chosen.make)(
         base_url=sglang_base_url, model_id=model_id, tokenizer=tokenizer, sampling_params=sampling_params, **options
     )
     return made

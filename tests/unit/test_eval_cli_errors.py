@@ -36,7 +36,7 @@ def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
         ([f"{HOOKS}:raising_stream", "--env", HOOKS], "cannot be made: RuntimeError: boom"),
         ([f"{HOOKS}:texts", "--env", HOOKS], "item 0 of 'tests.unit.eval_hooks:texts' must be an Action"),
         ([f"{HOOKS}:number", "--env", HOOKS], "must return an iterable of Actions, got 3"),
-        ([f"{HOOKS}:no_tasks", "--env", HOOKS], "returned no tasks"),
+        ([f"{HOOKS}:no_tasks", "--env", HOOKS], "has no tasks: nothing was run"),
         ([f"{HOOKS}:NoTasks", "--env", HOOKS], "has no tasks: nothing was run"),
         ([f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:raising_hook"], "cannot be made: KeyError: 'x'"),
         ([f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:hook_of_nothing"], "must return a function that makes"),

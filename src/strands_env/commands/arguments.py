@@ -18,16 +18,12 @@ PRICES = {
     "price_cached_input": "price of a million tokens read from a cache (default: as other input)",
 }
 
-"""Dialects through which `drift` can play a run: Chat Completions, Anthropic Messages, Responses."""
-
 
 def _eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", help="name of a benchmark (see list), or module:attribute of your own")
     parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
     model = parser.add_argument_group("model")
-    model.add_argument(
-        "--backend", choices=(*BACKENDS, "scripted"), help="where the model is (default: local, on this CPU)"
-    )
+    model.add_argument("--backend", choices=BACKENDS, help="where the model is (default: local, on this CPU)")
     model.add_argument("--model-id", "--model", metavar="ID", help="model: a name, a hub id or a folder")
     model.add_argument(
         "--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, vllm, openai"

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NoReturn
+from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.core import Action, ModelFactory
@@ -17,8 +17,6 @@ from strands_env.recipe.environments import make_env_factory, takes_model
 from strands_env.recipe.models import (
     DeferredModels,
     check_named_models,
-    check_sampling,
-    has_tokens,
     loading,
     make_model_factory,
 )
@@ -28,6 +26,7 @@ from strands_env.recipe.options import output_of
 from strands_env.recipe.recording import Recorder, Replay
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_of
 from strands_sglang import get_tool_parser
+from strands_sglang.exceptions import StrandsSGLangError
 
 SAME_FAILURES = 10
 """First samples that have to fail alike for a run to be given up."""
@@ -91,7 +90,7 @@ def build_evaluation(
     model = model_options(options) | {"sampling_params": sampling}
     recipe = {name: options[name] for name in ("benchmark", "env", "env_config", "reward")} | {"model": model}
     is_inline, makes_own_models = options["executor"] == "inline", not takes_model(options["env"])
-    if isinstance(tape, Recorder) and not has_tokens(options["backend"]):
+    if isinstance(tape, Recorder) and not BACKENDS[options["backend"]].has_tokens:
         raise EvalError(f"--record: the backend {options['backend']!r} has no token data to record")
     if tape is not None and (makes_own_models or not is_inline):
         raise EvalError("--record: only models that this process makes can be recorded, with --executor inline")
@@ -100,7 +99,10 @@ def build_evaluation(
     check_named_models(options["backend"], options["model_id"], options["tokenizer"])
     if options["tool_parser"] is not None:
         get_tool_parser(options["tool_parser"])
-    check_sampling(options["backend"], sampling)
+    try:
+        BACKENDS[options["backend"]].check(sampling)
+    except StrandsSGLangError as error:
+        raise EvalError(str(error)) from error
     if options["reward"] is not None:
         load_reward(options["reward"])
 
@@ -110,7 +112,7 @@ def build_evaluation(
 
     # The model is loaded last: every other mistake has been reported by then.
     models = DeferredModels(load)
-    evaluator = kind(_not_made, **_settings(options, kind, model))
+    evaluator = kind(lambda: None, **_settings(options, kind, model))
     if options["env"] is None:  # also where workers make it: the benchmark may lack a package
         evaluator.env_factory = make_env_factory(**recipe, models=models)
     if isinstance(tape, Replay):
@@ -181,10 +183,6 @@ def _settings(options: dict[str, Any], kind: type[Evaluator], model: dict[str, A
     return settings
 
 
-def _not_made() -> NoReturn:
-    raise AssertionError("the environment is made after the checks")
-
-
 def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
     """The benchmark's sampling parameters, or those of the continued run, under what is given here."""
     sampling: dict[str, Any] = {}
@@ -201,13 +199,10 @@ def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
 
 def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[Evaluator], *, is_replay: bool) -> None:
     """Refuse options given here that would have no effect, and missing ones."""
-    backend = options["backend"]
-    if backend == "scripted":
-        why = "the backend 'scripted' has no model and no server"
-        ignored = dict.fromkeys(("model_id", "base_url", "tokenizer", "tool_parser"), why)
-    else:
-        why = "it is for --backend scripted"
-        ignored = {"script": why, "script_delay": why, **BACKENDS[backend].ignores}
+    backend = BACKENDS[options["backend"]]
+    ignored = dict(backend.ignores)
+    if backend.name != "scripted":
+        ignored |= dict.fromkeys(("script", "script_delay"), "it is for --backend scripted")
     if not issubclass(kind, Benchmark):
         why = f"{kind.__name__} is not a Benchmark, and reads its data itself"
         ignored |= {"data": why, "limit": why}
@@ -218,7 +213,7 @@ def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[E
     for name, reason in ignored.items():
         if given.get(name) is not None:
             raise EvalError(f"--{name.replace('_', '-')} would have no effect: {reason}; leave it out")
-    if not is_replay and backend != "scripted" and (missing := BACKENDS[backend].missing(options)) is not None:
+    if not is_replay and (missing := backend.missing(options)) is not None:
         raise EvalError(missing)
 
 

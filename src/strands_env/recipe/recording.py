@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from strands_env.core.jsonable import redact
+from strands_env.core.models import ModelFactory, sglang_model_factory
 from strands_env.core.tokens import common_prefix
 from strands_env.core.types import Action
 from strands_sglang import exceptions
@@ -248,21 +249,24 @@ class Replay:
             prompt = [*(exchanges[-1].prompt[:shared] if exchanges else []), *new]
             exchanges.append(_Exchange(line=number, prompt=prompt, request=line["request"], outcome=line))
 
-    @property
-    def model(self) -> Mapping[str, Any]:
-        """Configuration of the recorded model factory."""
-        found: Mapping[str, Any] = self._head["model"]
-        return found
+    def make_models(self, **options: Any) -> ModelFactory:
+        """The model factory of the recorded run, without its backend."""
+        recorded = self._head["model"]
+        return sglang_model_factory(
+            tokenizer=self.tokenizer,
+            processor=self.expander,
+            client=self.wrap(None, 0),
+            model_id=recorded["model_id"],
+            sampling_params=recorded["sampling_params"],
+            seeded=bool(self._head["seeded"]),
+            wrap=self.wrap,
+            **options,
+        )
 
     @property
     def is_changed(self) -> bool:
         """The lines on model and backend are not those that were written, or the run did not end."""
         return self._model.hexdigest() != self._model_digest
-
-    @property
-    def is_seeded(self) -> bool:
-        """The calls of the recorded run had seeds."""
-        return bool(self._head["seeded"])
 
     def wrap(self, client: Any, scope: int) -> Backend:
         """The backend of one model: the recorded answers of its scope. `client` is not used."""

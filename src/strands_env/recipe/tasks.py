@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
@@ -98,17 +99,23 @@ class FunctionBenchmark(Benchmark):
         """Check nothing: the function may take long, and is called once."""
 
     def _actions(self) -> Iterator[Action]:
-        name = self.benchmark_name
-        with _name_errors(name):
-            yield from _check_tasks(name, type(self).function())
+        with _name_errors(self.benchmark_name):
+            yield from _check_tasks(self.benchmark_name, type(self).function())
 
     async def _later(self) -> AsyncIterator[Action]:
-        taken, name = 0, self.benchmark_name
+        name = self.benchmark_name
         with _name_errors(name):
-            async for action in _each(name, type(self).function()):
-                yield action
-                taken += 1
-                if taken == self.limit:
+            made = type(self).function()
+            made = await made if inspect.isawaitable(made) else made
+            if not isinstance(made, AsyncIterable):
+                for action in islice(_check_tasks(name, made), self.limit):
+                    yield action
+                return
+            place = 0
+            async for action in made:
+                yield _check(name, place, action)
+                place += 1
+                if place == self.limit:
                     return
 
 
@@ -121,35 +128,16 @@ def benchmark_of(name: str, function: Callable[[], Any]) -> type[Benchmark]:
     return type("FunctionBenchmark", (FunctionBenchmark,), {**attributes, "__module__": __name__})
 
 
-async def _each(name: str, made: Any) -> AsyncIterator[Action]:
-    if inspect.isawaitable(made):
-        made = await made
-    if not hasattr(made, "__aiter__"):
-        for action in _check_tasks(name, made):
-            yield action
-        return
-    count = 0
-    async for action in made:
-        yield _action(name, count, action)
-        count += 1
-    if not count:
-        raise DatasetError(f"{name!r} returned no tasks")
-
-
 def _check_tasks(name: str, made: Any) -> Iterator[Action]:
     if not isinstance(made, Iterable):
         if inspect.iscoroutine(made):
             made.close()
         raise DatasetError(f"{name!r} must return an iterable of Actions, got {made!r}")
-    count = 0
-    for action in made:
-        yield _action(name, count, action)
-        count += 1
-    if not count:
-        raise DatasetError(f"{name!r} returned no tasks")
+    for place, action in enumerate(made):
+        yield _check(name, place, action)
 
 
-def _action(name: str, place: int, action: object) -> Action:
+def _check(name: str, place: int, action: object) -> Action:
     if not isinstance(action, Action):
         raise DatasetError(f"item {place} of {name!r} must be an Action(message=..., task_context=...), got {action!r}")
     return action

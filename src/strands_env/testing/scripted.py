@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Literal, TypeAlias
 
 from strands.models import Model
@@ -162,6 +163,33 @@ class ScriptedModel(Model):
         prompt = len(self.token_manager)
         self.token_manager.add_response(sampled_ids, [SCRIPTED_LOGPROB] * len(sampled_ids))
         return prompt, len(sampled_ids)
+
+
+def scripted_from_args(
+    *, script: str = "I do not know.", script_delay: float = 0.0, **_: Any
+) -> Callable[[], ScriptedModel]:
+    """The model factory of `--backend scripted`.
+
+    Args:
+        script: Its answer, always the same; or a JSON list of a rollout's replies, the last of which repeats: texts,
+            and tool calls as `{"tool": name, "input": {...}}`.
+        script_delay: Seconds each call takes.
+    """
+    try:
+        items = json.loads(script)
+    except ValueError:
+        items = None
+    replies: list[Any] = []
+    for item in items if isinstance(items, list) else [script]:
+        if isinstance(item, dict) and item.keys() == {"tool", "input"} and isinstance(item["input"], dict):
+            replies.append(call(str(item["tool"]), **item["input"]))
+        elif isinstance(item, str):
+            replies.append(item)
+        else:
+            raise ValueError(f'--script: a reply must be a text or {{"tool": NAME, "input": {{...}}}}, got {item!r}')
+    if not replies or not isinstance(replies[-1], str):
+        raise ValueError(f"--script: the last reply must be a text, which ends the rollout, got {script!r}")
+    return lambda: ScriptedModel(chain(replies, repeat(replies[-1])), delay=script_delay)
 
 
 def _encode(messages: Sequence[Any]) -> list[int]:
