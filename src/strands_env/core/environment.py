@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import sys
@@ -23,6 +22,7 @@ from strands.models import Model
 from strands.types.tools import AgentTool
 
 from strands_sglang.exceptions import refuse_unknown
+from strands_sglang.trajectory.history import copy_data
 
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .limits import LimitedTool, with_limits
@@ -246,7 +246,7 @@ class Environment:
         if not isinstance(action, Action):
             raise TypeError(f"got the action {action!r:.200}, expected Action(message=..., task_context=...)")
         started = time.perf_counter()
-        history = copy.deepcopy(action.task_context.conversation_history)
+        history = copy_data(action.task_context.conversation_history)
         try:
             model = self.model_factory()
             if isinstance(model, str | type) or inspect.isawaitable(model):
@@ -543,7 +543,7 @@ class Environment:
                 return
             # What code that is not ours changes in its copy, the record keeps. Tokens cannot be changed.
             observation = seen.model_copy(
-                update={"messages": copy.deepcopy(seen.messages), "metrics": copy.deepcopy(seen.metrics)}
+                update={"messages": copy_data(seen.messages), "metrics": copy_data(seen.metrics)}
             )
             shown = result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
             computed = as_reward_function(self.reward_fn, self._own_thread).compute(action, shown)

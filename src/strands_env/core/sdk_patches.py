@@ -140,15 +140,16 @@ def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
 
 def _model_context(*, agent: Any, messages: Any, model: Any, **others: Any) -> InvokeModelContext:
     """`InvokeModelContext`. Where the agent has no model middleware, nobody sees it but the SDK."""
-    for name, value in others.items():
-        if type(value) is _Uncopied:
-            others[name] = copy.deepcopy(value.value)
+    is_only_read = False
     if type(messages) is _Uncopied:
         if agent._middleware_registry.compose(InvokeModelStage, _no_middleware) is _no_middleware:
             messages = _Shared(messages.value)
-            messages.is_only_read = only_reads(model.stream)
+            messages.is_only_read = is_only_read = only_reads(model.stream)
         else:
             messages = copy.deepcopy(messages.value)
+    for name, value in others.items():  # tools and system prompt
+        if type(value) is _Uncopied:
+            others[name] = value.value if is_only_read else copy.deepcopy(value.value)
     return InvokeModelContext(agent=agent, messages=messages, model=model, **others)
 
 

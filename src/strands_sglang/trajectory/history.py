@@ -12,6 +12,7 @@ of this forest, of which only ids and texts count. Any other message is compared
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,7 @@ from .fingerprint import encode_other
 from .turn import Turn
 
 _RESULT_KEYS = frozenset({"toolUseId", "status", "content"})
+_ATOMS = frozenset({str, int, float, bool, type(None), bytes})  # immutable, so shared with a copy
 _CAPACITY = 64  # histories per forest that are remembered; a forgotten one is followed from its start
 
 
@@ -122,17 +124,17 @@ def _as_json(message: Mapping[str, Any]) -> bytes | None:
 
 def _kept(message: Mapping[str, Any], *, is_sample: bool) -> Any:
     """Comparison key: equal if and only if the message locates the same turn. It shares nothing mutable with it."""
-    return _copy(message) if is_sample or _is_text(message) else _Exactly(message)
+    return copy_data(message) if is_sample or _is_text(message) else _Exactly(message)
 
 
-def _copy(value: Any) -> Any:
-    if type(value) is dict:
-        copied = value.copy()
-        for key, item in value.items():
-            if type(item) is not str:
-                copied[key] = _copy(item)
-        return copied
-    return list(map(_copy, value)) if type(value) is list else value
+def copy_data(value: Any) -> Any:
+    """`copy.deepcopy` at a fraction of its time for what messages consist of; a list that stands twice becomes two."""
+    kind = type(value)
+    if kind is dict:
+        return {key: item if type(item) is str else copy_data(item) for key, item in value.items()}
+    if kind is list:
+        return list(map(copy_data, value))
+    return value if kind in _ATOMS else copy.deepcopy(value)
 
 
 def _is_text(message: Mapping[str, Any]) -> bool:
