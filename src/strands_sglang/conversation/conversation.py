@@ -367,7 +367,7 @@ class Conversation:
             completion,
             tokens=self._tokens,
             parser=dialect.parser,
-            tools=dialect.tools,
+            tools=dialect.renderer.tools,
             in_reasoning=prepared.opens_reasoning,
             malformed_calls=prepared.request.malformed_calls,
             read_calls=prepared.request.read_calls,

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -57,14 +58,18 @@ class FastPath(StrEnum):
         Raises:
             ValueError: The environment variable names something else.
         """
-        text = os.environ.get(VARIABLE, "")
-        names = {name.strip().lower() for name in text.split(",")} - {"", "0"}
-        if "1" in names:
-            return False
-        if unknown := names - set(FastPath):
-            known = ", ".join(FastPath)
-            raise ValueError(f"{VARIABLE}={text!r} names {sorted(unknown)[0]!r}: write 1, or some of {known}")
-        return self not in names
+        return self not in _turned_off(os.environ.get(VARIABLE, ""))
+
+
+@lru_cache(maxsize=8)
+def _turned_off(text: str) -> frozenset[str]:
+    names = {name.strip().lower() for name in text.split(",")} - {"", "0"}
+    if "1" in names:
+        return frozenset(FastPath)
+    if unknown := names - set(FastPath):
+        known = ", ".join(FastPath)
+        raise ValueError(f"{VARIABLE}={text!r} names {sorted(unknown)[0]!r}: write 1, or some of {known}")
+    return frozenset(names)
 
 
 class Recent(Generic[V]):
@@ -181,9 +186,9 @@ class HeldPath(NamedTuple):
         """Length of the path as the server counts it."""
         return len(self.ids) + self.growth
 
-    def followed_by(self, turn: Turn) -> HeldPath:
-        """This path and one more turn."""
-        prompt = self.ids.followed_by(turn.prompt_ids)
+    def followed_by(self, turn: Turn, prompt: PromptIds | None = None) -> HeldPath:
+        """This path and one more turn; `prompt` is what that turn was sampled from, where it is at hand."""
+        prompt = prompt or self.ids.followed_by(turn.prompt_ids)
         done = turn.completion
         stop, rows = done.finish.stop_token_id, turn.expanded_end - 1 - max(turn.start + self.growth - 1, 0)
         experts = done.routed_experts
@@ -206,6 +211,14 @@ class HeldPaths:
 
     def __init__(self, *, keeps: bool = True) -> None:
         self._paths: Recent[HeldPath] = Recent(_CAPACITY_BYTES if keeps else 0)
+        self._keeps = keeps
+        self._asked: tuple[array[int], PromptIds] | None = None
+
+    def prompt(self, path: HeldPath, ids: array[int]) -> PromptIds:
+        """The prompt of a call that appends these ids to a path; the path of its turn goes on from there."""
+        prompt = path.ids.followed_by(ids)
+        self._asked = (ids, prompt) if self._keeps else None
+        return prompt
 
     def up_to(self, turn: Turn | None) -> HeldPath:
         """The path that ends with a turn; the empty one for None."""
@@ -216,7 +229,8 @@ class HeldPaths:
             turn = turn.parent
         path = path or HeldPath()
         for later in reversed(missing):
-            path = path.followed_by(later)
+            asked = self._asked  # by object: an array of ids is appended to one path only
+            path = path.followed_by(later, asked[1] if asked and asked[0] is later.prompt_ids else None)
         if missing:
             self._paths.put(missing[0], path, path.ids.size)
             if missing[0].parent is not None:  # it has been extended; a second extension walks back from here

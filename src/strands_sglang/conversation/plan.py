@@ -111,7 +111,7 @@ class CallPlanner:
             scores = wants_scores is True
         experts = config["return_routed_experts"] and can.routed_experts
         request = GenerateRequest(
-            prompt=path.ids.followed_by(call.prompt.ids),
+            prompt=self._paths.prompt(path, call.prompt.ids),
             sampling_params=backend.check_sampling_params(wanted, vocab_size=info.vocab_size),
             routing_key=routing_key,
             logprobs=config["return_logprob"] and can.logprobs is not None,

@@ -48,7 +48,6 @@ class Dialect:
     Attributes:
         renderer: Prints prompts and deltas.
         parser: Reads tool calls; None when there are no tools.
-        tools: Chat-template tool list, or None.
         needs_function_ids: The template prints the tool's name only as part of the call id.
         key: All that it was made from, where equal keys mean equal prompts for all time; else None. Templates that
             show the date, and tokenizers that render by themselves, have none.
@@ -56,7 +55,6 @@ class Dialect:
 
     renderer: DeltaRenderer
     parser: ToolParser | None
-    tools: list[dict[str, Any]] | None
     needs_function_ids: bool = False
     key: bytes | None = None
 
@@ -245,7 +243,6 @@ class PromptBuilder:
         return Dialect(
             renderer=renderer,
             parser=parser,
-            tools=tools,
             needs_function_ids=needs_function_ids,
             key=key if renderer.template.is_pure else None,
         )

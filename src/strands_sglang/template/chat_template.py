@@ -19,6 +19,7 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import jinja2.runtime
 import jinja2.utils
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -322,6 +323,7 @@ def _raise_exception(message: str) -> None:
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _FORMATTERS = frozenset({"format", "format_map"})
+_LOOP_ATTRIBUTES = frozenset({"first", "last", "index", "index0", "previtem", "nextitem"})
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -341,6 +343,8 @@ class _Environment(ImmutableSandboxedEnvironment):
                 return getattr(obj, attribute)
             except AttributeError:
                 pass
+        elif obj.__class__ is jinja2.runtime.LoopContext and attribute in _LOOP_ATTRIBUTES:
+            return getattr(obj, attribute)  # of the `loop` of jinja itself, and no callables
         return super().getattr(obj, attribute)
 
 

@@ -106,15 +106,17 @@ def _pattern(tokens: Sequence[str]) -> re.Pattern[str]:
 
 def mark(value: Any, pattern: re.Pattern[str]) -> Any:
     """Plain data with every control token in its texts marked; the same object if there is none."""
+    # Nearly always there is none, and a look at the texts costs less than a copy of what holds them.
+    return _mark(value, pattern) if first_spelled(value, pattern) else value
+
+
+def _mark(value: Any, pattern: re.Pattern[str]) -> Any:
     if isinstance(value, str):
-        return pattern.sub(_mark_token, value) if pattern.search(value) else value
+        return pattern.sub(_mark_token, value)
     if isinstance(value, Mapping):
-        items = {mark(key, pattern): mark(item, pattern) for key, item in value.items()}
-        same = all(items.get(key, value) is item for key, item in value.items())
-        return value if same else items
+        return {_mark(key, pattern): _mark(item, pattern) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        parts = [mark(item, pattern) for item in value]
-        return value if all(new is old for new, old in zip(parts, value, strict=True)) else parts
+        return [_mark(item, pattern) for item in value]
     return value
 
 
@@ -124,14 +126,18 @@ def _mark_token(found: re.Match[str]) -> str:
 
 
 def first_spelled(value: Any, pattern: re.Pattern[str]) -> str:
-    """The first control token in the texts of plain data."""
-    if isinstance(value, str):
-        found = pattern.search(value)
-        return found.group() if found else ""
-    inside = [*value, *value.values()] if isinstance(value, Mapping) else value
-    if not isinstance(inside, list | tuple):
-        return ""
-    return next(filter(None, (first_spelled(item, pattern) for item in inside)), "")
+    """A control token in the texts of plain data; empty if there is none."""
+    waiting = [value]
+    for item in waiting:
+        if isinstance(item, str):
+            if found := pattern.search(item):
+                return found.group()
+        elif isinstance(item, (list, tuple)):
+            waiting += item
+        elif isinstance(item, (dict, Mapping)):  # the plain type first: it is tested faster
+            waiting += item
+            waiting += item.values()
+    return ""
 
 
 def unmark(text: str) -> Rendered:
