@@ -52,7 +52,7 @@ async def call(url: str, path: str, body: Any = None, method: str = "POST") -> t
 
 async def idle(engine: EmbeddedEngine, running: int) -> None:
     async with asyncio.timeout(20):
-        while (await engine.load()).running != running:
+        while len(engine._scheduler.running) != running:
             await asyncio.sleep(0.005)
 
 

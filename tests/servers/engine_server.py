@@ -11,7 +11,6 @@ import asyncio
 import math
 import re
 import signal
-import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -190,7 +189,7 @@ async def _generate(request: web.Request) -> web.StreamResponse:
 
 
 async def _health(request: web.Request) -> web.Response:
-    return web.Response(status=200 if await request.app[ENGINE].health() else 503)
+    return web.Response(status=503 if request.app[ENGINE]._paused else 200)
 
 
 async def _model_info(request: web.Request) -> web.Response:
@@ -216,9 +215,8 @@ async def _models(request: web.Request) -> web.Response:
 
 
 async def _loads(request: web.Request) -> web.Response:
-    load = await request.app[ENGINE].load()
-    loads = {"num_running_reqs": load.running, "num_waiting_reqs": load.waiting, "num_used_tokens": load.tokens}
-    return _json({"loads": [loads]})
+    scheduler = request.app[ENGINE]._scheduler
+    return _json({"loads": [{"num_running_reqs": len(scheduler.running), "num_waiting_reqs": len(scheduler.waiting)}]})
 
 
 async def _abort(request: web.Request) -> web.Response:
@@ -230,15 +228,21 @@ async def _abort(request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def forget_prefixes(engine: EmbeddedEngine) -> None:
+    """Empty the prefix cache."""
+    await engine._call(engine._scheduler.cache.clear)
+
+
 async def _flush(request: web.Request) -> web.Response:
-    engine, deadline = request.app[ENGINE], time.monotonic() + float(request.query.get("timeout", 0))
-    while not (flushed := await engine.flush_cache()) and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
-    return web.Response(text="Cache flushed.\n") if flushed else web.Response(text="Flush cache failed.\n", status=400)
+    await forget_prefixes(request.app[ENGINE])
+    return web.Response(text="Cache flushed.\n")
 
 
 async def _pause(request: web.Request) -> web.Response:
-    await request.app[ENGINE].pause_generation((await _body(request)).get("mode", "abort"))
+    """`in_place` and `retract` are one: held requests keep what was computed for them."""
+    await request.app[ENGINE].pause_generation()
+    if (await _body(request)).get("mode", "abort") == "abort":
+        await request.app[ENGINE].abort_all()
     return _json({"message": "Generation paused successfully.", "status": "ok"})
 
 
@@ -248,26 +252,23 @@ async def _continue(request: web.Request) -> web.Response:
 
 
 async def _update_weight_version(request: web.Request) -> web.Response:
-    body = await _body(request)
-    version = body["new_version"]
-    await request.app[ENGINE].update_weight_version(version, abort_all=body.get("abort_all_requests", True))
-    return _json({"success": True, "message": f"Weight version updated to {version}", "new_version": version})
+    engine, body = request.app[ENGINE], await _body(request)
+    if body.get("abort_all_requests", True):
+        await engine.abort_all()
+    await engine._call(lambda: setattr(engine._scheduler, "weight_version", body["new_version"]))
+    return _json({"success": True, "new_version": body["new_version"]})
 
 
 async def _update_weights(request: web.Request) -> web.Response:
     engine, body = request.app[ENGINE], await _body(request)
-    folder, flush = body["model_path"], body.get("flush_cache", True)
+    folder = body["model_path"]
     try:
         if not await asyncio.to_thread(Path(folder).is_dir):  # a name would be fetched from a model hub
             raise ModelLoadError(f"model_path={folder!r}: expected a folder on this machine")
         loaded = await asyncio.to_thread(load_model, folder, tokenizer=engine.tokenizer)
-        abort_all = body.get("abort_all_requests", False)
-        await engine.update_weights(loaded.model, body.get("weight_version"), flush_cache=flush, abort_all=abort_all)
+        await engine.update_weights(loaded.model, body.get("weight_version"))
     except (ModelLoadError, ValueError) as error:
         return _json({"success": False, "message": str(error)}, 400)
-    if flush and not await engine.flush_cache():
-        message = "Weights were updated, but the cache was not flushed because requests are still running or queued."
-        return _json({"success": False, "message": message}, 400)
     engine.model_path = folder
     return _json({"success": True, "message": "Succeeded to update model weights."})
 

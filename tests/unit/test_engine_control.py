@@ -12,11 +12,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import torch
+
 from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.engine import EmbeddedEngine, ModelLoadError, TinyModel, make_tiny_model
 from strands_sglang.backends.engine.scheduler import CHUNK
 from strands_sglang.exceptions import BackendError, BackendRequestError, SGLangConnectionError
-from tests.servers.engine_server import generate
+from tests.servers.engine_server import forget_prefixes, generate
 
 PROMPT = [20, 21, 22, 23]
 LONG: dict[str, Any] = {"sampling_params": {"temperature": 0, "max_new_tokens": 3000, "ignore_eos": True}}
@@ -83,7 +85,8 @@ async def test_cancelling_a_call_frees_the_engine(engine: EmbeddedEngine) -> Non
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (await engine.load()).running == 0
+    await engine._call(lambda: None)
+    assert not engine._scheduler.running
 
 
 async def test_a_request_id_is_not_taken_twice(engine: EmbeddedEngine) -> None:
@@ -95,50 +98,47 @@ async def test_a_request_id_is_not_taken_twice(engine: EmbeddedEngine) -> None:
     await task
 
 
-async def test_a_pause_that_aborts(engine: EmbeddedEngine) -> None:
-    task = asyncio.create_task(generate(engine, PROMPT, **LONG))
-    await running(engine)
-    await engine.pause_generation()
-    assert (await task)["meta_info"]["finish_reason"]["type"] == "abort"
-    assert not await engine.health()
-    await engine.continue_generation()
-    assert await engine.health()
-
-
-@pytest.mark.parametrize("mode", ["retract", "in_place"])
-async def test_a_pause_that_holds_changes_no_token(engine: EmbeddedEngine, mode: str) -> None:
+async def test_a_pause_holds_running_requests_and_new_ones_and_changes_no_token(engine: EmbeddedEngine) -> None:
     fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
     expected = await generate(engine, PROMPT, **fields)
     task = asyncio.create_task(generate(engine, PROMPT, **fields))
     await running(engine)
-    await engine.pause_generation(mode)
+    await engine.pause_generation()
     new = asyncio.create_task(generate(engine, [5], sampling_params={"max_new_tokens": 1}))
     await asyncio.sleep(0.02)
     assert not task.done() and not new.done()
-    assert await engine.flush_cache() is (mode == "retract")
     await engine.continue_generation()
-    answer = await task
-    assert answer["output_ids"] == expected["output_ids"]
+    assert (await task)["output_ids"] == expected["output_ids"]
     await new
 
 
-async def test_a_retracted_request_that_finds_all_but_one_token_of_a_chunk_in_the_cache(engine: EmbeddedEngine) -> None:
+async def test_an_abort_takes_effect_during_a_pause(engine: EmbeddedEngine) -> None:
+    task = asyncio.create_task(generate(engine, PROMPT, **LONG))
+    await running(engine)
+    await engine.pause_generation()
+    await engine.abort_all()
+    assert (await task)["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+@pytest.mark.parametrize("neighbour", [False, True])
+async def test_a_request_whose_keys_were_forgotten_is_computed_again(engine: EmbeddedEngine, neighbour: bool) -> None:
+    """With a neighbour, all but one token of its first chunk is in the cache."""
     known = [15 + index * 11 % 900 for index in range(CHUNK - 1)]
     prompt, fields = [*known, 7, 8, 9], {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
     expected = await generate(engine, prompt, **fields)
-    await engine.flush_cache()
-    await generate(engine, [*known, 900, 901], sampling_params={"max_new_tokens": 0})
+    await forget_prefixes(engine)
     task = asyncio.create_task(generate(engine, prompt, **fields))
     await running(engine)
-    await engine.pause_generation("retract")
+    await engine.pause_generation()
+    await engine._call(engine._scheduler.forget_computed)
+    if neighbour:
+        other = asyncio.create_task(generate(engine, [*known, 900, 901], sampling_params={"max_new_tokens": 0}))
+        await asyncio.sleep(0.01)
+        await engine._call(lambda: engine._scheduler.waiting.rotate())  # the other one is computed first
     await engine.continue_generation()
-    answer = await task
-    assert answer["output_ids"] == expected["output_ids"]
-
-
-async def test_an_unknown_pause_mode_is_refused(engine: EmbeddedEngine) -> None:
-    with pytest.raises(ValueError, match="'nap'"):
-        await engine.pause_generation("nap")
+    assert (await task)["output_ids"] == expected["output_ids"]
+    if neighbour:
+        await other
 
 
 async def test_new_weights_are_used_and_old_prefixes_forgotten(engine: EmbeddedEngine) -> None:
@@ -154,41 +154,30 @@ async def test_new_weights_are_used_and_old_prefixes_forgotten(engine: EmbeddedE
     assert engine.weight_version == "v2"
 
 
-async def test_an_update_waits_for_running_requests(engine: EmbeddedEngine) -> None:
-    fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
+async def test_an_update_under_way_gives_two_spans_each_exact_under_its_weights(engine: EmbeddedEngine) -> None:
+    new = make_tiny_model(seed=1)
+    fields: dict[str, Any] = {
+        "sampling_params": LONG["sampling_params"] | {"max_new_tokens": 300},
+        "return_logprob": True,
+    }
     task = asyncio.create_task(generate(engine, PROMPT, **fields))
     await running(engine)
-    await engine.update_weights(make_tiny_model(seed=1).model.state_dict(), "v2")
-    assert task.done()
-    assert (await task)["meta_info"]["weight_versions"] == [{"version": "default", "start": 0, "end": 200}]
-
-
-async def test_an_update_during_a_pause_gives_two_spans(engine: EmbeddedEngine) -> None:
-    fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 300}}
-    task = asyncio.create_task(generate(engine, PROMPT, **fields))
-    await running(engine)
-    await engine.pause_generation("in_place")
+    await engine.pause_generation()
     held = len(engine._scheduler.running[0].output)
-    await engine.update_weights(make_tiny_model(seed=1).model, "v2")
+    await engine.update_weights(new.model.state_dict(), "v2")
     await engine.continue_generation()
-    meta = (await task)["meta_info"]
+    answer = await task
+    meta = answer["meta_info"]
     assert meta["weight_versions"] == [
         {"version": "default", "start": 0, "end": held},
         {"version": "v2", "start": held, "end": 300},
     ]
     assert meta["weight_version"] == "v2"
-    again = await generate(engine, PROMPT, **fields)
-    assert again["meta_info"]["cached_tokens"] == 0  # what old weights computed is not reused
-
-
-async def test_renaming_the_weights_aborts_by_default(engine: EmbeddedEngine) -> None:
-    task = asyncio.create_task(generate(engine, PROMPT, **LONG))
-    await running(engine)
-    await engine.update_weight_version("v3", abort_all=False)
-    assert not task.done()
-    await engine.update_weight_version("v4")
-    spans = (await task)["meta_info"]["weight_versions"]
-    assert spans[0]["version"] == "default" and spans[-1]["version"] in ("default", "v3")
+    ids = PROMPT + answer["output_ids"]
+    with torch.no_grad():
+        expected = torch.log_softmax(new.model(torch.tensor([ids])).logits[0].float(), dim=-1)
+    for index, (logprob, token, _) in list(enumerate(meta["output_token_logprobs"]))[held:]:
+        assert logprob == pytest.approx(float(expected[len(PROMPT) + index - 1, token]), abs=1e-4)
 
 
 async def test_weights_of_another_shape_are_refused_and_change_nothing(engine: EmbeddedEngine) -> None:
@@ -216,7 +205,6 @@ async def test_closing_fails_requests_in_flight_and_new_ones(tiny: TinyModel) ->
     with pytest.raises(SGLangConnectionError):
         await generate(engine, PROMPT)
     await engine.close()
-    assert not await engine.health()
 
 
 async def test_closing_from_another_thread_does_not_leave_a_call_behind(tiny, monkeypatch):

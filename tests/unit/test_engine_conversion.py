@@ -50,6 +50,7 @@ def write_file(path: Path) -> dict[str, Any]:
         writer.add_uint32(f"llama.{name}", number)
     writer.add_float32("llama.rope.freq_base", 10000.0)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_string("tokenizer.ggml.model", "gpt2")
     writer.add_array("tokenizer.ggml.tokens", TOKENS)
     writer.add_array("tokenizer.ggml.token_type", [3] + [1] * (len(TOKENS) - 1))
     writer.add_array("tokenizer.ggml.merges", ["Ġ a"])

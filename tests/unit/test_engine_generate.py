@@ -17,7 +17,7 @@ import torch
 
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_model
 from strands_sglang.exceptions import BackendRequestError
-from tests.servers.engine_server import generate
+from tests.servers.engine_server import forget_prefixes, generate
 
 PROMPT = list(range(20, 60))
 
@@ -100,11 +100,11 @@ async def test_greedy_output_is_bit_for_bit_the_same_alone_repeated_and_in_a_bat
     fields: dict[str, Any] = {"sampling_params": params(max_new_tokens=24), "return_logprob": True}
     alone = []
     for prompt in prompts(8):
-        assert await engine.flush_cache()
+        await forget_prefixes(engine)
         alone.append(await generate(engine, prompt, **fields))
     repeated = [await generate(engine, prompts(8)[-1], **fields)]
     assert repeated[0]["meta_info"]["cached_tokens"] == len(prompts(8)[-1]) - 1
-    assert await engine.flush_cache()
+    await forget_prefixes(engine)
     batch = await asyncio.gather(*(generate(engine, prompt, **fields) for prompt in prompts(8)))
     for one, other in zip([*alone, alone[-1]], [*batch, *repeated], strict=True):
         assert one["output_ids"] == other["output_ids"]
@@ -127,7 +127,7 @@ async def test_the_rows_of_a_batch_are_computed_together(engine: EmbeddedEngine)
 async def test_requests_join_and_leave_a_running_batch(engine: EmbeddedEngine) -> None:
     alone = await generate(engine, PROMPT, sampling_params=params(max_new_tokens=20))
     long = asyncio.create_task(generate(engine, PROMPT, rid="long", sampling_params=params(max_new_tokens=3000)))
-    while not (await engine.load()).running:
+    while not engine._scheduler.running:
         await asyncio.sleep(0.001)
     short = await generate(engine, [9, 8, 7], sampling_params=params(max_new_tokens=20))
     await engine.abort("long")
@@ -303,7 +303,7 @@ async def test_a_bad_grammar_is_refused(engine: EmbeddedEngine, kind: str, text:
 async def test_cached_tokens_are_those_of_the_recorded_table(engine: EmbeddedEngine) -> None:
     """The rows of facts measured on a server: 300-token prompt, then prompt + 4 output + 50 new."""
     first = [10 + index * 7 % 900 for index in range(300)]
-    assert await engine.flush_cache()
+    await forget_prefixes(engine)
 
     async def cached(ids: list[int], **fields: Any) -> tuple[int, int, list[int]]:
         answer = await generate(engine, ids, sampling_params=params(max_new_tokens=4), **fields)
@@ -340,13 +340,13 @@ async def test_a_continued_conversation_has_the_logprobs_of_one_forward_pass(eng
 
 
 async def test_the_samples_of_a_group_share_their_prompt(engine: EmbeddedEngine) -> None:
-    assert await engine.flush_cache()
+    await forget_prefixes(engine)
     shared = [15 + index * 11 % 900 for index in range(200)]
     await engine.pause_generation()  # so that all of them are there when the first step begins
     tasks = [
         asyncio.create_task(generate(engine, [*shared, 5 + number], sampling_params=params())) for number in range(6)
     ]
-    while (await engine.load()).waiting < 6:
+    while len(engine._scheduler.waiting) < 6:
         await asyncio.sleep(0.001)
     await engine.continue_generation()
     answers = await asyncio.gather(*tasks)
@@ -357,7 +357,7 @@ async def test_the_prefix_budget_is_kept(tiny: TinyModel) -> None:
     async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, prefix_cache_tokens=100, threads=1) as engine:
         for prompt in prompts(12, longest=60):
             await generate(engine, prompt, sampling_params=params(max_new_tokens=4))
-            assert (await engine.load()).tokens <= 100
+            assert engine._scheduler.cache.tokens <= 100
         again = await generate(engine, prompts(12, longest=60)[-1], sampling_params=params(max_new_tokens=4))
         assert again["meta_info"]["cached_tokens"] == len(prompts(12, longest=60)[-1]) - 1
         first = await generate(engine, prompts(12, longest=60)[0], sampling_params=params(max_new_tokens=4))

@@ -18,7 +18,7 @@ from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.loader import default_model_cached, load_model
 from strands_sglang.backends.engine.smollm2 import CHAT_TEMPLATE, SYSTEM_PROMPT, few_shot_messages
 from strands_sglang.conversation.messages import to_chat_messages
-from tests.servers.engine_server import generate
+from tests.servers.engine_server import forget_prefixes, generate
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "876+61"}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "calculator", "description": "Calculate.", "parameters": {}}}]
@@ -100,7 +100,7 @@ async def test_its_greedy_output_does_not_depend_on_the_batch(engine: EmbeddedEn
     alone = []
     for prompt in prompts:
         alone.append(await generate(engine, prompt, **fields))
-    await engine.flush_cache()
+    await forget_prefixes(engine)
     batch = await asyncio.gather(*(generate(engine, prompt, **fields) for prompt in prompts))
     for one, other in zip(alone, batch, strict=True):
         assert one["output_ids"] == other["output_ids"]

@@ -20,12 +20,11 @@ from .own_models import ModelLoadError, UnknownModelError
 from .tiny import TinyModel, make_tiny_model, make_tiny_vision_model
 
 if TYPE_CHECKING:
-    from .engine import EmbeddedEngine, EngineLoad
+    from .engine import EmbeddedEngine
     from .loader import load_default_model
 
 __all__ = [
     "EmbeddedEngine",
-    "EngineLoad",
     "ModelLoadError",
     "TinyModel",
     "UnknownModelError",

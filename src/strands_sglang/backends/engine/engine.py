@@ -13,11 +13,9 @@ import os
 import queue
 import random
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from enum import StrEnum
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -35,7 +33,7 @@ from strands_sglang.backends.contract import (
 from strands_sglang.backends.engine.grammar import GrammarCompiler
 from strands_sglang.backends.engine.loader import load_model
 from strands_sglang.backends.engine.request import Request
-from strands_sglang.backends.engine.runner import Runner, pack_again
+from strands_sglang.backends.engine.runner import Runner, pack_linears
 from strands_sglang.backends.engine.scheduler import Scheduler
 from strands_sglang.backends.engine.vision import SeenPrompt, Vision
 from strands_sglang.backends.sampling import check_sampling_params
@@ -48,25 +46,6 @@ T = TypeVar("T")
 
 UNKNOWN = frozenset({"stop_regex", "structural_tag"})
 """Sampling parameters that the engine does not have."""
-
-
-class PauseMode(StrEnum):
-    """Effect of a pause on running requests."""
-
-    ABORT = "abort"
-    """They end with what they have."""
-    RETRACT = "retract"
-    """They go back to the queue without their keys and values, and are computed again afterwards."""
-    IN_PLACE = "in_place"
-    """They stay as they are."""
-
-
-class EngineLoad(NamedTuple):
-    """Requests that are computed and that wait, and the tokens whose keys and values are held."""
-
-    running: int
-    waiting: int
-    tokens: int
 
 
 class EmbeddedEngine(Backend):
@@ -140,7 +119,6 @@ class EmbeddedEngine(Backend):
         self._grammars: GrammarCompiler | None = None
         self._paused = False
         self._closed = False
-        self._updates: deque[Callable[[], None]] = deque()
         self._commands: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         # No command follows the last one, None. Reentrant: a garbage collection may end an abandoned `async with`.
         self._posting = threading.RLock()
@@ -240,110 +218,44 @@ class EmbeddedEngine(Backend):
         """End the request of this very id with what it has sampled."""
         return await self._call(lambda: self._scheduler.abort(lambda request: request.rid == rid))
 
-    # Status
-
     @property
     def weight_version(self) -> str:
         """Name of the weights that sample the next token."""
         return self._scheduler.weight_version
 
-    async def health(self) -> bool:
-        """True while requests are answered: the engine is neither closed nor paused."""
-        return not self._closed and not self._paused and self._thread.is_alive()
-
-    async def load(self) -> EngineLoad:
-        """Requests and tokens that the engine holds."""
-        scheduler = self._scheduler
-        return await self._call(
-            lambda: EngineLoad(
-                running=len(scheduler.running),
-                waiting=len(scheduler.waiting),
-                tokens=scheduler.cache.tokens + sum(request.kv.length for request in scheduler.running),
-            )
-        )
-
-    # Control
-
-    async def pause_generation(self, mode: str = PauseMode.ABORT) -> None:
-        """Stop sampling until `continue_generation`; new requests wait. See `PauseMode` for the running ones.
-
-        Raises:
-            ValueError: There is no such mode.
-        """
-        chosen = PauseMode(mode)
-
-        def pause() -> None:
-            self._paused = True
-            if chosen is PauseMode.ABORT:
-                self._scheduler.abort()
-            elif chosen is PauseMode.RETRACT:
-                self._scheduler.retract()
-
-        await self._call(pause)
-
     async def abort_all(self) -> None:
         """End every request with what it has sampled."""
         await self._call(self._scheduler.abort)
+
+    async def pause_generation(self) -> None:
+        """Stop sampling until `continue_generation`: running requests are held, new ones wait."""
+        await self._call(lambda: setattr(self, "_paused", True))
 
     async def continue_generation(self) -> None:
         """Go on after a pause."""
         await self._call(lambda: setattr(self, "_paused", False))
 
-    async def flush_cache(self) -> bool:
-        """Forget all prefixes; False, and nothing done, while requests run or wait to."""
+    async def update_weights(self, weights: Any, weight_version: str | None = None) -> None:
+        """Replace the weights in place, between two steps.
 
-        def flush() -> bool:
-            scheduler = self._scheduler
-            if scheduler.running or (scheduler.waiting and not self._paused):
-                return False
-            scheduler.cache.clear()
-            return True
-
-        return await self._call(flush)
-
-    async def update_weights(
-        self, weights: Any, weight_version: str | None = None, *, flush_cache: bool = True, abort_all: bool = False
-    ) -> None:
-        """Replace the weights in place.
-
-        Running requests finish first, under the old weights, while new ones wait. While paused nothing is
-        waited for: requests held in place go on under the new weights with two `weight_spans`.
+        Running requests go on under the new weights, with two `weight_spans`. Nothing that the old weights computed is
+        used again: all prefixes are forgotten, and the keys and values of running requests computed anew.
 
         Args:
             weights: State dict, or a model of the same shape.
             weight_version: New name of the weights; the name stays without it.
-            flush_cache: Forget prefixes computed with the old weights.
-            abort_all: End running and waiting requests instead of waiting for them.
 
         Raises:
             ValueError: The weights do not fit the model; nothing has changed then.
         """
         state = weights if isinstance(weights, Mapping) else weights.state_dict()
-        done: Future[None] = Future()
 
-        def load() -> None:
+        def replace() -> None:
             self._replace_weights(state)
-            self._scheduler.replaced_weights(self.weight_version if weight_version is None else weight_version)
-            if flush_cache:
-                self._scheduler.cache.clear()
+            self._scheduler.forget_computed()
+            self._scheduler.weight_version = self.weight_version if weight_version is None else weight_version
 
-        def enqueue() -> None:
-            if abort_all:
-                self._scheduler.abort()
-            self._updates.append(_fulfil(done, load))
-
-        self._post(enqueue)
-        await asyncio.wrap_future(done)
-
-    async def update_weight_version(self, version: str, *, abort_all: bool = True) -> None:
-        """Rename the weights, which by default, as on the server, aborts everything in flight."""
-
-        def rename() -> None:
-            if abort_all:
-                self._scheduler.abort()
-            self._scheduler.weight_version = version
-
-        await self._call(rename)
+        await self._call(replace)
 
     async def close(self) -> None:
         """Stop the engine; requests in flight fail with `BackendConnectionError`."""
@@ -387,18 +299,12 @@ class EmbeddedEngine(Backend):
                 break
             command()
             idle = False
-        for update in self._updates:
-            update()
         scheduler.fail_all(_closed_error())
 
     def _advance(self, scheduler: Scheduler) -> bool:
-        """One step, or a weight update that has become possible; False if there is nothing to do until a command."""
-        if self._updates and (self._paused or not scheduler.running):
-            self._updates.popleft()()
-            return True
+        """One step; False if there is nothing to do until a command."""
         if self._paused:
             return False
-        scheduler.admitting = not self._updates
         try:
             return scheduler.step()
         except Exception as error:  # boundary: one broken step must not leave every caller waiting forever
@@ -429,7 +335,7 @@ class EmbeddedEngine(Backend):
                 f"the weights do not fit: {len(wrong)} are missing, unknown or of another shape: {wrong[:5]}"
             )
         self._model.load_state_dict(state, strict=False)
-        pack_again(self._model)
+        pack_linears(self._model)
         if self._vision is not None:
             self._vision.forget()
 

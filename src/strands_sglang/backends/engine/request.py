@@ -58,8 +58,6 @@ class Request:
 
     Attributes:
         prompt: The prompt as the model sees it, images expanded.
-        score_from: First prompt position that gets a log-probability, None for none.
-        score_top_k: Number of the most likely tokens at each of these positions.
         seen: The prompt's images (`vision.SeenPrompt`), if any.
         prompt_keys: Replaces the prompt's ids where prefixes are compared.
         matcher: State of the grammar, if there is one.
@@ -68,15 +66,12 @@ class Request:
         versions: Weight version, and the first output index sampled under it.
     """
 
+    asked: GenerateRequest
     rid: str
     prompt: list[int]
     decoding: Decoding
     max_new_tokens: int
     seed: int
-    returns_logprobs: bool = True
-    score_from: int | None = None
-    score_top_k: int = 0
-    shows_prompt: bool = False
     seen: Any = None
     prompt_keys: list[int] | None = None
     matcher: Any = None
@@ -119,15 +114,12 @@ class Request:
             message = f"the prompt has {len(prompt)} tokens{more}, the context takes {context_length}"
             raise BackendContextLengthError(message, status=400)
         return cls(
+            asked=asked,
             rid=asked.rid or uuid.uuid4().hex,
             prompt=prompt,
             decoding=Decoding.of(params),
             max_new_tokens=room if wanted is None else wanted,
             seed=params.get("sampling_seed", seed),
-            returns_logprobs=asked.logprobs,
-            score_from=asked.score_from,
-            score_top_k=min(asked.score_top_k, vocab_size),
-            shows_prompt=asked.show_prompt,
             seen=seen,
             prompt_keys=None if seen is None else seen.keys(vocab_size),
         )
@@ -145,7 +137,8 @@ class Request:
     @property
     def first_scored(self) -> int:
         """Prompt position whose logits are wanted first: they score the token after it."""
-        return len(self.prompt) if self.score_from is None else max(self.score_from - 1, 0)
+        start = self.asked.score_from
+        return len(self.prompt) if start is None else max(start - 1, 0)
 
     @property
     def cache_limit(self) -> int:
@@ -158,7 +151,7 @@ class Request:
         ends = [start for _, start in self.versions[1:]] + [len(self.output)]
         return GenerateAnswer(
             output_ids=array(TOKEN_TYPECODE, self.output),
-            output_logprobs=array(LOGPROB_TYPECODE, self.output_logprobs) if self.returns_logprobs else None,
+            output_logprobs=array(LOGPROB_TYPECODE, self.output_logprobs) if self.asked.logprobs else None,
             scored_prompt=self._scored_prompt(),
             finish=finish,
             weight_spans=tuple(
@@ -168,19 +161,20 @@ class Request:
             ),
             rid=self.rid,
             prompt_tokens=len(self.prompt) if has_begun else None,
-            prompt_ids=list(self.prompt) if has_begun and self.shows_prompt else None,
+            prompt_ids=list(self.prompt) if has_begun and self.asked.show_prompt else None,
             cached_tokens=self.cached_tokens,
             latency=time.perf_counter() - self.created,
         )
 
     def _scored_prompt(self) -> ScoredPrompt | None:
-        if self.score_from is None or len(self.prompt_logprobs) < len(self.prompt) - 1 - self.first_scored:
+        start = self.asked.score_from
+        if start is None or len(self.prompt_logprobs) < len(self.prompt) - 1 - self.first_scored:
             return None  # aborted before all of it was computed
-        unknown = self.score_from == 0  # nothing comes before the first token
+        unknown = start == 0  # nothing comes before the first token
         values = [math.nan] * unknown + self.prompt_logprobs
         rows: Sequence[list[tuple[int, float]]] = [[]] * unknown + self.prompt_top
         return ScoredPrompt(
-            ids=array(TOKEN_TYPECODE, self.prompt[self.score_from :]),
+            ids=array(TOKEN_TYPECODE, self.prompt[start:]),
             logprobs=array(LOGPROB_TYPECODE, values),
-            **(top_rows("the prompt", rows) if self.score_top_k else {}),
+            **(top_rows("the prompt", rows) if self.asked.score_top_k else {}),
         )

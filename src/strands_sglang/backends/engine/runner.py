@@ -14,6 +14,7 @@ the weights in memory.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,8 +68,7 @@ class Runner:
         self._text_tower = getattr(model.model, "language_model", None)  # of a vision model
         (self._text_tower or model).set_attn_implementation(ATTENTION)
         self.device = next(model.parameters()).device
-        if self.device.type == "cpu":
-            pack_linears(model)
+        pack_linears(model)
         self.model = model
         self.layers: int = model.config.get_text_config().num_hidden_layers
         with torch.inference_mode():
@@ -207,47 +207,28 @@ def _row_multiple(model: Any) -> int:
     return multiple
 
 
-class PackedLinear(torch.nn.Linear):  # type: ignore[misc]  # torch is not type-checked here
-    """A linear layer that computes with a packed copy of the shared weight; `pack` after every change of the weight."""
-
-    def __init__(self, layer: torch.nn.Linear) -> None:
-        super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
-        self.weight, self.bias = layer.weight, layer.bias
-        self.pack()
-
-    def pack(self) -> None:
-        """Pack the weight again."""
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 16)
-
-    def forward(self, input: Any) -> Any:
-        """Compute `input @ weight.T + bias`."""
-        return torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")
-
-
 def pack_linears(model: Any) -> None:
-    """Replace the plain linear layers of a model by packed ones, where this PyTorch can."""
+    """Let the plain linear layers of a model compute on packed copies of their weights, where this PyTorch can.
+
+    To be called again after every change of the weights.
+    """
+    if next(model.parameters()).device.type != "cpu":
+        return
     try:
         with torch.inference_mode():
-            packed = {layer: PackedLinear(layer) for layer in linears(model)}
-            for layer in packed.values():
-                layer(layer.weight.new_zeros(1, layer.in_features))
+            for layer in linears(model):
+                packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), 16)
+                forward = functools.partial(_compute_packed, packed, layer.bias)
+                forward(layer.weight.new_zeros(1, layer.in_features))
+                layer.forward = forward
     except (AttributeError, NotImplementedError, RuntimeError) as error:
         logger.info("error=<%s> | no packed linear layers here, using plain ones", error)
-        return
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if child in packed:
-                setattr(parent, name, packed[child])
 
 
-def pack_again(model: Any) -> None:
-    """Pack the layers that are packed after their weights have changed."""
-    with torch.inference_mode():
-        for layer in linears(model):
-            if isinstance(layer, PackedLinear):
-                layer.pack()
+def _compute_packed(packed: torch.Tensor, bias: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
 
 
 def linears(model: Any) -> Iterator[Any]:
     """The linear layers of a model that compute nothing else."""
-    return (module for module in model.modules() if type(module) in (torch.nn.Linear, PackedLinear))
+    return (module for module in model.modules() if type(module) is torch.nn.Linear)

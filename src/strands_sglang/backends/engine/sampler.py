@@ -46,7 +46,7 @@ def most_likely(logprobs: torch.Tensor, count: int) -> list[tuple[int, float]]:
     """The `count` most likely tokens of a row with their log-probabilities, best first."""
     if not count:
         return []
-    values, ids = logprobs.topk(count)
+    values, ids = logprobs.topk(min(count, len(logprobs)))
     return list(zip(ids.tolist(), values.tolist(), strict=True))
 
 

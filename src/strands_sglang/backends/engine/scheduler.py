@@ -49,8 +49,6 @@ class Scheduler:
         weight_version: str,
     ) -> None:
         self.weight_version = weight_version
-        self.admitting = True
-        """False holds waiting requests back, so that the running ones finish."""
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.cache = PrefixCache(prefix_cache_tokens)
@@ -58,8 +56,6 @@ class Scheduler:
         self._tokenizer = tokenizer
         self._stop_token_ids = stop_token_ids
         self._max_batch_size = max_batch_size
-        self._stale: set[Request] = set()
-        """Running requests whose keys and values are of older weights: never stored."""
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -83,8 +79,6 @@ class Scheduler:
     def _schedule(self) -> list[tuple[Request, int]]:
         """Choose the sequences of this step, each with the position up to which it is computed."""
         batch = [(request, self._next_end(request)) for request in self.running]
-        if not self.admitting:
-            return batch
         prompt_tokens = sum(end - request.kv.length for request, end in batch if end - request.kv.length > 1)
         for request in list(islice(self.waiting, LOOK_AHEAD)):
             if len(self.running) >= self._max_batch_size or prompt_tokens >= STEP_BUDGET:
@@ -112,15 +106,15 @@ class Scheduler:
         return later - self.cache.match(request.keys, request.cache_limit, self._sources()) >= WORTH_WAITING
 
     def _sources(self) -> list[tuple[list[int], SequenceKV]]:
-        """Running sequences whose prefixes may be used."""
-        return [(other.keys, other.kv) for other in self.running if other not in self._stale]
+        """Running sequences, whose prefixes may be used."""
+        return [(other.keys, other.kv) for other in self.running]
 
     def _admit(self, request: Request) -> None:
         kv = self.cache.take(request.keys, request.cache_limit, self._sources())
         request.kv = kv or SequenceKV(self._runner.layers)
         self.waiting.remove(request)
         self.running.append(request)
-        if request.cached_tokens is None:  # not one that was retracted
+        if request.cached_tokens is None:  # not one whose weights were replaced under way
             request.cached_tokens = request.kv.length
             request.versions.append((self.weight_version, 0))
 
@@ -182,7 +176,7 @@ class Scheduler:
         for position in range(scored, last):
             row = torch.log_softmax(logits[position - first], dim=-1)
             request.prompt_logprobs.append(float(row[request.prompt[position + 1]]))
-            request.prompt_top.append(most_likely(row, request.score_top_k))
+            request.prompt_top.append(most_likely(row, request.asked.score_top_k))
 
     def _stops(self, request: Request) -> frozenset[int]:
         return self._stop_token_ids | request.decoding.stop_token_ids
@@ -206,7 +200,7 @@ class Scheduler:
         return None
 
     def _finish(self, request: Request, finish: Finish) -> None:
-        if request.kv is not None and request not in self._stale:  # keys of older weights would poison later prompts
+        if request.kv is not None:
             self.cache.put(request.keys, request.kv)
         request.versions = request.versions or [(self.weight_version, 0)]
         self._forget(request)
@@ -217,7 +211,6 @@ class Scheduler:
         request.future.set_exception(error)
 
     def _forget(self, request: Request) -> None:
-        self._stale.discard(request)
         request.kv = None
         if request in self.running:
             self.running.remove(request)
@@ -238,15 +231,10 @@ class Scheduler:
         for request in [*self.running, *self.waiting]:
             self._fail(request, error)
 
-    def retract(self) -> None:
-        """Send running requests back to the queue; they keep what they sampled and are computed again later."""
+    def forget_computed(self) -> None:
+        """Drop all keys and values: running requests keep what they sampled, and wait to be computed again."""
+        self.cache.clear()
         for request in reversed(self.running):
             request.kv = None
             self.waiting.appendleft(request)
         self.running.clear()
-        self._stale.clear()
-
-    def replaced_weights(self, version: str) -> None:
-        """Note that the weights are others; tokens sampled from now on carry the new name."""
-        self.weight_version = version
-        self._stale.update(self.running)
