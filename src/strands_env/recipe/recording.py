@@ -1,9 +1,8 @@
 """Recordings of evaluations: every request to the backend and its answer, in one file that replays without a server.
 
 A recording is JSON Lines. The first line holds the options of the run and its tokenizer; then come the tasks, the
-backend's description, the exchanges as they finish, and at the end a digest of every sample and one of the lines on
-model and backend, which nothing else would compare. Exchanges belong to a model of a rollout (`scope`), so that a
-replay gives every rollout its own answers, in whatever order rollouts run.
+backend's description, the exchanges as they finish, and at the end a digest of every sample. Exchanges belong to a
+model of a rollout (`scope`), so that a replay gives every rollout its own answers, in whatever order rollouts run.
 
 Written are token ids, sampling parameters and answers; neither addresses nor headers, and no values of secret names.
 Replays run the same environments: their code, their tools and their rewards.
@@ -14,17 +13,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import io
 import json
-import os
+import shutil
 import tempfile
 import time
-import zlib
+import zipfile
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
+
+import numpy as np
 
 from strands_env.core.jsonable import redact
 from strands_env.core.models import ModelFactory, sglang_model_factory
@@ -42,12 +45,12 @@ from strands_sglang.backends import (
     PromptScoring,
     ScoredPrompt,
 )
-from strands_sglang.backends.answer import checked_ids, checked_logprobs
 from strands_sglang.exceptions import BackendRequestError, StrandsSGLangError
-from strands_sglang.trajectory import Finish, SamplingMask, WeightSpan
+from strands_sglang.trajectory import Finish, FinishType, SamplingMask, WeightSpan
 from strands_sglang.trajectory.media.processor import ProcessorExpander
+from strands_sglang.trajectory.turn import LengthLimit
 
-FORMAT = "strands-env recording 1"
+FORMAT = "strands-env recording 2"
 _TIMES = ("_s", "Ms", "_time")
 """Ends of the names of fields that a replay cannot give again: how long something took."""
 CANCEL_SECONDS = 10.0
@@ -83,7 +86,6 @@ class Recorder:
         self._file: TextIO | None = None
         self._paths: dict[int, list[int]] = defaultdict(list)
         self._info: BackendInfo | None = None
-        self._model = hashlib.sha256()  # of the lines on model and backend
 
     def begin(self, tokenizer: Any, model: Mapping[str, Any], *, seeded: bool, expander: Any = None) -> None:
         """Write the first line.
@@ -96,12 +98,12 @@ class Recorder:
         Raises:
             RecordingError: The file cannot be written, or the tokenizer cannot be put into it.
         """
-        packed = _pack_files(tokenizer, "tokenizer")
+        packed = _pack(tokenizer, "tokenizer")
         try:
             self._file = self._path.open("x", encoding="utf-8")
         except OSError as error:
             raise RecordingError(f"cannot record to {str(self._path)!r}: {error.strerror or error}") from error
-        head = self._write(
+        self._write(
             format=FORMAT,
             options=self._options,
             model=redact(dict(model)),
@@ -109,7 +111,6 @@ class Recorder:
             tokenizer=packed,
             vision=_pack_vision(expander),
         )
-        self._model.update(head.encode())
 
     def note_tasks(self, tasks: Iterable[Action]) -> Iterator[Action]:
         """The tasks, each written down."""
@@ -126,10 +127,7 @@ class Recorder:
         if self._info is None:
             self._info = BackendInfo()
             self._info = await inner.info()
-            known = inner.capabilities
-            plain = {**asdict(known), "constraints": sorted(known.constraints), "hints": dict(known.hints)}
-            line = self._write(info=asdict(self._info), capabilities=plain)
-            self._model.update(line.encode())
+            self._write(info=to_json(self._info), capabilities=to_json(inner.capabilities))
 
     def exchange(self, scope: int, request: GenerateRequest, **outcome: Any) -> None:
         """Write a request and what became of it; of its prompt only what the last one did not have."""
@@ -144,15 +142,12 @@ class Recorder:
         for sample in samples:
             self._write(sample=sample.id, digest=digest_of(sample))
         if self._file is not None:
-            self._write(model_digest=self._model.hexdigest())
             self._file.close()
 
-    def _write(self, **line: Any) -> str:
+    def _write(self, **line: Any) -> None:
         assert self._file is not None, "begin comes first"
-        text = json.dumps(line, ensure_ascii=False) + "\n"
-        self._file.write(text)
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._file.flush()
-        return text
 
 
 class _Recorded(BackendWrapper):
@@ -176,7 +171,7 @@ class _Recorded(BackendWrapper):
             failure = {"type": type(error).__name__, "args": json.loads(json.dumps(error.args, default=str))}
             self._recorder.exchange(self._scope, request, error=failure)
             raise
-        self._recorder.exchange(self._scope, request, answer=_plain_answer(answer))
+        self._recorder.exchange(self._scope, request, answer=to_json(answer))
         return answer
 
 
@@ -214,7 +209,6 @@ class Replay:
         self._scopes: dict[int, list[_Exchange]] = defaultdict(list)
         self._head: dict[str, Any] = {}
         self._info, self._capabilities = BackendInfo(), Capabilities()
-        self._model, self._model_digest = hashlib.sha256(), ""
         try:
             with Path(path).open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):
@@ -225,13 +219,11 @@ class Replay:
             raise RecordingError(f"{str(path)!r} is not a whole recording: {error}") from error
         if not self._head:
             raise RecordingError(f"{str(path)!r} is empty: the run ended before its model was made")
-        self.tokenizer = _unpack_files(self._head["tokenizer"], "AutoTokenizer")
+        self.tokenizer = _unpack(self._head["tokenizer"], "AutoTokenizer")
         self.expander = _unpack_vision(self._head.get("vision"))
 
     def _read(self, number: int, text: str) -> None:
         line: dict[str, Any] = json.loads(text)
-        if number == 1 or "info" in line:
-            self._model.update(text.encode())
         if number == 1:
             if line.get("format") != FORMAT:
                 raise ValueError(f"its first line does not say {FORMAT!r}")
@@ -239,11 +231,9 @@ class Replay:
         elif "task" in line:
             self.tasks.append(Action.model_validate(line["task"]))
         elif "info" in line:
-            self._info, self._capabilities = BackendInfo(**line["info"]), _capabilities(line["capabilities"])
+            self._info, self._capabilities = from_json(line["info"]), from_json(line["capabilities"])
         elif "sample" in line:
             self.digests[line["sample"]] = line["digest"]
-        elif "model_digest" in line:
-            self._model_digest = line["model_digest"]
         else:
             exchanges, (shared, new) = self._scopes[line["scope"]], line["prompt"]
             prompt = [*(exchanges[-1].prompt[:shared] if exchanges else []), *new]
@@ -262,11 +252,6 @@ class Replay:
             wrap=self.wrap,
             **options,
         )
-
-    @property
-    def is_changed(self) -> bool:
-        """The lines on model and backend are not those that were written, or the run did not end."""
-        return self._model.hexdigest() != self._model_digest
 
     def wrap(self, client: Any, scope: int) -> Backend:
         """The backend of one model: the recorded answers of its scope. `client` is not used."""
@@ -329,7 +314,8 @@ class _Replayed(Backend):
     async def _repeat(self, exchange: _Exchange) -> GenerateAnswer:
         outcome = exchange.outcome
         if "answer" in outcome:
-            return _answer(outcome["answer"])
+            answer: GenerateAnswer = from_json(outcome["answer"])
+            return answer
         if "error" in outcome:
             raise _error(outcome["error"])
         # The rollout cancels this call as it did then: by its deadline, which runs since the rollout began.
@@ -363,58 +349,56 @@ def _plain_request(request: GenerateRequest) -> dict[str, Any]:
     }
 
 
-def _plain_answer(answer: GenerateAnswer) -> dict[str, Any]:
-    scored, mask = answer.scored_prompt, answer.sampling_mask
-    logprobs = answer.output_logprobs
-    return {
-        "output_ids": answer.output_ids.tolist(),
-        "output_logprobs": None if logprobs is None else logprobs.tolist(),
-        "finish": asdict(answer.finish),
-        "scored_prompt": None if scored is None else [scored.ids.tolist(), scored.logprobs.tolist()],
-        "weight_spans": [[span.version, span.start, span.end] for span in answer.weight_spans],
-        "routed_experts": None if answer.routed_experts is None else base64.b64encode(answer.routed_experts).decode(),
-        "sampling_mask": None if mask is None else [mask.ids.tolist(), mask.offsets.tolist()],
-        "rid": answer.rid,
-        "prompt_tokens": answer.prompt_tokens,
-        "prompt_ids": None if answer.prompt_ids is None else list(answer.prompt_ids),
-        "cached_tokens": answer.cached_tokens,
-        "latency": answer.latency,
-    }
-
-
-def _answer(plain: Mapping[str, Any]) -> GenerateAnswer:
-    scored, mask, logprobs = plain["scored_prompt"], plain["sampling_mask"], plain["output_logprobs"]
-    return GenerateAnswer(
-        output_ids=checked_ids("output_ids", plain["output_ids"]),
-        output_logprobs=None if logprobs is None else checked_logprobs("output_logprobs", logprobs),
-        finish=_finish(plain["finish"]),
-        scored_prompt=None
-        if scored is None
-        else ScoredPrompt(ids=checked_ids("scored", scored[0]), logprobs=checked_logprobs("scored", scored[1])),
-        weight_spans=tuple(
-            WeightSpan(version=version, start=start, end=end) for version, start, end in plain["weight_spans"]
-        ),
-        routed_experts=None if plain["routed_experts"] is None else base64.b64decode(plain["routed_experts"]),
-        sampling_mask=None if mask is None else SamplingMask.of(mask[0][start:end] for start, end in pairwise(mask[1])),
-        rid=plain["rid"],
-        prompt_tokens=plain["prompt_tokens"],
-        prompt_ids=plain.get("prompt_ids"),
-        cached_tokens=plain["cached_tokens"],
-        latency=plain["latency"],
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(GenerateAnswer, ScoredPrompt, WeightSpan, SamplingMask, Finish, FinishType, LengthLimit),
+        *(BackendInfo, Capabilities, LogprobKind, PromptScoring),
     )
+}
+"""What a recording holds beside JSON values; a file is somebody else's, so nothing else is made from it."""
 
 
-def _finish(plain: Mapping[str, Any]) -> Finish:
-    from strands_sglang.trajectory import FinishType
-    from strands_sglang.trajectory.turn import LengthLimit
+def to_json(value: Any) -> Any:
+    """The value as JSON values, but for the server's own words (`payload`)."""
+    kind = type(value)
+    if isinstance(value, StrEnum):
+        return {"kind": kind.__name__, "value": value.value}
+    if is_dataclass(value):
+        kept = {part.name: to_json(getattr(value, part.name)) for part in fields(value) if part.name != "payload"}
+        return {"kind": kind.__name__, **kept}
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"kind": "bytes", "value": base64.b64encode(value).decode()}
+    if isinstance(value, array):
+        return {"kind": "array", "type": value.typecode, "value": value.tolist()}
+    if isinstance(value, np.ndarray):
+        return {"kind": "numpy", "type": str(value.dtype), "value": value.tolist()}
+    if isinstance(value, Mapping):
+        return {name: to_json(part) for name, part in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return [to_json(part) for part in value] if isinstance(value, list | tuple) else value
 
-    limit = plain["limited_by"]
-    return Finish(
-        type=FinishType(plain["type"]),
-        matched=plain["matched"],
-        message=plain["message"],
-        limited_by=None if limit is None else LengthLimit(limit),
-    )
+
+def from_json(value: Any) -> Any:
+    """The value that `to_json` was given; every list comes back as a tuple."""
+    match value:
+        case list():
+            return tuple(map(from_json, value))
+        case {"kind": "bytes", "value": text}:
+            return base64.b64decode(text)
+        case {"kind": "array", "type": typecode, "value": items}:
+            return array(typecode, items)
+        case {"kind": "numpy", "type": dtype, "value": items}:
+            return np.array(items, dtype=dtype)
+        case {"kind": name, "value": member}:
+            return _KINDS[name](member)
+        case {"kind": str(name), **parts}:
+            made = {str(part): from_json(inner) for part, inner in parts.items()}
+            if name == Capabilities.__name__:
+                made["constraints"] = frozenset(made["constraints"])
+            return _KINDS[name](**made)
+    return value
 
 
 def _error(plain: Mapping[str, Any]) -> StrandsSGLangError:
@@ -428,43 +412,24 @@ def _error(plain: Mapping[str, Any]) -> StrandsSGLangError:
     return made
 
 
-def _capabilities(plain: Mapping[str, Any]) -> Capabilities:
-    kind = plain["logprobs"]
-    return Capabilities(
-        **{
-            **plain,
-            "logprobs": None if kind is None else LogprobKind(kind),
-            "prompt_scoring": PromptScoring(plain["prompt_scoring"]),
-            "constraints": frozenset(plain["constraints"]),
-        }
-    )
-
-
-def _pack_files(saved: Any, name: str) -> dict[str, str]:
-    """The files of a tokenizer or image processor by name, compressed."""
+def _pack(saved: Any, name: str) -> str:
+    """The files of a tokenizer or image processor."""
     if not hasattr(saved, "save_pretrained"):
         raise RecordingError(
             f"the {name} {type(saved).__name__} has no save_pretrained, so it cannot be put into a recording"
         )
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside:
         saved.save_pretrained(folder)
-        files = [file for file in sorted(Path(folder).rglob("*")) if file.is_file()]
-        return {
-            str(file.relative_to(folder)): base64.b64encode(zlib.compress(file.read_bytes(), 6)).decode()
-            for file in files
-        }
+        archive = shutil.make_archive(f"{beside}/packed", "zip", folder)
+        return base64.b64encode(Path(archive).read_bytes()).decode()
 
 
-def _unpack_files(files: Mapping[str, str], kind: str) -> Any:
+def _unpack(packed: str, kind: str) -> Any:
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in files.items():
-            target = Path(folder, os.path.normpath(name))
-            if Path(folder) not in target.parents:
-                raise RecordingError(f"the file {name!r} is outside its folder")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(zlib.decompress(base64.b64decode(content)))
+        # `extractall` keeps to the folder, whatever names the archive has.
+        zipfile.ZipFile(io.BytesIO(base64.b64decode(packed))).extractall(folder)
         return getattr(transformers, kind).from_pretrained(folder)
 
 
@@ -477,7 +442,7 @@ def _pack_vision(expander: Any) -> dict[str, Any] | None:
         "family": expander.family,
         "placeholder_id": expander.placeholder_id,
         "media_ids": sorted(expander.media_ids),
-        "processor": _pack_files(expander.image_processor, "image processor"),
+        "processor": _pack(expander.image_processor, "image processor"),
     }
 
 
@@ -485,7 +450,7 @@ def _unpack_vision(plain: Mapping[str, Any] | None) -> ProcessorExpander | None:
     if plain is None:
         return None
     return ProcessorExpander(
-        _unpack_files(plain["processor"], "AutoImageProcessor"),
+        _unpack(plain["processor"], "AutoImageProcessor"),
         family=plain["family"],
         placeholder_id=plain["placeholder_id"],
         other_media_ids=plain["media_ids"],
