@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         with ResultReader(saved.paths.results) as reader:
             check_writable(target, option="--output")
             entries = {(entry.prompt_id, entry.index): entry for entry in reader.entries}
-            rewards = dict(zip(entries, (score.reward for score in reader.scores()), strict=True))
+            rewards = {key: entry.reward for key, entry in entries.items()}
             selection = Selection(
                 min_reward=args.min_reward,
                 max_reward=args.max_reward,

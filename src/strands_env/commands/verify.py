@@ -87,9 +87,7 @@ def _show(saved: SavedRun, files: Any, mismatch: Mismatch | None) -> None:
     if files.torn_bytes:
         say(f"torn        {files.torn_bytes} bytes of an interrupted write at the end; a resume cuts them off")
     for damage in files.damages[:SHOWN]:
-        place = f" byte {damage.offset}" if damage.offset is not None else ""
-        where = f" line {damage.line}" if damage.line is not None else place
-        say(f"damaged     {damage.path}{where}: {damage.what}")
+        say(f"damaged     {damage}")
     if files.is_intact:
         say("files       whole")
     if mismatch is None:

@@ -280,6 +280,14 @@ class StoredModel(BaseModel):
         return super().model_validate(obj, **options)
 
 
+def stored_context(text: bytes) -> dict[str, Any] | None:
+    """The validation context for values of this JSON text.
+
+    Without a mark in it nothing was encoded, and `decode`, which looks at every part, has nothing to undo.
+    """
+    return None if _MARKS.search(text) is None else {_STORED: True}
+
+
 def decode_stored(value: Any, info: ValidationInfo) -> Any:
     """Validator: undo `encode` where the value comes from storage."""
     stored = info.mode == "json" or (isinstance(info.context, dict) and info.context.get(_STORED) is True)

@@ -30,7 +30,7 @@ from .run.evaluator import Evaluator
 from .run.groups import GroupPolicy, read_scores
 from .run.progress import Progress, ProgressState
 from .run.sampling import Executor, RetryPolicy
-from .sample import EvalSample, Score
+from .sample import EvalSample
 from .store import Verification, read_results, verify_run
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ __all__ = [
     "RetryPolicy",
     "RunSummary",
     "SameFailureError",
-    "Score",
     "ScoreTable",
     "StoreCorruptError",
     "StoreError",

@@ -8,19 +8,20 @@ A line of such a run points into `x.tokens` at frames: `STK1`, the payload's com
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import struct
 import sys
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from strands_env.core import TokenObservation, Trajectory
+from strands_env.core import StepResult, TokenObservation, Trajectory
 from strands_env.eval.errors import EvalError, StoreCorruptError, StoreError
-from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import ResultLog, StorePaths
-from strands_env.eval.store.line import LineError, decode, naming_errors, to_sample
+from strands_env.eval.store.line import LineError, naming_errors, read_sample
 
 _FRAME = struct.Struct("<4sII")
 
@@ -47,11 +48,14 @@ def convert_run(source: str | Path, target: str | Path) -> int:
         with lines, (side if side.exists() else old.results).open("rb") as frames:
             for number, line in enumerate(lines, 1):
                 try:
-                    log.append([_read_sample(decode(line), frames)])
+                    sample = read_sample(line)
                 except LineError as error:
-                    if error.is_residue or not line.endswith(b"\n"):  # left by an interrupted write
+                    if error.kind == "residue":
                         continue
                     raise error.at(old.results, number) from error
+                if (places := json.loads(line).get("tokens")) is not None:
+                    _add_tokens(sample.step_result, places, frames)
+                log.append([sample])
                 count += 1
     finally:
         log.close()
@@ -60,40 +64,32 @@ def convert_run(source: str | Path, target: str | Path) -> int:
     return count
 
 
-def _read_sample(record: dict[str, Any], frames: BinaryIO) -> EvalSample:
-    places = record.pop("tokens", None)
-    sample = to_sample(record)
-    if places is None:
-        return sample
-    observed: dict[int, TokenObservation] = {}
-
-    def read(place: Sequence[int]) -> bytes:
-        frames.seek(place[0])
-        frame = frames.read(place[1])
+def _add_tokens(result: StepResult, places: dict[str, Any], frames: BinaryIO) -> None:
+    @cache  # an observed sequence is one of a trajectory, too
+    def read(offset: int, length: int) -> bytes:
+        frames.seek(offset)
+        frame = frames.read(length)
         body = frame[_FRAME.size :]
         if frame[: _FRAME.size] != _FRAME.pack(b"STK1", len(body), zlib.crc32(body)):
-            raise StoreCorruptError(f"bytes {place[0]} to {sum(place)} of {frames.name!r} are damaged or missing")
+            raise StoreCorruptError(f"bytes {offset} to {offset + length} of {frames.name!r} are damaged or missing")
         return zlib.decompress(body)
 
-    def tokens(place: Sequence[int]) -> TokenObservation:
-        if place[0] not in observed:
-            observed[place[0]] = TokenObservation.from_bytes(read(place))
-        return observed[place[0]]
+    def tokens(place: list[int]) -> TokenObservation:
+        return TokenObservation.from_bytes(read(*place))
 
-    result = sample.step_result
-    result.observation.tokens = tokens(places["observation"]) if places["observation"] else None
-    result.observation.tools = read(places["tools"]).decode() if places.get("tools") else None
+    observation = result.observation
+    observation.tokens = tokens(places["observation"]) if places["observation"] else None
+    observation.tools = read(*places["tools"]).decode() if places.get("tools") else None
     result.trajectories = [
         Trajectory.from_dict(
             {
                 **item,
                 "tokens": tokens(item["tokens"]),
-                "routed_experts": None if item["routed_experts"] is None else read(item["routed_experts"]),
+                "routed_experts": None if item["routed_experts"] is None else read(*item["routed_experts"]),
             }
         )
         for item in places["trajectories"]
     ]
-    return sample
 
 
 def main(argv: Sequence[str] | None = None) -> int:

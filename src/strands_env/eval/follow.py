@@ -11,7 +11,7 @@ from typing import Any
 from strands_env.eval.run.progress import ProgressState
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import SavedRun
-from strands_env.eval.store.line import LineError, decode, naming_errors, to_sample
+from strands_env.eval.store.line import LineError, naming_errors, read_sample
 
 
 class Follower:
@@ -37,7 +37,7 @@ class Follower:
         lines = whole.splitlines()
         for line in lines:
             with suppress(LineError):  # left by an interrupted write; `verify` names damage
-                self._add(to_sample(decode(line + b"\n")))
+                self._add(read_sample(line + b"\n"))
         if not self.saved.document:
             self.saved = SavedRun.of(self._file)
         self._looks.append((time.monotonic(), self.state.done, self.output_tokens))

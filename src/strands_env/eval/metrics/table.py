@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.eval.sample import EvalSample, Score
+from strands_env.core import ErrorRecord
+from strands_env.eval.sample import EvalSample
 
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens")
 _COUNTS = (
@@ -68,48 +69,38 @@ class ScoreTable:
     @classmethod
     def from_results(cls, results: Mapping[str, Sequence[EvalSample]]) -> ScoreTable:
         """The table of `{prompt id: [sample, ...]}`."""
-        table = cls()
-        for prompt, samples in results.items():
-            # Of samples that are still in their file, only what is needed is read.
-            scores = samples.scores() if hasattr(samples, "scores") else (sample.score() for sample in samples)
-            for score in scores:
-                table.add_score(score, prompt)
-        return table
+        return cls.from_samples((prompt, sample) for prompt, samples in results.items() for sample in samples)
 
     @classmethod
     def from_samples(cls, samples: Iterable[tuple[str, EvalSample]]) -> ScoreTable:
-        """The table of `(prompt id, sample)` pairs; only numbers of a sample are kept."""
+        """The table of `(prompt id, sample)` pairs."""
         table = cls()
         for prompt, sample in samples:
             table.add(prompt, sample)
         return table
 
     def add(self, prompt_id: str, sample: EvalSample) -> None:
-        """Add a sample."""
-        self.add_score(sample.score(), prompt_id)
-
-    def add_score(self, score: Score, prompt_id: str | None = None) -> None:
-        """Add a score, to `prompt_id` where it counts for another prompt than its own."""
-        name = score.prompt_id if prompt_id is None else prompt_id
-        index = self._index.setdefault(name, len(self.prompt_ids))
+        """Add a sample; only numbers of it are kept."""
+        index = self._index.setdefault(prompt_id, len(self.prompt_ids))
         if index == len(self.prompt_ids):
-            self.prompt_ids.append(name)
-            self.tasks.append(score.task)
+            self.prompt_ids.append(prompt_id)
+            self.tasks.append(sample.task_digest)
         self._prompts.append(index)
-        self._rewards.append(math.nan if score.reward is None else score.reward)
-        if score.aborted:
+        self._rewards.append(math.nan if sample.reward is None else sample.reward)
+        if sample.aborted:
             self.aborted += 1
             self._lost.add(index)
-        self.reasons[score.reason] += 1
-        for where, kind, message in filter(None, (score.error, score.cleanup_error)):
-            self.errors[(where, kind)] += 1
-            self.messages.setdefault((where, kind), message)
-        raised = {(tool, kind): message for tool, kind, message in reversed(score.tool_errors)}
+        result = sample.step_result
+        self.reasons[result.termination_reason.value] += 1
+        for error in filter(None, (result.error, result.cleanup_error)):
+            self.errors[(str(error.where), error.type)] += 1
+            self.messages.setdefault((str(error.where), error.type), _located(error))
+        raised = {(item.tool, item.error.type): _located(item.error) for item in reversed(result.tool_errors)}
         self.tool_errors.update(raised.keys())
         self.messages = {**raised, **self.messages}
-        _count(self.totals, score.metrics)
-        self.totals["wall_s"] += score.duration_s  # type: ignore[assignment]
-        self.totals["attempts"] += score.attempts
+        _count(self.totals, result.observation.metrics)
+        self.totals["wall_s"] += sample.duration_s  # type: ignore[assignment]
+        self.totals["attempts"] += sample.attempts
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -158,6 +149,11 @@ def check_tables(function: str, *tables: object) -> None:
         if not isinstance(table, ScoreTable):
             hint = f"read_scores({str(table)!r})" if isinstance(table, str | PurePath) else "read_scores(path)"
             raise TypeError(f"{function}() takes a ScoreTable, got {table!r:.200}: strands_env.eval.{hint} makes one")
+
+
+def _located(error: ErrorRecord) -> str:
+    """The message of an error with the line of the user's code that raised it."""
+    return error.message if error.raised_at is None else f"{error.message} ({error.raised_at})"
 
 
 def _count(totals: Counter[str], metrics: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.metrics import ScoreTable
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import ResultReader, StorePaths, load_run
+from strands_env.eval.store import StorePaths, load_run, read_results
 
 
 class GroupPolicy(StrEnum):
@@ -70,8 +70,4 @@ def read_scores(output_path: str | Path) -> ScoreTable:
         StoreError: They cannot be read, or are damaged.
     """
     grouping = Grouping.of(load_run(StorePaths.of(output_path).run))
-    table = ScoreTable()
-    with ResultReader(output_path) as reader:
-        for score in reader.scores():
-            table.add_score(score)
-    return grouping.apply(table)
+    return grouping.apply(ScoreTable.from_samples((item.prompt_id, item) for item in read_results(output_path)))

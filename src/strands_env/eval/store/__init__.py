@@ -5,7 +5,6 @@ from __future__ import annotations
 from .config import RunConfig, StorePaths, load_run
 from .line import Entry
 from .results import (
-    Damage,
     LazySamples,
     ResultLog,
     ResultReader,
@@ -16,7 +15,6 @@ from .results import (
 )
 
 __all__ = [
-    "Damage",
     "Entry",
     "LazySamples",
     "ResultLog",

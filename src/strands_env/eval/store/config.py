@@ -7,8 +7,8 @@ import os
 import platform
 import sys
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -44,17 +44,17 @@ class StorePaths:
 def load_run(path: Path) -> dict[str, Any] | None:
     """The saved document of a run, None where there is none. `config` and `about` are objects."""
     try:
-        with naming_errors("read", path):
-            document = orjson.loads(read_file(path))
+        with naming_errors("read", path), opened(path, os.O_RDONLY) as fd:
+            document = orjson.loads(os.pread(fd, os.fstat(fd).st_size, 0))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise StoreCorruptError(f"{str(path)!r} is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise StoreCorruptError(f"{str(path)!r} must hold a JSON object, got {type(document).__name__}")
-    for name, needed in (("config", True), ("about", False), ("environment", False)):
+    for name in ("config", "about", "environment"):
         value = document.setdefault(name, None)
-        if not (isinstance(value, dict) or (value is None and not needed)):
+        if not isinstance(value, dict) and (value is not None or name == "config"):
             raise StoreCorruptError(
                 f"{str(path)!r} is not the configuration of a run: {name!r} must be a JSON object, got {value!r}"
             )
@@ -69,7 +69,7 @@ def checksum_of(document: Mapping[str, Any]) -> str:
 
 
 class RunConfig:
-    """The configuration of a run, kept in `x.run.json`.
+    """The configuration of a run, kept in `x.run.json`. Its methods block.
 
     Args:
         config: Fields that must match to resume: benchmark, environment, model, sampling. JSON values.
@@ -96,52 +96,48 @@ class RunConfig:
         return digest(canonical(self.config))
 
     def check(self, *, has_results: bool) -> None:
-        """Compare with the saved configuration, or save this one. Blocks.
+        """Compare with the saved configuration, or save this one.
 
         Raises:
             ConfigMismatchError: The saved one is another.
             StoreCorruptError: There are results without a configuration.
         """
-        saved = None if self.path is None else load_run(self.path)
-        if not has_results or self.path is None:
-            self._save()
-            return
-        if saved is None:
-            raise StoreCorruptError(
-                f"there are results, but no configuration at {str(self.path)!r} to compare with: "
-                "bring the file back, or give another output path"
-            )
-        self.compare(saved)
-        self.environment = saved["environment"]
-        before = saved["about"]
-        self._spent_before = float(before.get("wall_s") or 0.0)
-        self.about |= {"started": before.get("started"), "wall_s": self._spent_before}
-        earlier = [*before.get("earlier_versions", []), before.get("versions")]
-        if before.get("versions") != versions():
-            self.about |= {"earlier_versions": earlier}
-        elif len(earlier) > 1:
-            self.about |= {"earlier_versions": earlier[:-1]}
+        if has_results and self.path is not None:
+            saved = self.compare()
+            if saved is None:
+                raise StoreCorruptError(
+                    f"there are results, but no configuration at {str(self.path)!r} to compare with: "
+                    "bring the file back, or give another output path"
+                )
+            self.environment = saved["environment"]
+            before = saved["about"]
+            self._spent_before = float(before.get("wall_s") or 0.0)
+            self.about |= {"started": before.get("started"), "wall_s": self._spent_before}
+            earlier = [*before.get("earlier_versions", []), before.get("versions")]
+            if earlier[-1] == versions():
+                earlier.pop()
+            if earlier:
+                self.about["earlier_versions"] = earlier
         self._save()  # what samples and prompts it asks for, and which of them count, is the latest run's say
 
-    def compare(self, saved: Mapping[str, Any] | None = None) -> None:
-        """Compare with the saved configuration (`saved`, where it was read already), if there is one. Blocks."""
-        if saved is None and self.path is not None:
-            saved = load_run(self.path)
+    def compare(self) -> dict[str, Any] | None:
+        """The saved document, if there is one, after a comparison with its configuration."""
+        saved = None if self.path is None else load_run(self.path)
         if saved is not None and (lines := differences(saved["config"], self.config)):
             raise ConfigMismatchError(str(self.path), lines)
+        return saved
 
     def check_environment(self, description: Mapping[str, Any]) -> None:
-        """Compare the first environment of this run with the one of the saved results, or save it. Blocks."""
+        """Compare the first environment of this run with the one of the saved results, or save it."""
         found: dict[str, Any] = orjson.loads(canonical(dict(description)))
-        if self.environment is not None:
-            if lines := differences(self.environment, found, "environment."):
-                raise ConfigMismatchError(str(self.path), lines)
-            return
-        self.environment = found
-        self._save()
+        if self.environment is None:
+            self.environment = found
+            self._save()
+        elif lines := differences(self.environment, found, "environment."):
+            raise ConfigMismatchError(str(self.path), lines)
 
     def spend(self, seconds: float) -> None:
-        """Save the wall time of the run: all earlier parts and the seconds of this one so far. Blocks."""
+        """Save the wall time of the run: all earlier parts and the seconds of this one so far."""
         self.about["wall_s"] = round(self._spent_before + seconds, 3)
         self._save()
 
@@ -164,18 +160,17 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that matter for a result."""
     found = {"python": platform.python_version(), "platform": sys.platform}
     for name in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
-def read_file(path: Path) -> bytes:
-    """The whole content of a file."""
-    fd = os.open(path, os.O_RDONLY)
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """The descriptor of an open file or folder. The store speaks to `os` alone: tests put a simulated disk there."""
+    fd = os.open(path, flags, 0o644)
     try:
-        return os.pread(fd, os.fstat(fd).st_size, 0)
+        yield fd
     finally:
         os.close(fd)
 
@@ -190,12 +185,8 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make names of new files in a folder durable, where the system can."""
-    with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    with suppress(OSError), opened(folder, os.O_RDONLY) as fd:
+        os.fsync(fd)
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
@@ -204,12 +195,9 @@ def _write_atomically(path: Path, data: bytes) -> None:
     with naming_errors("write", path):
         os.makedirs(path.parent, exist_ok=True)
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            try:
+            with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
                 write_at(fd, data, 0)
                 os.fsync(fd)
-            finally:
-                os.close(fd)
             os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):

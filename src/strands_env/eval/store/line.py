@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import base64
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import pydantic_core
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from strands_env.core import (
     Action,
@@ -33,36 +34,33 @@ from strands_env.core import (
     TokenObservation,
     Trajectory,
 )
-from strands_env.core.jsonable import shown, text_of
+from strands_env.core.jsonable import shown, stored_context, text_of
 from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
-from strands_env.eval.sample import EvalSample, Score, add_location
+from strands_env.eval.sample import EvalSample
 
 _BEGINNING = b'{"id":"'
-_BODY = b',"action":'
-"""The end of the head: in JSON text these quotes would be escaped."""
+_BODY = b',"action":'  # the end of the head: in JSON text these quotes would be escaped
 _CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
 _CHECKSUM_LENGTH = len(b',"crc":"00000000"}\n')
-_LARGE: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}
-"""Fields of a result that `tokens` holds."""
+_LARGE: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}  # `tokens` of the line has these
 
 
 class LineError(ValueError):
     """A line that is not a sample.
 
-    `is_residue`: it is blank, or an interrupted write or a power cut left it, and it can be passed over. `is_foreign`:
-    we never wrote it.
+    `kind`: `residue` of an interrupted write or a power cut (or blank), which can be passed over; `damaged`; or
+    `foreign`, which we never wrote.
     """
 
-    def __init__(self, what: str, *, is_residue: bool = False, is_foreign: bool = False) -> None:
+    def __init__(self, what: str, kind: Literal["residue", "damaged", "foreign"]) -> None:
         super().__init__(what)
-        self.is_residue = is_residue
-        self.is_foreign = is_foreign
+        self.kind = kind
 
     def at(self, path: Path, number: int) -> StoreError:
         """The error for this line of a file."""
         where = f"line {number} of {str(path)!r}"
-        if self.is_foreign:
+        if self.kind == "foreign":
             return StoreCorruptError(
                 f"{where} is neither an evaluated sample nor the remains of an interrupted write ({self}): give a "
                 "file that an evaluation wrote or another output path, or remove the line if it does not belong there"
@@ -100,6 +98,36 @@ def naming_errors(doing: str, path: Path) -> Iterator[None]:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
+def check_line(line: bytes) -> None:
+    """Compare the checksum of a line with its newline; `LineError` where it does not fit."""
+    found = _CHECKSUM.search(line, max(0, len(line) - _CHECKSUM_LENGTH))
+    if found is not None and b"%08x" % zlib.crc32(memoryview(line)[:-_CHECKSUM_LENGTH]) == found[1]:
+        return
+    # Blocks that never reached the device are zeros: JSON has none, and one alone may be a flipped bit.
+    if b"\0\0" in line or not line.strip(b"\0 \t\r\n"):
+        raise LineError("it was not written to its end", "residue")
+    if not line.endswith(b"\n"):
+        raise LineError("it has no end", "residue" if _is_cut(line) else "foreign")
+    if found is None and not line.startswith(_BEGINNING):
+        raise LineError("it is not an evaluated sample", "foreign")
+    raise LineError("its checksum does not fit", "damaged")
+
+
+def _is_cut(tail: bytes) -> bool:
+    """True for the beginning of a line of ours; anything else is somebody's data, and must not be cut off."""
+    if not (tail.startswith(_BEGINNING) or _BEGINNING.startswith(tail)):
+        return False
+    if _CHECKSUM.search(tail + b"\n") is not None:  # cut right before its newline
+        return True
+    if _CHECKSUM.search(tail[:-1] + b"\n") is not None:  # a newline with a flipped bit
+        return False
+    try:
+        pydantic_core.from_json(tail)
+    except ValueError:
+        return True
+    return False  # whole JSON without our checksum
+
+
 def read_entry(line: bytes, offset: int) -> Entry:
     """The entry of a line with its newline; only the head is parsed.
 
@@ -107,22 +135,22 @@ def read_entry(line: bytes, offset: int) -> Entry:
         LineError: The line is damaged, cut off, or no sample.
         StoreError: An earlier version wrote it.
     """
-    if not line.endswith(b"\n"):
-        torn = is_torn(line)
-        raise LineError("it has no end", is_residue=torn, is_foreign=not torn)
     check_line(line)
     try:
         head = orjson.loads(line[: line.find(_BODY)] + b"}")
         entry = Entry(
             id=bytes.fromhex(head["id"]),
-            **{name: head[name] for name in ("prompt_id", "task", "index", "aborted", "reward")},
+            prompt_id=sys.intern(head["prompt_id"]),
+            task=sys.intern(head["task"]),
+            index=head["index"],
             place=head.get("place"),
+            aborted=head["aborted"],
+            reward=head["reward"],
             offset=offset,
             length=len(line),
         )
     except (LookupError, ValueError, TypeError) as error:
-        why = f"it is not an evaluated sample ({type(error).__name__}: {error})"
-        raise LineError(why, is_foreign=True) from error
+        raise LineError(f"it is not an evaluated sample ({type(error).__name__}: {error})", "foreign") from error
     if "tokens" in head:  # places in a side file
         raise StoreError(
             "an earlier version wrote these results, with their tokens in another file: convert them with "
@@ -131,127 +159,61 @@ def read_entry(line: bytes, offset: int) -> Entry:
     return entry
 
 
-def check_line(line: bytes) -> None:
-    """Compare the checksum; `LineError` where it does not fit."""
-    found = _CHECKSUM.search(line, max(0, len(line) - _CHECKSUM_LENGTH))
-    if found is not None and b"%08x" % zlib.crc32(memoryview(line)[:-_CHECKSUM_LENGTH]) == found[1]:
-        return
-    is_residue = _has_hole(line) or not line.strip(b"\0 \t\r\n")
-    is_foreign = not is_residue and found is None and not line.startswith(_BEGINNING)
-    why = "it is not an evaluated sample" if is_foreign else "its checksum does not fit"
-    raise LineError(why, is_residue=is_residue, is_foreign=is_foreign)
+def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
+    """The sample in a line with its newline.
 
-
-def is_torn(tail: bytes) -> bool:
-    """True for an end of a file that an interrupted write can have left: part of a line, or zeros.
-
-    Anything else is somebody's data, or a line with a damaged newline, and must not be cut off.
+    Raises:
+        LineError: The line is damaged, or no sample.
+        StoreCorruptError: It is of another format.
     """
-    is_ours = tail.startswith(_BEGINNING) or _BEGINNING.startswith(tail)
-    if not (is_ours or _has_hole(tail) or not tail.strip(b"\0 \t\r")):
-        return False
-    if _CHECKSUM.search(tail + b"\n") is not None:  # cut right before its newline
-        return True
-    # Whole JSON without our checksum is somebody's, and a checksum before one more byte a newline with a flipped bit.
-    try:
-        pydantic_core.from_json(tail)
-    except ValueError:
-        return _CHECKSUM.search(tail[:-1] + b"\n") is None
-    return False
-
-
-def _has_hole(line: bytes) -> bool:
-    """True where blocks of the line never reached the device: JSON has no zeros, and one alone may be a flipped bit."""
-    return b"\0\0" in line
-
-
-def decode(line: bytes) -> dict[str, Any]:
-    """The record in a line; `LineError` where it is damaged, or no sample."""
     check_line(line)
+    return _parse(line, with_tokens=with_tokens)
+
+
+def _parse(line: bytes, *, with_tokens: bool = False) -> EvalSample:
     try:
         record: dict[str, Any] = pydantic_core.from_json(line)
     except ValueError as error:
-        raise LineError(f"it is not JSON: {error}", is_foreign=True) from error
-    return record
-
-
-def to_sample(record: Mapping[str, Any], *, with_tokens: bool = False) -> EvalSample:
-    """The sample of a record; `StoreCorruptError` for a record of another format."""
+        raise LineError(f"it is not JSON: {error}", "foreign") from error
     try:
-        result = StepResult.model_validate(record["step_result"])
+        fields = {**record, "task_digest": record["task"]}
+        sample = EvalSample.model_validate(fields, context=stored_context(line))
         if with_tokens and (tokens := record.get("tokens")) is not None:
-            _unpack_tokens(result, tokens)
-        return EvalSample(
-            action=Action.model_validate(record["action"]),
-            step_result=result,
-            aborted=record["aborted"],
-            id=record["id"],
-            prompt_id=record["prompt_id"],
-            task_digest=record["task"],
-            index=record["index"],
-            place=record.get("place"),
-            attempts=record["attempts"],
-            duration_s=record["duration_s"],
-        )
+            _unpack_tokens(sample.step_result, tokens)
     except (LookupError, ValueError, TypeError, RecursionError, zlib.error) as error:
         raise StoreCorruptError(f"the record {record.get('id')!r} is not an evaluated sample: {error}") from error
-
-
-def to_score(record: Mapping[str, Any]) -> Score:
-    """The score of a record, several times faster than by its sample; raises as `to_sample` does."""
-
-    def words(error: Mapping[str, Any]) -> tuple[str, str]:
-        return error["type"], add_location(error["message"], error["raised_at"])
-
-    try:
-        result = record["step_result"]
-        error, cleanup = result["error"], result["cleanup_error"]
-        return Score(
-            prompt_id=record["prompt_id"],
-            task=record["task"],
-            index=record["index"],
-            reward=None if record["aborted"] else record["reward"],
-            aborted=record["aborted"],
-            reason=result["termination_reason"],
-            error=None if error is None else (error["where"], *words(error)),
-            cleanup_error=None if cleanup is None else (cleanup["where"], *words(cleanup)),
-            tool_errors=[(item["tool"], *words(item["error"])) for item in result["tool_errors"]],
-            metrics=result["observation"]["metrics"],
-            attempts=record["attempts"],
-            duration_s=record["duration_s"],
-        )
-    except (LookupError, ValueError, TypeError) as failure:
-        raise StoreCorruptError(f"the record {record.get('id')!r} is not an evaluated sample: {failure!r}") from failure
+    return sample
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def encode(sample: EvalSample) -> bytes:
+def write_sample(sample: EvalSample) -> bytes:
     """The line of a sample, newline included; it was read back once, so that a reader can read it.
 
     What JSON cannot hold becomes text; of a sample that still cannot be read back, only its score is kept, and an
     error that says so.
     """
-    result = sample.step_result
+    action, result = sample.action, sample.step_result
     tokens = _pack_tokens(result)
     try:
-        return _checked_line(sample, tokens, _to_json(sample.action), _to_json(result, _LARGE))
+        # A field of another type than its own would be written, but not read: an error, where pydantic only warns.
+        return _checked_line(
+            sample,
+            tokens,
+            action.__pydantic_serializer__.to_json(action, warnings="error"),
+            result.__pydantic_serializer__.to_json(result, exclude=_LARGE, warnings="error"),
+        )
     except (pydantic_core.PydanticSerializationError, ValueError, TypeError, RecursionError, StoreError) as error:
         failure: Exception = error
     try:  # a tool may have returned any object, and any bytes as text
         seen = result.observation
         observation = {**seen.__dict__, **(seen.__pydantic_extra__ or {}), "tokens": None, "tools": None}
-        fields = {
-            **result.__dict__,
-            **(result.__pydantic_extra__ or {}),
-            "trajectories": [],
-            "observation": observation,
-        }
-        return _checked_line(sample, tokens, orjson.dumps(shown(sample.action)), orjson.dumps(shown(fields)))
+        fields = {**result.__dict__, **(result.__pydantic_extra__ or {}), "trajectories": []}
+        shown_result = orjson.dumps(shown({**fields, "observation": observation}))
+        return _checked_line(sample, tokens, orjson.dumps(shown(action)), shown_result)
     except (StoreError, ValueError, TypeError, RecursionError, AttributeError) as error:
         failure.add_note(str(error))
-    message, name = shown(text_of(sample.action.message))[:1000], str(sample.action.task_context.id)
     try:
         reward = None if sample.reward is None else RewardResult(reward=sample.reward)
     except (ValidationError, AttributeError):
@@ -264,25 +226,22 @@ def encode(sample: EvalSample) -> bytes:
         termination_reason=reason if isinstance(reason, TerminationReason) else TerminationReason.UNCLASSIFIED_ERROR,
         error=ErrorRecord(type=type(failure).__name__, message=text, traceback="", where=Phase.LOOP),
     )
-    action = _to_json(Action(message=message, task_context=TaskContext(id=name)))
-    return _checked_line(sample, tokens, action, _to_json(known, _LARGE))
-
-
-def _to_json(value: BaseModel, exclude: Any = None) -> bytes:
-    # A field of another type than its own is written, but could not be read: an error, where pydantic only warns.
-    return value.__pydantic_serializer__.to_json(value, exclude=exclude, warnings="error")
+    message = shown(text_of(action.message))[:1000]
+    asked = Action(message=message, task_context=TaskContext(id=str(action.task_context.id)))
+    return _checked_line(
+        sample, tokens, asked.model_dump_json().encode(), known.model_dump_json(exclude=_LARGE).encode()
+    )
 
 
 def _checked_line(sample: EvalSample, tokens: dict[str, Any] | None, action: bytes, result: bytes) -> bytes:
     """The line of these parts; an error where it would not be read as a sample."""
-    reward = sample.reward if isinstance(sample.step_result.reward, RewardResult | None) else None
     head = {
         "id": sample.id,
         "prompt_id": sample.prompt_id,
         "task": sample.task_digest,
         "index": sample.index,
         "aborted": sample.aborted,
-        "reward": reward,
+        "reward": sample.reward if isinstance(sample.step_result.reward, RewardResult | None) else None,
         "attempts": sample.attempts,
         "duration_s": sample.duration_s,
     }
@@ -293,7 +252,7 @@ def _checked_line(sample: EvalSample, tokens: dict[str, Any] | None, action: byt
         parts += [b',"tokens":', orjson.dumps(tokens)]
     body = b"".join(parts)
     line = b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
-    to_sample(decode(line))  # assignments to fields are not validated, so what was written may not be readable
+    _parse(line)  # assignments to fields are not validated, so what was written may not be readable
     return line
 
 
