@@ -363,12 +363,13 @@ def growth(few: Counter[str], many: Counter[str], samples: int) -> dict[str, flo
 
 
 def test_calls_of_a_sample_stay_bounded() -> None:
-    """104 on Python 3.11 and 90 on 3.12 when this was written."""
+    """104 on Python 3.11 and 90 on 3.12 when this was written; more than 140 with models copied by pydantic."""
     calls = growth(evaluator_calls(20), evaluator_calls(60), 40)
     assert sum(calls.values()) <= 110
+    assert not {"BaseModel.model_copy", "BaseModel.model_dump"} & calls.keys()
 
 
 def test_calls_to_save_a_sample_stay_bounded(tmp_path: Path) -> None:
-    """79 when this was written, 23 of them without a look at every part of the messages."""
+    """23 when this was written; 77 with a look at every part of the messages, and with longer messages more."""
     calls = growth(saving_calls(20, tmp_path / "few"), saving_calls(60, tmp_path / "many"), 40)
-    assert sum(calls.values()) <= 85
+    assert sum(calls.values()) <= 26

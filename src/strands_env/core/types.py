@@ -111,7 +111,7 @@ class TaskContext(StoredModel):
 
     @model_validator(mode="after")
     def _warn_of_near_misses(self) -> Self:
-        for name in self.model_extra or ():
+        for name in self.__pydantic_extra__ or ():
             meant = _meant_field(type(self), name)
             if meant is not None and meant not in self.model_fields_set and (type(self), name) not in _WARNED:
                 _WARNED.add((type(self), name))
@@ -159,8 +159,8 @@ def _check_message(message: Any, info: ValidationInfo) -> Any:
         raise ValueError(
             f"a message is {{'role': ..., 'content': [blocks]}}, got {message!r}: give the content as a list of blocks"
         )
-    blocks = message if isinstance(message, list) else []
-    if not isinstance(message, str | dict | list) or not all(isinstance(block, dict) for block in blocks):
+    is_blocks = isinstance(message, list) and all(isinstance(block, dict) for block in message)
+    if not (is_blocks or isinstance(message, str | dict)):
         raise ValueError(f"expected text, a list of content blocks or a message, got {message!r:.100}")
     return message
 

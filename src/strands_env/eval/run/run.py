@@ -16,7 +16,7 @@ from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureE
 from strands_env.eval.run.groups import GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
-from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, count, sample_id, sample_seed, stream
+from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, count, sample_id, sample_seed, stream, with_context
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 
@@ -251,8 +251,7 @@ class Run:
 
     async def _sample(self, job: Job, sampler: SampleRunner) -> EvalSample:
         prompt, seed = job.prompt, self._options.sampling_seed
-        context = prompt.action.task_context.model_copy(update={"id": f"{prompt.id}_{job.index}"})
-        action = prompt.action.model_copy(update={"task_context": context})
+        action = with_context(prompt.action, id=f"{prompt.id}_{job.index}")
         identity = {"prompt_id": prompt.id, "task_digest": prompt.digest, "place": prompt.place}
         own = None if seed is None else sample_seed(seed, prompt, job.index)
         return await sampler.sample(action, self._count_retry, seed=own, id=job.id, index=job.index, **identity)

@@ -25,7 +25,7 @@ from strands_env.core.deadline import within
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import EvalError
-from strands_env.eval.run.tasks import copy_of
+from strands_env.eval.run.tasks import copy_of, with_context
 from strands_env.eval.sample import EvalSample
 
 logger = logging.getLogger(__name__)
@@ -173,10 +173,7 @@ class SampleRunner:
     ) -> EvalSample:
         """Run one sample; `on_retry` is called before each repeated rollout, `identity` has its identifying fields."""
         started = time.perf_counter()
-        seeded = action
-        if seed is not None:
-            context = action.task_context.model_copy(update={SEED_FIELD: seed})
-            seeded = action.model_copy(update={"task_context": context})
+        seeded = action if seed is None else with_context(action, **{SEED_FIELD: seed})
         attempts = 0
         while True:
             attempts += 1

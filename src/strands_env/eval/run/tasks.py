@@ -7,14 +7,16 @@ not from when the sample runs, and travels in the task context to every executor
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sized
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from typing import Any
 
-from strands_env.core import Action
+from strands_env.core import Action, TaskContext
 from strands_env.core.deadline import is_closing
 from strands_env.core.jsonable import canonical, digest, plain
 from strands_env.core.seeds import derive_seed
@@ -153,9 +155,16 @@ def _check_action(action: object) -> Action:
 
 def task_digest(action: Action) -> str:
     """Hash of a task's content. An id the user did not give is random, and so left out."""
+    context = action.task_context
     try:
-        exclude = None if _is_named(action) else {"task_context": {"id"}}
-        return digest(canonical(plain(action.model_dump(exclude=exclude), "action")))
+        if type(action) is Action and type(context) is TaskContext:  # what a dump would give, at a part of its cost
+            fields = {**context.__dict__, **(context.__pydantic_extra__ or {})}
+            content: dict[str, Any] = {"message": action.message, "task_context": fields}
+        else:
+            content = action.model_dump()
+        if not _is_named(action):
+            del content["task_context"]["id"]
+        return digest(canonical(plain(content, "action")))
     except (TypeError, ValueError, RecursionError) as error:
         raise DatasetError(
             f"the task {_name(action)} cannot be recognised when the run is resumed: {error}; keep such objects out "
@@ -163,10 +172,20 @@ def task_digest(action: Action) -> str:
         ) from error
 
 
+def with_context(action: Action, **fields: Any) -> Action:
+    """A copy of a task with other fields of its context, cheaper than `model_copy`; the rest is shared."""
+    made, context = copy.copy(action), copy.copy(action.task_context)
+    known, extra = context.__dict__, context.__pydantic_extra__
+    for name, value in fields.items():
+        (known if extra is None or name in known else extra)[name] = value
+    made.__dict__["task_context"] = context
+    return made
+
+
 def copy_of(action: Action) -> Action:
     """A deep copy of a task."""
     try:
-        return action.model_copy(deep=True)
+        return copy.deepcopy(action)
     except Exception as error:  # of any object's own copying
         raise DatasetError(
             f"the task {_name(action)} cannot be copied for a rollout: {type(error).__name__}: {error}; keep such "
