@@ -202,14 +202,17 @@ async def collect_rollouts(
     Raises:
         ExceptionGroup: Every rollout raised, to the last attempt: the configuration is wrong.
     """
-    outcomes = await asyncio.gather(*(_attempts(run, retries, pause) for run in runs))
+    outcomes = await asyncio.gather(*(run_until_whole(run, retries=retries, pause=pause) for run in runs))
     errors = [error for _, error in outcomes if error is not None]
     if errors and len(errors) == len(outcomes):
         raise ExceptionGroup(f"all {len(errors)} rollouts of the batch raised", errors)
     return [samples for samples, _ in outcomes]
 
 
-async def _attempts(run: RunRollout, retries: int, pause: float) -> tuple[Sequence[TrainingSample], Exception | None]:
+async def run_until_whole(
+    run: RunRollout, *, retries: int, pause: float
+) -> tuple[Sequence[TrainingSample], Exception | None]:
+    """The samples of the first attempt that does not break, else of the last, and what that one raised."""
     samples: Sequence[TrainingSample] = ()
     error: Exception | None = None
     for attempt in range(1 + retries):
@@ -221,10 +224,6 @@ async def _attempts(run: RunRollout, retries: int, pause: float) -> tuple[Sequen
             samples, error = (), failure
         if samples and not any(sample.status in _BROKEN for sample in samples):
             break
-        logger.warning(
-            "attempt=<%d>, attempts=<%d>, error=<%r> | rollout broke or sampled nothing",
-            attempt + 1,
-            1 + retries,
-            error,
-        )
+        words = "attempt=<%d>, attempts=<%d>, error=<%r> | rollout broke or sampled nothing"
+        logger.warning(words, attempt + 1, 1 + retries, error)
     return samples, error

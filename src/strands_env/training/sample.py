@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -251,43 +252,46 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
         yield f"token_ids holds {int(sample.token_ids.min())}, expected ids from 0"
     if not 0 <= sample.prompt_length <= count:
         yield f"prompt_length is {sample.prompt_length} of {count} tokens"
-    yield from _mask_problems(sample)
-    yield from _number_problems(sample, logprobs_required)
-    yield from _span_problems(sample)
-    yield from _expert_problems(sample)
-    yield from _sampling_mask_problems(sample)
-
-
-def no_logprob(sample: TrainingSample) -> str:
-    """The sentence about a trained token without log-probability."""
-    where = 0 if sample.logprobs is None else _first(np.isnan(sample.logprobs) & (sample.loss_mask == 1))
-    return (
-        f"token {where} is trained and has no log-probability: sample with return_logprob=True, or leave the rollout "
-        f"out (rollout {sample.rollout_id!r}, agent {sample.agent_name!r})"
-    )
-
-
-def _mask_problems(sample: TrainingSample) -> Iterator[str]:
-    if ((sample.loss_mask != 0) & (sample.loss_mask != 1)).any():
+    trained = sample.loss_mask == 1
+    if (sample.loss_mask > 1).any():
         yield "loss_mask must hold 0 and 1 only"
-    if sample.loss_mask[: sample.prompt_length].any():
-        yield f"loss_mask is 1 inside the prompt, at token {_first(sample.loss_mask)}"
-    if not sample.trainable and sample.loss_mask.any():
-        yield f"token {_first(sample.loss_mask)} is trained, but the sample is not meant to be trained (trainable)"
+    if trained[: sample.prompt_length].any():
+        yield f"loss_mask is 1 inside the prompt, at token {_first(trained)}"
+    if not sample.trainable and trained.any():
+        yield f"token {_first(trained)} is trained, but the sample is not meant to be trained (trainable)"
     if sample.trained_elsewhere is not None and (sample.loss_mask & sample.trained_elsewhere).any():
         yield f"token {_first(sample.loss_mask & sample.trained_elsewhere)} is trained here and elsewhere"
-
-
-def _number_problems(sample: TrainingSample, logprobs_required: bool) -> Iterator[str]:
     if sample.logprobs is not None:
-        trained = sample.logprobs[sample.loss_mask == 1]
-        if (trained > 0).any() or np.isneginf(trained).any():
-            yield f"a trained token has log-probability {float(trained.max())} or {float(trained.min())}"
-    if logprobs_required and (sample.logprobs is None or np.isnan(sample.logprobs[sample.loss_mask == 1]).any()):
+        values = sample.logprobs[trained]
+        if (values > 0).any() or np.isneginf(values).any():
+            yield f"a trained token has log-probability {float(values.max())} or {float(values.min())}"
+    if logprobs_required and (sample.logprobs is None or np.isnan(sample.logprobs[trained]).any()):
         yield no_logprob(sample)
     if sample.token_rewards is not None and not np.isfinite(sample.token_rewards).all():
         where = _first(~np.isfinite(sample.token_rewards))
         yield f"token_rewards holds {float(sample.token_rewards[where])} at token {where}; no reward there is 0.0"
+    yield from _reward_problems(sample)
+    end = sample.prompt_length  # nothing was sampled before
+    for span in sample.weight_versions:
+        if not end <= span.start <= span.end <= count:
+            yield f"weight version span [{span.start}, {span.end}) must lie between {end} and {count}"
+        end = span.end
+    if sample.routed_experts is not None:
+        size, rows = len(sample.routed_experts), max(count - 1, 0)
+        whole = 4 * rows * math.prod(sample.experts_shape or (1, 1))
+        if size != whole if sample.experts_shape else size % (whole or 1) or (size and not whole):
+            yield f"routed_experts must be {rows} rows of int32{list(sample.experts_shape or ())}, got {size} bytes"
+    if (mask := sample.sampling_mask) is not None:
+        if len(mask.offsets) != count + 1:
+            yield f"sampling_mask.offsets has {len(mask.offsets)} values, expected {count + 1} for {count} tokens"
+        sizes = np.diff(mask.offsets)
+        if mask.offsets[0] != 0 or (sizes < 0).any() or mask.offsets[-1] != len(mask.ids):
+            yield f"sampling_mask.offsets must rise from 0 to {len(mask.ids)}, got {mask.offsets.tolist()!r:.80}"
+        if (empty := (sizes == 0) & trained).any():
+            yield f"token {_first(empty)} is trained and has an empty sampling mask"
+
+
+def _reward_problems(sample: TrainingSample) -> Iterator[str]:
     reward: Any = sample.reward
     if reward is None:
         return
@@ -298,49 +302,13 @@ def _number_problems(sample: TrainingSample, logprobs_required: bool) -> Iterato
         yield f"a failed rollout has reward {reward!r}; it must have none"
 
 
-def _span_problems(sample: TrainingSample) -> Iterator[str]:
-    end, count = 0, len(sample)
-    for span in sample.weight_versions:
-        if not end <= span.start <= span.end <= count:
-            yield f"weight version span [{span.start}, {span.end}) overlaps the one before or the end ({count})"
-        if span.start < sample.prompt_length:
-            yield (
-                f"weight version span [{span.start}, {span.end}) begins inside the prompt ({sample.prompt_length} "
-                "tokens), where nothing was sampled"
-            )
-        end = span.end
-
-
-def _expert_problems(sample: TrainingSample) -> Iterator[str]:
-    if sample.routed_experts is None:
-        return
-    size, rows = len(sample.routed_experts), max(len(sample) - 1, 0)
-    if sample.experts_shape is not None:
-        layers, top_k = sample.experts_shape
-        expected = 4 * rows * layers * top_k
-        if size != expected:
-            yield f"routed_experts has {size} bytes, expected {expected} for int32[{rows}, {layers}, {top_k}]"
-    elif size % (4 * rows or 1) or (size and not rows):
-        yield f"routed_experts has {size} bytes, which are not {rows} rows of int32"
-
-
-def _sampling_mask_problems(sample: TrainingSample) -> Iterator[str]:
-    mask = sample.sampling_mask
-    if mask is None:
-        return
-    count = len(sample)
-    if len(mask.offsets) != count + 1:
-        yield f"sampling_mask.offsets has {len(mask.offsets)} values, expected {count + 1} for {count} tokens"
-    if mask.offsets[0] != 0:
-        yield f"sampling_mask.offsets must begin with 0, got {int(mask.offsets[0])}"
-    sizes = np.diff(mask.offsets)
-    if (sizes < 0).any():
-        yield f"sampling_mask.offsets decreases at token {_first(sizes < 0)}"
-    if mask.offsets[-1] != len(mask.ids):
-        yield f"sampling_mask.offsets ends with {int(mask.offsets[-1])}, sampling_mask.ids has {len(mask.ids)} values"
-    empty = (sizes == 0) & (sample.loss_mask == 1)
-    if empty.any():
-        yield f"token {_first(empty)} is trained and has an empty sampling mask"
+def no_logprob(sample: TrainingSample) -> str:
+    """The sentence about a trained token without log-probability."""
+    where = 0 if sample.logprobs is None else _first(np.isnan(sample.logprobs) & (sample.loss_mask == 1))
+    return (
+        f"token {where} is trained and has no log-probability: sample with return_logprob=True, or leave the rollout "
+        f"out (rollout {sample.rollout_id!r}, agent {sample.agent_name!r})"
+    )
 
 
 def _first(values: Any) -> int:

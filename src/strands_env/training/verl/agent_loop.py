@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import importlib
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from strands_env.core import Action, Environment, StepResult, TaskContext
+from strands_env.core import Action, Environment, TaskContext
 from strands_env.core.chat import ChatPrompt
 from strands_env.training.advantages import group_advantages
-from strands_env.training.build import samples_from_step, status_of
+from strands_env.training.build import run_until_whole, samples_from_step, status_of
 from strands_env.training.export import image_inputs, next_token_scores, one_row, written_for
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.verl.backend import ServerManagerBackend, stop_token_ids
+from strands_sglang import SGLangModel
 from strands_sglang.trajectory.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
@@ -129,17 +129,16 @@ def make_agent_loop(
     with written_for("verl"):
         base: Any = importlib.import_module("verl.experimental.agent_loop.agent_loop")
         parent: Any = base.AgentLoopBase
-    known_shape = [experts_shape]
 
     class StrandsAgentLoop(parent):  # type: ignore[misc]
         """Runs a Strands environment."""
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
             """One rollout of a row of the data set."""
-            rollout = self.rollout_config
+            rollout, shape = self.rollout_config, experts_shape
             replay = bool(getattr(rollout, "enable_rollout_routing_replay", False))
-            if replay and known_shape[0] is None:
-                known_shape[0] = _experts_shape(self.config)
+            if replay and shape is None:
+                shape = _experts_shape(self.config.actor_rollout_ref.model.path)
             fields = await run_rollout(
                 make_environment,
                 server_manager=self.server_manager,
@@ -151,7 +150,7 @@ def make_agent_loop(
                 retries=retries,
                 retry_pause=retry_pause,
                 routed_experts=replay,
-                experts_shape=known_shape[0],
+                experts_shape=shape,
                 model_options=model_options,
             )
             with written_for("verl"):
@@ -199,37 +198,51 @@ async def run_rollout(
         InvalidSampleError: A row without loss needs routed experts of unknown shape.
     """
     prompt = ChatPrompt.of(row["raw_prompt"], images=())
-    context = {"ground_truth": (row.get("reward_model") or {}).get("ground_truth"), "extra_info": row.get("extra_info")}
+    context: dict[str, Any] = {
+        "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
+        "extra_info": row.get("extra_info"),
+        "conversation_history": prompt.turns[:-1],
+    }
+    action = Action(message=prompt.turns[-1], task_context=TaskContext(**context))
     stops = stop_token_ids(tokenizer)  # the answer itself does not say whether it was cut
     options = {**({"return_routed_experts": True} if routed_experts else {}), **(model_options or {})}
-    make_model = partial(_model, tokenizer, response_length, options)
-    make_model(ServerManagerBackend(server_manager, sampling_params, stops))  # wrong options raise before any attempt
-    seconds = 0.0
-    for attempt in range(1 + retries):
-        client = ServerManagerBackend(server_manager, sampling_params, stops)
-        result, failure = await _attempt(make_environment, partial(make_model, client), prompt, context)
-        seconds += client.seconds
-        status = SampleStatus.FAILED if result is None else status_of(result.termination_reason)
-        if status in _ENDED:
-            break
-        reason, error = (result.termination_reason, result.error) if result is not None else (None, None)
-        logger.warning(
-            "attempt=<%d>, attempts=<%d>, reason=<%s>, error=<%s> | rollout failed",
-            attempt + 1,
-            1 + retries,
-            reason,
-            error.message if error is not None else failure,
+
+    def make_model() -> SGLangModel:
+        return SGLangModel(
+            tokenizer=tokenizer,
+            client=backend,
+            sampling_params={"max_new_tokens": response_length},
+            max_sampled_tokens=response_length,
+            max_response_tokens=response_length,
+            **options,
         )
-        if attempt < retries:
-            await asyncio.sleep(retry_pause * 2**attempt)
-        elif isinstance(failure, _WRONG_CODE):
-            raise failure
-    shape = client.experts_shape or experts_shape
+
+    seconds, result, environment = 0.0, None, None
+    backend = ServerManagerBackend(server_manager, sampling_params, stops)
+    make_model()  # wrong options raise before any attempt
+
+    async def attempt() -> list[TrainingSample]:
+        nonlocal backend, seconds, result, environment
+        backend, result = ServerManagerBackend(server_manager, sampling_params, stops), None
+        environment = make_environment(model_factory=make_model)
+        if prompt.system is not None:
+            environment.system_prompt = prompt.system
+        result = await environment.rollout(action)
+        seconds += backend.seconds
+        return samples_from_step(result, experts_shape=backend.experts_shape or experts_shape)
+
+    samples, error = await run_until_whole(attempt, retries=retries, pause=retry_pause)
+    if isinstance(error, _WRONG_CODE):
+        raise error
+    status = SampleStatus.FAILED if result is None else status_of(result.termination_reason)
+    if result is not None and status in _ENDED and result.reward is None and not _may_score(environment):
+        raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
+    shape = backend.experts_shape or experts_shape
     if routed_experts and shape is None:
         raise InvalidSampleError("the rollout failed before its routed experts had a shape: give experts_shape")
     metrics = result.observation.metrics if result is not None else {}
     return agent_loop_output(
-        samples_from_step(result, experts_shape=shape) if result is not None else [],
+        samples,
         prompt_length=prompt_length,
         response_length=response_length,
         metrics={
@@ -240,48 +253,14 @@ async def run_rollout(
         num_turns=int(metrics.get("message_count", 0)),
         experts_shape=shape if routed_experts else None,
         status=status,
-        extra_fields={} if client.steps is None else dict(zip(_STEP_FIELDS, client.steps, strict=True)),
+        extra_fields={} if backend.steps is None else dict(zip(_STEP_FIELDS, backend.steps, strict=True)),
     )
 
 
-def _model(tokenizer: Any, response_length: int, options: Mapping[str, Any], client: ServerManagerBackend) -> Any:
-    from strands_sglang import SGLangModel
-
-    return SGLangModel(
-        tokenizer=tokenizer,
-        client=client,
-        sampling_params={"max_new_tokens": response_length},
-        max_sampled_tokens=response_length,
-        max_response_tokens=response_length,
-        **options,
-    )
-
-
-async def _attempt(
-    make_environment: Callable[..., Any],
-    model_factory: Callable[[], Any],
-    prompt: ChatPrompt,
-    context: Mapping[str, Any],
-) -> tuple[StepResult | None, Exception | None]:
-    """The result, or why the environment could not be made."""
-    try:
-        environment = make_environment(model_factory=model_factory)
-        if prompt.system is not None:
-            environment.system_prompt = prompt.system
-        task = TaskContext(**context, conversation_history=prompt.turns[:-1])
-        action = Action(message=prompt.turns[-1], task_context=task)
-    except Exception as failure:  # the boundary of a rollout: whatever it was, the others go on
-        return None, failure
-    result = await environment.rollout(action)
-    ended = status_of(result.termination_reason) in _ENDED
-    # An overridden `step` or `rollout` may give a reward, though not every time.
-    kind = type(environment)
-    may_score = getattr(environment, "reward_fn", None) is not None or any(
-        getattr(kind, name, None) is not getattr(Environment, name) for name in ("rollout", "step")
-    )
-    if ended and result.reward is None and not may_score:
-        raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
-    return result, None
+def _may_score(environment: Any) -> bool:
+    """It has a reward function, or a `step` or `rollout` of its own, which may give a reward, though not every time."""
+    own = (getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step"))
+    return getattr(environment, "reward_fn", None) is not None or any(own)
 
 
 def register_advantage(name: str = "strands_grpo") -> str:
@@ -315,10 +294,10 @@ def _grpo_of_usable_rows(
     return advantages, advantages
 
 
-def _experts_shape(config: Any) -> tuple[int, int] | None:
+@functools.cache  # asked for in every rollout
+def _experts_shape(path: str) -> tuple[int, int] | None:
     """`(layers, top_k)` of the trained model, read as verl's servers read it; None where it has no experts."""
-    transformers: Any = importlib.import_module("transformers")
-    model = transformers.AutoConfig.from_pretrained(config.actor_rollout_ref.model.path)
+    model: Any = importlib.import_module("transformers").AutoConfig.from_pretrained(path)
     layers, top_k = getattr(model, "num_hidden_layers", None), getattr(model, "num_experts_per_tok", None)
     return None if layers is None or top_k is None else (layers, top_k)
 
