@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 import pytest
-from provider_support import completion, tokenizer
+from provider_support import completion
 from slime_support import AddEnv, Rig, Sample, WaitingEnv, rig, waiting_call
 
 from strands_env.core import Environment
@@ -265,14 +265,6 @@ async def test_a_timeout_of_a_suspended_rollout_does_not_count(rig: Rig) -> None
     rig.state.aborted = False
     done = await rig.run(sample)
     assert done.metadata["strands_env"]["termination_reason"] == "timeout"
-
-
-async def test_a_named_router_serves_other_models(rig: Rig) -> None:
-    rig.args.sglang_model_routers = {"judge": ("127.0.0.1", 30001)}
-    model = slime.router_model_factory(rig.args, "judge", tokenizer=tokenizer(), max_sampled_tokens=10)()
-    assert model.client.base_url == "http://127.0.0.1:30001"
-    with pytest.raises(slime.SlimeConfigError, match=r"no router for the model 'user'.*'judge'"):
-        slime.router_model_factory(rig.args, "user", tokenizer=tokenizer())
 
 
 async def test_a_failed_rollout_is_tried_again_in_a_fresh_environment(rig: Rig, monkeypatch: Any) -> None:

@@ -131,27 +131,14 @@ def rows(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def reader(kind: str):
-    """Reads the rows of a file of this kind."""
-    if kind == "jsonl":
-        return rows
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra `train`")
-    return lambda path: parquet.read_table(path).to_pylist()
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_sft_rows_have_exact_ids_and_labels(kind, graded, tmp_path, capsys):
-    target = tmp_path / f"x.{kind}"
+def test_sft_rows_have_exact_ids_labels_and_messages(graded, tmp_path, capsys):
+    target = tmp_path / "x.jsonl"
     assert main(["export", graded, "-o", str(target), "--format", "sft"]) == 0
     assert "4 rows" in (out := capsys.readouterr().out) and "left out    1 without a reward" in out
-    first = reader(kind)(target)[0]
+    first = rows(target)[0]
     assert (first["input_ids"], first["labels"]) == ([1, 2, 3, 4], [-100, -100, 3, 4])
     assert (first["prompt_id"], first["reward"]) == ("a", 1.0)
-
-
-def test_sft_has_the_messages_too(graded, tmp_path):
-    assert main(["export", graded, "-o", str(tmp_path / "x.jsonl"), "--format", "sft"]) == 0
-    assert rows(tmp_path / "x.jsonl")[0]["messages"] == [
+    assert first["messages"] == [
         {"role": "user", "content": "question"},
         {"role": "assistant", "content": "answer"},
     ]
@@ -170,14 +157,12 @@ def test_sft_has_what_the_environment_put_before_the_task(tmp_path):
     assert [message["content"] for message in messages] == ["Be brief.", "example", "its answer", "question", "answer"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_sft_has_the_tools_as_json_text(kind, tmp_path):
-    read = reader(kind)
+def test_sft_has_the_tools_as_json_text(tmp_path):
     made = [sampled(1.0, 0), sampled(1.0, 1)]
     made[0].step_result.observation.tools = TOOLS
-    run, target = saved(tmp_path / "run", *made), tmp_path / f"x.{kind}"
+    run, target = saved(tmp_path / "run", *made), tmp_path / "x.jsonl"
     assert main(["export", run, "-o", str(target), "--format", "sft"]) == 0
-    assert [row["tools"] for row in read(target)] == [TOOLS, None]
+    assert [row["tools"] for row in rows(target)] == [TOOLS, None]
 
 
 def test_a_rescored_run_keeps_its_tools(tmp_path):
@@ -186,25 +171,6 @@ def test_a_rescored_run_keeps_its_tools(tmp_path):
     run, new = saved(tmp_path / "run", made), tmp_path / "new"
     assert main(["rescore", run, "-q", "-o", str(new), "--reward", f"{__name__}:one"]) == 0
     assert next(read_results(new, with_tokens=True)).step_result.observation.tools == TOOLS
-
-
-def test_messages_in_parquet_are_a_list_whose_arguments_are_text(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    call = {"toolUse": {"toolUseId": "1", "name": "add", "input": {"a": [1], "b": {}}}}
-    answer = {"toolResult": {"toolUseId": "1", "status": "success", "content": [{"text": "1"}]}}
-    made = sampled(1.0, 0, "a")
-    made.step_result.observation.messages = [
-        {"role": "user", "content": [{"text": "question"}]},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [answer]},
-    ]
-    run, target = saved(tmp_path / "run", made), tmp_path / "x.parquet"
-    assert main(["export", run, "-o", str(target), "--format", "sft"]) == 0
-    messages = parquet.read_table(target).to_pylist()[0]["messages"]
-    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
-    assert messages[0]["content"] == "question"
-    assert messages[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": [1], "b": {}}'}
-    assert messages[2]["tool_call_id"] == "1"
 
 
 def test_the_neutral_file_has_a_column_of_advantages(graded, tmp_path):

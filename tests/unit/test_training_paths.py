@@ -14,6 +14,7 @@ from strands_env.core import Action, Environment
 from strands_env.training import TrainingSample, load_samples, samples_from_step, save_samples
 from strands_env.training.export import one_path
 from strands_sglang import SGLangModel
+from tests.unit.test_training_sample import assert_same
 
 REPLIES = ("one", "branch A", "the long final answer of branch B, which has most tokens")
 
@@ -72,7 +73,7 @@ async def test_a_cut_and_a_file_keep_what_is_trained_elsewhere(tmp_path: Any) ->
     assert len(cut.trained_elsewhere) == len(cut)
     pytest.importorskip("pyarrow")
     save_samples([second], tmp_path / "samples.parquet")
-    assert load_samples(tmp_path / "samples.parquet")[0].equals(second)
+    assert_same(load_samples(tmp_path / "samples.parquet")[0], second)
 
 
 async def test_a_token_is_not_trained_here_and_elsewhere() -> None:

@@ -37,14 +37,14 @@ def run(args: argparse.Namespace) -> int:
     target = Path(args.output)
     try:
         _check_options(args)
-        if args.format == "prompts":
-            return _write_prompts(args, target)
-        if target.suffix not in (".parquet", ".jsonl") or (args.format == "samples" and target.suffix == ".jsonl"):
-            wanted = ".parquet" if args.format == "samples" else ".parquet or .jsonl"
+        wanted = ".parquet" if args.format == "samples" else ".jsonl"
+        if target.suffix != wanted:
             raise EvalError(
                 f"--output: the format {args.format!r} is written to a file that ends in {wanted}, got {args.output!r}"
             )
         _check_free(args, target)
+        if args.format == "prompts":
+            return _write_prompts(args, target)
         saved = SavedRun.of(args.run)
         left: Counter[str] = Counter()
         with ResultReader(saved.paths.results) as reader:
@@ -134,9 +134,6 @@ def _ask_teacher(
 
 def _write_prompts(args: argparse.Namespace, target: Path) -> int:
     """Write the prompts with their pass rates."""
-    if target.suffix != ".jsonl":
-        raise EvalError(f"--output: the format 'prompts' is written to a file that ends in .jsonl, got {args.output!r}")
-    _check_free(args, target)
     saved = SavedRun.of(args.run)
     threshold = saved.threshold(args.reward_threshold)
     with ResultReader(saved.paths.results) as reader:

@@ -26,9 +26,9 @@ def replacing(target: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def arrow(advice: str = "") -> tuple[Any, Any]:
-    """The modules `pyarrow` and `pyarrow.parquet`; without them an ImportError that ends with the advice."""
+def arrow() -> tuple[Any, Any]:
+    """The modules `pyarrow` and `pyarrow.parquet`; without them an ImportError that says how to install them."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ImportError(f"Parquet files need pyarrow: {install_command('train')}{advice}") from error
+        raise ImportError(f"Parquet files need pyarrow: {install_command('train')}") from error

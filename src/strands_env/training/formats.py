@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from strands_env.core import Action, StepResult
-from strands_env.core.files import arrow, replacing
+from strands_env.core.files import replacing
 from strands_sglang.conversation.messages import to_chat_messages
 from strands_sglang.exceptions import MessageConversionError
 
@@ -22,8 +22,6 @@ from .build import samples_from_step
 from .export import one_row
 from .sample import TEACHER_ERROR, SampleStatus, TrainingSample
 
-BATCH = 500
-"""Rows that are written at a time."""
 IGNORED_LABEL = -100
 """Label of a token without loss, as `torch.nn.functional.cross_entropy` ignores it."""
 
@@ -167,7 +165,7 @@ def add_teacher_scores(
 def sft_row(rollout: ExportedRollout) -> dict[str, Any]:
     """Messages and tools as chat templates take them, and the exact ids with labels: what was sampled is learned.
 
-    `tools` is JSON text, which TRL and slime read as they read a list: a column of schemas has no one type in Parquet.
+    `tools` is JSON text, which TRL and slime read as they read a list: readers of columns give each one type.
     """
     row = one_row(rollout.paths)
     labels = np.where(np.array(row.trained_mask(), dtype=bool), row.token_ids, IGNORED_LABEL)
@@ -188,65 +186,13 @@ def sft_row(rollout: ExportedRollout) -> dict[str, Any]:
 
 
 def write_rows(rows: Iterable[dict[str, Any]], target: Path) -> int:
-    """Write rows as JSON Lines, or rows of `sft_row` to a Parquet file, and return their number.
-
-    The file appears under its name when it is complete; its suffix says which kind it is. Without rows there is none.
-
-    Raises:
-        ImportError: The package for Parquet is not installed.
-    """
-    write = _write_parquet if target.suffix == ".parquet" else _write_json_lines
+    """Write rows as JSON Lines and return their number. The file appears when it is complete; without rows never."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
         return 0
-    with replacing(target) as partial:
-        return write(chain([first], rows), partial)
-
-
-def _write_json_lines(rows: Iterator[dict[str, Any]], path: Path) -> int:
     count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for count, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
+    with replacing(target) as partial, partial.open("w", encoding="utf-8") as file:
+        for count, row in enumerate(chain([first], rows), 1):  # noqa: B007 - the last number is the count
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
     return count
-
-
-def _write_parquet(rows: Iterator[dict[str, Any]], path: Path) -> int:
-    pa, parquet = arrow(", or write .jsonl")
-    text, ids = pa.string(), pa.list_(pa.int32())
-    function = pa.struct([("name", text), ("arguments", text)])
-    call = pa.struct([("id", text), ("type", text), ("function", function)])
-    texts = [(name, text) for name in ("role", "content", "reasoning_content", "tool_call_id", "name")]
-    messages = pa.list_(pa.struct([*texts, ("tool_calls", pa.list_(call))]))
-    columns = {
-        "messages": messages,
-        "tools": text,
-        "input_ids": ids,
-        "labels": ids,
-        "reward": pa.float64(),
-        "prompt_id": text,
-    }
-    schema = pa.schema(list(columns.items()))
-    count = 0
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        while batch := list(islice(rows, BATCH)):
-            flat = [{**row, "messages": [_flatten_message(message) for message in row["messages"]]} for row in batch]
-            writer.write_table(pa.Table.from_pylist(flat, schema=schema))
-            count += len(batch)
-    return count
-
-
-def _flatten_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message in columns: what has no fixed shape in it, such as the arguments of a call, is JSON text."""
-
-    def as_text(value: Any) -> str | None:
-        return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
-
-    flat = {**message, "content": as_text(message.get("content"))}
-    if calls := message.get("tool_calls"):
-        flat["tool_calls"] = [
-            {**call, "function": {**call["function"], "arguments": as_text(call["function"].get("arguments"))}}
-            for call in calls
-        ]
-    return flat

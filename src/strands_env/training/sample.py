@@ -207,20 +207,6 @@ class TrainingSample:
             raise InvalidSampleError(problem)
         return self
 
-    def equals(self, other: TrainingSample) -> bool:
-        """True for a sample that holds the same, NaN equal to NaN."""
-        return all(_same(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        if one is None or other is None:
-            return False
-        return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
-    if isinstance(one, SamplingMask) and isinstance(other, SamplingMask):
-        return _same(one.ids, other.ids) and _same(one.offsets, other.offsets)
-    return bool(one == other)
-
 
 PER_TOKEN: Mapping[str, Any] = {
     "token_ids": np.int32,

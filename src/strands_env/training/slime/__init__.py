@@ -10,7 +10,7 @@ run. Its forks vime and miles take the same functions, miles `generate_miles` fo
 from __future__ import annotations
 
 from .call import FailureStreakError
-from .generate import generate, generate_miles, router_model_factory
+from .generate import generate, generate_miles
 from .hooks import (
     check_reward_nonzero_std,
     log_eval_rollout,
@@ -34,6 +34,5 @@ __all__ = [
     "log_rollout",
     "reward_func",
     "reward_post_process",
-    "router_model_factory",
     "teacher_log_probs",
 ]

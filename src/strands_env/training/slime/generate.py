@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,8 +24,8 @@ from strands_env.training.slime.call import (
 )
 from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
 from strands_env.training.slime.sample import expand_prompt, image_expander, write, write_aborted, write_failed
-from strands_env.training.slime.settings import SlimeConfigError, Trainer, warn_once
-from strands_sglang import SGLangModel, get_client, get_client_from_slime_args, get_tokenizer
+from strands_env.training.slime.settings import SlimeConfigError, warn_once
+from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
 from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 
 logger = logging.getLogger(__name__)
@@ -258,38 +257,3 @@ def _finish(call: Call, episode: Episode, result: StepResult) -> Any:
     trained = sum(source.trained_tokens for source in sources)
     tokens = {"sampled": sampled, "other_paths": sampled - exported, "off_policy": exported - trained}
     return write(call, episode, result, sources, tokens)
-
-
-def router_model_factory(
-    args: Any, name: str, *, tokenizer: Any, tool_parser: str | None = None, **options: Any
-) -> Callable[[], Any]:
-    """A factory of models behind one of slime's named routers (`--sglang-config`), for judges and simulated users.
-
-    Their tokens belong to no rollout: the models are for reward functions and `Environment.interact`, not for the
-    agent that is trained.
-
-    Args:
-        args: slime's, as factories of environments are given them.
-        name: Name of the model in `--sglang-config`.
-        tokenizer: Tokenizer of that model, or its path.
-        tool_parser: Name of the tool parser; None chooses one that fits the chat template.
-        **options: Options of `SGLangModel`.
-
-    Raises:
-        SlimeConfigError: slime has no router of that name.
-    """
-    trainer = Trainer.of_args(args)
-    routers = getattr(args, f"{trainer.server}_model_routers", None) or {}
-    if name not in routers:
-        raise SlimeConfigError(
-            f"slime has no router for the model {name!r}; --{trainer.server}-config names {sorted(routers)!r}"
-        )
-    host, port = routers[name]
-    client = get_client(f"{trainer.scheme}http://{host}:{port}")
-    tokens = get_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-    options = {"return_prompt_logprobs": False, **options}
-
-    def factory() -> Any:
-        return SGLangModel(tokenizer=tokens, client=client, tool_parser=tool_parser or None, **options)
-
-    return factory

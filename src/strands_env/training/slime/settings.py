@@ -217,12 +217,6 @@ class Trainer:
         """The trainer whose sample it is; slime for one of any other class."""
         return _FORKS.get(type(sample).__module__.partition(".")[0], SLIME)
 
-    @staticmethod
-    def of_args(args: Any) -> Trainer:
-        """The trainer whose arguments they are, where there is no sample."""
-        others = (fork for fork in _FORKS.values() if fork.server != SLIME.server)
-        return next((fork for fork in others if hasattr(args, f"{fork.server}_router_ip")), SLIME)
-
     def meta_of(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """The part of a raw answer that spans and counters are made of."""
         return payload if self.meta is None else payload.get(self.meta) or {}
