@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
 
@@ -15,33 +14,7 @@ import pytest
 from strands_env.commands import doctor
 from strands_env.commands.cli import main as command_line
 from strands_env.sandbox import SandboxUnavailableError
-
-
-class Server(BaseHTTPRequestHandler):
-    """An SGLang server whose clock stands still in 2020."""
-
-    def do_GET(self) -> None:
-        body = json.dumps({"model_path": "org/model"}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def date_time_string(self, timestamp: float | None = None) -> str:
-        return "Wed, 01 Jan 2020 00:00:00 GMT"
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    running = HTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=running.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{running.server_port}"
-    running.shutdown()
-    thread.join()
-    running.server_close()
+from tests.servers import FaultyServer
 
 
 def one(part: str, state: doctor.State, findings: list[doctor.PartFinding]) -> doctor.PartFinding:
@@ -57,15 +30,16 @@ def test_every_part_is_looked_at_and_the_answer_can_be_read_by_a_program(capsys:
     assert shown["fit"] == (status == 0) == all(finding["state"] != "broken" for finding in shown["findings"])
 
 
-def test_a_server_is_asked_for_its_model_and_its_time(server: str) -> None:
-    findings = list(doctor._server(server))
-    assert "org/model" in one("server", doctor.State.FIT, findings).found
-    assert "off this machine's clock" in one("clocks", doctor.State.MISSING, findings).found
+async def test_a_server_is_asked_for_its_tokenizer() -> None:
+    async with FaultyServer() as server:
+        (finding,) = await asyncio.to_thread(lambda: list(doctor._server(server.url)))
+    assert finding.state is doctor.State.FIT and server.url in finding.found
 
 
-def test_a_server_that_does_not_answer_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    (finding,) = doctor._server("vllm+http://127.0.0.1:1")
-    assert finding.state is doctor.State.BROKEN and "vLLM" in (finding.advice or "")
+@pytest.mark.parametrize(("address", "kind"), [("http://127.0.0.1:1", "SGLang"), ("vllm+http://127.0.0.1:1", "vLLM")])
+def test_a_server_that_does_not_answer_is_broken(address: str, kind: str) -> None:
+    (finding,) = doctor._server(address)
+    assert finding.state is doctor.State.BROKEN and kind in finding.found
     assert all(line.isprintable() for line in doctor._lines(finding, colour=False))
 
 
@@ -124,7 +98,7 @@ def test_a_part_that_raises_does_not_end_the_examination(monkeypatch: pytest.Mon
         raise OSError("no such device")
 
     monkeypatch.setattr(doctor, "_machine", broken)
-    monkeypatch.setattr(doctor, "_containers", lambda: iter(()))
+    monkeypatch.setattr(doctor, "_images", lambda: iter(()))
     findings = list(doctor.examine(servers=[], tokenizer=None))
     assert "no such device" in one("machine", doctor.State.BROKEN, findings).found
     assert findings[-1].part == "model"

@@ -13,10 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +24,7 @@ from strands_sglang.cache import cache_folder
 from strands_sglang.command_line import Exit
 
 SKEW_S = 2.0
-"""Seconds that clocks may differ: more than what a question takes."""
+"""Seconds that clocks may differ: more than what making a file takes."""
 FREE_BYTES = 2 * 2**30
 """Free space below which models and images are likely not to fit."""
 OPEN_FILES = 4096
@@ -85,6 +83,18 @@ def _lines(finding: PartFinding, *, colour: bool) -> list[str]:
     return lines
 
 
+def _fit(part: str, found: str) -> PartFinding:
+    return PartFinding(part=part, state=State.FIT, found=found)
+
+
+def _missing(part: str, found: str, advice: str) -> PartFinding:
+    return PartFinding(part=part, state=State.MISSING, found=found, advice=advice)
+
+
+def _broken(part: str, found: str, advice: str | None = None) -> PartFinding:
+    return PartFinding(part=part, state=State.BROKEN, found=found, advice=advice)
+
+
 def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFinding]:
     """Everything, part by part. A part whose examination raises is broken, and the next one is examined."""
     parts: list[tuple[str, Callable[[], Iterator[PartFinding]]]] = [
@@ -93,7 +103,7 @@ def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFindin
         ("extras", _extras),
         ("machine", _machine),
         ("sandbox", _sandbox),
-        ("containers", _containers),
+        ("images", _images),
         ("clocks", _clocks),
         ("model", _model),
         *(("server", lambda url=url: _server(url)) for url in servers),
@@ -104,17 +114,16 @@ def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFindin
         try:
             yield from examined()
         except Exception as error:
-            yield PartFinding(part=part, state=State.BROKEN, found=f"{type(error).__name__}: {error}")
+            yield _broken(part, f"{type(error).__name__}: {error}")
 
 
 def _python() -> Iterator[PartFinding]:
     found = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     low, high = _PYTHONS
     if low <= sys.version_info[:2] <= high:
-        yield PartFinding(part="python", state=State.FIT, found=found)
+        yield _fit("python", found)
     else:
-        advice = f"take Python {low[0]}.{low[1]} to {high[0]}.{high[1]}"
-        yield PartFinding(part="python", state=State.BROKEN, found=found, advice=advice)
+        yield _broken("python", found, f"take Python {low[0]}.{low[1]} to {high[0]}.{high[1]}")
 
 
 def _package() -> Iterator[PartFinding]:
@@ -124,9 +133,9 @@ def _package() -> Iterator[PartFinding]:
     both = [name for name in ("strands-sglang", "strands-env") if _version(name) is not None]
     if both:
         advice = f"pip uninstall {' '.join(both)}, then install {DISTRIBUTION} again: they overwrite each other's files"
-        yield PartFinding(part="package", state=State.BROKEN, found=f"{found}, beside {', '.join(both)}", advice=advice)
+        yield _broken("package", f"{found}, beside {', '.join(both)}", advice)
     else:
-        yield PartFinding(part="package", state=State.FIT, found=found)
+        yield _fit("package", found)
 
 
 def _extras() -> Iterator[PartFinding]:
@@ -139,16 +148,14 @@ def _extras() -> Iterator[PartFinding]:
     installed = {name for names in wanted.values() for name in names if _version(name) is not None}
     broken = _import_errors(installed)
     fit = [extra for extra, names in wanted.items() if installed.issuperset(names) and broken.keys().isdisjoint(names)]
-    yield PartFinding(part="extras", state=State.FIT, found=", ".join(fit) or "none")
+    yield _fit("extras", ", ".join(fit) or "none")
     for extra, names in wanted.items():
         if lacking := [name for name in names if name not in installed]:
-            found = f"{extra}: without {', '.join(lacking)}"
-            yield PartFinding(part="extras", state=State.MISSING, found=found, advice=install_command(extra))
+            yield _missing("extras", f"{extra}: without {', '.join(lacking)}", install_command(extra))
     for name, error in broken.items():
         extras = ", ".join(extra for extra, names in wanted.items() if name in names)
         advice = f"pip install --force-reinstall {name}"
-        found = f"{extras}: {name} cannot be imported: {error}"
-        yield PartFinding(part="extras", state=State.BROKEN, found=found, advice=advice)
+        yield _broken("extras", f"{extras}: {name} cannot be imported: {error}", advice)
 
 
 def _requirements(distribution: str) -> Iterator[tuple[str, str]]:
@@ -202,12 +209,11 @@ def _machine() -> Iterator[PartFinding]:
     found = f"{cores} cores, {free / 2**30:.1f} GiB free for models and images in {cache}"
     if not os.access(place, os.W_OK):
         advice = "name a folder that can be written in STRANDS_ROLLOUT_CACHE"
-        yield PartFinding(part="machine", state=State.BROKEN, found=f"{place} cannot be written", advice=advice)
+        yield _broken("machine", f"{place} cannot be written", advice)
     elif free < FREE_BYTES:
-        advice = "make room, or name another folder in STRANDS_ROLLOUT_CACHE"
-        yield PartFinding(part="machine", state=State.MISSING, found=found, advice=advice)
+        yield _missing("machine", found, "make room, or name another folder in STRANDS_ROLLOUT_CACHE")
     else:
-        yield PartFinding(part="machine", state=State.FIT, found=found)
+        yield _fit("machine", found)
     try:
         import resource
     except ImportError:  # Windows
@@ -216,7 +222,7 @@ def _machine() -> Iterator[PartFinding]:
     if 0 <= soft < OPEN_FILES:
         highest = hard if 0 <= hard < OPEN_FILES else OPEN_FILES
         found = f"{soft} open files: too few for more than some hundred rollouts at a time"
-        yield PartFinding(part="machine", state=State.MISSING, found=found, advice=f"ulimit -n {highest}")
+        yield _missing("machine", found, f"ulimit -n {highest}")
 
 
 def _sandbox() -> Iterator[PartFinding]:
@@ -229,17 +235,15 @@ def _sandbox() -> Iterator[PartFinding]:
     try:
         said = asyncio.run(echo())
     except SandboxError as error:
-        yield PartFinding(part="sandbox", state=State.MISSING, found="no code can be run apart", advice=str(error))
+        yield _missing("sandbox", "no code can be run apart", str(error))
         return
     if said == "inside":
-        yield PartFinding(part="sandbox", state=State.FIT, found="bubblewrap starts, runs a command and ends")
+        yield _fit("sandbox", "bubblewrap starts, runs a command and ends")
     else:
-        yield PartFinding(
-            part="sandbox", state=State.BROKEN, found=f"a command in it printed {said!r} instead of 'inside'"
-        )
+        yield _broken("sandbox", f"a command in it printed {said!r} instead of 'inside'")
 
 
-def _containers() -> Iterator[PartFinding]:
+def _images() -> Iterator[PartFinding]:
     from strands_env.sandbox.bubblewrap.command import find_bubblewrap_with_overlays
     from strands_env.sandbox.contract import SandboxError
     from strands_env.sandbox.images.store import ImageStore
@@ -247,23 +251,11 @@ def _containers() -> Iterator[PartFinding]:
     try:
         find_bubblewrap_with_overlays()
     except SandboxError as error:
-        yield PartFinding(part="images", state=State.MISSING, found="container images cannot be run", advice=str(error))
-    else:
-        names = [image.name for image in ImageStore().list()]
-        listed = f"; here: {', '.join(names[:5])}" if names else "; none is here yet"
-        found = f"container images run over bubblewrap{listed}"
-        yield PartFinding(part="images", state=State.FIT, found=found)
-    for program in ("docker", "podman"):
-        if shutil.which(program) is not None:
-            done = subprocess.run([program, "info"], capture_output=True, text=True, timeout=20, check=False)
-            if done.returncode == 0:
-                yield PartFinding(part="containers", state=State.FIT, found=f"{program} answers")
-            else:
-                last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-                advice = f"start its service, or do without it: {last[0]}"
-                yield PartFinding(
-                    part="containers", state=State.MISSING, found=f"{program} does not answer", advice=advice
-                )
+        yield _missing("images", "container images cannot be run", str(error))
+        return
+    names = [image.name for image in ImageStore().list()]
+    listed = f"; here: {', '.join(names[:5])}" if names else "; none is here yet"
+    yield _fit("images", f"container images run over bubblewrap{listed}")
 
 
 def _clocks() -> Iterator[PartFinding]:
@@ -274,44 +266,33 @@ def _clocks() -> Iterator[PartFinding]:
         skew = file.stat().st_mtime - before
     if abs(skew) > SKEW_S:
         advice = "set both clocks by NTP: leases and resumed runs compare times of files"
-        found = f"the file system of this folder is {skew:+.1f} s off this machine's clock"
-        yield PartFinding(part="clocks", state=State.BROKEN, found=found, advice=advice)
+        yield _broken("clocks", f"the file system of this folder is {skew:+.1f} s off this machine's clock", advice)
     else:
-        yield PartFinding(part="clocks", state=State.FIT, found="this machine and the file system of this folder agree")
+        yield _fit("clocks", "this machine and the file system of this folder agree")
 
 
 def _model() -> Iterator[PartFinding]:
     from strands_sglang.backends.engine.loader import default_model_cached
 
     if default_model_cached():
-        yield PartFinding(part="model", state=State.FIT, found="smollm2, the embedded engine's default, is here")
+        yield _fit("model", "smollm2, the embedded engine's default, is here")
     else:
-        advice = "strands-env demo fetches it (93 MB)"
-        yield PartFinding(part="model", state=State.MISSING, found="smollm2 was not fetched yet", advice=advice)
+        yield _missing("model", "smollm2 was not fetched yet", "strands-env demo fetches it (93 MB)")
 
 
 def _server(url: str) -> Iterator[PartFinding]:
-    address = url.removeprefix("vllm+").rstrip("/")
-    path = "/v1/models" if url.startswith("vllm+") else "/get_model_info"
+    from strands_sglang.backends import client_class
+    from strands_sglang.exceptions import BackendError
+
+    make, address = client_class(url)
+    client = make(address, max_retries=0)
+    started = time.monotonic()
     try:
-        sent = time.time()
-        with urllib.request.urlopen(f"{address}{path}", timeout=10.0) as answer:
-            got = time.time()
-            date, info = answer.headers.get("Date"), json.load(answer)
-    except (OSError, ValueError) as error:
-        kind = "vLLM" if url.startswith("vllm+") else "SGLang"
-        advice = f"start it, or correct the address: a {kind} server answers at {path}"
-        yield PartFinding(part="server", state=State.BROKEN, found=f"{url}: {error}", advice=advice)
-        return
-    models = [entry.get("id") for entry in info.get("data", ())] or [info.get("model_path")]
-    found = f"{url} answers in {(got - sent) * 1000:.0f} ms: {', '.join(map(str, models))}"
-    yield PartFinding(part="server", state=State.FIT, found=found)
-    if date is not None:
-        skew = parsedate_to_datetime(date).timestamp() - (sent + got) / 2
-        if abs(skew) > SKEW_S + 1.0:  # the header has whole seconds
-            advice = "set both clocks by NTP, or times in logs and results cannot be compared"
-            found = f"{url} is {skew:+.0f} s off this machine's clock"
-            yield PartFinding(part="clocks", state=State.MISSING, found=found, advice=advice)
+        named = client.served_tokenizer(is_optional=True)
+    except (OSError, ValueError, BackendError) as error:
+        yield _broken("server", f"{url}: {error}", "start it, or correct the address")
+    else:
+        yield _fit("server", f"{url} answers in {(time.monotonic() - started) * 1000:.0f} ms, tokenizer {named}")
 
 
 def _template(name: str) -> Iterator[PartFinding]:
@@ -324,10 +305,12 @@ def _template(name: str) -> Iterator[PartFinding]:
         source = load_source(name)
         report = DeltaRenderer(source.template, tools=probe_tools([]), stop_tokens=source.stop_tokens).report
     except (SourceError, TemplateError) as error:
-        yield PartFinding(part="template", state=State.BROKEN, found=str(error), advice=advice)
+        yield _broken("template", str(error), advice)
         return
-    exact = report.verdict in (TemplateVerdict.EXACT, TemplateVerdict.EXACT_FULL)
-    state = State.FIT if exact else State.BROKEN if report.verdict is TemplateVerdict.UNSUPPORTED else State.MISSING
-    yield PartFinding(
-        part="template", state=state, found=f"{name}: {report.verdict.value}", advice=None if exact else advice
-    )
+    found = f"{name}: {report.verdict.value}"
+    if report.verdict in (TemplateVerdict.EXACT, TemplateVerdict.EXACT_FULL):
+        yield _fit("template", found)
+    elif report.verdict is TemplateVerdict.UNSUPPORTED:
+        yield _broken("template", found, advice)
+    else:
+        yield _missing("template", found, advice)
