@@ -26,7 +26,7 @@ def example(**changes: object) -> demo.Example:
         "retokenized_ids": [9, 10],
         "retokenized": ['"', "}}"],
         "sampled_logprob": -1.5,
-        "retokenized_logprob": None,
+        "retokenized_logprob": -2.5,
     }
     return demo.Example(**(values | changes))
 

@@ -25,17 +25,16 @@ ROUNDS = 5
 """Times the questions are asked, with new seeds, until a rollout drifts."""
 CONTEXT = 4
 """Tokens shown on either side of a changed stretch."""
-MAX_TOKENS = 16
-"""Longest stretch that is shown, if there is a shorter one."""
 _NEXT = "strands-env eval arithmetic --limit 20 -n 4 --temperature 1 -o runs/first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredQuestion:
-    """One answered question."""
+    """A question, the rollout that answered it, and the stretches that its text would bring back as other tokens."""
 
-    action: Action
+    question: str
     result: StepResult
+    spans: list[DriftSpan]
 
     @property
     def is_right(self) -> bool:
@@ -61,8 +60,8 @@ class Example:
     sampled: list[str]
     retokenized_ids: list[int]
     retokenized: list[str]
-    sampled_logprob: float | None
-    retokenized_logprob: float | None
+    sampled_logprob: float
+    retokenized_logprob: float
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,106 +80,91 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _demo(args: argparse.Namespace, models: Any, announce: Any) -> Exit:
+    totals, answered, example = DriftTotals(tokenizer=models.engine.tokenizer), [], None
     try:
-        totals = DriftTotals(tokenizer=models.engine.tokenizer)
-        rollouts: list[AnsweredQuestion] = []
-        places: list[tuple[AnsweredQuestion, DriftSpan]] = []
         for number in range(ROUNDS):
-            count = args.questions * args.samples
             again = "" if number == 0 else " more, none of the others drifted"
-            with announce(f"sampling {count} rollouts at temperature {args.temperature:g}{again}"):
-                new = await _sample(models, args, seed=args.seed + number)
-            rollouts += new
-            places += [(rollout, span) for rollout in new for span in _drift(rollout, totals)]
-            if places:
+            with announce(f"sampling {args.questions * args.samples} rollouts at {args.temperature:g}{again}"):
+                answered += await _sample(models, args, totals, seed=args.seed + number)
+            if drifted := [one for one in answered if one.spans]:
+                example = await _example(drifted, models.engine)
                 break
-        example = await _example(*_choose(places), models) if places else None
     finally:
         await models.engine.close()
-    right = sum(rollout.is_right for rollout in rollouts)
+    right = sum(one.is_right for one in answered)
     if args.json:
         counts = totals.to_dict()
         del counts["examples"]
-        shown = {"rollouts": len(rollouts), "right": right, **counts, "example": example and asdict(example)}
+        shown = {"rollouts": len(answered), "right": right, **counts, "example": example and asdict(example)}
         say(json.dumps(shown))
     else:
-        _show(rollouts, example, totals, right)
+        _show(answered, example, totals, right)
     return Exit.OK if right else Exit.FAILED
 
 
-async def _sample(models: ModelFactory, args: argparse.Namespace, *, seed: int) -> list[AnsweredQuestion]:
+async def _sample(
+    models: ModelFactory, args: argparse.Namespace, totals: DriftTotals, *, seed: int
+) -> list[AnsweredQuestion]:
     """Every question, `args.samples` times, all at once."""
     make_environment = ArithmeticEvaluator.environment(models)
     benchmark = ArithmeticEvaluator(make_environment, limit=args.questions, seed=seed, output_path=None)
     environment = make_environment()
 
-    async def one(action: Action, index: int) -> AnsweredQuestion:
+    async def answer(action: Action, index: int) -> AnsweredQuestion:
         with RolloutSeed(derive_seed(seed, action.task_context.id, index)).active():
-            return AnsweredQuestion(action=action, result=await environment.step(action))
+            result = await environment.step(action)
+        spans: list[DriftSpan] = []
+        if result.main_trajectory is not None:
+            tokens = result.main_trajectory.tokens
+            mask = [bool(value) for value in tokens.loss_mask]
+            spans = [span for span in totals.add(tokens.token_ids, mask) if any(mask[span.start : span.end])]
+        return AnsweredQuestion(question=str(action.message), result=result, spans=spans)
 
     actions = [benchmark.action(row, number) for number, row in enumerate(benchmark.rows())]
-    return list(await asyncio.gather(*(one(action, index) for action in actions for index in range(args.samples))))
+    return list(await asyncio.gather(*(answer(action, index) for action in actions for index in range(args.samples))))
 
 
-def _drift(rollout: AnsweredQuestion, totals: DriftTotals) -> list[DriftSpan]:
-    """Stretches with sampled tokens that its text would bring back as others."""
-    trajectory = rollout.result.main_trajectory
-    if trajectory is None:
-        return []
-    mask = trajectory.tokens.loss_mask
-    spans = totals.add(trajectory.tokens.token_ids, [bool(value) for value in mask])
-    return [span for span in spans if any(mask[span.start : span.end])]
+async def _example(drifted: list[AnsweredQuestion], engine: Any) -> Example:
+    """The stretch that is easiest to read: other merges of the same characters, in a right answer, and short."""
 
+    def awkwardness(place: tuple[AnsweredQuestion, DriftSpan]) -> tuple[bool, bool, int]:
+        one, span = place
+        return span.kind is not DriftKind.OTHER_MERGE, not one.is_right, span.end - span.start
 
-def _choose(places: list[tuple[AnsweredQuestion, DriftSpan]]) -> tuple[AnsweredQuestion, DriftSpan]:
-    """The one that is easiest to read: short, other merges of the same characters, in a right answer."""
-
-    def awkwardness(place: tuple[AnsweredQuestion, DriftSpan]) -> tuple[bool, bool, bool]:
-        rollout, span = place
-        tokens = span.end - span.start + len(span.retokenized_ids)
-        return (tokens > 2 * MAX_TOKENS, span.kind is not DriftKind.OTHER_MERGE, not rollout.is_right)
-
-    return min(places, key=awkwardness)
-
-
-async def _example(rollout: AnsweredQuestion, span: DriftSpan, models: Any) -> Example:
-    trajectory = rollout.result.main_trajectory
-    assert trajectory is not None
-    engine, ids = models.engine, [int(token) for token in trajectory.tokens.token_ids]
-    logprobs = [None if value is None else float(value) for value in trajectory.tokens.logprobs]
+    one, span = min(((one, span) for one in drifted for span in one.spans), key=awkwardness)
+    assert one.result.main_trajectory is not None
+    tokens = one.result.main_trajectory.tokens
+    ids, again = [int(token) for token in tokens.token_ids], list(span.retokenized_ids)
+    scored = await engine.score([*ids[: span.start], *again], start=span.start)
 
     def texts(tokens: list[int]) -> list[str]:
         return [engine.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
-    sampled, again = ids[span.start : span.end], list(span.retokenized_ids)
-    scored = await engine.score([*ids[: span.start], *again], start=span.start)
     return Example(
-        question=str(rollout.action.message),
+        question=one.question,
         kind=span.kind.value,
         before=texts(ids[max(0, span.start - CONTEXT) : span.start]),
         after=texts(ids[span.end : span.end + CONTEXT]),
-        sampled_ids=sampled,
-        sampled=texts(sampled),
+        sampled_ids=ids[span.start : span.end],
+        sampled=texts(ids[span.start : span.end]),
         retokenized_ids=again,
         retokenized=texts(again),
-        sampled_logprob=_sum(logprobs[span.start : span.end]),
-        retokenized_logprob=float(sum(scored.logprobs)) if span.start else None,  # nothing comes before the first
+        sampled_logprob=sum(value for value in tokens.logprobs[span.start : span.end] if value is not None),
+        retokenized_logprob=float(sum(scored.logprobs)),
     )
-
-
-def _sum(logprobs: list[float | None]) -> float | None:
-    known = [value for value in logprobs if value is not None]
-    return sum(known) if known and len(known) == len(logprobs) else None
 
 
 # ---- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _show(rollouts: list[AnsweredQuestion], example: Example | None, totals: DriftTotals, right: int) -> None:
+def _show(answered: list[AnsweredQuestion], example: Example | None, totals: DriftTotals, right: int) -> None:
     colour = paints(sys.stdout)
     say()
-    for rollout in rollouts:
-        say(_row(rollout, colour=colour), painted=colour)
+    for one in answered:
+        mark = paint("right", "green", colour) if one.is_right else paint("wrong", "red", colour)
+        text, width = safe(_text(one.result)), max(20, columns(sys.stdout) - 29)
+        shown = text if len(text) <= width else f"{text[: width - 3]}..."
+        say(f"  {mark}  {one.question:19} {shown}", painted=colour)
     say()
     if example is None:
         say(
@@ -190,27 +174,20 @@ def _show(rollouts: list[AnsweredQuestion], example: Example | None, totals: Dri
     else:
         for line in _lines(example, totals, colour=colour):
             say(line, painted=colour)
-    say()
-    say(f"next        {_NEXT}")
-    say(f"{right} of {len(rollouts)} answers right")
+    say(f"\nnext        {_NEXT}")
+    say(f"{right} of {len(answered)} answers right")
 
 
-def _row(rollout: AnsweredQuestion, *, colour: bool) -> str:
-    observation, reason = rollout.result.observation, rollout.result.termination_reason
-    calls = [call for message in observation.messages for block in message["content"] for call in _call(block)]
-    mark = paint("right", "green", colour) if rollout.is_right else paint("wrong", "red", colour)
-    text = safe(one_line(" ".join([*calls, observation.final_response or f"({reason.value})"])))
-    width = max(20, columns(sys.stdout) - 29)
-    return f"  {mark}  {rollout.action.message!s:19} {text if len(text) <= width else f'{text[: width - 3]}...'}"
-
-
-def _call(block: Any) -> list[str]:
-    """A tool call or its result as text; nothing for other blocks."""
-    if "toolUse" in block:
-        return [f"{block['toolUse']['name']}({', '.join(map(str, dict(block['toolUse']['input']).values()))})"]
-    if "toolResult" in block:
-        return ["->", *(str(part.get("text", "...")) for part in block["toolResult"]["content"]), "|"]
-    return []
+def _text(result: StepResult) -> str:
+    """The calls, their results and the answer in one line."""
+    parts: list[str] = []
+    for block in (block for message in result.observation.messages for block in message["content"]):
+        if "toolUse" in block:
+            arguments = ", ".join(map(str, dict(block["toolUse"]["input"]).values()))
+            parts.append(f"{block['toolUse']['name']}({arguments})")
+        elif "toolResult" in block:
+            parts += ["->", *(str(part.get("text", "...")) for part in block["toolResult"]["content"]), "|"]
+    return one_line(" ".join([*parts, result.observation.final_response or f"({result.termination_reason.value})"]))
 
 
 def _lines(example: Example, totals: DriftTotals, *, colour: bool) -> list[str]:
@@ -221,35 +198,24 @@ def _lines(example: Example, totals: DriftTotals, *, colour: bool) -> list[str]:
         f"One place, in the answer to {one_line(example.question)!r}:",
         "",
     ]
-    rows = (
+    numbers = [""]
+    for name, pieces, ids, logprob, hue in (
         ("sampled", example.sampled, example.sampled_ids, example.sampled_logprob, "green"),
         ("from text", example.retokenized, example.retokenized_ids, example.retokenized_logprob, "red"),
-    )
-    for name, pieces, _, _, hue in rows:
-        shown = [
-            *map(_piece, example.before),
-            *(paint(_piece(text), hue, colour) if colour else f"[{_piece(text)}]" for text in pieces),
-        ]
-        lines.append(f"  {name:10}{'|'.join([*shown, *map(_piece, example.after)])}")
-    lines.append("")
-    for name, _, ids, logprob, _ in rows:
-        said = "" if logprob is None else f"  log-probability {logprob:.2f}"
-        lines.append(f"  {name:10}ids {' '.join(map(str, ids))}{said}")
-    lines += [
+    ):
+        marked = [paint(_piece(text), hue, colour) if colour else f"[{_piece(text)}]" for text in pieces]
+        lines.append(f"  {name:10}{'|'.join([*map(_piece, example.before), *marked, *map(_piece, example.after)])}")
+        numbers.append(f"  {name:10}ids {' '.join(map(str, ids))}  log-probability {logprob:.2f}")
+    difference = example.sampled_logprob - example.retokenized_logprob
+    factor = f"{math.exp(min(abs(difference), 20.0)):.3g} times as {'un' * (difference > 0)}likely"
+    return [
+        *lines,
+        *numbers,
         "",
-        f"Same text, other tokens: a trainer that is given text learns from tokens nobody sampled{_factor(example)}.",
+        f"Same text, other tokens: a trainer that is given text learns from tokens nobody sampled, here ones {factor}.",
         "strands-rollout hands over the sampled ones with their log-probabilities, through every turn.",
     ]
-    return lines
-
-
-def _factor(example: Example) -> str:
-    """The other tokens' probability, relative to the sampled ones."""
-    if example.sampled_logprob is None or example.retokenized_logprob is None:
-        return ""
-    factor = math.exp(min(abs(example.sampled_logprob - example.retokenized_logprob), 20.0))
-    return f", here ones {factor:.3g} times as {'un' * (example.retokenized_logprob < example.sampled_logprob)}likely"
 
 
 def _piece(text: str) -> str:
-    return text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
