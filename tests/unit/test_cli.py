@@ -84,7 +84,7 @@ def test_the_completion_of_a_shell_knows_commands_options_and_choices(shell, cap
     pytest.importorskip("shtab")
     assert env_cli.main(["--print-completion", shell]) == 0
     script = capsys.readouterr().out
-    assert all(word in script for word in ("eval", "rescore", "max-concurrency", "dr_grpo"))
+    assert all(word in script for word in ("eval", "rescore", "max-concurrency", "group-policy", "prompts"))
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

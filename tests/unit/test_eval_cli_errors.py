@@ -69,7 +69,6 @@ def test_it_is_said_in_one_sentence(arguments, message, tmp_path, capsys):
         (["eval", "arithmetic", "--temperature", "nan"], "expected a number, got 'nan'"),
         (["eval", "arithmetic", "--reward-threshold", "nan"], "expected a number, got 'nan'"),
         (["eval", "arithmetic", "--seed", "99999999999999999999"], "below 2^63, got '99999999999999999999'"),
-        (["compare", "a", "b", "--seed", "-1"], "at least 0, got '-1'"),
         (["view", "a", "--limit", "-1"], "at least 0, got '-1'"),
         (["eval", "arithmetic", "--price-input", "-1"], "a price of at least 0"),
         (["report", "a", "--price-output", "dear"], "a price of at least 0"),

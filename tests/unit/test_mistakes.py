@@ -405,7 +405,6 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
         (["verify", "{run}", "--max-kl", "0.1"], 2, "are for scoring again: give --base-url or --model"),
         (["list", "{run}/results.jsonl"], 2, "is a file: give the folder the runs are in"),
         (["export", "{run}", "-o", "x.jsonl"], 2, "to a file that ends in .parquet"),
-        (["compare", "{run}", "{run}", "--resamples", "-1"], 2, "at least 1, got '-1'"),
         (["rescore", "{run}", "--reward", f"{HERE}:no_such", "-o", "{run}"], 2, f"module '{HERE}' has no 'no_such'"),
         (["rescore", "{run}", "--reward", f"{HERE}:raising", "-o", "{new}"], 2, "for every sample, with the error"),
         (["rescore", "{run}", "--reward", f"{HERE}:not_a_number", "-o", "{new}"], 2, "nothing was written"),

@@ -41,22 +41,9 @@ def _eval(parser: argparse.ArgumentParser) -> None:
         help="answer of the backend scripted, or a JSON "
         """list of its replies: texts, and calls as {"tool": NAME, "input": {...}}""",
     )
-    model.add_argument("--script-delay", type=number, metavar="S", help="seconds each of its calls takes")
-    world = parser.add_argument_group("environment")
-    world.add_argument(
-        "--env", metavar="HOOK", help="module:function of an environment hook (default: the benchmark's)"
-    )
-    world.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
-    world.add_argument(
-        "--reward",
-        metavar="HOOK",
-        help=f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)",
-    )
+    _add_environment(parser.add_argument_group("environment"))
     data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet; without a benchmark, of tasks")
-    data.add_argument(
-        "--columns", metavar="MAP", help="columns of a file without a benchmark, as in question=prompt,answer=solution"
-    )
+    _add_data(data)
     data.add_argument("--limit", type=positive, metavar="N", help="number of tasks")
     data.add_argument("--seed", type=_seed, metavar="N", help="seed of the data and of sampling (default: 0)")
     run = parser.add_argument_group("run")
@@ -70,25 +57,21 @@ def _eval(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--max-failures", type=non_negative, metavar="N", help="give up after so many lost samples")
     run.add_argument("--group-policy", choices=GROUP_POLICIES, help="for lost samples (keep)")
     run.add_argument("--sample-timeout", type=number, metavar="S", help="seconds of one rollout")
-    run.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on (1.0)")
-    _prices(run)
+    _add_threshold(run)
+    _add_prices(run)
     run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
     run.add_argument("--workers", type=positive, metavar="N", help="worker processes or Ray actors")
     run.add_argument(
         "--track", type=_trackers, metavar="NAMES", help=f"also report to {', '.join(TRACKERS)} (extra trackers)"
     )
     run.add_argument("--project", metavar="NAME", help="project of the tracker (default: the benchmark)")
-    run.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
-    run.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    run.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
+    _add_display(run)
 
 
 def _replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="recording of 'strands-env eval --record FILE'")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: FILE.replay)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
-    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
+    _add_display(parser)
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
@@ -99,12 +82,8 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="also write a page with all runs side by side")
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
     parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
-    parser.add_argument(
-        "--resamples", type=positive, default=10_000, metavar="N", help="sign flips to sample (default: 10000)"
-    )
-    parser.add_argument("--seed", type=non_negative, default=0, help="seed of the resampling (default: 0)")
-    parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--fail-if-worse", action="store_true", help="exit 1 when the second is significantly worse")
+    _add_json(parser)
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
@@ -115,41 +94,34 @@ def _report(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="tokenizer, to show tokens as text and drift (default: the run's; none: ids)",
     )
-    parser.add_argument("--title", help="title (default: the benchmark)")
-    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
-    _prices(parser)
+    _add_threshold(parser)
+    _add_prices(parser)
     parser.add_argument("--open", action="store_true", help="open it in the browser")
-    parser.add_argument("--json", action="store_true", help="its path and size as JSON")
+    _add_json(parser, "its path and size as JSON")
 
 
 def _view(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder or .jsonl of the run")
+    _add_run(parser)
     parser.add_argument("sample", nargs="?", help="prompt id, or prompt id and index: p7 or p7/2")
     parser.add_argument("--limit", type=non_negative, default=50, metavar="N", help="prompts to list (default: 50)")
-    _prices(parser)
-    parser.add_argument("--failed", action="store_true", help="list only prompts with unscored samples")
-    parser.add_argument("--json", action="store_true", help="as JSON; samples as in the results, one a line")
+    _add_prices(parser)
+    _add_json(parser, "as JSON; samples as in the results, one a line")
 
 
 def _rescore(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder or .jsonl of the run")
-    what = parser.add_argument_group("reward", "Without any of these, the run's own environment scores again.")
-    what.add_argument(
-        "--reward", metavar="HOOK", help="module:attribute of a reward function or class, or a known name"
+    _add_run(parser)
+    _add_environment(
+        parser.add_argument_group("reward", "Without any of these, the run's own environment scores again.")
     )
-    what.add_argument("--env", metavar="HOOK", help="module:function of an environment hook, whose reward is taken")
-    what.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of the new run (default: RUN-rescored)")
     parser.add_argument("-c", "--max-concurrency", type=positive, default=10, metavar="N", help="at a time (10)")
-    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
-    _prices(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
-    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
+    _add_threshold(parser)
+    _add_prices(parser)
+    _add_display(parser)
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder or .jsonl of the run")
+    _add_run(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -168,22 +140,15 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
     parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")
     parser.add_argument("--mixed", action="store_true", help="only prompts whose rollouts differ in their reward")
-    parser.add_argument("--truncated", action="store_true", help="also rollouts that a limit cut")
-    parser.add_argument(
-        "--advantages",
-        choices=["grpo", "dr_grpo", "none"],
-        default="grpo",
-        help="grpo: reward less the group's mean, by its deviation; dr_grpo: not divided (default: grpo)",
-    )
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
-    parser.add_argument("--json", action="store_true", help="counts as JSON")
+    _add_json(parser, "counts as JSON")
     prompts = parser.add_argument_group("prompts", "Only with --format prompts; unscored samples count for nothing.")
     prompts.add_argument(
         "--between", nargs=2, type=number, metavar=("LOW", "HIGH"), help="only prompts with a pass rate in [LOW, HIGH]"
     )
     prompts.add_argument("--draw", type=positive, metavar="N", help="N rows, each prompt as often as its weight says")
     prompts.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of --draw (0)")
-    prompts.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
+    _add_threshold(prompts)
     teacher = parser.add_argument_group("teacher", "Log-probabilities of another model, for on-policy distillation.")
     teacher.add_argument(
         "--teacher", metavar="URL", help="server that scores every sample (vllm+http://... is vLLM), or a model to load"
@@ -193,7 +158,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder or .jsonl of the run")
+    _add_run(parser)
     again = parser.add_argument_group("score again", "Without these, only the files are checked.")
     add_server(again, "server that scores every trajectory again")
     again.add_argument(
@@ -201,32 +166,24 @@ def _verify(parser: argparse.ArgumentParser) -> None:
     )
     again.add_argument("--limit", type=positive, metavar="N", help="samples to score (default: all)")
     again.add_argument("--max-kl", type=number, metavar="X", help="exit 1 when the mismatch KL is larger")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _add_json(parser)
 
 
 def _drift(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder or .jsonl of the run")
+    _add_run(parser)
     parser.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the run's)")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _add_json(parser)
 
 
 def _watch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder or .jsonl of the run")
-    parser.add_argument("--interval", type=number, default=2.0, metavar="S", help="seconds between looks (2)")
-    parser.add_argument("--latest", type=positive, default=5, metavar="N", help="newest samples shown (5)")
-    parser.add_argument("--once", action="store_true", help="look once")
-    parser.add_argument("--json", action="store_true", help="look once, as JSON")
+    _add_run(parser)
+    _add_json(parser, "look once, as JSON")
 
 
 def _check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", help="benchmark whose environment and first task are tried")
-    parser.add_argument("--env", metavar="HOOK", help="module:function of an environment hook, or an Environment class")
-    parser.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
-    parser.add_argument("--reward", metavar="HOOK", help="module:attribute of a reward function, or a known name")
-    parser.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet with the task to try")
-    parser.add_argument("--columns", metavar="MAP", help="columns of --data, as in question=prompt,answer=solution")
-    parser.add_argument("--message", metavar="TEXT", help="the task to try, instead of one of the data")
-    parser.add_argument("--ground-truth", metavar="TEXT", help="its expected answer")
+    _add_environment(parser)
+    _add_data(parser)
     parser.add_argument(
         "--call",
         type=_call,
@@ -244,13 +201,13 @@ def _check(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--base-url", metavar="URL", help="server to try, too: one token is sampled as for training")
     add_kind(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
 
 def _init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="name of the environment; also of the folder, which must be new or empty")
-    parser.add_argument("--json", action="store_true", help="the files and the next commands as JSON")
+    _add_json(parser, "the files and the next commands as JSON")
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:
@@ -258,11 +215,9 @@ def _demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--questions", type=positive, default=4, metavar="N", help="number of questions (4)")
     parser.add_argument("--samples", type=positive, default=3, metavar="N", help="rollouts of each question (3)")
     parser.add_argument("--temperature", type=number, default=1.0, metavar="T", help="0 is greedy (1)")
-    parser.add_argument(
-        "--max-new-tokens", type=positive, default=64, metavar="N", help="tokens of one model call (64)"
-    )
+    parser.add_argument("--max-new-tokens", type=positive, default=64, metavar="N", help="of one model call (64)")
     parser.add_argument("--seed", type=_seed, default=5, metavar="N", help="the same seed gives the same rollouts (5)")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _add_json(parser)
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
@@ -270,7 +225,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
         "--server", action="append", default=[], metavar="URL", help="server to ask, vllm+URL for vLLM (repeatable)"
     )
     parser.add_argument("--tokenizer", metavar="ID", help="model whose chat template is proved: a hub id or a folder")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _add_json(parser)
 
 
 def _images(parser: argparse.ArgumentParser) -> None:
@@ -304,12 +259,12 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concurrency", type=positive, default=4, metavar="N", help="trials at the same time (4)")
     parser.add_argument("--limit", type=positive, metavar="N", help="first N tasks only")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="write report.json and tasks.txt, the sound tasks")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _add_json(parser)
 
 
 def _list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _add_json(parser)
 
 
 ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
@@ -334,7 +289,45 @@ ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 """The function that adds a subcommand's arguments, by the subcommand's name."""
 
 
-def _prices(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+# ---- what several have -----------------------------------------------------------------------------------------------
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder or .jsonl of the run")
+
+
+def _add_json(parser: argparse._ActionsContainer, help: str = "as JSON") -> None:
+    parser.add_argument("--json", action="store_true", help=help)
+
+
+def _add_display(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+    _add_json(parser, "the result as JSON on standard output")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
+
+
+def _add_environment(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--env", metavar="HOOK", help="an environment: module:function of a hook, or module:Class")
+    parser.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
+    parser.add_argument(
+        "--reward",
+        metavar="HOOK",
+        help=f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)",
+    )
+
+
+def _add_data(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet; without a benchmark, of tasks")
+    parser.add_argument(
+        "--columns", metavar="MAP", help="columns of a file without a benchmark, as in question=prompt,answer=solution"
+    )
+
+
+def _add_threshold(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
+
+
+def _add_prices(parser: argparse._ActionsContainer) -> None:
     for name, text in PRICES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=_price, metavar="P", help=text)
 

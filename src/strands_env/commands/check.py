@@ -56,7 +56,7 @@ def _try(args: argparse.Namespace) -> tuple[DryRun, str | None]:
     from strands_env.recipe.names import benchmark_of_data
 
     benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
-    action = task_to_try(benchmark, args.message, args.ground_truth, data=args.data, columns=args.columns)
+    action = task_to_try(benchmark, data=args.data, columns=args.columns)
     models = DryModels(args.tokenizer)
     factory = make_env_factory(
         benchmark=benchmark, env=args.env, env_config=args.env_config, reward=args.reward, models=models

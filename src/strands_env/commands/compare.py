@@ -25,20 +25,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         tables = [read_scores(path) for path in (args.first, *args.others)]
         results = [
-            compare(
-                tables[0],
-                table,
-                reward_threshold=args.reward_threshold,
-                level=args.level,
-                resamples=args.resamples,
-                seed=args.seed,
-            )
-            for table in tables[1:]
+            compare(tables[0], table, reward_threshold=args.reward_threshold, level=args.level) for table in tables[1:]
         ]
         configurations = [_configuration(path) for path in (args.first, *args.others)]
         if args.html is not None:
             threshold = 1.0 if args.reward_threshold is None else args.reward_threshold
-            write_comparison([args.first, *args.others], args.html, reward_threshold=threshold, seed=args.seed)
+            write_comparison([args.first, *args.others], args.html, reward_threshold=threshold)
     except (FileNotFoundError, EvalError) as error:
         return cannot_read("compare", error)
     except ValueError as error:
@@ -89,7 +81,7 @@ def _show(args: argparse.Namespace, second: str, result: Comparison, *, signific
             say("note        both are the same run")
         say(f"difference  {interval(result.difference)}  ({args.level:.0%} interval over prompts)")
         say(f"prompts     {result.wins} better, {result.losses} worse, {result.ties} equal")
-        kind = "exact" if result.is_exact else f"{args.resamples} sampled sign flips"
+        kind = "exact" if result.is_exact else "sampled sign flips"
         verdict = "significant" if significant else "not significant"
         say(f"p-value     {format_number(result.p_value, 4)}  ({kind}; {verdict} at {1 - args.level:.2g})")
         if significant == (result.difference.low <= 0 <= result.difference.high):

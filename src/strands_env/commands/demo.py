@@ -83,8 +83,10 @@ async def _demo(args: argparse.Namespace, models: Any, announce: Any) -> Exit:
     totals, answered, example = DriftTotals(tokenizer=models.engine.tokenizer), [], None
     try:
         for number in range(ROUNDS):
-            again = "" if number == 0 else " more, none of the others drifted"
-            with announce(f"sampling {args.questions * args.samples} rollouts at {args.temperature:g}{again}"):
+            more = "" if number == 0 else " more, none of the others drifted"
+            with announce(
+                f"sampling {args.questions * args.samples} rollouts at temperature {args.temperature:g}{more}"
+            ):
                 answered += await _sample(models, args, totals, seed=args.seed + number)
             if drifted := [one for one in answered if one.spans]:
                 example = await _example(drifted, models.engine)

@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
                 min_reward=args.min_reward,
                 max_reward=args.max_reward,
                 mixed=args.mixed,
-                whole=args.format == "sft" and not args.truncated,
-                advantages=args.advantages,
+                whole=args.format == "sft",
+                advantages="grpo",
             )
             rollouts = selection.rollouts(
                 rewards,

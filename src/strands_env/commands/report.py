@@ -51,7 +51,6 @@ def _write_run(args: argparse.Namespace) -> tuple[ReportResult, str | None]:
         output,
         tokenizer=found.tokenizer,
         tokenizer_note=found.note,
-        title=args.title,
         reward_threshold=saved.threshold(args.reward_threshold),
         prices=saved.prices(vars(args)),
     )
@@ -67,7 +66,6 @@ def _write_training(args: argparse.Namespace) -> ReportResult:
     return write_training(
         source,
         output,
-        title=args.title,
         tokenizer_of=lambda path: SavedRun.of(path).tokenizer(args.tokenizer).tokenizer,
     )
 

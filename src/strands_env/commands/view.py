@@ -45,11 +45,7 @@ def _overview(args: argparse.Namespace) -> int:
     saved = SavedRun.of(args.run)
     Grouping.of(saved.document).apply(table)
     summary = summarize(table, reward_threshold=saved.threshold(None), prices=saved.prices(vars(args)))
-    listed = [
-        (name, score)
-        for name, score in zip(table.prompt_ids, table.by_prompt(), strict=True)
-        if not args.failed or score.n < len(prompts[name])
-    ]
+    listed = list(zip(table.prompt_ids, table.by_prompt(), strict=True))
     if args.json:
         shown_prompts = [
             {"prompt": name, "samples": dict(sorted(prompts[name])), **without_nan({"mean": score.mean})}

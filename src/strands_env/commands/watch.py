@@ -24,6 +24,8 @@ from strands_env.eval.follow import Follower
 from strands_env.report.details import answer_of
 from strands_sglang.command_line import Exit
 
+SECONDS = 2.0
+"""Seconds between looks."""
 CURVE = 48
 """Characters of a curve."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -33,22 +35,19 @@ _ASCII_BLOCKS = "_.-~=+*#"
 def run(args: argparse.Namespace) -> int:
     """Watch."""
     try:
-        follower = Follower(args.run, latest=args.latest)
+        follower = Follower(args.run)
         follower.read()
         if args.json:
             say(json.dumps(follower.to_dict()))
             return Exit.OK
-        if args.once or sys.stdout is None:
-            say("\n".join(lines_of(follower)))
-            return Exit.OK
-        return _follow(follower, max(0.1, args.interval))
+        return Exit.OK if sys.stdout is None else _follow(follower)
     except (FileNotFoundError, EvalError) as error:
         return cannot_read("watch", error)
     except KeyboardInterrupt:
         return Exit.OK
 
 
-def _follow(follower: Follower, interval: float) -> Exit:
+def _follow(follower: Follower) -> Exit:
     """Draw again in place on a terminal, append to a log elsewhere; until the run has all its samples."""
     is_terminal = sys.stdout.isatty()
     drawn = 0
@@ -64,7 +63,7 @@ def _follow(follower: Follower, interval: float) -> Exit:
         sys.stdout.flush()
         if follower.is_finished:
             return Exit.OK
-        time.sleep(interval)
+        time.sleep(SECONDS)
         follower.read()
 
 

@@ -140,18 +140,10 @@ def _wrong_tools(given: Any) -> Iterator[str]:
 # ---- a dry rollout ---------------------------------------------------------------------------------------------------
 
 
-def task_to_try(
-    benchmark: str,
-    message: str | None = None,
-    ground_truth: str | None = None,
-    *,
-    data: str | None = None,
-    columns: str | None = None,
-) -> Action:
-    """The message as a task, else the first task of the benchmark or its data, else any."""
-    if message is not None or not benchmark:
-        truth = ground_truth if message is not None else ground_truth or "an answer"
-        return Action(message=message or "Hello", task_context=TaskContext(id="check", ground_truth=truth))
+def task_to_try(benchmark: str, *, data: str | None = None, columns: str | None = None) -> Action:
+    """The first task of the benchmark or its data, else any."""
+    if not benchmark:
+        return Action(message="Hello", task_context=TaskContext(id="check", ground_truth="an answer"))
     kind = load_evaluator(benchmark)
     options: dict[str, Any] = {}
     if issubclass(kind, Benchmark):
@@ -167,7 +159,7 @@ def task_to_try(
     with catch_exits():
         found = asyncio.run(first())
     if found is None:
-        raise EvalError(f"{benchmark!r} has no tasks: give one with --message")
+        raise EvalError(f"{benchmark!r} has no tasks")
     return found
 
 

@@ -149,13 +149,13 @@ def model_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a run that `make_model_factory` takes, without sampling parameters."""
     names = ["backend", "model_id", "base_url", "tokenizer", "tool_parser"]
     if options.get("backend") == "scripted":
-        names += ["script", "script_delay"]
+        names.append("script")
     return {name: options[name] for name in names if name in options}
 
 
 def _settings(options: dict[str, Any], kind: type[Evaluator], model: dict[str, Any]) -> dict[str, Any]:
     config = {
-        "model": {name: value for name, value in model.items() if name not in ("base_url", "script_delay")},
+        "model": {name: value for name, value in model.items() if name != "base_url"},
         "environment": {"hook": options["env"], "config": options["env_config"], "reward": options["reward"]},
         "data": {"path": options["data"], "seed": options["seed"], "columns": options["columns"]},
         "env_factory": options["env"] or options["benchmark"],
@@ -202,7 +202,7 @@ def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[E
     backend = BACKENDS[options["backend"]]
     ignored = dict(backend.ignores)
     if backend.name != "scripted":
-        ignored |= dict.fromkeys(("script", "script_delay"), "it is for --backend scripted")
+        ignored["script"] = "it is for --backend scripted"
     if not issubclass(kind, Benchmark):
         why = f"{kind.__name__} is not a Benchmark, and reads its data itself"
         ignored |= {"data": why, "limit": why}

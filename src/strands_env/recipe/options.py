@@ -22,7 +22,6 @@ DEFAULTS: dict[str, Any] = {
     "reward_threshold": 1.0,
     "executor": "inline",
     "script": "I do not know.",
-    "script_delay": 0.0,
 }
 _CONTINUED = (
     *("benchmark", "backend", "model_id", "base_url", "tokenizer", "tool_parser", "script", "env", "env_config"),

@@ -165,15 +165,12 @@ class ScriptedModel(Model):
         return prompt, len(sampled_ids)
 
 
-def scripted_from_args(
-    *, script: str = "I do not know.", script_delay: float = 0.0, **_: Any
-) -> Callable[[], ScriptedModel]:
+def scripted_from_args(*, script: str = "I do not know.", **_: Any) -> Callable[[], ScriptedModel]:
     """The model factory of `--backend scripted`.
 
     Args:
         script: Its answer, always the same; or a JSON list of a rollout's replies, the last of which repeats: texts,
             and tool calls as `{"tool": name, "input": {...}}`.
-        script_delay: Seconds each call takes.
     """
     try:
         items = json.loads(script)
@@ -189,7 +186,7 @@ def scripted_from_args(
             raise ValueError(f'--script: a reply must be a text or {{"tool": NAME, "input": {{...}}}}, got {item!r}')
     if not replies or not isinstance(replies[-1], str):
         raise ValueError(f"--script: the last reply must be a text, which ends the rollout, got {script!r}")
-    return lambda: ScriptedModel(chain(replies, repeat(replies[-1])), delay=script_delay)
+    return lambda: ScriptedModel(chain(replies, repeat(replies[-1])))
 
 
 def _encode(messages: Sequence[Any]) -> list[int]:

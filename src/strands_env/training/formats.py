@@ -111,7 +111,7 @@ class Selection:
                 continue
             # Imitating a reply that a limit cut off teaches to stop in the middle.
             if self.whole and paths[0].status is SampleStatus.TRUNCATED:
-                left["cut by a limit (--truncated keeps them)"] += 1
+                left["cut by a limit"] += 1
                 continue
             yield ExportedRollout(
                 action=sample.action,
