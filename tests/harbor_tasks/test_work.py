@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from harbor.verifier.verifier import RewardFileNotFoundError, Verifier
+from strands.hooks import AfterToolCallEvent
 
 from strands_env.commands.cli import main
 from strands_env.core import TaskContext, TerminationReason
-from strands_env.environments.harbor import create_env_factory
+from strands_env.environments.harbor import HarborEnv, create_env_factory
 from strands_env.environments.harbor.grading import _say_default
 from strands_env.environments.harbor.validation import TaskVerdict, validate_tasks
 from strands_env.eval.benchmarks.harbor import HarborEvaluator
+from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel
 from tests.container_support import TEST, make_task, require_images, root_with_python
-from tests.harbor_tasks.test_env import IF_THERE, STEP_FILES, STEPS, episode, nothing_is_left, shell
+from tests.harbor_tasks.test_env import ACTION, IF_THERE, STEP_FILES, STEPS, episode, nothing_is_left, shell
 
 __all__ = ["nothing_is_left"]  # a fixture of every test here
 
@@ -108,6 +112,58 @@ async def test_a_whole_number_of_hundreds_of_digits_is_not_measured(tmp_path: Pa
     test = "#!/bin/bash\nprintf '{\"reward\": 1%0400d}' 0 > /logs/verifier/reward.json\n"
     result = await episode(make_task(tmp_path, test=test), "Done.")
     assert result.reward is None and result.error is not None and "finite number" in result.error.message
+
+
+FULL = "echo 42 > answer.txt; dd if=/dev/zero of=/big bs=1M; i=0; while : > $((i++)); do :; done; true"
+"""Takes every block and every name of the disk."""
+
+
+@pytest.mark.parametrize("verifier", ["task", "in-place"])
+async def test_work_on_a_full_disk_is_graded(tmp_path: Path, verifier: str) -> None:
+    task = make_task(tmp_path, environment="storage_mb = 32")
+    result = await episode(task, shell(FULL), "Done.", verifier=verifier)
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+    assert "No space left" in str(result.observation.messages[2])
+
+
+@pytest.mark.parametrize("when", ["command", "between", "tests"])
+async def test_a_container_that_is_lost_in_the_middle_is_not_measured(tmp_path: Path, when: str) -> None:
+    test = TEST + ("sleep 5\n" if when == "tests" else "")
+    script = [shell(SOLVED), shell("sleep 5" if when == "command" else "true"), "Done."]
+    env = HarborEnv(model_factory=lambda: ScriptedModel(script), task_dir=make_task(tmp_path, test=test))
+    killed: list[Any] = []
+
+    async def kill(_: Any = None) -> None:
+        """End process 1, as the kernel does where memory is short."""
+        assert env.trial is not None and env.trial._trial is not None
+        process = env.trial._trial.agent_environment.sandbox._process
+        (first,) = psutil.Process(process.pid).children()
+        killed.append(first.kill())
+        await asyncio.sleep(0.3)
+
+    class Between:
+        def register_hooks(self, registry: Any, **_: Any) -> None:
+            async def after(event: AfterToolCallEvent) -> None:
+                if not killed:
+                    await kill()
+
+            registry.add_callback(AfterToolCallEvent, after)
+
+    if when == "between":
+        env.get_hooks = lambda: [Between()]
+    running = asyncio.create_task(env.rollout(ACTION))
+    if when != "between":
+        place = "answer.txt" if when == "command" else "verifier/reward.txt"
+        while not [*containers_folder().glob(f"{os.getpid()}-*/files/upper/*/{place}")]:
+            await asyncio.sleep(0.02)
+        await kill()
+    result = await running
+    assert killed
+    if when == "tests":  # no fault of the agent's: its work is graded again
+        assert result.reward is not None and result.reward.reward == 1.0, result.error
+        return
+    assert result.reward is None and result.termination_reason is TerminationReason.TOOL_ERROR
+    assert result.error is not None and result.error.type.endswith("SandboxLostError"), result.error
 
 
 # ---- honest work of odd kinds ----------------------------------------------------------------------------------------

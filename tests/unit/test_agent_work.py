@@ -248,10 +248,11 @@ async def test_a_fresh_container_shows_the_work_as_the_agent_left_it(tmp_path: P
             before = str(tmp_path / f"{seed}-before/upper")
             layers = [f"{folder}/upper"]
             files = AgentFiles(root=str(image), before=before, layers=layers, path_variable="/bin")
-            laid = files.lay(WORK, str(tmp_path / f"{seed}-laid"), move=move)
+            place = f"{folder}/laid" if move else str(tmp_path / f"{seed}-laid")
+            laid = files.lay(WORK, place, move=move)
+            async with agent.sibling(layers=(before, *laid)) as fresh:
+                views.append([(await fresh.exec(SHOW.format(path, path))).stdout for path in WORK])
+                assert (await fresh.exec("[ -e /etc/mine ]")).is_error
         if move:
-            remove_owned_folder(folder)
-        async with agent.sibling(layers=(before, *laid)) as fresh:
-            views.append([(await fresh.exec(SHOW.format(path, path))).stdout for path in WORK])
-            assert (await fresh.exec("[ -e /etc/mine ]")).is_error
+            remove_owned_folder(os.path.dirname(folder))
         assert views[0] == views[1], script

@@ -14,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ from strands_env.sandbox import (
     SandboxLimits,
     SandboxLostError,
     SandboxUnavailableError,
+    disk,
 )
+from strands_env.sandbox.bubblewrap.guest import disk as guest_disk
 from strands_env.sandbox.bubblewrap.guest.system import remove_tree
 from strands_env.sandbox.folders import make_owned_folder, remove_orphans, remove_owned_folder
 from strands_env.sandbox.images import (
@@ -185,7 +187,7 @@ async def test_copying_a_folder_out_asks_the_image_for_no_names(sandbox: ImageSa
     await sandbox.exec("mkfifo /etc/nsswitch.conf; (echo > /etc/nsswitch.conf; touch /tmp/asked) & touch file")
     await sandbox.read_folder("/app", tmp_path / "out")
     assert (tmp_path / "out/file").exists()
-    assert not Path(f"{sandbox._folder}/upper/tmp/asked").exists()  # a shell to look with would ask, too
+    assert not Path(f"{sandbox._upper}/tmp/asked").exists()  # a shell to look with would ask, too
 
 
 async def test_links_that_leave_a_copied_folder_are_left_out(sandbox: ImageSandbox, tmp_path: Path) -> None:
@@ -239,30 +241,91 @@ async def test_folders_deeper_than_calls_may_go_are_removed(sandbox: ImageSandbo
     assert list(containers_folder().glob(f"{os.getpid()}-*")) == []
 
 
-async def test_what_is_written_is_limited_and_files_stay() -> None:
+@pytest.fixture(params=["own", "watched"])
+async def small_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ImageSandbox]:
+    """A sandbox that may write 64 MiB: in a file system of its own, and watched by its supervisor."""
+    if request.param == "watched":
+        monkeypatch.setattr(disk, "_mount_new", mock_refusal)
     limits = SandboxLimits(disk_bytes=64 << 20, file_bytes=32 << 20, wall_seconds=60)
     async with ImageSandbox(require_images(), limits=limits) as sandbox:
-        alone = await sandbox.exec("dd if=/dev/zero of=/a bs=1M count=40")
-        assert alone.is_error and (await sandbox.exec("stat -c %s /a")).stdout == f"{32 << 20}\n"
-        write = "for name in b c d; do dd if=/dev/zero of=/$name bs=1M count=30; done; sleep 50"
-        result = await sandbox.exec(write)
-        assert result.outcome is Outcome.TOO_MANY_FILES and "64 MiB" in result.note
-        assert not (await sandbox.exec("ls /b && rm -f /a /b /c /d")).is_error
+        if request.param == "own" and not os.path.ismount(os.path.dirname(sandbox.layer)):
+            pytest.skip("needs root, mke2fs and loop devices")
+        yield sandbox
+    assert not [line for line in Path("/proc/mounts").read_text().splitlines() if f"/{os.getpid()}-" in line]
 
 
-HIDDEN = {
-    "unlinked": "for n in 1 2 3; do exec 9>/$n; rm /$n; head -c 31457280 /dev/zero >&9; sleep 77 & done; sleep 50",
+def mock_refusal(*_: object) -> None:
+    raise OSError("not permitted")
+
+
+def is_bounded(result: ExecResult) -> bool:
+    """The kernel has refused to write, or the supervisor has ended what wrote."""
+    return result.outcome is Outcome.TOO_MANY_FILES or "No space left" in result.stdout
+
+
+WRITERS = {
+    "named": "for n in $(seq 40); do dd if=/dev/zero of=/$n bs=1M count=8 || exit; sleep 0.05; done",
+    "unlinked": "for n in $(seq 40); do exec {f}>/x; rm /x; dd if=/dev/zero bs=1M count=8 >&$f || exit; "
+    "sleep 0.05; done",
     "deep": "for n in 1 2; do mkdir -p $(printf 'd/%.0s' {1..1900}); cd $(printf 'd/%.0s' {1..1900}); done; "
-    "for n in 1 2 3; do head -c 31457280 /dev/zero > $n; done; sleep 50",
+    "for n in $(seq 40); do dd if=/dev/zero of=$n bs=1M count=8 || exit; sleep 0.05; done",
 }
 
 
-@pytest.mark.parametrize("place", HIDDEN)
-async def test_files_without_a_name_or_a_path_count_as_written(place: str) -> None:
-    limits = SandboxLimits(disk_bytes=64 << 20, file_bytes=32 << 20, wall_seconds=60)
-    async with ImageSandbox(require_images(), limits=limits) as sandbox:
-        result = await sandbox.exec(HIDDEN[place], timeout=15)
-        assert result.outcome is Outcome.TOO_MANY_FILES, result
+@pytest.mark.parametrize("writer", WRITERS)
+async def test_what_a_command_writes_is_limited_and_files_stay(small_disk: ImageSandbox, writer: str) -> None:
+    assert not (await small_disk.exec("echo kept > /kept")).is_error
+    alone = await small_disk.exec("dd if=/dev/zero of=/a bs=1M count=40")
+    assert alone.is_error and (await small_disk.exec("stat -c %s /a; rm /a")).stdout == f"{32 << 20}\n"
+    result = await small_disk.exec(f"{{ {WRITERS[writer]}; sleep 5; }} 2>&1")
+    assert is_bounded(result), result
+    assert "64 MiB" in result.note or "No space left" in result.stdout
+    assert (await small_disk.exec("cat /kept; rm -rf /[0-9]* /d")).stdout == "kept\n"
+    assert not (await small_disk.exec("dd if=/dev/zero of=/b bs=1M count=30; sleep 1.5")).is_error
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+async def test_what_runs_between_two_commands_is_limited_too(small_disk: ImageSandbox, writer: str) -> None:
+    """Whatever room a neighbour gives back meanwhile."""
+    with tempfile.NamedTemporaryFile(dir=containers_folder()) as neighbour:
+        os.posix_fallocate(neighbour.fileno(), 0, 512 << 20)
+        assert not (await small_disk.exec(f"{{ {WRITERS[writer]}; }} > /dev/shm/log 2>&1 & true")).is_error
+        await asyncio.sleep(0.7)
+    ends = time.monotonic() + 30
+    while not is_bounded(result := await small_disk.exec("cat /dev/shm/log")):
+        assert time.monotonic() < ends, result
+        await asyncio.sleep(0.5)
+    assert not (await small_disk.exec("true")).is_error  # it is said once
+
+
+def test_folders_that_are_moved_under_every_look_hide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, moved = guest_disk.each_folder, [True] * 4 + [False] + [True] * 5
+
+    def walk(root: int) -> Iterator[Any]:
+        yield from real(root)
+        if moved.pop(0):
+            raise OSError("a folder was moved while it was walked")
+
+    monkeypatch.setattr(guest_disk, "each_folder", walk)
+    monkeypatch.setattr(guest_disk, "_SLICE_SECONDS", 60.0)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    watch, found = guest_disk.DiskWatch(descriptor, 1 << 30), []
+    while moved:
+        watch.next_look = 0.0
+        found.append(watch.look())
+    assert found == [False] * 9 + [True]
+    os.close(descriptor)
+
+
+def test_a_file_of_several_names_is_measured_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(1 << 20))
+    for number in range(5):
+        os.link(tmp_path / "a", tmp_path / str(number))
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    watch = guest_disk.DiskWatch(descriptor, 2 << 20)
+    watch.next_look = 0.0
+    assert not watch.look()
+    os.close(descriptor)
 
 
 async def test_a_sandbox_that_ends_in_the_middle_is_never_replaced_by_an_empty_one() -> None:
@@ -448,7 +511,8 @@ def test_a_set_uid_program_of_an_image_is_out_of_reach_for_other_users(tmp_path:
         assert subprocess.run([*other, store]).returncode == 0
         assert subprocess.run([*other, f"{image.root}/bin/su"]).returncode != 0
         container = make_folder()
-        assert subprocess.run([*other, f"{container}/upper"]).returncode != 0
+        disk.make_disk(container, 1 << 20)
+        assert subprocess.run([*other, f"{container}/files"]).returncode != 0
         remove_owned_folder(container)
 
 

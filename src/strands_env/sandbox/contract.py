@@ -56,7 +56,7 @@ class Outcome(StrEnum):
     OUTPUT_FLOOD = "output_flood"
     """It wrote more output than it may."""
     TOO_MANY_FILES = "too_many_files"
-    """It made more files than it may."""
+    """It made more files than it may, or they take more room."""
     DIED = "died"
     """The lasting Python interpreter ended or was killed during the call."""
     REFUSED = "refused"

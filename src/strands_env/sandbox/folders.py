@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from .bubblewrap.process import discard
+from .disk import unmount_disk
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def make_owned_folder(parent: str | os.PathLike[str], prefix: str) -> str:
 def remove_owned_folder(folder: str) -> None:
     """Remove a folder of `make_owned_folder`, however deep code has made it."""
     _, descriptor = _held.pop(folder, (0, -1))
-    discard(folder)
+    _discard(folder)
     if descriptor >= 0:
         os.close(descriptor)
 
@@ -53,11 +54,11 @@ def remove_orphans(parent: str | os.PathLike[str], prefix: str) -> None:
             try:
                 descriptor = lock(folder)
             except FileNotFoundError:  # its removal has begun, and may have been cut short
-                discard(str(folder))
+                _discard(str(folder))
                 continue
             if descriptor is not None:
                 logger.warning("folder=<%s> | removed what a killed process left", folder)
-                discard(str(folder))
+                _discard(str(folder))
                 os.close(descriptor)
 
 
@@ -76,6 +77,12 @@ def lock(folder: str | os.PathLike[str], *, shared: bool = False) -> int | None:
             return None
         raise
     return descriptor
+
+
+def _discard(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        unmount_disk(folder)
+    discard(folder)
 
 
 def _remove_held() -> None:

@@ -82,6 +82,7 @@ class WorkLayers:
     outside: list[str] = field(default_factory=list)
     changed_programs: list[str] = field(default_factory=list)
     _folder: str = ""
+    _released: str = ""
     _agent: ImageSandbox | None = None
 
     async def keep_start(self, environment: BubblewrapEnvironment) -> None:
@@ -151,6 +152,7 @@ class WorkLayers:
             patterns = self.patterns(task, agent.workdir)
             if last:  # its work is moved, which takes no time and no room; otherwise the agent goes on with it
                 folder = await agent.release_layer()
+                self._released = os.path.dirname(folder)
                 environment.container = None
                 layer = os.path.join(folder, "upper")
             else:
@@ -163,11 +165,8 @@ class WorkLayers:
                 layers=(*agent.layers_below, layer),
                 path_variable=agent.environment.get("PATH", ""),
             )
-            try:
-                self.by_step[step] = await default_threads.run(self._select, files, patterns, agent.workdir, step, last)
-            finally:
-                if folder:
-                    await default_threads.run(remove_owned_folder, folder)
+            place = os.path.join(folder or self._folder, f"step-{step}")  # moved, it stays on its file system
+            self.by_step[step] = await default_threads.run(self._select, files, patterns, agent.workdir, place, last)
         if not last:
             self._agent = agent
         # Without the agent's own layers: they are among these, as far as they are work.
@@ -176,7 +175,7 @@ class WorkLayers:
         await fresh.start()
 
     def _select(
-        self, files: AgentFiles, patterns: Sequence[str], directory: str, step: int, move: bool
+        self, files: AgentFiles, patterns: Sequence[str], directory: str, place: str, move: bool
     ) -> tuple[str, ...]:
         changed = files.changes(patterns)  # before its work is moved away
         if self.learns:
@@ -185,7 +184,7 @@ class WorkLayers:
             patterns = (*patterns, *changed)
         else:
             self.outside = sorted({*self.outside, *changed[:50]})
-        laid = files.lay(patterns, os.path.join(self._folder, f"step-{step}"), move=move)
+        laid = files.lay(patterns, place, move=move)
         found = files.changed_programs(laid, directory=directory)
         self.changed_programs = sorted({*self.changed_programs, *found})
         return (self._before, *laid)
@@ -200,9 +199,9 @@ class WorkLayers:
         """Remove the layers."""
         if self._agent is not None:
             await self._agent.close()
-        if self._folder:
-            await default_threads.run(remove_owned_folder, self._folder)
-            self._folder = ""
+        for folder in filter(None, (self._folder, self._released)):
+            await default_threads.run(remove_owned_folder, folder)
+        self._folder = self._released = ""
 
 
 @functools.cache
@@ -279,7 +278,7 @@ async def prepare_in_place(environment: Any, *, spared: Collection[str] | None) 
         if spared is not None:
             await sandbox.kill_all()
             await sandbox.clear_memory()  # which the tests need
-        await sandbox.spare_disk()
+        sandbox.release_reserve()
         await sandbox.reset_folders(_EMPTY, mode=0o777)
         return
     folders = " ".join(map(shlex.quote, _EMPTY))

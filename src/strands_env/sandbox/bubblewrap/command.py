@@ -69,6 +69,8 @@ class Launch(ABC):
     limits: SandboxLimits
     cpus: float | None = None
     """Processors of the control group; None for all."""
+    watched: int | None = None
+    """Descriptor of a folder that the supervisor measures."""
     shares_descriptors: ClassVar[bool] = False
     """Open files travel to and from the supervisor."""
 
@@ -281,7 +283,7 @@ def choose_mode() -> Mode:
                 f"Linux {os.uname().release} cannot limit the processes of one sandbox: use 5.14 or later; {_OPT_OUT}"
             )
         return Mode.USER_NAMESPACE
-    held = _capabilities()
+    held = held_capabilities()
     if not {6, 7} <= held:
         raise SandboxUnavailableError(
             "root without CAP_SETUID and CAP_SETGID cannot give code another user: run as an ordinary user, "
@@ -368,7 +370,8 @@ def outside_usr(paths: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _capabilities() -> set[int]:
+def held_capabilities() -> set[int]:
+    """The capabilities of this process, by their numbers."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             bits = int(line.split()[1], 16)

@@ -268,6 +268,7 @@ def _launch(
             handles.descriptors.remove(seccomp_write)
             passed.append(seccomp_read)
         passed += [info_write, life[0], *([] if handles.shared is None else [handles.shared[1].fileno()])]
+        passed += [] if config.watched is None else [config.watched]
     arguments, user = config.arguments(info_write, seccomp_read), config.user
     try:
         return subprocess.Popen(

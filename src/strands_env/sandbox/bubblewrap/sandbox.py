@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from ..contract import (
     MAX_FILE_BYTES,
+    MIB,
     ExecLimits,
     ExecResult,
     Network,
@@ -221,7 +222,7 @@ class SupervisedSandbox:
                     raise
                 return ExecResult(outcome=Outcome.SANDBOX_LOST, note=str(error))
             result = self._result(request["kind"], answer, used)
-            if result.outcome is Outcome.TOO_MANY_FILES:
+            if result.outcome is Outcome.TOO_MANY_FILES and self.starts_again:
                 await self._end()  # the files would break the limit again
             return result
 
@@ -272,7 +273,7 @@ class SupervisedSandbox:
         stdout, dropped_out = _stream(answer["stdout"])
         stderr, dropped_err = _stream(answer["stderr"])
         notes = [self._limit_note(outcome, answer, used)]
-        if outcome is Outcome.TOO_MANY_FILES:
+        if outcome is Outcome.TOO_MANY_FILES and self.starts_again:
             notes.append("the next call starts a new sandbox, with an empty work directory")
         elif answer["lost"]:
             ended = "" if outcome is Outcome.DIED else "the Python interpreter was ended: "
@@ -296,11 +297,14 @@ class SupervisedSandbox:
             case Outcome.CPU_LIMIT:
                 return f"stopped after {used['cpu_seconds']:g} s of CPU time"
             case Outcome.OUT_OF_MEMORY:
-                return f"stopped for using more than {self.limits.memory_bytes // (1 << 20)} MiB of memory"
+                return f"stopped for using more than {self.limits.memory_bytes // MIB} MiB of memory"
             case Outcome.REFUSED:
                 return str(answer["detail"])
             case Outcome.OUTPUT_FLOOD:
                 return f"stopped after {used['flood_bytes']} bytes of output"
+            case Outcome.TOO_MANY_FILES if not self.starts_again:
+                most = self.limits.disk_bytes // MIB
+                return f"everything was stopped for having written more than {most} MiB of files; they are still there"
             case Outcome.TOO_MANY_FILES:
                 return f"stopped for having more than {self.limits.files} files"
             case Outcome.DIED:

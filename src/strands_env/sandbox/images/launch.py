@@ -26,6 +26,7 @@ from ..bubblewrap.command import (
     PythonHome,
     choose_mode,
     find_bubblewrap_with_overlays,
+    held_capabilities,
     python_home,
     supervisor_arguments,
 )
@@ -36,7 +37,7 @@ _GUEST = str(Path(__file__).parents[1] / "bubblewrap" / "guest")
 PROGRAMS = "/.sandbox"
 """Folder of the supervisor's interpreter; it is gone before any foreign code runs."""
 _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
-_NET_RAW = 13
+_NET_RAW, _SYS_PTRACE = 13, 19
 _CAPABILITIES = {
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6,
     "CAP_SETUID": 7, "CAP_NET_BIND_SERVICE": 10, "CAP_NET_RAW": _NET_RAW, "CAP_SYS_CHROOT": 18,
@@ -54,7 +55,8 @@ class ImageLaunch(Launch):
 
     Attributes:
         layers: Folders of its files, the lowest first.
-        folder: Folder of this sandbox, with `upper` and `work`.
+        folder: Folder with `upper` and `work` of this sandbox.
+        watched: Descriptor of `upper`, where the supervisor has to measure it; None for a file system of a size.
         binds: Folders and files of this machine to show, by their path inside; read-only.
         environment: Environment variables of the image.
     """
@@ -63,6 +65,7 @@ class ImageLaunch(Launch):
     limits: SandboxLimits
     layers: tuple[str, ...]
     folder: str
+    watched: int | None = None
     work: str
     code_user: str
     environment: Mapping[str, str]
@@ -89,6 +92,8 @@ class ImageLaunch(Launch):
         # The first two are given up once the interpreter is hidden and the others are dropped.
         for name in ("CAP_SYS_ADMIN", "CAP_SETPCAP", *self._capabilities()):
             arguments += ["--cap-add", name]
+        if self._watching():
+            arguments += ["--cap-add", "CAP_SYS_PTRACE"]
         for layer in self.layers:
             arguments += ["--overlay-src", layer]
         arguments += ["--overlay", f"{self.folder}/upper", f"{self.folder}/work", "/"]
@@ -116,6 +121,7 @@ class ImageLaunch(Launch):
             "env": {},
             "shell": [],
             "worker": [],
+            "watched": self.watched,
             "image": {
                 "user": self.code_user,
                 "env": dict(self.environment),
@@ -124,10 +130,16 @@ class ImageLaunch(Launch):
                 "hidden": sorted(_supervisor_files(python_home()), reverse=True),
                 "programs": PROGRAMS,
                 "capabilities": sorted(self._capabilities().values()),
+                "watching": self._watching(),
                 "seccomp": "" if program is None else base64.b64encode(program).decode(),
                 "resolv_conf": Path("/etc/resolv.conf").read_text() if shared else "",
             },
         }
+
+    def _watching(self) -> list[int]:
+        """The capability to see what processes of other users have open, where this process has it to give."""
+        given = image_mode() is Mode.USER_NAMESPACE or _SYS_PTRACE in held_capabilities()
+        return [_SYS_PTRACE] if self.watched is not None and given else []
 
     def _capabilities(self) -> dict[str, int]:
         shared = self.network is not Network.NONE  # raw sockets would reach the machine's own traffic

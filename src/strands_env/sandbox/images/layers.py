@@ -5,12 +5,10 @@ A sandbox writes into a folder of its own, `upper`, stacked above the image.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
 import os
-import stat
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
@@ -18,7 +16,6 @@ from pathlib import Path
 
 from strands_sglang.cache import cache_folder
 
-from ..bubblewrap.guest.system import descendants, each_folder, other_processes
 from ..bubblewrap.process import discard
 from ..contract import SandboxError, SandboxUnavailableError
 from ..folders import make_owned_folder
@@ -66,12 +63,8 @@ class Snapshot:
 
 
 def make_folder() -> str:
-    """A folder for a new sandbox, with empty `upper` and `work`; `remove_owned_folder` removes it."""
-    folder = make_owned_folder(containers_folder(), "")
-    for name in ("upper", "work"):
-        os.mkdir(f"{folder}/{name}")
-        os.chmod(f"{folder}/{name}", 0o755)
-    return folder
+    """A folder for what a sandbox writes; `remove_owned_folder` removes it."""
+    return make_owned_folder(containers_folder(), "")
 
 
 def copy_upper(source: str, target: str) -> None:
@@ -88,40 +81,6 @@ def copy_upper(source: str, target: str) -> None:
     if done.returncode != 0:
         discard(target)
         raise SandboxError(f"the snapshot could not be written: {done.stderr.strip()[-500:]}")
-
-
-def free_bytes(folder: str) -> int:
-    """Room on the file system of a folder."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
-def written_bytes(folder: str, process: int) -> int:
-    """Room that a sandbox takes on the disk: files in its folder, and those without a name that it holds open.
-
-    Args:
-        process: Its first process, as this machine numbers it.
-
-    Raises:
-        OSError: A folder was moved while it was walked.
-    """
-    size = 0
-    for step in each_folder(folder):
-        for entry in step.entries:
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                size += entry.stat(follow_symlinks=False).st_blocks * 512
-    unnamed: dict[tuple[int, int], int] = {}
-    for pid in descendants(other_processes(True), process):
-        # Mapped files can be looked at by root alone, and have no other trace once they are closed.
-        for place in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
-            with contextlib.suppress(OSError):
-                devices = {os.stat(folder).st_dev, os.stat(f"/proc/{pid}/root").st_dev}  # not files in memory
-                for name in os.listdir(place):
-                    with contextlib.suppress(OSError):
-                        found = os.stat(f"{place}/{name}")
-                        if found.st_nlink == 0 and found.st_dev in devices and stat.S_ISREG(found.st_mode):
-                            unnamed[found.st_dev, found.st_ino] = found.st_blocks * 512
-    return size + sum(unnamed.values())
 
 
 def containers_folder() -> Path:

@@ -36,9 +36,10 @@ from ..contract import (
     SandboxLimits,
     SandboxLostError,
 )
+from ..disk import FILES, make_disk, release_reserve
 from ..folders import remove_owned_folder
 from .launch import ImageLaunch, image_mode
-from .layers import Snapshot, copy_upper, free_bytes, make_folder, written_bytes
+from .layers import Snapshot, copy_upper, make_folder
 from .store import Image, ImageStore, hold_image, release_image
 
 MIB = 1 << 20
@@ -46,7 +47,6 @@ MAX_FOLDER_BYTES = 1 << 30
 """Most bytes of a folder that is copied out, if nothing else is said."""
 FOLDER_SECONDS = 600.0
 """Time that copying a folder in or out may take."""
-_DISK_SECONDS = 1.0
 DEFAULT_IMAGE_LIMITS = SandboxLimits(
     wall_seconds=24 * 3600.0,
     cpu_seconds=7 * 24 * 3600.0,
@@ -75,8 +75,9 @@ class ImageSandbox(SupervisedSandbox):
     Args:
         image: An image, its name in the store, or a folder with an unpacked root.
         limits: Memory and processes are kept by a control group, where this process may make one; without one, memory
-            is watched while a command runs. A command is ended, and its files stay, once all that was written takes
-            more than `disk_bytes`; that is looked at every second. `files` is not enforced.
+            is watched while a command runs. Root gives it a file system of `disk_bytes`; elsewhere its supervisor
+            measures all that was written, every second, and ends every process in it where that is more: the command,
+            or the next one, has the outcome `TOO_MANY_FILES`, and files stay. `files` is not enforced.
         cpus: Processors it may use; kept by a control group, and not at all without one.
         network: Its reach: nothing, or that of this machine, with its loopback addresses.
         workdir: Folder where commands start, in place of the image's.
@@ -126,7 +127,6 @@ class ImageSandbox(SupervisedSandbox):
         self.environment = {**self.image.environment, **(environment or {})}
         self._folder: str | None = None
         self._held: int | None = None  # the lock on its image
-        self._free = self._spared = 0
 
     def sibling(self, **options: Any) -> Self:
         """Another sandbox on the same image, without what this one has written; `options` are used over its own."""
@@ -163,7 +163,11 @@ class ImageSandbox(SupervisedSandbox):
         """
         if self._folder is None or self._process is None or not self._process.is_alive:
             raise SandboxLostError("the sandbox ended unexpectedly, and what it had written is gone")
-        return f"{self._folder}/upper"
+        return self._upper
+
+    @property
+    def _upper(self) -> str:
+        return f"{self._folder}/{FILES}/upper"
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -189,41 +193,7 @@ class ImageSandbox(SupervisedSandbox):
         """
         who = None if user is None else str(user)
         size = MAX_ARGUMENT_BYTES
-        work = self._exec(command, cwd, env, stdin, timeout, limits, code_bytes=size, user=who)
-        call = asyncio.ensure_future(work)
-        full = asyncio.ensure_future(self._grown_too_large())
-        try:
-            await asyncio.wait({call, full}, return_when=asyncio.FIRST_COMPLETED)
-            if call.done():
-                return await call
-            call.cancel()
-            await asyncio.wait({call})
-            note = f"stopped for having written more than {self.limits.disk_bytes // MIB} MiB of files"
-            return ExecResult(outcome=Outcome.TOO_MANY_FILES, note=note)
-        finally:
-            for task in (call, full):
-                task.cancel()
-            await asyncio.gather(call, full, return_exceptions=True)
-
-    async def _grown_too_large(self) -> None:
-        """Wait until more is written than may be. The layer is measured only when its file system lost as much room."""
-        pause = _DISK_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            if self._folder is None:
-                continue
-            free = free_bytes(self._folder)
-            self._free = max(self._free, free)  # others may have given room back
-            if self._free - free > self.limits.disk_bytes:
-                started = time.monotonic()
-                with contextlib.suppress(OSError):  # the tree changed while it was walked
-                    if await self._written_bytes() > self.limits.disk_bytes + self._spared:
-                        return
-                pause = max(_DISK_SECONDS, 20 * (time.monotonic() - started))
-
-    async def _written_bytes(self) -> int:
-        assert self._process is not None
-        return await default_threads.run(written_bytes, f"{self._folder}/upper", self._process.pid)
+        return await self._exec(command, cwd, env, stdin, timeout, limits, code_bytes=size, user=who)
 
     async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
         """A listening socket in the sandbox's own network, for a server on this side.
@@ -247,10 +217,10 @@ class ImageSandbox(SupervisedSandbox):
         async with self._lock:
             await self._host_request({"kind": "clear"})
 
-    async def spare_disk(self) -> None:
-        """Let what follows write `disk_bytes` of its own, whatever was written so far."""
-        if self._folder is not None and self._free - free_bytes(self._folder) > self.limits.disk_bytes // 2:
-            self._spared = await self._written_bytes()
+    def release_reserve(self) -> None:
+        """Give up some room that code could not take, for the grading of its work."""
+        if self._folder is not None:
+            release_reserve(self._folder)
 
     async def reset_folders(self, paths: Sequence[str], *, mode: int = 0o755) -> None:
         """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
@@ -299,7 +269,7 @@ class ImageSandbox(SupervisedSandbox):
             await self._host_request({"kind": "freeze"})
             try:
                 assert self._folder is not None
-                await default_threads.run(copy_upper, f"{self._folder}/upper", str(path / "upper"))
+                await default_threads.run(copy_upper, self._upper, str(path / "upper"))
             finally:
                 await self._host_request({"kind": "thaw"})
         made = Snapshot(path=str(path), image=self.image.name, layers=(*self.layers_below, str(path / "upper")))
@@ -317,14 +287,17 @@ class ImageSandbox(SupervisedSandbox):
             raise OSError(code if code > 0 else errno.EIO, detail, path)
 
     async def _start_process(self) -> SandboxProcess:
+        watched: int | None = None
         try:
             self._held = await default_threads.run(hold_image, self.image)
             self._folder = await default_threads.run(make_folder)
-            self._free, self._spared = free_bytes(self._folder), 0
+            if not await default_threads.run(make_disk, self._folder, self.limits.disk_bytes):
+                watched = os.open(self._upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             launch = ImageLaunch(
                 limits=self.limits,
                 layers=(self.image.root, *self.layers_below),
-                folder=self._folder,
+                folder=f"{self._folder}/{FILES}",
+                watched=watched,
                 work=self.workdir,
                 code_user=self.user,
                 environment=self.environment,
@@ -336,6 +309,9 @@ class ImageSandbox(SupervisedSandbox):
         except BaseException:
             await self._clear()
             raise
+        finally:
+            if watched is not None:
+                os.close(watched)
 
     async def _end(self) -> None:
         try:
@@ -344,9 +320,10 @@ class ImageSandbox(SupervisedSandbox):
             await self._clear()
 
     async def release_layer(self) -> str:
-        """End it, and hand over the folder with what it wrote, in `upper`; `remove_owned_folder` removes it."""
+        """End it, and hand over the folder with what it wrote, in `upper`; the owned folder is the one above it."""
         async with self._lock:
             folder = os.path.dirname(self.layer)
+            self.release_reserve()
             self._folder = None  # or its end would remove it
             await self._end()
         return folder

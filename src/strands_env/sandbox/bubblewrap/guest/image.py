@@ -21,10 +21,12 @@ import signal
 import socket
 import stat
 import tarfile
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
 
+from .disk import DiskWatch
 from .protocol import CHUNK, receive, write_all
 from .supervisor import Supervisor, access_file, identity
 from .system import (
@@ -79,6 +81,10 @@ class ImageSupervisor(Supervisor):
         self.devices = {name: _link("/dev/" + name) for name in os.listdir("/dev")}
         self.unread: list[int] = []
         """Outputs of ended commands that processes they left behind may still write to."""
+        watched = config["watched"]
+        self.disk = None if watched is None else DiskWatch(watched, config["limits"]["disk_bytes"])
+        self.was_stopped = False
+        """What ran between two commands wrote too much and was ended; the next command is told so."""
 
     def next_request(self) -> Any:
         """Wait for the next request, and let background processes write meanwhile; None when the host is gone."""
@@ -89,9 +95,13 @@ class ImageSupervisor(Supervisor):
             poller.register(self.channel, select.POLLIN)
             if self.life is not None:
                 poller.register(self.life, 0)
-            ready = dict(poller.poll())
+            pause = None if self.disk is None else 1000 * max(0.0, self.disk.next_look - time.monotonic())
+            ready = dict(poller.poll(pause))
             if self.life in ready:
                 return None
+            if self.writes_too_much() and other_processes(True):
+                self._kill_all()
+                self.was_stopped = True
             self._discard(ready)
             self.reap()
             if self.channel.fileno() in ready:
@@ -112,13 +122,23 @@ class ImageSupervisor(Supervisor):
 
     def prepare(self) -> None:
         """Nothing: the work directory is the image's."""
+        if self.disk is not None:
+            self.disk.spare_cleaning()
+
+    def writes_too_much(self) -> bool:
+        """The files have just been found to take more room than they may."""
+        return self.disk is not None and self.disk.look()
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer a request; those of the host's own need no process."""
         try:
             match request["kind"]:
+                case "exec" if self.was_stopped:
+                    self.was_stopped = False
+                    return {**self._plain(request), "outcome": "too_many_files", "exit": None}
                 case "kill":
                     self._kill_all()
+                    self.was_stopped = False
                     return self._plain(request)
                 case "freeze" | "thaw":
                     number = signal.SIGSTOP if request["kind"] == "freeze" else signal.SIGCONT
@@ -213,7 +233,9 @@ class ImageSupervisor(Supervisor):
 
     def settle(self, child: Child, report: dict[str, Any]) -> None:
         """End what the call started if it had to be ended; else leave it running, and keep its output flowing."""
-        if report["outcome"] not in ("ok", "error"):
+        if report["outcome"] == "too_many_files":  # whoever writes, and all that holds a file without a name open
+            self._kill_all()
+        elif report["outcome"] not in ("ok", "error"):
             self._kill_session(child.pid)
         self.reap()
         for name in ("stdout", "stderr"):
@@ -262,7 +284,9 @@ def enter_image(config: dict[str, Any]) -> None:
     for number in set(range(64)) - set(image["capabilities"]):
         with contextlib.suppress(OSError):  # the kernel knows fewer
             prctl(PR_CAPBSET_DROP, number)
-    capset(image["capabilities"])
+    # The supervisor alone keeps the power to look into all processes, for files open and unlinked: its children
+    # start programs, which get no more than the bounding set.
+    capset([*image["capabilities"], *image["watching"]])
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)

@@ -100,13 +100,16 @@ class Folder(NamedTuple):
     entries: list[os.DirEntry[str]]
 
 
-def each_folder(root: str, *, opens: bool = False, leave: Callable[[str, int], None] | None = None) -> Iterator[Folder]:
+def each_folder(
+    root: str | int, *, opens: bool = False, leave: Callable[[str, int], None] | None = None
+) -> Iterator[Folder]:
     """Every folder of a tree, parents first.
 
     Foreign code makes folders deeper than a recursion may go and a path may be long, so one descriptor is open at a
     time: down by name, up by `..`. The cost is linear. Folders that vanish meanwhile are left out.
 
     Args:
+        root: Its path, or an open descriptor, which stays open.
         opens: Permit the owner everything in each folder, which could not be entered otherwise.
         leave: Called for each folder below the root after all in it: with its name, and its parent's descriptor.
 
@@ -114,7 +117,7 @@ def each_folder(root: str, *, opens: bool = False, leave: Callable[[str, int], N
         OSError: The root cannot be read, or a folder was moved while it was walked.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    current = os.open(root, flags)
+    current = os.open(".", flags, dir_fd=root) if isinstance(root, int) else os.open(root, flags)
     names: list[str] = []
     parents: list[tuple[int, int]] = []  # by device and inode
     unseen: list[list[str]] = []  # by level, folders that are still to be walked

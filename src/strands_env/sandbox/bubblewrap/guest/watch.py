@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         def reap(self) -> None:
             """Collect children that ended."""
 
+        def writes_too_much(self) -> bool:
+            """The files take more room than they may."""
+
 
 TICK_SECONDS = 0.1
 INTERRUPT_GRACE_SECONDS = 1.0
@@ -196,6 +199,8 @@ class Watch:
             return "cancelled"
         if sum(capture.total for capture in self.captures.values()) > self.request["flood_bytes"]:
             return "output_flood"
+        if self.host.writes_too_much():
+            return "too_many_files"
         now = time.monotonic()
         if now < self.next_check:
             return None

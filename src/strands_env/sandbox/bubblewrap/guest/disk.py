@@ -1,0 +1,97 @@
+"""A sandbox's files on the disk, measured by its supervisor from start to end, where no file system bounds them.
+
+Not foolproof, unlike a file system of its own: a file whose only descriptor is under way in a socket is not seen, and
+neither is one without a name that is only mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+
+from .system import each_folder, other_processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_REST_SECONDS = 1.0
+_SLICE_SECONDS = 0.005
+_SHARE = 20
+"""Of the supervisor's time, one part in so many goes into measuring."""
+_MAX_DISTURBED = 5
+"""Walks in a row that folders are moved under; further ones count as too much, or moving would be a way to hide."""
+
+
+class DiskWatch:
+    """Measures what was written, a slice of time at each look, so that nobody waits for a tree of any size.
+
+    Args:
+        upper: Descriptor of the folder with what the sandbox writes.
+        most: Bytes that it may take.
+    """
+
+    def __init__(self, upper: int, most: int) -> None:
+        self.upper, self.most = upper, most
+        self.is_over = False
+        self._walk: Iterator[None] | None = None
+        self._size = self._disturbed = 0
+        self._cost = 0.0
+        self.next_look = time.monotonic() + _REST_SECONDS
+
+    def look(self) -> bool:
+        """Go on measuring, if it is time; True when the files have just been found to take too much."""
+        started = time.monotonic()
+        if started < self.next_look:
+            return False
+        self._walk = self._walk or self._measure()
+        is_done = True
+        try:
+            for _ in self._walk:
+                if self._size > self.most or time.monotonic() - started > _SLICE_SECONDS:
+                    is_done = self._size > self.most
+                    break
+            else:
+                self._disturbed = 0
+        except OSError:  # a folder was moved under the walk
+            self._disturbed += 1
+        spent = time.monotonic() - started
+        self._cost += spent
+        if not is_done:
+            self.next_look = time.monotonic() + _SHARE * spent
+            return False
+        self.is_over = self._size > self.most or self._disturbed >= _MAX_DISTURBED
+        self._walk, self.next_look = None, time.monotonic() + max(_REST_SECONDS, _SHARE * self._cost)
+        return self.is_over
+
+    def spare_cleaning(self) -> None:
+        """Leave a command the time to remove what was too much."""
+        if self.is_over:
+            self._walk, self.next_look = None, time.monotonic() + _REST_SECONDS
+
+    def _measure(self) -> Iterator[None]:
+        self._size, self._cost = 0, 0.0
+        counted: set[int] = set()  # of files with several names or none
+        devices = {os.fstat(self.upper).st_dev, os.stat("/").st_dev}  # not files in memory
+        for pid in other_processes(True):
+            with contextlib.suppress(OSError):
+                for name in os.listdir(f"/proc/{pid}/fd"):
+                    with contextlib.suppress(OSError):  # it ended meanwhile
+                        found = os.stat(f"/proc/{pid}/fd/{name}")
+                        if not found.st_nlink and found.st_dev in devices and stat.S_ISREG(found.st_mode):
+                            self._count(found, counted)
+            yield
+        for folder in each_folder(self.upper):
+            for entry in folder.entries:
+                with contextlib.suppress(OSError):
+                    self._count(entry.stat(follow_symlinks=False), counted)
+            yield
+
+    def _count(self, found: os.stat_result, counted: set[int]) -> None:
+        if found.st_nlink != 1 and not stat.S_ISDIR(found.st_mode):
+            if found.st_ino in counted:
+                return
+            counted.add(found.st_ino)
+        self._size += found.st_blocks * 512
