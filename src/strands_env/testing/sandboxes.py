@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -49,7 +49,6 @@ class FolderSandbox:
     Args:
         wall_seconds: Duration of a call.
         output_bytes: Kept of each output stream.
-        flood_bytes: Output after which a call is ended.
         failure: Raised by every call, as by a sandbox that cannot start.
 
     Attributes:
@@ -57,29 +56,19 @@ class FolderSandbox:
     """
 
     def __init__(
-        self,
-        *,
-        wall_seconds: float = 30.0,
-        output_bytes: int = 16 << 10,
-        flood_bytes: int = 16 << 20,
-        failure: SandboxError | None = None,
+        self, *, wall_seconds: float = 30.0, output_bytes: int = 16 << 10, failure: SandboxError | None = None
     ) -> None:
-        self.limits = ExecLimits(wall_seconds=wall_seconds, output_bytes=output_bytes, flood_bytes=flood_bytes)
-        self.failure = failure
+        self.wall_seconds, self.output_bytes, self.failure = wall_seconds, output_bytes, failure
         self.folder: Path | None = None
 
     @property
     def capabilities(self) -> SandboxCapabilities:
         """The folder, and the network of this machine."""
-        work = "." if self.folder is None else str(self.folder)
-        ends = frozenset({Outcome.TIMEOUT, Outcome.OUTPUT_FLOOD})
-        return SandboxCapabilities(work=work, network=Network.LOOPBACK, limits=ends)
+        return SandboxCapabilities(work=str(self.folder or "."), network=Network.LOOPBACK)
 
     def sibling(self) -> FolderSandbox:
         """Another folder."""
-        other = FolderSandbox(failure=self.failure)
-        other.limits = self.limits
-        return other
+        return FolderSandbox(wall_seconds=self.wall_seconds, output_bytes=self.output_bytes, failure=self.failure)
 
     async def exec(
         self,
@@ -92,18 +81,16 @@ class FolderSandbox:
         limits: ExecLimits | None = None,
     ) -> ExecResult:
         """Run a command in the folder; see `Sandbox`."""
-        folder = self._ready()
-        wall = self._limit("wall_seconds", limits)
-        wall = wall if timeout is None else min(timeout, wall)
-        flood = self._limit("flood_bytes", limits)
+        folder, limits = self._ready(), limits or ExecLimits()
         started = time.monotonic()
         variables = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}
+        # Files, not pipes: a child that keeps its output open must not hold up the call.
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             given.write(stdin.encode() if isinstance(stdin, str) else stdin)
             given.seek(0)
             try:
-                process = subprocess.Popen(
-                    ["/bin/sh", "-c", command] if isinstance(command, str) else command,
+                process = await asyncio.create_subprocess_exec(
+                    *(["/bin/sh", "-c", command] if isinstance(command, str) else command),
                     cwd=folder / (cwd or "."),
                     env=variables,
                     stdin=given,
@@ -111,31 +98,27 @@ class FolderSandbox:
                     stderr=err,
                     start_new_session=True,
                 )
-            except (OSError, ValueError, IndexError) as error:
+            except (OSError, ValueError) as error:
                 return ExecResult(outcome=Outcome.ERROR, exit_code=127, stderr=f"cannot start: {error}")
-            end: Outcome | None = None
+            is_late = False
             try:
-                while process.poll() is None:
-                    if time.monotonic() - started > wall:
-                        end = Outcome.TIMEOUT
-                    elif os.fstat(out.fileno()).st_size + os.fstat(err.fileno()).st_size > flood:
-                        end = Outcome.OUTPUT_FLOOD
-                    if end is not None:
-                        break
-                    await asyncio.sleep(0.005)
+                wall = min(timeout or math.inf, limits.wall_seconds or self.wall_seconds)
+                await asyncio.wait_for(process.wait(), wall)
+            except TimeoutError:
+                is_late = True
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                code = process.wait()
-            kept = int(self._limit("output_bytes", limits))
+                code = await process.wait()
+            kept = limits.output_bytes or self.output_bytes
             (stdout, dropped_out), (stderr, dropped_err) = _kept(out, kept), _kept(err, kept)
         return ExecResult(
-            outcome=end or (Outcome.OK if code == 0 else Outcome.ERROR),
-            exit_code=None if end else code,
+            outcome=Outcome.TIMEOUT if is_late else Outcome.OK if code == 0 else Outcome.ERROR,
+            exit_code=None if is_late else code,
             stdout=stdout,
             stderr=stderr,
             dropped_bytes=dropped_out + dropped_err,
-            note="" if end is None else f"stopped: {end.value}",
+            note="stopped: timeout" if is_late else "",
             seconds=time.monotonic() - started,
         )
 
@@ -173,10 +156,6 @@ class FolderSandbox:
         if self.folder is None:
             self.folder = Path(tempfile.mkdtemp(prefix="strands-env-folder-"))
         return self.folder
-
-    def _limit(self, name: str, limits: ExecLimits | None) -> float:
-        value: float = getattr(limits, name, None) or getattr(self.limits, name)
-        return value
 
 
 class SandboxContract(ABC):
