@@ -162,7 +162,7 @@ def test_python_needs_an_interpreter_that_lasts() -> None:
 async def test_reward_of_an_episode_whose_sandbox_was_lost(score_lost: bool, reason: str, reward: float | None) -> None:
     """Killed from outside, as by the machine: by default the episode is scored as any other."""
     calls = [call("execute_command", command=line) for line in ("echo x > f; sleep 60", "cat f || echo gone")]
-    before = set(psutil.Process().children())
+    before = set(psutil.Process().children(recursive=True))  # another test's child may still sleep
     env = CodeSandboxEnv(
         model_factory=scripted(*calls),
         mode="terminal",
@@ -172,7 +172,7 @@ async def test_reward_of_an_episode_whose_sandbox_was_lost(score_lost: bool, rea
     )
     task = asyncio.create_task(env.rollout(Action(message="go")))
     async with asyncio.timeout(30):
-        while not any("sleep" in child.name() for child in psutil.Process().children(recursive=True)):
+        while not any("sleep" in child.name() for child in set(psutil.Process().children(recursive=True)) - before):
             await asyncio.sleep(0.02)
     for child in set(psutil.Process().children()) - before:
         child.kill()
