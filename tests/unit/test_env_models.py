@@ -9,7 +9,6 @@ from unittest.mock import MagicMock, patch
 import pytest
 
 from strands_env.backends import model_factory_from_args
-from strands_env.core import models
 from strands_env.core.models import (
     DEFAULT_SAMPLING_PARAMS,
     bedrock_model_factory,
@@ -59,7 +58,7 @@ def test_the_configuration_names_model_parser_and_options() -> None:
     assert config["reasoning_policy"] == "branch"
 
 
-@patch("strands_env.core.models.BedrockModel")
+@patch("strands.models.bedrock.BedrockModel")
 def test_bedrock_models_share_one_client_and_take_max_tokens(provider: MagicMock) -> None:
     provider.side_effect = lambda **arguments: SimpleNamespace(client=object(), arguments=arguments)
     params = {"max_new_tokens": 2048, "temperature": 0.7}
@@ -74,7 +73,7 @@ def test_bedrock_models_share_one_client_and_take_max_tokens(provider: MagicMock
 def test_openai_models_take_max_tokens(given: dict[str, Any] | None) -> None:
     before = dict(DEFAULT_SAMPLING_PARAMS)
     provider = MagicMock()
-    with patch.dict(vars(models), OpenAIModel=provider):
+    with patch("strands.models.openai.OpenAIModel", provider):
         openai_model_factory(model_id="gpt", sampling_params=given, client_args={"api_key": "k"})()
     arguments = provider.call_args.kwargs
     assert arguments["params"]["max_tokens"] == (given or before)["max_new_tokens"]

@@ -203,11 +203,6 @@ def test_importing_any_module_loads_nothing_heavy() -> None:
     assert sorted({name.partition(".")[0] for name in loaded} & {*HEAVY, *NEVER_FOR_A_NAME}) == []
 
 
-def test_importing_environments_and_tools_loads_no_sandbox() -> None:
-    loaded = modules_after("import strands_env.environments, strands_env.tools")
-    assert "strands_env.sandbox" not in loaded
-
-
 def test_importing_the_provider_loads_its_names_when_they_are_used() -> None:
     loaded = modules_after("import strands_sglang")
     own = {name for name in loaded if name.startswith("strands_sglang.")}

@@ -8,7 +8,6 @@ Their `**options` go to the model, or to the factory they call.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -37,21 +36,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SAMPLING_PARAMS: dict[str, Any] = {"max_new_tokens": 16384}
 """Sampling parameters of a factory that was given none; the model's own defaults hold for the rest."""
-
-
-def __getattr__(name: str) -> Any:
-    # Providers of the SDK that need more than the core dependencies, as attributes of this module.
-    if name == "OpenAIModel":
-        try:
-            from strands.models.openai import OpenAIModel
-        except ImportError as error:
-            raise ImportError(f"OpenAI models need the openai package: {install_command('openai')}") from error
-        return OpenAIModel
-    if name == "BedrockModel":
-        from strands.models.bedrock import BedrockModel
-
-        return BedrockModel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def sglang_model_factory(
@@ -173,12 +157,14 @@ def openai_model_factory(
         sampling_params: Request parameters; `max_new_tokens` is sent as `max_tokens`.
         client_args: Arguments of the OpenAI client, such as `base_url` and `api_key`.
     """
+    try:  # a missing extra shows here, not in the first step
+        from strands.models.openai import OpenAIModel
+    except ImportError as error:
+        raise ImportError(f"OpenAI models need the openai package: {install_command('openai')}") from error
     params = _rename_max_tokens(sampling_params)
-    provider = sys.modules[__name__].OpenAIModel  # a missing extra shows here, not in the first step
 
     def factory() -> Model:
-        made: Model = provider(model_id=model_id, params=dict(params), client_args=dict(client_args or {}), **options)
-        return made
+        return OpenAIModel(model_id=model_id, params=dict(params), client_args=dict(client_args or {}), **options)
 
     config = {"model_id": model_id, "sampling_params": dict(params), **plain(options, leaf=name_of)}
     factory.config = config  # type: ignore[attr-defined]
@@ -201,19 +187,19 @@ def bedrock_model_factory(
         region_name: Region, when there is no session.
         sampling_params: Inference parameters; `max_new_tokens` is sent as `max_tokens`.
     """
+    from strands.models.bedrock import BedrockModel
+
     arguments: dict[str, Any] = {"model_id": model_id, **_rename_max_tokens(sampling_params), **options}
     given = {"boto_session": boto_session, "boto_client_config": boto_client_config, "region_name": region_name}
     arguments |= {name: value for name, value in given.items() if value is not None}
-    provider = sys.modules[__name__].BedrockModel
     client: Any = None
 
     def factory() -> Model:
         nonlocal client
-        made = provider(**arguments)
+        model = BedrockModel(**arguments)
         # BedrockModel takes no client; every one after the first is given the first one's.
-        client = made.client if client is None else client
-        made.client = client
-        model: Model = made
+        client = model.client if client is None else client
+        model.client = client
         return model
 
     config = {
@@ -245,7 +231,10 @@ def _server_from_args(
         raise ValueError(f"{base_url!r} is the address of a {server} server: choose --backend {client.kind}")
     served = client.served_tokenizer(is_optional=tokenizer is not None)
     path = tokenizer or str(served)
-    loaded = _load_tokenizer(path)
+    try:
+        loaded = get_tokenizer(path)
+    except ModelLoadError as error:
+        raise ValueError(f"{error}; give another with --tokenizer, a folder or a hub id") from error
     client.check_tokenizer(loaded, path)
     if "processor" not in options and (processor := _processor_beside(path)) is not None:
         options["processor"] = processor
@@ -296,10 +285,3 @@ def _rename_max_tokens(sampling_params: Mapping[str, Any] | None) -> dict[str, A
     if "max_new_tokens" in params:
         params["max_tokens"] = params.pop("max_new_tokens")
     return params
-
-
-def _load_tokenizer(name: str) -> Any:
-    try:
-        return get_tokenizer(name)
-    except ModelLoadError as error:
-        raise ValueError(f"{error}; give another with --tokenizer, a folder or a hub id") from error
