@@ -1,4 +1,4 @@
-"""Inside the sandbox of an `AgentWorldModelEnv`: the application of a generated world. Standard library only.
+"""Inside the sandbox of an `AgentWorldModelEnv`: the application of a generated world, and nothing of this package.
 
 An endpoint is a tool, called in this process as `fastapi_mcp` calls it for a client: the same names, arguments and
 texts of results.
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 _METHODS = ("get", "post", "put", "delete", "patch")
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class World:
@@ -27,9 +26,10 @@ class World:
     def __init__(self) -> None:
         url = f"sqlite:///{os.path.abspath('work.db')}"
         os.environ["DATABASE_PATH"] = url
-        # Every engine is one of the episode's database, whatever file the generated code names.
+        import httpx
         import sqlalchemy  # type: ignore[import-not-found]
 
+        # Every engine is one of the episode's database, whatever file the generated code names.
         create = sqlalchemy.create_engine
         sqlalchemy.create_engine = lambda *_, **__: create(url, connect_args={"check_same_thread": False})
         sys.path.insert(0, os.getcwd())
@@ -37,7 +37,12 @@ class World:
         asyncio.set_event_loop(self._loop)
         self._app = importlib.import_module("world").app
         self._endpoints: dict[str, tuple[str, str, list[dict[str, Any]]]] = {}
-        self._loop.run_until_complete(self._start())
+        # A lifespan that is never left: the world ends with its sandbox.
+        self._life = self._app.router.lifespan_context(self._app)
+        self._loop.run_until_complete(self._life.__aenter__())
+        # The loop of this thread, which the time limit of a call interrupts: an endpoint that hangs ends with it.
+        transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://world", timeout=None)
 
     def tools(self) -> list[dict[str, Any]]:
         """Name, description and input schema of every endpoint."""
@@ -64,67 +69,15 @@ class World:
             body = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
         return {"is_error": False, "text": body}
 
-    async def _start(self) -> None:
-        """ASGI's lifespan, which does not end: the world ends with its sandbox."""
-        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        events.put_nowait({"type": "lifespan.startup"})
-        started: asyncio.Future[None] = self._loop.create_future()
-
-        async def send(message: dict[str, Any]) -> None:
-            if message["type"] == "lifespan.startup.complete":
-                started.set_result(None)
-            else:
-                started.set_exception(RuntimeError(message.get("message", message["type"])))
-
-        self._life = asyncio.ensure_future(self._app({"type": "lifespan", "asgi": _ASGI}, events.get, send))
-        await asyncio.wait({self._life, started}, return_when=asyncio.FIRST_COMPLETED)
-        if started.done():
-            started.result()
-        else:
-            self._life.result()
-
     async def _request(self, name: str, arguments: dict[str, Any]) -> tuple[int, str]:
         method, path, parameters = self._endpoints[name]
         places = {each["name"]: each["in"] for each in parameters if each["name"] in arguments}
-        given = {
-            place: {key: arguments[key] for key, its in places.items() if its == place} for place in ("query", "header")
-        }
         for key in (key for key, place in places.items() if place == "path"):
             path = path.replace(f"{{{key}}}", urllib.parse.quote(str(arguments[key]), safe=""))
+        query = {key: arguments[key] for key, place in places.items() if place == "query"}
         body = {key: value for key, value in arguments.items() if key not in places}
-        content = json.dumps(body).encode() if body else b""
-        headers = {"host": "world", "content-length": str(len(content)), "content-type": "application/json"}
-        headers |= {key.lower(): _plain(value) for key, value in given["header"].items()}
-        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        events.put_nowait({"type": "http.request", "body": content, "more_body": False})
-        answer: list[dict[str, Any]] = []
-
-        async def send(message: dict[str, Any]) -> None:
-            answer.append(message)
-
-        lists = {key: value if isinstance(value, list) else [value] for key, value in given["query"].items()}
-        query = {key: [_plain(each) for each in values] for key, values in lists.items()}
-        scope = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": "1.1",
-            "method": method.upper(),
-            "scheme": "http",
-            "path": urllib.parse.unquote(path),
-            "raw_path": path.encode(),
-            "root_path": "",
-            "query_string": urllib.parse.urlencode(query, doseq=True).encode(),
-            "headers": [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers.items()],
-            "client": ("agent", 1),
-            "server": ("world", 80),
-        }
-        try:
-            await self._app(scope, events.get, send)
-        except Exception:
-            if not answer:  # the application has answered with status 500 before it raises
-                raise
-        text = b"".join(message.get("body", b"") for message in answer[1:]).decode(errors="replace")
-        return int(answer[0]["status"]), text
+        response = await self._client.request(method, path, params=query, json=body or None)
+        return response.status_code, response.text
 
 
 started: list[World] = []
@@ -197,10 +150,6 @@ def _resolve(value: Any, document: dict[str, Any], seen: tuple[str, ...] = ()) -
     for part in name.removeprefix("#/").split("/"):
         target = target[part]
     return _resolve(target, document, (*seen, name))
-
-
-def _plain(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, bool) else "" if value is None else str(value)
 
 
 if __name__ == "__main__":

@@ -13,74 +13,21 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
-from strands.types.events import ToolResultEvent
+from strands.tools.tools import PythonAgentTool
 from strands.types.exceptions import ToolProviderException
-from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+from strands.types.tools import AgentTool, ToolResult, ToolSpec, ToolUse
 
-from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult
+from strands_env.core import Action, Environment, RewardResult, StepResult
 from strands_env.core.limits import DEFAULT_MAX_OUTPUT_CHARS, with_limits
 from strands_env.sandbox import BubblewrapSandbox, ExecLimits, Outcome, PythonSandbox, SandboxLostError
 
 _GUEST = Path(__file__).with_name("agent_world_guest.py")
 _START_SECONDS = 60.0
 _FIELDS = ("scenario", "verify_code", "initial_db_path")
-
-
-class WorldTool(AgentTool):
-    """An endpoint of a world."""
-
-    def __init__(self, env: AgentWorldModelEnv, declared: dict[str, Any]) -> None:
-        super().__init__()
-        self._env = env
-        name, schema = declared["name"], {"json": declared["inputSchema"]}
-        self._spec = ToolSpec(name=name, description=declared["description"], inputSchema=schema)
-
-    @property
-    def tool_name(self) -> str:
-        """The operation's id."""
-        return self._spec["name"]
-
-    @property
-    def tool_spec(self) -> ToolSpec:
-        """The declaration."""
-        return self._spec
-
-    @property
-    def tool_type(self) -> str:
-        """`agent_world_model`."""
-        return "agent_world_model"
-
-    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
-        """Call it. What the world refuses, and what takes too long, the model sees as an error."""
-        found = await self._env.call(self.tool_name, tool_use["input"])
-        yield ToolResultEvent(
-            {
-                "toolUseId": tool_use["toolUseId"],
-                "status": "error" if found["is_error"] else "success",
-                "content": [{"text": found["text"]}],
-            }
-        )
-
-
-class AgentWorldModelReward(RewardFunction):
-    """1.0 if the task's verifier says `complete` of the databases before and after, and of the answer; else 0.0."""
-
-    def __init__(self, env: AgentWorldModelEnv) -> None:
-        self._env = env
-
-    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        """Run the verifier.
-
-        Raises:
-            RuntimeError: It gave no verdict: the step has no reward.
-        """
-        verdict = await self._env.verify(action, step_result.observation.final_response or "")
-        is_complete = isinstance(verdict, dict) and verdict.get("result") == "complete"
-        return RewardResult(reward=float(is_complete), info={"status": "success", "verification_result": verdict})
 
 
 class AgentWorldModelEnv(Environment):
@@ -96,11 +43,11 @@ class AgentWorldModelEnv(Environment):
 
     Args:
         envs_path: The data set's `gen_envs.jsonl`: a world a line, with `scenario` and `full_code`.
-        sandbox: Where the world runs; its interpreter needs fastapi and sqlalchemy. The default is a
+        sandbox: Where the world runs; its interpreter needs fastapi, httpx and sqlalchemy. The default is a
             `BubblewrapSandbox` with the interpreter and packages of this process. The environment closes it.
         mcp_timeout: Seconds of a tool call.
         max_output_chars: Characters of a tool result; None for no limit.
-        **options: Further arguments of `Environment`; `reward_fn` is an `AgentWorldModelReward` if none is given.
+        **options: Further arguments of `Environment`; `reward_fn` is `is_complete` if none is given.
 
     Raises:
         SandboxUnavailableError: Isolation is unavailable on this machine; the message says how to get it.
@@ -119,7 +66,7 @@ class AgentWorldModelEnv(Environment):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.reward_fn = self.reward_fn or AgentWorldModelReward(self)
+        self.reward_fn = self.reward_fn or self.is_complete
         self.envs_path = Path(envs_path)
         self.sandbox = sandbox or BubblewrapSandbox(python=sys.executable)
         if not (isinstance(self.sandbox, PythonSandbox) and self.sandbox.capabilities.lasting_python):
@@ -142,18 +89,30 @@ class AgentWorldModelEnv(Environment):
         await self.sandbox.close()
         self._tools, self._failure = [], None
         scenario, _, database = _read_fields(action)
-        code = await asyncio.to_thread(_read_world, self.envs_path, _normal(scenario))
+        code = await asyncio.to_thread(_read_world, self.envs_path, scenario)
         await self.sandbox.write_file("world.py", code)
         await self.sandbox.write_file("guest.py", _GUEST.read_bytes())
         await self.sandbox.write_file("work.db", await asyncio.to_thread(Path(database).read_bytes))
         tools = await self._ask("guest.start()", _START_SECONDS)
         if not isinstance(tools, list):
             raise ToolProviderException(
-                f"the world {scenario!r} does not start in its sandbox, whose interpreter needs fastapi and sqlalchemy "
-                f"(sandbox=BubblewrapSandbox(python=...)): {tools['text'].strip()[-500:]}"
+                f"the world {scenario!r} does not start in its sandbox, whose interpreter needs fastapi, httpx and "
+                f"sqlalchemy (sandbox=BubblewrapSandbox(python=...)): {tools['text'].strip()[-500:]}"
             )
-        made = (WorldTool(self, tool) for tool in tools)
-        self._tools = [with_limits(tool, timeout=None, max_output_chars=self.max_output_chars) for tool in made]
+        self._tools = [self._make_tool(tool) for tool in tools]
+
+    def _make_tool(self, declared: dict[str, Any]) -> AgentTool:
+        """An endpoint as a tool. What the world refuses, and what takes too long, the model sees as an error."""
+        name = declared["name"]
+
+        async def call(tool_use: ToolUse, **state: Any) -> ToolResult:
+            found = await self.call(name, tool_use["input"])
+            status: Literal["success", "error"] = "error" if found["is_error"] else "success"
+            return ToolResult(toolUseId=tool_use["toolUseId"], status=status, content=[{"text": found["text"]}])
+
+        spec = ToolSpec(name=name, description=declared["description"], inputSchema={"json": declared["inputSchema"]})
+        tool = PythonAgentTool(name, spec, call)
+        return with_limits(tool, timeout=None, max_output_chars=self.max_output_chars)
 
     def get_tools(self) -> list[Any]:
         """The endpoints of the task's world."""
@@ -179,6 +138,16 @@ class AgentWorldModelEnv(Environment):
         if self._failure is not None:
             raise self._failure
         return result
+
+    async def is_complete(self, action: Action, result: StepResult) -> RewardResult:
+        """1.0 if the task's verifier says `complete` of the databases before and after, and of the answer; else 0.0.
+
+        Raises:
+            RuntimeError: It gave no verdict: the step has no reward.
+        """
+        verdict = await self.verify(action, result.observation.final_response or "")
+        reward = float(isinstance(verdict, dict) and verdict.get("result") == "complete")
+        return RewardResult(reward=reward, info={"status": "success", "verification_result": verdict})
 
     async def verify(self, action: Action, answer: str) -> Any:
         """The verdict of the task's verifier, in a sandbox of its own.
@@ -237,15 +206,13 @@ def _read_fields(action: Action) -> tuple[str, str, str]:
     return scenario, code, database
 
 
-def _normal(scenario: str) -> str:
-    """The name as the data set's own tools compare it."""
-    return re.sub(r"[^a-z0-9]+", "_", scenario.lower()).strip("_")
-
-
 @functools.lru_cache(maxsize=64)
 def _read_world(envs_path: Path, scenario: str) -> str:
+    def normal(name: str) -> str:  # as the data set's own tools compare names
+        return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
     with envs_path.open(encoding="utf-8") as lines:
         for line in lines:
-            if line.strip() and _normal((world := json.loads(line))["scenario"]) == scenario:
+            if line.strip() and normal((world := json.loads(line))["scenario"]) == normal(scenario):
                 return str(world["full_code"])
     raise ValueError(f"{str(envs_path)!r} has no world {scenario!r}")
