@@ -9,7 +9,7 @@ from typing import Any
 
 from strands_env.commands.summary import interval
 from strands_env.commands.terminal import cannot_read, complain, format_number, say
-from strands_env.core.jsonable import differing
+from strands_env.core.jsonable import differences
 from strands_env.eval import EvalError, compare
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
         statuses.append(_show(args, path, result, significant=significant))
         if statuses[-1] is Exit.USAGE or args.json:
             continue
-        if changed := differing(configurations[0], other):
-            say(f"differ in   {', '.join(changed)}")
+        if changed := differences(configurations[0], other):
+            say(f"differ in   {', '.join(f'{name} ({one}, {another})' for name, one, another in changed)}")
     if args.html is not None and not args.json:
         say(f"page        {args.html}")
     return max(statuses)

@@ -4,7 +4,7 @@
   included. A model may write anything into its arguments, including text that looks like such an encoding; keys that do
   are escaped, so that reading gives back exactly what was written.
 - `plain`, `canonical`, `digest`: JSON that is the same for equal content on every machine.
-- `differences`, `differing`: where two configurations differ.
+- `differences`: where two configurations differ.
 - `shown`, `redact`: JSON for anything, to write down and never to read back; without secrets.
 - `name_of`, `call_name`: functions, classes and calls as text.
 """
@@ -18,7 +18,7 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -33,7 +33,7 @@ from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationInfo
 
 _AS_TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
 _LONGEST = 160
-_PART, _SHORT = 120, 60
+_PART = 120
 _SECRET = re.compile(
     r"^token$|(?<!bos|eos|pad|unk|sep|cls|end)[_-]token$|(access|auth|bearer|api|hf)[_-]?token|authorization|credential"
     r"|api[_-]?key|private[_-]?key|secret|passwd|password|(^|[_-])pwd",
@@ -335,36 +335,24 @@ def digest(*parts: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Differences between two configurations, a line for each: `model.temperature: 0.7 in the file, now 1.0`."""
-    lines: list[str] = []
-    for name, before, after in _changes(old, new, prefix):
-        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
-        lines.append(f"{name}: {_part(before, same)} in the file, now {_part(after, same)}")
-    return lines
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str, str]]:
+    """Name, old text and new text of every field in which two configurations differ.
 
-
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Differences between the configurations of two runs, each in a few words: `model.temperature (0.7, 1.0)`."""
-
-    def short(text: str) -> str:
-        return f"{text[:_SHORT]}..." if len(text) > _SHORT else text
-
-    return [f"{name} ({short(one)}, {short(other)})" for name, one, other in _changes(first, second)]
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Name, old text and new text of every field in which two configurations differ."""
+    Of a long text the part is shown where it begins to differ; a field that one of them lacks is `absent` there.
+    """
+    found: list[tuple[str, str, str]] = []
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _changes(before, after, f"{prefix}{key}.")
+            found += differences(before, after, f"{prefix}{key}.")
         elif before != after or (key in old) != (key in new):
-            yield f"{prefix}{key}", *(repr(it[key]) if key in it else "absent" for it in (old, new))  # type: ignore[misc]
+            one, other = (repr(it[key]) if key in it else "absent" for it in (old, new))
+            same = next((at for at, pair in enumerate(zip(one, other, strict=False)) if len({*pair}) > 1), 0)
+            found.append((f"{prefix}{key}", _part(one, same), _part(other, same)))
+    return found
 
 
 def _part(text: str, start: int) -> str:
-    """A text, and of a long one the part where it begins to differ."""
     if len(text) <= _PART:
         return text
     first = max(0, start - _PART // 3)

@@ -123,8 +123,8 @@ class RunConfig:
     def compare(self) -> dict[str, Any] | None:
         """The saved document, if there is one, after a comparison with its configuration."""
         saved = None if self.path is None else load_run(self.path)
-        if saved is not None and (lines := differences(saved["config"], self.config)):
-            raise ConfigMismatchError(str(self.path), lines)
+        if saved is not None:
+            self._refuse(differences(saved["config"], self.config))
         return saved
 
     def check_environment(self, description: Mapping[str, Any]) -> None:
@@ -133,7 +133,12 @@ class RunConfig:
         if self.environment is None:
             self.environment = found
             self._save()
-        elif lines := differences(self.environment, found, "environment."):
+        else:
+            self._refuse(differences(self.environment, found, "environment."))
+
+    def _refuse(self, changed: list[tuple[str, str, str]]) -> None:
+        if changed:
+            lines = [f"{name}: {before} in the file, now {after}" for name, before, after in changed]
             raise ConfigMismatchError(str(self.path), lines)
 
     def spend(self, seconds: float) -> None:
