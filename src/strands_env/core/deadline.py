@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,30 +20,104 @@ GRACE_SECONDS = 5.0
 """Time that cancelled work has to unwind before it is left behind."""
 
 
-async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
+@dataclass(slots=True)
+class EpisodeProgress:
+    """The phase of an episode: set by its rollout, read by the owner of its deadline."""
+
+    phase: Phase = Phase.LOOP
+
+    @staticmethod
+    @contextmanager
+    def take() -> Iterator[EpisodeProgress]:
+        """The progress for a rollout to set. Rollouts inside it find none, and set one that nobody reads."""
+        taken = _current.get()
+        token = _current.set(None)
+        try:
+            yield taken or EpisodeProgress()
+        finally:
+            _current.reset(token)
+
+    @contextmanager
+    def active(self) -> Iterator[EpisodeProgress]:
+        """Make this the one that the next rollout takes."""
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+
+
+_current: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_episode", default=None)
+
+
+async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase | EpisodeProgress) -> T:
     """Await work for at most this many seconds; None for no deadline.
+
+    Args:
+        where: The phase that the work is. Of a whole episode its progress: then the deadline is for everything before
+            the cleanup, which has its own.
 
     Raises:
         EpisodeTimeoutError: The deadline passed; the work was cancelled.
         WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
         RuntimeError: The work raised something other than an `Exception`, such as `SystemExit`.
     """
+    is_episode = isinstance(where, EpisodeProgress)
+    progress = where if isinstance(where, EpisodeProgress) else EpisodeProgress(where)
+    # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
+    contained = contain_exits(work, "rollout" if is_episode else progress.phase)
     try:
-        contained = _contain_exits(work, where)
         if seconds is None:
             return await contained
-        # No variable for the task, which holds its error: core/garbage.py
-        return (await _wait_until(asyncio.create_task(contained), seconds, where)).result()
+        task = asyncio.create_task(contained)
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if is_episode and progress.phase is Phase.CLEANUP:
+                await asyncio.wait({task})
+            if not task.done():
+                late = progress.phase
+                await stop(task, progress)
+                if not task.done() or task.cancelled() or task.exception() is not None:
+                    raise EpisodeTimeoutError(late, seconds)
+            return task.result()
+        except asyncio.CancelledError:
+            await stop(task, progress)
+            raise
+        finally:
+            del task  # it holds its error, whose traceback holds this frame: core/garbage.py
     except asyncio.CancelledError as error:
         caller = asyncio.current_task()
         if caller is None or caller.cancelling():
             forget_frames(error)
             raise
-        raise WorkCancelledError(where) from error
+        raise WorkCancelledError(progress.phase) from error
 
 
-async def _contain_exits(work: Coroutine[Any, Any, T], where: Phase) -> T:
-    # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
+async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
+    """Await work that must run even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
+
+    Raises what `within` does.
+    """
+    task = asyncio.create_task(within(work, seconds, where))
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is None:
+            return task.result()
+        if (failure := task.exception()) is not None:
+            logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, failure)
+        raise cancelled
+    finally:
+        failure = None
+        del task, cancelled  # no frame of an error holds it: core/garbage.py
+
+
+async def contain_exits(work: Coroutine[Any, Any, T], where: str) -> T:
+    """Await work; what it raises other than an `Exception` becomes one."""
     try:
         return await work
     except (Exception, asyncio.CancelledError):
@@ -74,59 +148,6 @@ def wrap_exit(error: BaseException, where: str = "rollout") -> RuntimeError:
     return RuntimeError(f"the {where} raised {type(error).__name__}: {error}")
 
 
-async def _wait_until(task: asyncio.Task[T], seconds: float, where: Phase) -> asyncio.Task[T]:
-    try:
-        await asyncio.wait({task}, timeout=seconds)
-    except asyncio.CancelledError:
-        await stop(task, where)
-        raise
-    if not task.done():
-        await stop(task, where)
-        if not _has_result(task):
-            raise EpisodeTimeoutError(where, seconds)
-    return task
-
-
-def _has_result(task: asyncio.Task[Any]) -> bool:
-    """True for a task that finished while it was being stopped."""
-    return task.done() and not task.cancelled() and task.exception() is None
-
-
-async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
-    """Await work that must run even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
-
-    Raises `EpisodeTimeoutError` and `WorkCancelledError` as `within` does.
-    """
-    errors: list[BaseException] = []
-    await _run_to_the_end(asyncio.create_task(_contain_exits(work, where)), seconds, where, errors)
-    if len(errors) > 1:
-        logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, errors[1])
-    if errors:
-        raise errors.pop(0)  # so that no frame holds it: core/garbage.py
-
-
-async def _run_to_the_end(
-    task: asyncio.Task[None], seconds: float | None, where: Phase, errors: list[BaseException]
-) -> None:
-    """Add what is to be raised: a cancellation of the caller, and then the failure of the work."""
-    loop = asyncio.get_running_loop()
-    ends = None if seconds is None else loop.time() + seconds
-    while not task.done() and (ends is None or loop.time() < ends):
-        try:
-            await asyncio.wait({task}, timeout=None if ends is None else max(0.0, ends - loop.time()))
-        except asyncio.CancelledError as error:
-            errors[:] = [error]
-    if not task.done():
-        assert seconds is not None
-        await stop(task, where)
-        if not _has_result(task):
-            errors.append(EpisodeTimeoutError(where, seconds))
-    elif task.cancelled():
-        errors.append(WorkCancelledError(where))
-    elif (failure := task.exception()) is not None:
-        errors.append(failure)
-
-
 def forget_frames(error: BaseException, outer: BaseException | None = None) -> None:
     """Take the tracebacks off an error that has been recorded, and off all that led to it: core/garbage.py.
 
@@ -143,61 +164,27 @@ def forget_frames(error: BaseException, outer: BaseException | None = None) -> N
             pending += link.exceptions if isinstance(link, BaseExceptionGroup) else ()
 
 
-async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[], bool] = lambda: False) -> None:
-    """Cancel work and wait for its end.
+async def stop(task: asyncio.Future[Any], progress: EpisodeProgress, grace: float | None = None) -> None:
+    """Cancel work and wait for its end, for `GRACE_SECONDS` if not said otherwise.
 
-    Args:
-        is_ending: The work is already ending under its own deadline: then it has that time, otherwise `GRACE_SECONDS`.
+    An episode that is cleaning up ends under its own deadline, and has that time.
     """
+    if task.done():
+        return
+    grace = GRACE_SECONDS if grace is None else grace
     task.cancel()
-    await asyncio.wait({task}, timeout=GRACE_SECONDS)
-    if is_ending():
+    await asyncio.wait({task}, timeout=grace)
+    if progress.phase is Phase.CLEANUP:
         await asyncio.wait({task})
-    if task.cancelled():
+    if not task.done():
+        logger.warning(
+            "where=<%s>, grace=<%s> | work ignored its cancellation and is left behind", progress.phase, grace
+        )
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    elif task.cancelled():
         try:
             task.result()
         except asyncio.CancelledError as error:  # as asked: nobody will look where it was
             forget_frames(error)
-    elif not task.done():
-        logger.warning(
-            "where=<%s>, grace=<%s> | work ignored its cancellation and is left behind", where, GRACE_SECONDS
-        )
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-
-@dataclass(slots=True)
-class EpisodeProgress:
-    """The running phase of the episode, `LOOP` until set, read by the owner of its deadline. The environment sets it.
-
-    Attributes:
-        is_taken: A rollout sets the phase now; one that runs inside that rollout does not.
-    """
-
-    phase: Phase = Phase.LOOP
-    is_taken: bool = False
-
-    @staticmethod
-    @contextmanager
-    def take() -> Iterator[EpisodeProgress]:
-        """The progress for a rollout to set: the current one, or, inside another rollout, one that nobody reads."""
-        current = _current.get()
-        if current is None or current.is_taken:
-            yield EpisodeProgress()
-            return
-        current.is_taken = True
-        try:
-            yield current
-        finally:
-            current.is_taken = False
-
-    @contextmanager
-    def active(self) -> Iterator[EpisodeProgress]:
-        """Make this the current one."""
-        token = _current.set(self)
-        try:
-            yield self
-        finally:
-            _current.reset(token)
-
-
-_current: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_episode", default=None)
+    else:
+        task.exception()  # it is not missed: the caller has the work's end, or another error

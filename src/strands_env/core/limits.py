@@ -13,7 +13,9 @@ from strands import tool as decorate
 from strands.types._events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
+from .deadline import EpisodeProgress, contain_exits, stop
 from .sdk_patches import function_of, with_function
+from .termination import Phase
 from .threads import DaemonThreads, default_threads
 
 logger = logging.getLogger(__name__)
@@ -27,9 +29,6 @@ DEFAULT_MAX_OUTPUT_CHARS = 20_000
 """Characters of text a wrapped tool may answer with."""
 GRACE_SECONDS = 1.0
 """Seconds a cancelled tool may take to unwind before it is left behind."""
-
-MAX_WAITING_EVENTS = 16
-"""Events a tool may be ahead of the one who reads them."""
 
 _END = object()
 
@@ -64,11 +63,6 @@ def with_limits(
             raise TypeError(f"expected a tool or a function to make one from, got {tool!r}")
         tool = decorate(tool)
     return LimitedTool(tool, timeout, max_output_chars, threads or default_threads)
-
-
-def with_timeout(tool: ToolLike, timeout: float) -> AgentTool:
-    """The tool with a deadline in seconds and no output limit; see `with_limits`."""
-    return with_limits(tool, timeout=timeout, max_output_chars=None)
 
 
 class WrappedTool(AgentTool):
@@ -119,37 +113,40 @@ class LimitedTool(WrappedTool):
         loop = asyncio.get_running_loop()
         end = None if self.timeout is None else loop.time() + self.timeout
         events: asyncio.Queue[Any] = asyncio.Queue()
-        room = asyncio.Semaphore(MAX_WAITING_EVENTS)
 
         async def pump() -> None:
             try:
                 async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
-                    await room.acquire()
                     events.put_nowait(event)
                     del event  # on Python 3.13 the traceback of the tool's error holds this frame: core/garbage.py
                     await asyncio.sleep(0)  # a tool that never awaits would starve everything else
-            except (KeyboardInterrupt, SystemExit) as error:  # out of a task it would end the event loop
-                raise _as_exception(error) from error
             finally:
                 events.put_nowait(_END)
 
         # The tool gets a task of its own: it must not be able to outlive its deadline by ignoring a cancellation.
-        task = asyncio.ensure_future(pump())
+        task = asyncio.create_task(contain_exits(pump(), Phase.TOOL))
         try:
             while True:
+                if task.done():
+                    end = None  # the events of a tool that has ended have no deadline
                 try:
-                    event = await _next(events, task, end)
+                    if end is not None and loop.time() >= end:
+                        raise TimeoutError  # a steady stream of events would starve the timer
+                    async with asyncio.timeout_at(end):
+                        event = await events.get()
                 except TimeoutError:
                     yield ToolResultEvent(self._timed_out(tool_use))
                     return
                 if event is _END:
                     break
-                room.release()
                 yield self._limit_event(event)
             await asyncio.wait({task})
-            _check(task)
+            if task.cancelled():  # the SDK gives no tool result for a cancellation
+                raise RuntimeError("the tool was cancelled from inside")
+            task.result()
         finally:
-            await _stop(task, self.tool_name)
+            await stop(task, EpisodeProgress(Phase.TOOL), GRACE_SECONDS)
+            del task  # as in `within`
 
     def _timed_out(self, tool_use: ToolUse) -> Any:
         logger.debug("tool=<%s>, timeout=<%s> | tool timed out", self.tool_name, self.timeout)
@@ -206,42 +203,6 @@ def shorten(text: str, max_chars: int) -> str:
     tail = max_chars - head
     note = f"\n... [{len(text) - max_chars} characters left out] ...\n"
     return text[:head] + note + (text[-tail:] if tail else "")
-
-
-async def _next(events: asyncio.Queue[Any], task: asyncio.Future[None], end: float | None) -> Any:
-    """The next event of a running tool, within its time; the events of a tool that has ended have no deadline."""
-    if task.done():
-        return await events.get()
-    if end is not None and asyncio.get_running_loop().time() >= end:
-        raise TimeoutError  # a steady stream of events would starve the timer
-    async with asyncio.timeout_at(end):
-        return await events.get()
-
-
-def _check(task: asyncio.Future[None]) -> None:
-    """Raise the error of a tool that has ended, as an `Exception`: for anything else the SDK gives no tool result."""
-    if task.cancelled():
-        raise RuntimeError("the tool was cancelled from inside")
-    error = task.exception()
-    if isinstance(error, Exception):
-        raise error
-    if error is not None:
-        raise _as_exception(error) from error
-
-
-def _as_exception(error: BaseException) -> RuntimeError:
-    return RuntimeError(f"the tool raised {type(error).__name__}: {error}")
-
-
-async def _stop(task: asyncio.Future[None], name: str) -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=GRACE_SECONDS)
-    if not task.done():
-        logger.warning("tool=<%s> | tool ignored its cancellation and is left behind", name)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    elif not task.cancelled():
-        task.exception()  # it was raised by the stream, or came after its end
 
 
 def _in_own_thread(tool: AgentTool, threads: DaemonThreads) -> AgentTool:

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, TypeAlias
 
-from .deadline import EpisodeProgress, is_closing, stop, to_the_end, wrap_exit
+from .deadline import EpisodeProgress, to_the_end, within
 from .environment import Environment
 from .jsonable import name_of, redact
 from .seeds import FIELD, RolloutSeed
-from .types import Action, EpisodeTimeoutError, ErrorRecord, Phase, StepResult, WorkCancelledError
+from .types import Action, ErrorRecord, Phase, StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -71,45 +71,28 @@ class LocalExecutor:
             RuntimeError: It raised something other than an `Exception`, such as `SystemExit`.
         """
         progress = EpisodeProgress(Phase.SETUP)
-        try:
-            if timeout is None:
-                return await self._run(action, progress)
-            # No variable for the task, which holds its error: core/garbage.py
-            return (await _before_cleanup(asyncio.create_task(self._run(action, progress)), progress, timeout)).result()
-        except asyncio.CancelledError as error:
-            caller = asyncio.current_task()
-            if caller is None or caller.cancelling():
-                raise
-            raise WorkCancelledError(progress.phase) from error
+        return await within(self._run(action, progress), timeout, progress)
 
     async def close(self) -> None:
         """Nothing to free: environments are cleaned up after every rollout."""
 
     async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
-        try:
-            value = getattr(action.task_context, FIELD, None)
-            seed = RolloutSeed(value) if type(value) is int else None
-            with nullcontext() if seed is None else seed.active():
-                with EpisodeProgress(is_taken=True).active():  # a rollout of the factory's own is not the episode
-                    env = await self._make(action)
-                if self._described is not None:
-                    async with self._described:
-                        if self._on_environment is not None:
-                            await self._on_environment(describe(env, whole=not self._takes_action))
-                            self._on_environment = None
-                    self._described = None
-                progress.phase = Phase.LOOP
-                with progress.active():
-                    result = await run_environment(env, action)
-                if seed is not None and isinstance(result, StepResult):  # anything else is refused by who asked for it
-                    result.is_seeded = seed.is_used
-                return result
-        except (Exception, asyncio.CancelledError):
-            raise
-        except BaseException as error:  # of the rollout, not of the program with all the other rollouts
-            if is_closing(error):
-                raise
-            raise wrap_exit(error) from error
+        value = getattr(action.task_context, FIELD, None)
+        seed = RolloutSeed(value) if type(value) is int else None
+        with nullcontext() if seed is None else seed.active():
+            env = await self._make(action)
+            if self._described is not None:
+                async with self._described:
+                    if self._on_environment is not None:
+                        await self._on_environment(describe(env, whole=not self._takes_action))
+                        self._on_environment = None
+                self._described = None
+            progress.phase = Phase.LOOP
+            with progress.active():
+                result = await run_environment(env, action)
+        if seed is not None and isinstance(result, StepResult):  # anything else is refused by who asked for it
+            result.is_seeded = seed.is_used
+        return result
 
     async def _make(self, action: Action) -> Any:
         try:
@@ -134,29 +117,6 @@ class LocalExecutor:
             )
         with suppress(TypeError):  # it has slots
             self._last = weakref.ref(env)
-
-
-async def _before_cleanup(
-    task: asyncio.Task[StepResult], progress: EpisodeProgress, timeout: float
-) -> asyncio.Task[StepResult]:
-    """The task of an episode at its end; the deadline is for everything before its cleanup, which has its own."""
-
-    def is_cleaning_up() -> bool:
-        return progress.phase is Phase.CLEANUP
-
-    try:
-        await asyncio.wait({task}, timeout=timeout)
-        if is_cleaning_up():
-            await asyncio.wait({task})
-    except asyncio.CancelledError:
-        await stop(task, progress.phase, is_ending=is_cleaning_up)
-        raise
-    if not task.done():
-        where = progress.phase
-        await stop(task, where, is_ending=is_cleaning_up)
-        if not task.done() or task.cancelled() or task.exception() is not None:
-            raise EpisodeTimeoutError(where, timeout)
-    return task
 
 
 def takes_action(env_factory: EnvFactory) -> bool:

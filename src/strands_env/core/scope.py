@@ -92,22 +92,18 @@ class StepScope:
 
     @contextmanager
     def active(self) -> Iterator[StepScope]:
-        """Make this the current step. At its end it forgets what it used."""
+        """Make this the current step. At its end it forgets what it used.
+
+        Connections, timers and threads started during the step hold its context, and this with it, some for hours.
+        """
         token = _current.set(self)
         try:
             yield self
         finally:
             _current.reset(token)
-            self.forget()
-
-    def forget(self) -> None:
-        """Let go of what the step used.
-
-        Connections, timers and threads started during the step hold its context, and this with it, some for hours.
-        """
-        self.models.clear()
-        self.sub_agent_failures.clear()
-        self.recorder, self.limiter = LoopRecorder(), EpisodeLimiter()
+            self.models.clear()
+            self.sub_agent_failures.clear()
+            self.recorder, self.limiter = LoopRecorder(), EpisodeLimiter()
 
     def watch(self, model: Model) -> None:
         """Record failures of a sub-agent's model, so that the step ends as what they are.
@@ -173,7 +169,6 @@ class LoopRecorder(HookProvider):
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Register with an agent."""
-        registry.add_callback(BeforeModelCallEvent, self._leave_tools, order=HookOrder.SDK_FIRST)
         registry.add_callback(BeforeModelCallEvent, self._before_model, order=HookOrder.SDK_LAST)
         registry.add_callback(AfterModelCallEvent, self._after_model, order=HookOrder.SDK_FIRST)
         registry.add_callback(MessageAddedEvent, self._message_added)
@@ -203,9 +198,6 @@ class LoopRecorder(HookProvider):
         kept = {id(message) for message in own}
         return own if all(id(message) in kept for message in self.messages) else list(self.messages)
 
-    def _leave_tools(self, event: BeforeModelCallEvent) -> None:
-        self._in_tools = False
-
     def _before_model(self, event: BeforeModelCallEvent) -> None:
         self._model_started = time.perf_counter()
 
@@ -218,6 +210,7 @@ class LoopRecorder(HookProvider):
 
     def _message_added(self, event: MessageAddedEvent[Any]) -> None:
         self.messages.append(event.message)
+        self._in_tools = False  # the message after tools is their results
 
     def _before_tools(self, event: BeforeToolsEvent) -> None:
         self._tools_started = time.perf_counter()

@@ -14,57 +14,70 @@ import queue
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
 DEFAULT_MAX_THREADS = 256
-"""Sync tools that run at the same time in one process."""
+"""Sync tools that run at the same time on one event loop."""
 
 
 class DaemonThreads:
     """Runs each call in a new daemon thread; a thread costs about 50 microseconds, and none idles.
 
     Args:
-        max_threads: Threads at the same time. Further calls wait for a place.
+        max_threads: Threads at the same time, for the calls of one event loop. Further calls wait for a place.
     """
 
     def __init__(self, max_threads: int = DEFAULT_MAX_THREADS) -> None:
         if isinstance(max_threads, bool) or not isinstance(max_threads, int) or max_threads < 1:
             raise ValueError(f"max_threads must be a positive number, got {max_threads!r}")
         self.max_threads = max_threads
-        self._lock = threading.Lock()
-        self._running = 0
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        # A semaphore belongs to an event loop.
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._running: set[Callable[[], Any]] = set()
 
     @property
     def running(self) -> int:
-        """Threads that run now, stuck ones included."""
-        return self._running
+        """Calls that run now, stuck ones included."""
+        return len(self._running)
 
     async def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call the function in a thread, in a copy of the current context.
 
         Cancelling this leaves the thread behind: it keeps its place until the function returns, and its result is lost.
         """
-        await self._take_place()
+        places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.max_threads))
+        await places.acquire()
+        call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
         # No variable for the future, which holds the function's error: core/garbage.py
-        return await self._start(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
+        return await self._start(call, places)
 
-    def _start(self, call: Callable[[], T]) -> asyncio.Future[T]:
+    def _start(self, call: Callable[[], T], places: asyncio.Semaphore) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        self._running.add(call)
         try:
-            name = "strands-env-tool"
-            threading.Thread(target=self._work, args=(call, loop, future), name=name, daemon=True).start()
+            arguments = (call, loop, future, places.release)
+            threading.Thread(target=self._work, args=arguments, name="strands-env-tool", daemon=True).start()
         except BaseException:
-            self._leave_place()
+            self._running.discard(call)
+            places.release()
             raise
         return future
 
-    def _work(self, call: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]) -> None:
+    def _work(
+        self,
+        call: Callable[[], T],
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[T],
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        value, error = self._call(call)
         with contextlib.suppress(RuntimeError):  # the caller's loop is gone
-            loop.call_soon_threadsafe(_settle, future, *self._call(call))
-        del future  # no cycle with its error: core/garbage.py
+            loop.call_soon_threadsafe(leave)
+            loop.call_soon_threadsafe(_settle, future, value, error)
+        del future, error  # a frame of the error leads to this one: core/garbage.py
 
     def _call(self, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         try:
@@ -72,36 +85,7 @@ class DaemonThreads:
         except BaseException as error:  # whatever it raises belongs to the caller, SystemExit included
             return None, error
         finally:
-            self._leave_place()
-
-    async def _take_place(self) -> None:
-        with self._lock:
-            if self._running < self.max_threads:
-                self._running += 1
-                return
-            loop = asyncio.get_running_loop()
-            entry = (loop, loop.create_future())
-            self._waiting.append(entry)
-        try:
-            await entry[1]  # the place is handed over by the thread that leaves
-        except asyncio.CancelledError:
-            with self._lock:
-                if entry in self._waiting:
-                    self._waiting.remove(entry)
-                    raise
-            self._leave_place()  # it was handed over meanwhile
-            raise
-
-    def _leave_place(self) -> None:
-        with self._lock:
-            while self._waiting:
-                loop, future = self._waiting.pop(0)
-                try:
-                    loop.call_soon_threadsafe(_wake, future)
-                except RuntimeError:
-                    continue  # that waiter's loop is gone
-                return
-            self._running -= 1
+            self._running.discard(call)
 
 
 class OneThread(DaemonThreads):
@@ -119,16 +103,15 @@ class OneThread(DaemonThreads):
 
         A cancelled call that has not begun never begins; one that has begun holds up those behind it.
         """
-        return await self._start(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
+        return await self._put(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
 
-    def _start(self, call: Callable[[], T]) -> asyncio.Future[T]:
+    def _put(self, call: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._calls is None:
             self._calls = queue.SimpleQueue()
             threading.Thread(target=self._serve, args=(self._calls,), name="strands-env-own", daemon=True).start()
-        with self._lock:
-            self._running += 1
+        self._running.add(call)
         self._calls.put((call, loop, future))
         return future
 
@@ -142,7 +125,7 @@ class OneThread(DaemonThreads):
         while (item := calls.get()) is not None:
             call, loop, future = item
             if future.cancelled():
-                self._leave_place()
+                self._running.discard(call)
             else:
                 self._work(call, loop, future)
             del item, call, loop, future  # as in `_work`
@@ -157,11 +140,6 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
         future.set_exception(RuntimeError("the function raised StopIteration"))
     else:
         future.set_exception(error)
-
-
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
 
 
 default_threads = DaemonThreads()

@@ -1,6 +1,6 @@
 """Tools for environments: a calculator, code in a sandbox, and limits and a cache around any tool."""
 
-from strands_env.core.limits import with_limits, with_timeout
+from strands_env.core.limits import with_limits
 from strands_env.core.threads import DaemonThreads
 from strands_env.sandbox.agentcore import CodeInterpreterQuotas
 
@@ -19,5 +19,4 @@ __all__ = [
     "calculate",
     "calculator",
     "with_limits",
-    "with_timeout",
 ]
