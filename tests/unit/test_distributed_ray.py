@@ -72,7 +72,7 @@ async def test_a_task_that_holds_the_interpreter_is_found_and_takes_no_other_alo
         results = await asyncio.wait_for(evaluator.run([task("stuck"), *tasks(3)]), 120)
     assert [results[f"p{number}"][0].reward for number in range(3)] == [1.0] * 3
     assert results["stuck"][0].aborted
-    assert "did not respond for 3 s" in results["stuck"][0].step_result.error.message
+    assert "did not respond for 3.0 s" in results["stuck"][0].step_result.error.message
 
 
 @needs_ray

@@ -7,16 +7,17 @@ it as bytes, pickled separately: what cannot be read costs only that rollout.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import pickle
 import struct
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
 from strands_env.core import StepResult, TerminationReason
+from strands_env.core.deadline import wrap_exit
 from strands_env.core.garbage import tune_garbage_collection
 from strands_env.core.jsonable import call_name, name_of
 from strands_env.core.rollout import LocalExecutor
@@ -109,12 +110,7 @@ class Recipe:
 
     def env_factory(self) -> Callable[..., Any]:
         """Make the environment factory, here."""
-        make: Any = self.make
-        if isinstance(make, str):
-            module, _, name = make.partition(":")
-            make = importlib.import_module(module)
-            for part in name.split("."):
-                make = getattr(make, part)
+        make = resolve_name(self.make) if isinstance(self.make, str) else self.make
         made: Callable[..., Any] = make(**self.arguments)
         return made
 
@@ -124,3 +120,19 @@ def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Await
     env_factory = recipe.env_factory()
     tune_garbage_collection()  # the process is ours
     return LocalExecutor(env_factory, on_environment)
+
+
+async def run_packed(runner: LocalExecutor, request: bytes) -> bytes:
+    """Run the rollout of a pickled action and timeout; whatever it raises is an answer, for the other side waits.
+
+    Only a cancellation that was asked for raises: one from inside is a `WorkCancelledError`.
+    """
+    try:
+        action, timeout = pickle.loads(request)
+        return pack(await runner.rollout(action, timeout=timeout))
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        return pack(error)
+    except BaseException as error:
+        return pack(wrap_exit(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import pickle
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -12,15 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from strands_env.core import Action, StepResult
-from strands_env.core.deadline import wrap_exit
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
-from strands_env.distributed.messages import Recipe, make_runner, pack, unpack
+from strands_env.distributed.messages import Recipe, make_runner, run_packed, unpack
 from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, positive_seconds
 from strands_env.distributed.worker import BEAT_SECONDS
 from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)
+
+MAX_ROLLOUTS = 1000
+"""Rollouts an actor runs at a time."""
 
 
 class _RolloutActor:
@@ -42,18 +43,10 @@ class _RolloutActor:
             return WorkerSetupError.from_exception(error)
         return None
 
-    async def rollout(self, action: bytes, timeout: float | None) -> tuple[bytes, dict[str, Any] | None]:
+    async def rollout(self, request: bytes) -> tuple[bytes, dict[str, Any] | None]:
         """The packed answer of a whole episode, and the description of the first environment."""
         assert self._runner is not None
-        try:
-            answer = pack(await self._runner.rollout(pickle.loads(action), timeout=timeout))
-        except Exception as error:
-            answer = pack(error)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            answer = pack(wrap_exit(error))
-        return answer, self._environment
+        return await run_packed(self._runner, request), self._environment
 
     async def alive(self) -> None:
         """Answers as soon as the event loop runs."""
@@ -77,7 +70,6 @@ class RayExecutor(PooledExecutor):
         arguments: Keyword arguments that pickle.
         n_workers: Number of actors.
         actor_options: Ray's options of an actor, such as `num_cpus`, `resources`, `runtime_env`.
-        max_concurrency: Rollouts an actor runs at a time.
         init_options: Arguments of `ray.init` when it has to be called.
         stuck_after: Seconds without a sign of life after which an actor is killed; None waits for ever. Make it longer
             than whatever blocks the event loop on purpose, such as loading a model in the environment factory.
@@ -94,7 +86,6 @@ class RayExecutor(PooledExecutor):
         *,
         n_workers: int = 2,
         actor_options: Mapping[str, Any] | None = None,
-        max_concurrency: int = 1000,
         init_options: Mapping[str, Any] | None = None,
         stuck_after: float | None = STUCK_SECONDS,
     ) -> None:
@@ -106,7 +97,7 @@ class RayExecutor(PooledExecutor):
         except ImportError as error:
             raise ImportError(f"RayExecutor needs Ray: {install_command('ray')}") from error
         self._ray: Any = ray
-        self._options = {"num_cpus": 0, **dict(actor_options or {}), "max_concurrency": max_concurrency + 1}  # `alive`
+        self._options = {"num_cpus": 0, "max_concurrency": MAX_ROLLOUTS + 1, **dict(actor_options or {})}  # 1: `alive`
         self._init_options = dict(init_options or {})
         self._joining = asyncio.Lock()
         self._started_ray = False
@@ -149,8 +140,7 @@ class _Actor:
         self._make = make
         self._environments = environments
         self._starting = asyncio.Lock()
-        self._actor: Any = None
-        self._beside = _Beside()
+        self._life: _Life | None = None
         self._stuck_after = stuck_after
         self._watching: asyncio.Task[None] | None = None
         self.load = 0
@@ -158,72 +148,63 @@ class _Actor:
     async def rollout(self, action: Action, timeout: float | None) -> StepResult:
         self.load += 1
         try:
-            actor = await self._start_all()
-            return await self._run(actor, self._ray.cloudpickle.dumps(action), timeout)
+            async with self._starting:
+                life = self._life = self._life or await self._start()
+            return await self._run(life, self._ray.cloudpickle.dumps((action, timeout)))
         finally:
             self.load -= 1
 
     async def close(self) -> None:
         async with self._starting:
-            self._kill(self._actor)
-            self._actor = None
+            if self._life is not None:
+                self._kill(self._life.actor)
+            self._life = None
             if self._watching is not None:
                 self._watching.cancel()
 
-    async def _start_all(self) -> Any:
-        async with self._starting:
-            if self._actor is None:
-                actor = await self._make()
-                try:
-                    if (failure := await actor.ready.remote()) is not None:
-                        raise failure
-                except BaseException as error:
-                    self._kill(actor)
-                    if isinstance(error, self._ray.exceptions.RayError):  # died at its start; another may live
-                        raise WorkerLostError(self._name, _first_line(error)) from error
-                    raise
-                self._actor = actor
-                self._beside = _Beside()
-                if self._stuck_after is not None:
-                    self._watching = asyncio.create_task(self._watch(actor, self._beside))
-            return self._actor
+    async def _start(self) -> _Life:
+        actor = await self._make()
+        try:
+            if (failure := await actor.ready.remote()) is not None:
+                raise failure
+        except BaseException as error:
+            self._kill(actor)
+            if isinstance(error, self._ray.exceptions.RayError):  # died at its start; another may live
+                raise WorkerLostError(self._name, _first_line(error)) from error
+            raise
+        life = _Life(actor=actor)
+        if self._stuck_after is not None:
+            self._watching = asyncio.create_task(self._watch(life, self._stuck_after))
+        return life
 
-    async def _watch(self, actor: Any, beside: _Beside) -> None:
+    async def _watch(self, life: _Life, stuck_after: float) -> None:
         """Kill the actor when it does not respond for too long.
 
         The time is counted in beats of this event loop: while it is held up itself, answers wait unread.
         """
-        assert self._stuck_after is not None
-        beats = math.ceil(self._stuck_after / BEAT_SECONDS)
-        while True:
-            answer = asyncio.ensure_future(self._alive(actor))
-            try:
-                for _ in range(beats):
-                    await asyncio.wait({answer}, timeout=BEAT_SECONDS)
-                    if answer.done():
-                        break
-                else:
-                    beside.was_stuck = True
-                    logger.warning("actor=<%s> | it does not respond: killing it", self._name)
-                    self._kill(actor)
-                    return
-            finally:
-                answer.cancel()
-            if not answer.result():
-                return
-            await asyncio.sleep(BEAT_SECONDS)
-
-    async def _alive(self, actor: Any) -> bool:
+        silent_beats = 0
+        answer: asyncio.Future[None] | None = None
         try:
-            await actor.alive.remote()
-        except self._ray.exceptions.RayError:  # its rollouts say so themselves
-            return False
-        return True
+            while silent_beats * BEAT_SECONDS < stuck_after:
+                answer = answer or asyncio.ensure_future(life.actor.alive.remote())
+                await asyncio.wait({answer}, timeout=BEAT_SECONDS)
+                if not answer.done():
+                    silent_beats += 1
+                elif answer.exception() is not None:  # the actor is lost: its rollouts say so themselves
+                    return
+                else:
+                    silent_beats, answer = 0, None
+                    await asyncio.sleep(BEAT_SECONDS)
+        finally:
+            if answer is not None:
+                answer.cancel()
+        life.was_stuck = True
+        logger.warning("actor=<%s> | it does not respond: killing it", self._name)
+        self._kill(life.actor)
 
-    async def _run(self, actor: Any, action: bytes, timeout: float | None) -> StepResult:
-        beside = self._beside
-        beside.running += 1
-        reference = actor.rollout.remote(action, timeout)
+    async def _run(self, life: _Life, request: bytes) -> StepResult:
+        life.running += 1
+        reference = life.actor.rollout.remote(request)
         try:
             answer, environment = await reference
         except asyncio.CancelledError:
@@ -233,32 +214,29 @@ class _Actor:
         except self._ray.exceptions.RayTaskError:
             raise  # the actor answers whatever the rollout raises, so this is our own bug
         except self._ray.exceptions.RayError as error:  # the actor, its node or the answer on the way is lost
-            beside.at_death = beside.at_death or beside.running
-            if self._actor is actor:
-                self._actor = None
-                self._kill(actor)
-            why = (
-                f"it did not respond for {self._stuck_after:g} s and was killed"
-                if beside.was_stuck
-                else _first_line(error)
-            )
-            raise WorkerLostError(self._name, why, beside.at_death, beside.was_stuck) from error
+            life.at_death = life.at_death or life.running
+            if self._life is life:
+                self._life = None
+                self._kill(life.actor)
+            silent = f"it did not respond for {self._stuck_after} s and was killed"
+            why = silent if life.was_stuck else _first_line(error)
+            raise WorkerLostError(self._name, why, life.at_death, life.was_stuck) from error
         finally:
-            beside.running -= 1
+            life.running -= 1
         if environment is not None and environment not in self._environments:
             self._environments.append(environment)
         return unpack(answer)
 
     def _kill(self, actor: Any) -> None:
-        if actor is not None:
-            with suppress(Exception):
-                self._ray.kill(actor)
+        with suppress(Exception):
+            self._ray.kill(actor)
 
 
 @dataclass(slots=True)
-class _Beside:
-    """Rollouts of one actor: how many run, how many did when it was lost, and whether it was killed for being stuck."""
+class _Life:
+    """An actor from its start to its death; `at_death` counts the rollouts it had when it was lost."""
 
+    actor: Any
     running: int = 0
     at_death: int = 0
     was_stuck: bool = False

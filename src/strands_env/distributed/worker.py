@@ -17,10 +17,9 @@ import subprocess
 import sys
 from typing import Any
 
-from strands_env.core.deadline import wrap_exit
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerSetupError
-from strands_env.distributed.messages import Recipe, make_runner, pack, read_message, write_message
+from strands_env.distributed.messages import Recipe, make_runner, read_message, run_packed, write_message
 
 BEAT_SECONDS = 1.0
 """Seconds between two signs of life."""
@@ -47,7 +46,14 @@ async def serve(connection: socket.socket) -> None:
         await writer.drain()
         return
     write_message(writer, ("ready", None, None))
-    beating = asyncio.create_task(_beat(writer))
+
+    async def beat() -> None:
+        """Send a sign of life now and then: the event loop runs."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            write_message(writer, ("alive", None, None))
+
+    beating = asyncio.create_task(beat())
     running: dict[int, asyncio.Task[None]] = {}
     try:
         while True:
@@ -66,25 +72,12 @@ async def serve(connection: socket.socket) -> None:
         await asyncio.gather(*running.values(), return_exceptions=True)
 
 
-async def _beat(writer: asyncio.StreamWriter) -> None:
-    """Send a sign of life now and then: the event loop runs."""
-    while True:
-        await asyncio.sleep(BEAT_SECONDS)
-        write_message(writer, ("alive", None, None))
-
-
 async def _run(runner: LocalExecutor, writer: asyncio.StreamWriter, number: int, payload: bytes) -> None:
     try:
-        action, timeout = pickle.loads(payload)
-        data = pack(await runner.rollout(action, timeout=timeout))
-    except asyncio.CancelledError:  # asked for: one from inside is a WorkCancelledError
+        write_message(writer, ("answer", number, await run_packed(runner, payload)))
+    except asyncio.CancelledError:
         write_message(writer, ("cancelled", number, None))
         raise
-    except Exception as error:
-        data = pack(error)
-    except BaseException as error:  # whatever it is, the other side waits for an answer
-        data = pack(wrap_exit(error))
-    write_message(writer, ("answer", number, data))
 
 
 def start_guard(life: int) -> subprocess.Popen[bytes]:
