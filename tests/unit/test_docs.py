@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib.util
 import itertools
 import re
@@ -19,6 +20,8 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -216,3 +219,32 @@ def test_the_training_of_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     exec(compile(source.replace("STEPS, GROUP = 10, 16", "STEPS, GROUP = 2, 2"), "train.py", "exec"), {})
     assert command_line(["report", "runs/training", "--tokenizer", "none"]) == 0
+
+
+@pytest.mark.parametrize("what", ["tool calls", "a reply", "the context"])
+def test_the_generate_of_the_slime_page_trains_rollouts_that_a_limit_cut(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from strands_sglang.backends.engine import make_tiny_model
+    from strands_sglang.testing import ScriptedClient
+
+    tokenizer = make_tiny_model().tokenizer
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
+    client = ScriptedClient(
+        ["words " * 50 if what == "a reply" else call] * 9,
+        tokenizer=tokenizer,
+        max_model_len=500 if what == "the context" else None,
+    )
+    monkeypatch.setattr("strands_sglang.get_client_from_slime_args", lambda args: client)
+    monkeypatch.setattr("strands_sglang.get_tokenizer", lambda path: tokenizer)
+    page: dict[str, Any] = {}
+    exec(compile(titled(ROOT / "docs" / "slime.md")["my_rollout.py"], "my_rollout.py", "exec"), page)
+    status = SimpleNamespace(TRUNCATED="truncated", COMPLETED="completed")
+    sample = type("Sample", (), {"Status": status, "prompt": "What is 1 + 1?", "label": "2"})()
+
+    sampled = asyncio.run(page["generate"](SimpleNamespace(hf_checkpoint="tiny"), sample, {"max_new_tokens": 60}))
+
+    assert sampled.status == "truncated"
+    assert len(sampled.loss_mask) == len(sampled.rollout_log_probs) == sampled.response_length > 0
+    assert sum(sampled.loss_mask) > 0
