@@ -16,4 +16,4 @@ EXTRA_ARGS=(
   --tensor-model-parallel-size 4       # one replica on 4 GPUs
   --sglang-mem-fraction-static 0.85    # the engines have their GPUs to themselves
 )
-. "$(dirname "${BASH_SOURCE[0]}")/run-qwen3-8b.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/strands_qwen3_8b.sh"

@@ -17,4 +17,4 @@ EXTRA_ARGS=(
   --overlap-cpu-optimizer-d2h-h2d    # copied while the GPU computes
   --use-precision-aware-optimizer    # needed by the offload
 )
-. "$(dirname "${BASH_SOURCE[0]}")/run-qwen3-8b.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/strands_qwen3_8b.sh"

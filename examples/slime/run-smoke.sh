@@ -23,4 +23,4 @@ EXTRA_ARGS=(
   --sglang-mem-fraction-static 0.5  # half the memory for weights and cache
   --save-interval 1000              # nothing to keep
 )
-. "$(dirname "${BASH_SOURCE[0]}")/run-qwen3-8b.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/strands_qwen3_8b.sh"

@@ -11,4 +11,4 @@ EXTRA_ARGS=(
   --sglang-mem-fraction-static 0.85    # the engines have their GPUs to themselves
   --sglang-server-concurrency 64       # rollouts an engine; each waits for its sandbox too (SLOTS of retool_env.py)
 )
-. "$(dirname "${BASH_SOURCE[0]}")/run-qwen3-8b.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/strands_qwen3_8b.sh"

@@ -17,4 +17,4 @@ EXTRA_ARGS=(
   --max-tokens-per-gpu 20480          # of a micro batch, over 2 GPUs:
   --context-parallel-size 2
 )
-. "$EXAMPLE/../slime/run-qwen3-8b.sh"
+. "$EXAMPLE/../slime/strands_qwen3_8b.sh"

@@ -131,7 +131,7 @@ class Launch:
 
     def __call__(
         self,
-        script: str = "run-qwen3-8b.sh",
+        script: str = "strands_qwen3_8b.sh",
         *arguments: str,
         ray_runs: bool = True,
         check: int = 0,
@@ -218,14 +218,14 @@ def test_the_launch_script_does_not_start_without_a_sandbox(launch: Launch) -> N
     assert "sandbox" in result.stderr
 
 
-SCRIPTS = sorted(path.name for path in EXAMPLE.glob("run-*.sh"))
+SCRIPTS = sorted(path.name for path in EXAMPLE.glob("*.sh"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_option_of_the_launch_scripts_is_explained(script: str) -> None:
     lines = (EXAMPLE / script).read_text().splitlines()
     options = [(before, line) for before, line in itertools.pairwise(lines) if line.startswith("  --")]
-    assert len(options) > (50 if script == "run-qwen3-8b.sh" else 2)
+    assert len(options) > (50 if script == "strands_qwen3_8b.sh" else 2)
     assert [line for before, line in options if "  # " not in line and not before.startswith("  # ")] == []
 
 
@@ -335,7 +335,7 @@ def test_the_requirements_are_those_of_the_package_and_of_the_example() -> None:
 
 
 def test_the_other_arm_has_its_own_function_and_checkpoints(launch: Any) -> None:
-    result = launch("run-qwen3-8b.sh", "--baseline", "retokenized", ray_runs=True)
+    result = launch("strands_qwen3_8b.sh", "--baseline", "retokenized", ray_runs=True)
     assert (result.returncode, result.stderr) == (0, "")
     called = launch.calls.read_text()
     assert "--custom-generate-function-path retokenized.generate " in called
@@ -343,6 +343,6 @@ def test_the_other_arm_has_its_own_function_and_checkpoints(launch: Any) -> None
 
 
 def test_another_baseline_is_refused(launch: Any) -> None:
-    result = launch("run-qwen3-8b.sh", "--baseline", "text", ray_runs=True)
+    result = launch("strands_qwen3_8b.sh", "--baseline", "text", ray_runs=True)
     assert result.returncode == 2
     assert "got --baseline text, expected nothing or --baseline retokenized" in result.stderr

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from provider_support import Replay, completion, tokenizer
+from provider_support import Replay, call, completion, tokenizer
 from slime_support import PARAMS
 
 from strands_env.core import Action, TaskContext
@@ -500,13 +500,16 @@ def test_the_function_of_the_documentation_trains_what_was_sampled(
 def test_both_arms_of_the_example_log_what_was_sampled(
     run: Any, arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One trains what was sampled, the other what its text encodes to; both count the same drift."""
+    """One holds the tokens that were sampled, the other goes by text all the way; both count the same drift."""
     monkeypatch.syspath_prepend(ROOT / "examples" / "slime")
     function = "retokenized.generate" if arm == "retokenized" else f"{OURS}.generate"
     made = run(
         *("--custom-generate-function-path", function),
         *("--custom-rollout-log-function-path", "retokenized.log_rollout"),
     )
+    prompts: list[list[int]] = []
+    reply = made.router._reply
+    monkeypatch.setattr(made.router, "_reply", lambda ids: prompts.append(ids) or reply(ids))
 
     ranks = made.step()
 
@@ -515,22 +518,54 @@ def test_both_arms_of_the_example_log_what_was_sampled(
     assert line["rollouts_with_drift"] == 1.0 and line["tokens_changed"] > 0
     trained = sum(int(mask.sum()) for rank in ranks for mask in rank["loss_masks"])
     assert trained == line["tokens_trained"]
+    as_text = [ids == encode(tokenizer().decode(ids)) for ids in prompts]
+    assert len(as_text) == 8
     if arm == "exact":
         check_ranks(ranks, made.router, samples=4)
-        assert line["tokens_trained"] == line["tokens_sampled"]
-    else:
-        assert line["tokens_trained"] < line["tokens_sampled"]
-        assert all("rollout_log_probs" not in rank for rank in ranks)
-        for rank in ranks:
-            for tokens in rank["tokens"]:
-                text = tokenizer().decode(tokens.tolist())
-                assert tokenizer().encode(text, add_special_tokens=False) == tokens.tolist()
+        assert line["tokens_trained"] == line["tokens_sampled"] and line["rollouts_of_other_tokens"] == 0.0
+        assert as_text.count(False) == 4  # the second prompt of each goes on from the letters
+        return
+    assert all(as_text)  # rendered from text, and encoded in one piece
+    assert line["tokens_trained"] < line["tokens_sampled"] and line["rollouts_of_other_tokens"] == 1.0
+    assert sorted(ranks[0]["raw_reward"]) == [0.0, 0.0, 1.0, 1.0]
+    assert all("rollout_log_probs" not in rank for rank in ranks)
+    for rank in ranks:
+        for tokens, mask in zip(rank["tokens"], rank["loss_masks"], strict=True):
+            assert tokens.tolist() == encode(tokenizer().decode(tokens.tolist()))
+            said = [token for token, one in zip(tokens[-len(mask) :].tolist(), mask.tolist(), strict=True) if one]
+            assert tokenizer().decode(said) == f"{call(1, 2)}<|im_end|>It is 3.<|im_end|>"
 
 
-def test_the_other_arm_refuses_to_train_with_log_probabilities_of_other_tokens(
+def encode(text: str) -> list[int]:
+    return list(tokenizer().encode(text, add_special_tokens=False))
+
+
+@pytest.mark.parametrize("function", [f"{OURS}.generate", "retokenized.generate"])
+def test_both_arms_have_one_budget_for_the_whole_response(
+    run: Any, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Call and result leave the answer less than it would take."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / "slime")
+    made = run("--custom-generate-function-path", function, "--rollout-max-response-len", "60")
+    assert {sample.status.value for sample in made.samples()} == {"truncated"}
+
+
+def test_a_rollout_of_the_other_arm_that_fails_is_carried_without_loss(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples" / "slime")
-    made = run("--custom-generate-function-path", "retokenized.generate", "--use-tis")
-    with pytest.raises(ValueError, match="--use-tis needs the tokens that were sampled"):
+    made = run("--custom-generate-function-path", "retokenized.generate", strands_env_retries=0)
+    made.router.fails = 1
+    ranks = made.step()
+    assert sorted(sum(mask.tolist()) > 0 for rank in ranks for mask in rank["loss_masks"]) == [False, True, True, True]
+    assert all("rollout_log_probs" not in rank for rank in ranks)
+
+
+@pytest.mark.parametrize("option", [["--use-tis"], ["--rollout-top-p", "0.9"], ["--partial-rollout"]])
+def test_the_other_arm_refuses_what_needs_the_sampled_tokens(
+    run: Any, option: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples" / "slime")
+    made = run("--custom-generate-function-path", "retokenized.generate", *option)
+    with pytest.raises(ValueError, match=f"{option[0]} needs the tokens that were sampled"):
         made.step()

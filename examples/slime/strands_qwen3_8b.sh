@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # GRPO of Qwen3-8B on DAPO-Math-17k with a Python sandbox, evaluated on AIME 2024; one node with 8 GPUs.
-# Edit the two paths, prepare models and data as README.md says, then: bash run-qwen3-8b.sh [--baseline retokenized]
+# Edit the two paths, prepare models and data as README.md says, then: bash strands_qwen3_8b.sh [--baseline retokenized]
 # The other launch scripts set some of the next lines and more options, and source this one.
 set -euo pipefail
 
@@ -12,10 +12,10 @@ GPUS=${GPUS:-8}                          # of this node, where Ray is started he
 [ -n "${LAYOUT_ARGS+set}" ] || LAYOUT_ARGS=(--actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate)
 [ -n "${EXTRA_ARGS+set}" ] || EXTRA_ARGS=() # options that come last, and so win
 
-SLIME_DIR=${SLIME_DIR:-/path/to/slime}   # a checkout of slime, beside its Megatron-LM
+SLIME_DIR=${SLIME_DIR:-/root/slime}      # slime, beside its Megatron-LM: where slime's container has them
 BASE_DIR=${BASE_DIR:-/path/to/storage}   # models, data and checkpoints
 
-# The arm: what was sampled, or its text encoded again (retokenized.py). Both log drift the same way.
+# The arm: the tokens that were sampled, or text all the way (retokenized.py). Both log drift the same way.
 GENERATE=strands_env.training.slime.generate
 ARM=exact
 LOG_ROLLOUT=${LOG_ROLLOUT:-retokenized.log_rollout}
