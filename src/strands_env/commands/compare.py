@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         results = [
             compare(tables[0], table, reward_threshold=args.reward_threshold, level=args.level) for table in tables[1:]
         ]
-        configurations = [_configuration(path) for path in (args.first, *args.others)]
+        configurations = [_read_configuration(path) for path in (args.first, *args.others)]
         if args.html is not None:
             threshold = 1.0 if args.reward_threshold is None else args.reward_threshold
             write_comparison([args.first, *args.others], args.html, reward_threshold=threshold)
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return max(statuses)
 
 
-def _configuration(path: str) -> dict[str, Any]:
+def _read_configuration(path: str) -> dict[str, Any]:
     """Configuration of a run, as far as it decides results; empty if it was not saved."""
     document = SavedRun.of(path).document
     config = dict(document.get("config") or {})

@@ -16,6 +16,7 @@ from strands_env.eval import EvalError
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
+from strands_env.recipe.models import make_scorer
 from strands_env.training import save_samples, score_with_teacher
 from strands_env.training.formats import (
     NOT_SCORED,
@@ -26,8 +27,6 @@ from strands_env.training.formats import (
     write_rows,
 )
 from strands_env.training.prompts import draw_rows, prompt_records, prompt_rows
-from strands_sglang.backends import client_class
-from strands_sglang.backends.engine.own_models import check_model_name
 from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import MessageConversionError, StrandsSGLangError
 
@@ -36,13 +35,22 @@ def run(args: argparse.Namespace) -> int:
     """Write it."""
     target = Path(args.output)
     try:
-        _check_options(args)
+        if args.format != "prompts" and (args.between is not None or args.draw is not None):
+            raise EvalError(f"--between and --draw go with --format prompts, got --format {args.format}")
+        if args.teacher is not None and args.format != "samples":
+            raise EvalError(f"--teacher goes with --format samples, got --format {args.format}")
+        if args.teacher is None and args.teacher_top_k:
+            raise EvalError("--teacher-top-k needs --teacher")
         wanted = ".parquet" if args.format == "samples" else ".jsonl"
         if target.suffix != wanted:
             raise EvalError(
                 f"--output: the format {args.format!r} is written to a file that ends in {wanted}, got {args.output!r}"
             )
-        _check_free(args, target)
+        run = StorePaths.of(args.run)
+        if target.resolve() in (path.resolve() for path in (run.results, run.run)):
+            raise EvalError(f"--output: {args.output!r} belongs to the run: give another file")
+        if target.exists() and not args.overwrite:
+            raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")
         if args.format == "prompts":
             return _write_prompts(args, target)
         saved = SavedRun.of(args.run)
@@ -94,16 +102,6 @@ def run(args: argparse.Namespace) -> int:
     return Exit.FAILED if any(reason.startswith(NOT_SCORED) for reason in left) else Exit.OK
 
 
-def _check_options(args: argparse.Namespace) -> None:
-    """Refuses options that the format has no use for."""
-    if args.format != "prompts" and (args.between is not None or args.draw is not None):
-        raise EvalError(f"--between and --draw go with --format prompts, got --format {args.format}")
-    if args.teacher is not None and args.format != "samples":
-        raise EvalError(f"--teacher goes with --format samples, got --format {args.format}")
-    if args.teacher is None and args.teacher_top_k:
-        raise EvalError("--teacher-top-k needs --teacher")
-
-
 def _ask_teacher(
     rollouts: Iterator[ExportedRollout], saved: SavedRun, args: argparse.Namespace, left: Counter[str]
 ) -> Iterator[ExportedRollout]:
@@ -113,14 +111,7 @@ def _ask_teacher(
     with asyncio.Runner() as loop:
         teacher: Any = None
         try:
-            if "://" in args.teacher:
-                make, address = client_class(args.teacher)
-                teacher = make(address, max_retries=3)
-            else:
-                check_model_name(args.teacher)  # before the engine loads torch
-                from strands_sglang.backends.engine import EmbeddedEngine
-
-                teacher = EmbeddedEngine(args.teacher)
+            teacher = make_scorer(args.teacher, is_server="://" in args.teacher)
             scoring = partial(score_with_teacher, teacher=teacher, tokenizer=tokenizer, top_k=args.teacher_top_k)
             yield from add_teacher_scores(rollouts, lambda paths: loop.run(scoring(paths)), left)
         except StrandsSGLangError:
@@ -159,12 +150,3 @@ def _write_prompts(args: argparse.Namespace, target: Path) -> int:
     if not rows:
         return complain("export", "nothing was written: no prompt of the run has such a pass rate", Exit.USAGE)
     return Exit.OK
-
-
-def _check_free(args: argparse.Namespace, target: Path) -> None:
-    """Refuse a file that exists, unless it is to be replaced, and always one of the run itself."""
-    run = StorePaths.of(args.run)
-    if target.resolve() in (path.resolve() for path in (run.results, run.run)):
-        raise EvalError(f"--output: {args.output!r} belongs to the run: give another file")
-    if target.exists() and not args.overwrite:
-        raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")

@@ -22,7 +22,10 @@ def run(args: argparse.Namespace) -> int:
             case "import":
                 _made(import_image(args.source, store, name=args.name))
             case "build":
-                _made(build_image(_build_folder(args.folder), args.name or _task_image(args.folder), store))
+                folder = Path(args.folder)  # of a Dockerfile, or of a task in Harbor's format
+                inner = folder / "environment" if (folder / "environment" / "Dockerfile").is_file() else folder
+                name = args.name or f"harbor.local/{folder.resolve().name.lower()}:latest"
+                _made(build_image(str(inner), name, store))
             case "remove":
                 say(f"removed {store.remove(args.image).name}")
             case _:
@@ -44,13 +47,3 @@ def _list(store: ImageStore) -> None:
     for image in images:
         day = time.strftime("%Y-%m-%d", time.localtime(image.imported_at))
         say(f"{image.name:{width}}  {day}  {image.workdir}  {image.source}")
-
-
-def _build_folder(folder: str) -> str:
-    """The folder with the Dockerfile: of a task in Harbor's format, its `environment`."""
-    inner = Path(folder, "environment")
-    return str(inner) if (inner / "Dockerfile").is_file() else folder
-
-
-def _task_image(folder: str) -> str:
-    return f"harbor.local/{Path(folder).resolve().name.lower()}:latest"

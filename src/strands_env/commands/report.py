@@ -19,9 +19,11 @@ def run(args: argparse.Namespace) -> int:
     """Write it."""
     try:
         with announce(f"reading {args.run}", quiet=args.json):
-            from strands_env.report.training import is_slime_log  # after the first line, for this takes time
+            from strands_env.eval.store import StorePaths  # after the first line, for this takes time
+            from strands_env.report.training import is_slime_log, runs_in
 
-            if is_slime_log(args.run) or _is_folder_of_runs(args.run):
+            is_folder = Path(args.run).is_dir() and not StorePaths.of(args.run).results.exists()
+            if is_slime_log(args.run) or (is_folder and runs_in(args.run)):
                 written, note = _write_training(args), None
             else:
                 written, note = _write_run(args)
@@ -68,10 +70,3 @@ def _write_training(args: argparse.Namespace) -> ReportResult:
         output,
         tokenizer_of=lambda path: SavedRun.of(path).tokenizer(args.tokenizer).tokenizer,
     )
-
-
-def _is_folder_of_runs(path: str) -> bool:
-    from strands_env.eval.store import StorePaths
-    from strands_env.report.training import runs_in
-
-    return Path(path).is_dir() and not StorePaths.of(path).results.exists() and bool(runs_in(path))

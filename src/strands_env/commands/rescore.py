@@ -24,7 +24,7 @@ from strands_env.eval.run.groups import read_scores
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.environments import make_env_factory
-from strands_env.recipe.evaluation import check_writable
+from strands_env.recipe.evaluation import check_writable, model_options
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
 from strands_sglang.command_line import Exit
@@ -44,15 +44,8 @@ def run(args: argparse.Namespace) -> int:
         complaint = None
         with _interrupted_by_sigterm(), whole_or_nothing(target) as new:
             display = make_display(quiet=args.quiet or args.json)
-            scoring = rescore(
-                saved.paths,
-                new,
-                factory,
-                reward=args.reward,
-                max_concurrency=args.max_concurrency,
-                progress=display,
-            )
-            changes = asyncio.run(scoring)
+            options = {"reward": args.reward, "max_concurrency": args.max_concurrency, "progress": display}
+            changes = asyncio.run(rescore(saved.paths, new, factory, **options))
             after = read_scores(new.paths.results)
             if changes.all_failed:
                 complaint = "the reward failed for every sample, with the error above: nothing was written; fix it"
@@ -72,9 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _target(saved: SavedRun, output: str | None) -> StorePaths:
-    folder = (
-        saved.paths.results.parent if saved.paths.results.stem == "results" else saved.paths.results.with_suffix("")
-    )
+    results = saved.paths.results
+    folder = results.parent if results.stem == "results" else results.with_suffix("")
     target = StorePaths.of(output or folder.with_name(f"{folder.resolve().name}-rescored"))
     check_writable(target.results, option="--output")
     if target.results.exists() and target.results.stat().st_size:
@@ -108,10 +100,7 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
     options = saved.options
     if args.env is None and not options:
         raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': name what scores with --reward or --env")
-    model: dict[str, Any] = {name: options.get(name) for name in ("model_id", "base_url", "tokenizer", "tool_parser")}
-    model |= {"backend": options.get("backend", "local"), "sampling_params": saved.model.get("sampling_params")}
-    if model["backend"] == "scripted":
-        model["script"] = options.get("script") or ""
+    model = model_options({"backend": "local", **options}) | {"sampling_params": saved.model.get("sampling_params")}
     return make_env_factory(
         benchmark=options.get("benchmark") or saved.name,
         env=args.env or options.get("env"),

@@ -12,8 +12,7 @@ from strands_env.commands.terminal import announce, cannot_read, complain, forma
 from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
-from strands_sglang.backends import client_class
-from strands_sglang.backends.engine.own_models import check_model_name
+from strands_env.recipe.models import make_scorer
 from strands_sglang.command_line import Exit, server_of
 from strands_sglang.exceptions import StrandsSGLangError
 
@@ -59,7 +58,9 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
     quiet = args.json or sys.stderr is None
     doing = f"asking {args.server}" if args.server else f"loading the model {args.model}"
     with announce(doing, quiet=quiet):
-        client = _client(args)
+        client = make_scorer(args.server or args.model, is_server=args.server is not None)
+        if args.server is not None:
+            client.served_tokenizer(is_optional=True)  # says what is wrong with an address
     try:
         vocab_size = None
         if args.server is not None:
@@ -68,18 +69,6 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
             return await measure_mismatch(saved.paths, client, limit=args.limit, vocab_size=vocab_size)
     finally:
         await client.close()
-
-
-def _client(args: argparse.Namespace) -> Any:
-    if args.server is not None:
-        make, address = client_class(args.server)
-        client = make(address, max_retries=3)
-        client.served_tokenizer(is_optional=True)  # says what is wrong with an address
-        return client
-    check_model_name(args.model)  # before the engine loads torch
-    from strands_sglang.backends.engine import EmbeddedEngine
-
-    return EmbeddedEngine(args.model)
 
 
 def _show(saved: SavedRun, files: Any, mismatch: Mismatch | None) -> None:
