@@ -322,6 +322,9 @@ class Scorer:
         meta = {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1.0, 1, None]]}
         return {"output_ids": [1], "meta_info": {**meta, "input_token_logprobs": scored[logprob_start_len:]}}
 
+    def served_tokenizer(self, **options):
+        pass
+
     async def health(self):
         return True
 
@@ -332,40 +335,39 @@ class Scorer:
         pass
 
 
-def test_a_server_that_does_not_answer_is_named(graded, capsys, monkeypatch):
-    class Gone(Scorer):
-        async def health(self):
-            return False
-
-    monkeypatch.setattr(verify, "_client", lambda args: Gone())
-    assert main(["verify", graded, "--server", "http://x"]) == 1
-    assert "no server answers at 'http://x'" in capsys.readouterr().err
+class Gone(Scorer):
+    async def health(self):
+        return False
 
 
-def test_ids_that_would_kill_the_server_are_not_sent(graded, capsys, monkeypatch):
-    class Small(Scorer):
-        async def vocab_size(self):
-            return 3
+class Small(Scorer):
+    async def vocab_size(self):
+        return 3
 
-        async def generate(self, ids, **fields):
-            raise AssertionError("sent")
-
-    monkeypatch.setattr(verify, "_client", lambda args: Small())
-    assert main(["verify", graded, "--server", "http://x"]) == 2
-    assert "token ids beyond the server's 3, so the server has another model" in capsys.readouterr().err
+    async def generate(self, ids, **fields):
+        raise AssertionError("sent")
 
 
-def test_a_server_of_another_model_and_unknown_vocabulary_is_refused(graded, capsys, monkeypatch):
-    class Silent(Scorer):
-        async def vocab_size(self):
-            return None
+class Silent(Scorer):
+    async def vocab_size(self):
+        return None
 
-        async def get_model_info(self):
-            return {"model_path": "org/other"}
+    async def get_model_info(self):
+        return {"model_path": "org/other"}
 
-    monkeypatch.setattr(verify, "_client", lambda args: Silent())
-    assert main(["verify", graded, "--server", "http://x"]) == 2
-    assert "the server has the model 'org/other'" in capsys.readouterr().err
+
+@pytest.mark.parametrize(
+    ("scorer", "status", "message"),
+    [
+        (Gone(), 1, "no server answers at 'http://x'"),
+        (Small(), 2, "token ids beyond the server's 3, so the server has another model"),  # they would kill it
+        (Silent(), 2, "the server has the model 'org/other'"),
+    ],
+)
+def test_a_server_that_cannot_score_the_run_is_named(scorer, status, message, graded, capsys, monkeypatch):
+    monkeypatch.setattr(verify, "make_scorer", lambda *_, **__: scorer)
+    assert main(["verify", graded, "--server", "http://x"]) == status
+    assert message in capsys.readouterr().err
 
 
 def test_the_model_is_what_is_known_of_it(tmp_path):
@@ -374,7 +376,7 @@ def test_the_model_is_what_is_known_of_it(tmp_path):
 
 
 def test_a_server_that_disagrees_is_measured(graded, capsys, monkeypatch):
-    monkeypatch.setattr(verify, "_client", lambda args: Scorer())
+    monkeypatch.setattr(verify, "make_scorer", lambda *_, **__: Scorer())
     assert main(["verify", graded, "--server", "http://x", "--max-kl", "0.01", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["mismatch"]
     assert (found["trajectories"], found["tokens"]) == (5, 10)
@@ -509,7 +511,7 @@ def test_a_trajectory_without_logprobs_is_skipped(tmp_path, capsys, monkeypatch)
     made = sample(1.0)
     tokens = TokenObservation(token_ids=[1, 2], prompt_length=1, loss_mask=[0, 1])
     made.step_result.trajectories = [Trajectory(agent_name="agent", tokens=tokens)]
-    monkeypatch.setattr(verify, "_client", lambda args: Scorer())
+    monkeypatch.setattr(verify, "make_scorer", lambda *_, **__: Scorer())
     assert main(["verify", saved(tmp_path, made), "--server", "http://x"]) == 2
     assert "no log-probabilities were recorded" in capsys.readouterr().err
 
