@@ -37,6 +37,8 @@ def image() -> str:
         **{f"usr/bin/{name}": TOOL for name in ("git", "gcc", "make", "php", "openssl")},
         "opt/tool/bin/check": TOOL,
         "root/tool/bin/check": TOOL,
+        "opt/suite/v1/x/bin/check": TOOL,
+        "usr/local/tool/bin/check": TOOL,
         "var/lib/dpkg/info/tool.postinst": TOOL,
         "usr/share/tool/expected.txt": "42\n",
         "etc/profile": "true\n",
@@ -50,6 +52,7 @@ def image() -> str:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
         place.chmod(0o755)
+    (made / "opt/linked").symlink_to("/usr/local/tool")
     for source in ("/usr/bin/perl", *Path("/usr/lib").glob("*-linux-gnu/perl-base"), "/sbin/ldconfig"):
         target = made / str(source).lstrip("/")
         if Path(source).is_dir():
@@ -103,6 +106,18 @@ FORGERIES = {
         "/opt/tool/bin/check /app/answer.txt",
         f"mkdir -p /opt/mine/bin; {replaced('/opt/mine/bin/check')}; rm -rf /opt/tool; ln -s mine /opt/tool",
     ),
+    "program-deep-in-opt": Forgery("/opt/suite/v1/x/bin/check /app/answer.txt", replaced("/opt/suite/v1/x/bin/check")),
+    "folder-in-place-of-a-link": Forgery(
+        "/opt/linked/bin/check /app/answer.txt",
+        f"rm /opt/linked; mkdir -p /opt/linked/bin; {replaced('/opt/linked/bin/check')}",
+    ),
+    "answer-that-is-the-expected-one": Forgery(
+        "cmp -s /app/answer.txt /tests/expected.txt", "ln -s /tests/expected.txt /app/answer.txt"
+    ),
+    "answer-by-way-of-the-kernel": Forgery(
+        "cmp -s /app/answer.txt /tests/expected.txt",
+        "ln -s / /app/up; ln -s up/proc/self/cwd/../tests/expected.txt /app/answer.txt",
+    ),
     "another-standard-library": Forgery(
         PYTEST,
         f"l=$({LIBRARY}); mkdir -p /usr/Lib; cp -r $l/. /usr/Lib/; echo '{FORGED}' > /usr/Lib/pytest.py; "
@@ -153,7 +168,9 @@ FORGERIES = {
 
 def task_of(folder: Path, forgery: Forgery, **parts: str) -> Path:
     test = f"#!/bin/bash\n{{ {forgery.test}; }} && reward=1 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
-    return make_task(folder, image=image(), test=test, files={"tests/check.py": CHECK}, **parts)
+    return make_task(
+        folder, image=image(), test=test, files={"tests/check.py": CHECK, "tests/expected.txt": "42\n"}, **parts
+    )
 
 
 REFUSED_IN_PLACE = ("tests-that-are-there", "results-behind-a-link")

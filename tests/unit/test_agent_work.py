@@ -16,6 +16,7 @@ from strands_env.sandbox.images import ImageSandbox
 from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
 from tests.container_support import require_images
 
+SITE = "app/v/lib/python3.11/site-packages"
 WHITEOUT = object()
 OPAQUE = object()
 """In place of a folder's files: it hides the image's."""
@@ -84,7 +85,7 @@ def listed(folder: str) -> dict[str, str]:
         ({"srv/b/a": "1"}, {"srv": WHITEOUT}, {"srv/b": "gone"}),
         ({"srv/b/a": "1"}, {"srv": OPAQUE, "srv/b/c": "3"}, {"srv/b": "hides", "srv/b/c": "3"}),
         ({"srv/b/a": "1"}, {"srv": OPAQUE, "srv/c": "3"}, {"srv/b": "gone"}),
-        ({"app/a": "1"}, {"app/tests": Path("/tests"), "tests/x": "x"}, {"app/tests": "-> /tests"}),
+        ({"app/a": "1"}, {"app/tests": Path("/tests"), "tests/x": "x"}, {"app/tests": "gone"}),
         ({"app": Path("data/app"), "data/app/a": "1"}, {"data/app/a": "2", "data/b": "x"}, {"data/app/a": "2"}),
         ({"app": Path("data/app"), "data/app/a": "1"}, {"app": "now a file"}, {"app": "now a file"}),
         ({"app": Path("../../../../data"), "data/a": "1"}, {"data/a": "2"}, {"data/a": "2"}),
@@ -150,6 +151,41 @@ def test_the_default_leaves_out_settings_and_programs(tmp_path: Path) -> None:
     assert set(listed(made)) == {"root/notes", "home/u/w/x", "opt/data/x", "opt/made/bin/x", "srv/www/i"}
 
 
+def test_the_default_leaves_out_programs_of_the_image_however_deep(tmp_path: Path) -> None:
+    image = {
+        "opt/suite/v1/x/bin/tool": "", "opt/suite/v1/data/y": "", "opt/all": Path("/usr"), "usr/share/x": "",
+        "opt/linked": Path("/lib/jdk"), "lib/jdk/bin/java": "", "opt/files": Path("/data"), "data/x": "",
+        "srv/a/tool": "\x7fELF", "srv/a/source": "", "srv/link": Path("/usr/bin/git"), "usr/bin/git": "",
+    }  # fmt: skip
+    layer = {path: "changed" for path in image if path.startswith(("opt/suite", "srv", "data", "lib", "usr"))}
+    layer |= {"opt/suite/v1/x/pyvenv.cfg": "", "opt/suite/v1/new": "", "opt/suite/new": "", "srv/a/tool": "\x7fELF"}
+    layer |= {"opt/linked": "changed", "opt/files": "changed", "opt/all": Path("/srv")}
+    files = agent_files(tmp_path, image, layer)
+    os.chmod(tmp_path / "root/srv/a/tool", 0o755)
+    (made,) = files.lay(DEFAULT_WORK, str(tmp_path / "laid"), move=True)
+    assert set(listed(made)) == {"opt/suite/new", "opt/files", "data/x", "srv/a/source"}
+
+
+@pytest.mark.parametrize(
+    ("target", "is_laid"),
+    [
+        ("/tests/expected", False), ("../../tests", False), ("up/tests/x", False), ("/proc/self/root/tests/x", False),
+        ("/proc/self/cwd/../tests/x", False), ("/proc/1/../../tests/x", False), ("/dev/fd/../root/tests", False),
+        ("/given/tests/x", False), ("/logs/verifier/reward.txt", False),
+        ("/dev/null", True), ("/proc/cpuinfo", True), ("tests/x", True), ("/app/tests", True), ("link", True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", [0o755, 0o000])
+def test_no_link_of_the_work_leads_to_the_tests(tmp_path: Path, target: str, is_laid: bool, mode: int) -> None:
+    """Also where folders on the way are closed, which are no barrier to root in the tests' container."""
+    layer = {"app/d/link": Path(target), "app/d/up": Path("/"), "app/other": Path("/tests"), "app/d/tests/x": ""}
+    files = agent_files(tmp_path, {"given": Path("..")}, layer)
+    (tmp_path / "layer0/app/d").chmod(mode)
+    (made,) = files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    assert stat.S_IMODE(os.stat(f"{made}/app/d").st_mode) == mode
+    assert listed(f"{made}/app/d")["link"] == (f"-> {target}" if is_laid else "gone")
+
+
 def test_a_home_for_a_work_directory_leaves_out_its_settings(tmp_path: Path) -> None:
     files = agent_files(
         tmp_path, {"root/p/bin/x": ""}, dict.fromkeys(("root/p/a", "root/.bashrc", "root/bin/b"), "changed")
@@ -189,6 +225,14 @@ def test_what_changed_outside_the_work_is_listed_by_the_highest_path_of_it(tmp_p
         ({}, {"app/v/lib/python3.11/site-packages/a.pth": "import os"}, ["/app/v/lib/python3.11/site-packages/a.pth"]),
         ({"app/main.py": "1"}, {"app/main.py": "2", "app/run.sh": "#!/bin/sh", "app/lib/json.py": ""}, []),
         ({}, {"app/json.py": "", "app/sub/conftest.py": ""}, ["/app/json.py", "/app/sub/conftest.py"]),
+        ({}, {"app/json/__init__.py": "", "app/re.pyc": ""}, ["/app/json/__init__.py", "/app/re.pyc"]),
+        ({}, {"app/json.txt": "", "app/json/x.py": "", "app/sub/json/__init__.py": "", "app/new/bin/x": ""}, []),
+        ({"app/v/bin/py": "#!x"}, {"app/v": Path("mine"), "app/mine/bin/py": "#!y"}, ["/app/v"]),
+        ({"app/v/bin/py": "#!x", "app/data/x": ""}, {"app/v": WHITEOUT, "app/data": WHITEOUT}, ["/app/v"]),
+        ({f"{SITE}/a.py": "1"}, {f"{SITE}/__pycache__/a.pyc": "x"}, [f"/{SITE}/__pycache__/a.pyc"]),
+        ({f"{SITE}/a.py": "1"}, {f"{SITE}/new/__pycache__/a.pyc": "x"}, []),
+        ({}, {f"{SITE}/a.dist-info/entry_points.txt": "[pytest11]"}, [f"/{SITE}/a.dist-info/entry_points.txt"]),
+        ({}, {f"{SITE}/a.dist-info/entry_points.txt": "[console_scripts]"}, []),
         ({"app/l": Path("/usr/bin")}, {"app/l/x": "y"}, []),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import functools
 import os
 import posixpath
 import re
@@ -19,6 +20,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..bubblewrap.guest.system import each_folder
 from ..bubblewrap.process import discard
 from ..contract import SandboxError
 
@@ -26,12 +28,15 @@ DEFAULT_WORK = ("/root/*", "/home/*/*", "/srv/*", "/opt/*", "/var/www/*")
 """Work beside the work directory where nothing better is known.
 
 A `*` stands for one visible name: hidden files of homes are settings of shells and tools. At the end of a pattern it
-leaves out what holds the image's programs, such as an interpreter in `/opt`, and a home's `bin`.
+leaves out the image's programs, however deep: whole prefixes, such as that of an interpreter in `/opt`, as a setting
+beside a program leads it astray as well; and a home's `bin`.
 """
 _VISIBLE = "[!.]*"
 """Every visible name, also of what holds programs."""
 _RESERVED = ("dev", "logs/verifier", "proc", "solution", "sys", "tests")
 """Never work: the tests, their results, and what the kernel shows."""
+_HIDDEN = re.compile(r"(tests|logs/verifier|solution)(/.*)?|proc/(.*/)?(cwd|fd|root|\.\.)(/.*)?|dev/[^/]+/.*")
+"""Links of the work that lead there are not laid: an answer that is a link to the expected one would be right."""
 _SYSTEM = frozenset({"", "boot", "etc", "home", "opt", "run", "usr", "usr/local", "var", "var/lib"}) | {
     f"{top}{name}"
     for top in ("", "usr/", "usr/local/")
@@ -47,9 +52,13 @@ _STEERING = re.compile(
 )
 """Settings of interpreters, shells and test runners. Reported, so an incomplete list costs a report, not a reward."""
 _PYTHON_LIBRARY = re.compile(r"(.*/)?lib(64)?/python3[^/]*/.*")
+_MODULE = re.compile(r"([^/.]+)(/__init__)?(\.pyc?|(\.[^/]*)?\.so)")
 _TESTED_FIRST = sys.stdlib_module_names | {"pytest", "_pytest", "pluggy"}
 """Modules that a test run from the work directory would find there first."""
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+_PROGRAM_FOLDERS = ("bin", "sbin")
+_MAX_NAMES = 2000
+"""Folders inside each other that a path can lead through."""
 _MAX_WALKED = 200_000
 """Entries that a report looks at, so that a million files do not delay the reward."""
 
@@ -119,6 +128,8 @@ class AgentFiles:
                     os.chown(place, status.st_uid, status.st_gid)
                 os.chmod(place, stat.S_IMODE(status.st_mode))
             laid.append(target)
+        for target in laid:
+            self._cut_links(target, [*reversed(laid), self.before, self.root])
         for path in paths:  # what the agent removed of it must not be there again
             if _is_real(self.before, posixpath.dirname(path)):
                 discard(os.path.join(self.before, path))
@@ -130,9 +141,9 @@ class AgentFiles:
         for pattern in work:
             for path in self._match(pattern.strip("/").split("/")):
                 folder, name = posixpath.split(path)
-                place = posixpath.join(_resolve(self.root, folder), name)
+                place = posixpath.join(_resolve([self.root], folder), name)
                 # Where the image has a link in its place, either end of it may be where the agent worked.
-                found |= {place, _resolve(self.root, place)}
+                found |= {place, _resolve([self.root], place)}
         kept: list[str] = []
         for path in sorted(found, key=lambda one: one.split("/")):  # a folder right before what is in it
             if path and not _touches_reserved(path) and not (kept and _is_within(path, kept[-1])):
@@ -167,16 +178,32 @@ class AgentFiles:
             laid: Folders of `lay`.
             directory: The work directory.
         """
-        on_path = {part.strip("/") for part in self.path_variable.split(":")}
         found: dict[str, None] = {}
         for layer in laid:
             for path, place, given in self._walk(layer):
-                folder, name = posixpath.split(path)
-                shadows = folder == directory.strip("/") and name.removesuffix(".py") in _TESTED_FIRST
-                steers = shadows or folder in on_path or _STEERING.fullmatch(path)
-                if (steers or (given and _is_program(given, path))) and not _is_equal(place, given):
+                if self._can_forge(path, place, given, directory.strip("/") or ".") and not _is_equal(place, given):
                     found[f"/{path}"] = None
         return sorted(found)[:most]
+
+    def _can_forge(self, path: str, place: str, given: str | None, directory: str) -> bool:
+        """Programs that tests use may be this file, or be led astray by it."""
+        folder, name = posixpath.split(path)
+        module = _MODULE.fullmatch(posixpath.relpath(path, directory))
+        if (module and module[1] in _TESTED_FIRST) or _STEERING.fullmatch(path) or folder in self._on_path:
+            return True
+        if _PYTHON_LIBRARY.fullmatch(path):
+            above, last = posixpath.split(folder)
+            if last == "__pycache__" and _is_real(self.root, above):
+                return True  # Python takes it in place of the source
+            if name == "entry_points.txt" and _has(place, b"pytest11"):
+                return True
+        if given and os.path.isdir(given) and not os.path.islink(given):
+            return bool(_programs(self.root, path))  # something else than the folder is there, or nothing
+        return bool(given) and _is_program(str(given), path)
+
+    @property
+    def _on_path(self) -> set[str]:
+        return {part.strip("/") for part in self.path_variable.split(":")}
 
     # ---- one path ----------------------------------------------------------------------------------------------------
 
@@ -221,26 +248,48 @@ class AgentFiles:
             if part not in ("*", _VISIBLE):
                 found = [posixpath.join(path, part) for path in found]
                 continue
-            listed = [
-                posixpath.join(path, entry.name)
-                for path in found
-                for layer in (self.before, *self.layers)
-                if _is_real(layer, path)
-                for entry in _list(os.path.join(layer, path))
-                if not entry.name.startswith(".")
-            ]
-            leaves_out = part == "*" and index == len(parts) - 1
-            found = [path for path in dict.fromkeys(listed) if not (leaves_out and self._holds_programs(path))]
+            listed = [child for path in found for child in self._children(path)]
+            found = [path for path in listed if not posixpath.basename(path).startswith(".")]
+            if part == "*" and index == len(parts) - 1:
+                found = [inner for path in found for inner in self._without_programs(path)]
         return found
 
-    def _holds_programs(self, path: str) -> bool:
-        """The image finds programs there, or keeps some of its own there."""
-        on_path = (part.strip("/") for part in self.path_variable.split(":"))
-        if posixpath.basename(path) in ("bin", "sbin") or any(_is_within(folder, path) for folder in on_path):
-            return True
-        place = os.path.join(self.root, path)
-        inner = [place, *(entry.path for entry in _list(place))] if _is_real(self.root, path) else []
-        return any(os.path.isdir(os.path.join(folder, "bin")) for folder in inner if not os.path.islink(folder))
+    def _without_programs(self, path: str) -> list[str]:
+        """The parts of a path in which the image finds no programs, and keeps none of its own."""
+        if posixpath.basename(path) in _PROGRAM_FOLDERS or any(_is_within(one, path) for one in self._on_path):
+            return []
+        target = _resolve([self.root], path)
+        programs = _programs(self.root, target)
+        if target in _SYSTEM or target in programs or (programs and target != path):
+            return []
+        if not programs:
+            return [path]
+        return [inner for child in self._children(path) for inner in self._without_programs(child)]
+
+    def _children(self, path: str) -> list[str]:
+        """What the agent has in a folder, or was given."""
+        tops = [top for top in (self.before, *self.layers) if _is_real(top, path)]
+        listed = (entry.name for top in tops for entry in _list(os.path.join(top, path)))
+        return [posixpath.join(path, name) for name in dict.fromkeys(listed)]
+
+    def _cut_links(self, laid: str, tops: Sequence[str]) -> None:
+        """Delete links that lead to what the work must not see; `tops` are looked up for where a link leads."""
+        modes: list[int] = []
+
+        def leave(name: str, parent: int) -> None:
+            if (mode := modes.pop()) & 0o700 != 0o700:
+                os.chmod(name, mode, dir_fd=parent)
+
+        # Folders that an ordinary user may not enter are no barrier to its container's root, who runs the tests.
+        for folder in each_folder(laid, opens=os.geteuid() != 0, leave=leave):
+            if folder.names:
+                modes.append(folder.mode)
+            for entry in folder.entries:
+                if not entry.is_symlink() or len(folder.names) > _MAX_NAMES:
+                    continue
+                if _HIDDEN.fullmatch(_resolve(tops, posixpath.join(*folder.names, entry.name))):
+                    os.unlink(entry.name, dir_fd=folder.descriptor)
+                    os.mknod(entry.name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=folder.descriptor)
 
     def _walk(self, layer: str) -> Iterator[tuple[str, str, str | None]]:
         """Everything in a folder but folders: path, place, and the image's place for it, None if it has nothing."""
@@ -259,21 +308,54 @@ class AgentFiles:
                     yield path, entry.path, None if mode is None else given
 
 
-def _resolve(root: str, path: str) -> str:
-    """A path as programs in the image find it: through its links, which never leave the image."""
+@functools.lru_cache(maxsize=256)
+def _programs(root: str, path: str) -> frozenset[str]:
+    """The image's programs at a path and below: the folders of whole prefixes, where a `bin` is in one, and files."""
+    if not _is_real(root, path):
+        return frozenset([path] if _leads_to_program(root, path) else [])
+    found: set[str] = set()
+    walked, pending = 0, [path]
+    while pending and walked < _MAX_WALKED:
+        folder, inner = pending.pop(), []
+        for entry in _list(os.path.join(root, folder)):
+            walked += 1
+            below = posixpath.join(folder, entry.name)
+            if not entry.is_dir(follow_symlinks=False):
+                # Most files are neither, and need not be opened.
+                if (".so" in entry.name or os.access(entry.path, os.X_OK)) and _leads_to_program(root, below):
+                    found.add(below)
+            elif entry.name in _PROGRAM_FOLDERS or _PYTHON_LIBRARY.fullmatch(f"{below}/"):
+                found.add(posixpath.dirname(folder) if folder != path else path)  # what is beside it is likely its own
+                break
+            else:
+                inner.append(below)
+        else:
+            pending += inner
+    return frozenset(found)
+
+
+def _leads_to_program(root: str, path: str) -> bool:
+    """A file of the image is a program, or a link to one."""
+    led = _resolve([root], path)
+    return _is_program(os.path.join(root, led), led)
+
+
+def _resolve(tops: Sequence[str], path: str) -> str:
+    """A path as programs find it in folders stacked above each other, the highest first; links never leave them."""
     done, left = "", [part for part in reversed(path.split("/")) if part]
     for _ in range(1000):  # links may lead in a circle
         if not left:
             break
         part = left.pop()
-        if part in (".", ".."):
+        if part in (".", "..") and not done.startswith(("dev/", "proc/")):  # the kernel's links there lead anywhere
             done = posixpath.dirname(done) if part == ".." else done
             continue
         place = posixpath.join(done, part)
-        if not os.path.islink(os.path.join(root, place)):
+        top = next((top for top in tops if _mode(os.path.join(top, place)) is not None), "")
+        if not top or not os.path.islink(os.path.join(top, place)):
             done = place
             continue
-        led = os.readlink(os.path.join(root, place))
+        led = os.readlink(os.path.join(top, place))
         done = "" if led.startswith("/") else done
         left += [name for name in reversed(led.split("/")) if name]
     return done
@@ -297,11 +379,19 @@ def _transfer(source: str, target: str, *, move: bool) -> None:
 
 def _is_program(place: str, path: str) -> bool:
     """A file of the image is a program, a library of machine code, or part of a Python's library."""
-    if _PYTHON_LIBRARY.fullmatch(path) or posixpath.basename(posixpath.dirname(path)) in ("bin", "sbin"):
+    if _PYTHON_LIBRARY.fullmatch(path) or posixpath.basename(posixpath.dirname(path)) in _PROGRAM_FOLDERS:
         return True
     try:
         with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def _has(place: str, word: bytes) -> bool:
+    try:
+        with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return word in file.read(1 << 16)
     except OSError:
         return False
 

@@ -98,6 +98,8 @@ class Folder(NamedTuple):
     names: list[str]
     """Of the folders on the way from the root, its own last; empty for the root."""
     entries: list[os.DirEntry[str]]
+    mode: int
+    """Its permissions, before it was opened."""
 
 
 def each_folder(
@@ -119,13 +121,14 @@ def each_folder(
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     current = os.open(".", flags, dir_fd=root) if isinstance(root, int) else os.open(root, flags)
     names: list[str] = []
+    mode = stat.S_IMODE(os.fstat(current).st_mode)
     parents: list[tuple[int, int]] = []  # by device and inode
     unseen: list[list[str]] = []  # by level, folders that are still to be walked
     try:
         while True:
             with os.scandir(current) as listed:
                 entries = list(listed)
-            yield Folder(current, names, entries)
+            yield Folder(current, names, entries, mode)
             unseen.append([entry.name for entry in entries if entry.is_dir(follow_symlinks=False)])
             below = -1
             while below < 0:
@@ -143,8 +146,9 @@ def each_folder(
                         leave(name, current)
                 name = unseen[-1].pop()
                 with contextlib.suppress(OSError):
+                    mode = stat.S_IMODE(os.lstat(name, dir_fd=current).st_mode)
                     if opens:
-                        os.chmod(name, 0o700, dir_fd=current)
+                        os.chmod(name, mode | 0o700, dir_fd=current)
                     below = os.open(name, flags, dir_fd=current)
             found = os.fstat(current)
             parents.append((found.st_dev, found.st_ino))
