@@ -19,7 +19,7 @@ from strands_env.eval.run.run import CollectedResults, Run, RunOptions
 from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import Tasks, catch_exits
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import LazySamples, ResultReader, RunConfig, StorePaths
+from strands_env.eval.store import Entry, LazySamples, ResultReader, RunConfig, StorePaths
 from strands_sglang.exceptions import refuse_unknown
 
 logger = logging.getLogger(__name__)
@@ -239,14 +239,11 @@ class Evaluator:
         """Samples in the results file by prompt id, read when they are used; `{}` without a file; also in `results`."""
         if self.paths is None or not self.paths.results.exists():
             return {}
-        lines: dict[str, list[tuple[int, int]]] = {}
+        found: dict[str, list[Entry]] = {}
         reader = ResultReader(self.paths.results)
         for entry in sorted(reader.entries, key=lambda entry: entry.index):
-            lines.setdefault(entry.prompt_id, []).append((entry.offset, entry.length))
-        del reader.entries  # the samples need the file alone
-        self.results = {
-            name: LazySamples(places, reader, with_tokens=self.keep_tokens) for name, places in lines.items()
-        }
+            found.setdefault(entry.prompt_id, []).append(entry)
+        self.results = {name: LazySamples(items, reader, with_tokens=self.keep_tokens) for name, items in found.items()}
         return self.results
 
     def compute_metrics(self, results: Mapping[str, Sequence[EvalSample]] | None = None) -> dict[str, float]:

@@ -18,7 +18,7 @@ from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressSta
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
 from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, count, sample_id, sample_seed, stream, with_context
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
+from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +70,7 @@ class Run:
         self._is_open = False
         self.state = ProgressState(name=options.name)
         self._progress = GuardedProgress(progress)
-        # By prompt and index: a sample of this run, or offset and length of one in the file.
-        self._results: dict[str, list[EvalSample | tuple[int, int] | None]] = {}
+        self._results: dict[str, list[EvalSample | Entry | None]] = {}  # by prompt and index
         self._failed_prompts: set[str] = set()
         self.namer = TaskNamer()
         self._same_failures: tuple[str, int] | None = ("", 0)  # of the first samples; None once one went otherwise
@@ -208,7 +207,7 @@ class Run:
             return False
         self.state.resumed += 1
         if self._options.keep_results:
-            self._results[job.prompt.id][job.index] = stored.offset, stored.length
+            self._results[job.prompt.id][job.index] = stored
         if stored.reward is not None:
             self.state.scored += 1
             self.state.reward_sum += stored.reward

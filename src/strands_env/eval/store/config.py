@@ -50,16 +50,13 @@ def load_run(path: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise StoreCorruptError(f"{str(path)!r} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise StoreCorruptError(f"{str(path)!r} must hold a JSON object, got {type(document).__name__}")
-    for name in ("config", "about", "environment"):
-        value = document.setdefault(name, None)
-        if not isinstance(value, dict) and (value is not None or name == "config"):
-            raise StoreCorruptError(
-                f"{str(path)!r} is not the configuration of a run: {name!r} must be a JSON object, got {value!r}"
-            )
-    document["about"] = document["about"] or {}
-    return document
+    known = document if isinstance(document, dict) else {}
+    parts = {name: known.get(name) or {} for name in ("about", "environment")}
+    if not all(isinstance(part, dict) for part in (known.get("config"), *parts.values())):
+        raise StoreCorruptError(
+            f"{str(path)!r} is not the configuration of a run: config, about and environment must be JSON objects"
+        )
+    return {**known, "about": parts["about"], "environment": parts["environment"] or None}
 
 
 def checksum_of(document: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ and in base64: `sequences` (of which `observation` and each trajectory name one 
 from __future__ import annotations
 
 import base64
+import math
 import re
 import sys
 import zlib
@@ -20,20 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 import pydantic_core
-from pydantic import ValidationError
 
-from strands_env.core import (
-    Action,
-    ErrorRecord,
-    Observation,
-    Phase,
-    RewardResult,
-    StepResult,
-    TaskContext,
-    TerminationReason,
-    TokenObservation,
-    Trajectory,
-)
+from strands_env.core import StepResult, TerminationReason, TokenObservation, Trajectory
 from strands_env.core.jsonable import shown, stored_context, text_of
 from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
@@ -214,23 +203,25 @@ def write_sample(sample: EvalSample) -> bytes:
         return _checked_line(sample, tokens, orjson.dumps(shown(action)), shown_result)
     except (StoreError, ValueError, TypeError, RecursionError, AttributeError) as error:
         failure.add_note(str(error))
-    try:
-        reward = None if sample.reward is None else RewardResult(reward=sample.reward)
-    except (ValidationError, AttributeError):
-        reward = None
     text = f"the result cannot be saved: {type(failure).__name__}: {shown(str(failure))[:1000]}"
     reason = result.termination_reason
-    known = StepResult(
-        observation=Observation(),
-        reward=reward,
-        termination_reason=reason if isinstance(reason, TerminationReason) else TerminationReason.UNCLASSIFIED_ERROR,
-        error=ErrorRecord(type=type(failure).__name__, message=text, traceback="", where=Phase.LOOP),
-    )
-    message = shown(text_of(action.message))[:1000]
-    asked = Action(message=message, task_context=TaskContext(id=str(action.task_context.id)))
-    return _checked_line(
-        sample, tokens, asked.model_dump_json().encode(), known.model_dump_json(exclude=_LARGE).encode()
-    )
+    reward = _reward_of(sample)
+    known = {
+        "observation": {},
+        "reward": None if reward is None else {"reward": reward},
+        "termination_reason": reason if isinstance(reason, TerminationReason) else TerminationReason.UNCLASSIFIED_ERROR,
+        "error": {"type": type(failure).__name__, "message": text, "traceback": "", "where": "loop"},
+    }
+    message, name = shown(text_of(action.message))[:1000], shown(str(action.task_context.id))
+    asked = {"message": message, "task_context": {"id": name}}
+    return _checked_line(sample, tokens, orjson.dumps(asked), orjson.dumps(known))
+
+
+def _reward_of(sample: EvalSample) -> float | None:
+    """The reward of a sample whose fields may have been set to anything."""
+    reward: Any = getattr(sample.step_result.reward, "reward", None)
+    is_one = isinstance(reward, float | int) and math.isfinite(reward) and not sample.aborted
+    return reward if is_one else None
 
 
 def _checked_line(sample: EvalSample, tokens: dict[str, Any] | None, action: bytes, result: bytes) -> bytes:
@@ -241,7 +232,7 @@ def _checked_line(sample: EvalSample, tokens: dict[str, Any] | None, action: byt
         "task": sample.task_digest,
         "index": sample.index,
         "aborted": sample.aborted,
-        "reward": sample.reward if isinstance(sample.step_result.reward, RewardResult | None) else None,
+        "reward": _reward_of(sample),
         "attempts": sample.attempts,
         "duration_s": sample.duration_s,
     }

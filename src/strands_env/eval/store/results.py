@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -67,30 +68,28 @@ def scan(fd: int, path: Path) -> Iterator[Entry]:
 
 
 class ResultReader:
-    """Reads the samples of a run, finished or not, without locking or changing its file, opened when it is needed.
+    """Reads the samples of a run, finished or not, without locking or changing its file.
 
     Args:
         output_path: The `.jsonl` file or its folder.
+
+    Raises:
+        FileNotFoundError: There are no results.
+        StoreError: They cannot be opened.
     """
 
     def __init__(self, output_path: str | Path) -> None:
         self.paths = StorePaths.of(output_path)
-        self._fd: int | None = None
-
-    @property
-    def fd(self) -> int:
-        """The open file; `FileNotFoundError` without results, `StoreError` where they cannot be opened."""
-        if self._fd is None:
-            with naming_errors("read", self.paths.results):
-                self._fd = os.open(self.paths.results, os.O_RDONLY)
-        return self._fd
+        with naming_errors("read", self.paths.results):
+            self.fd = os.open(self.paths.results, os.O_RDONLY)
+        # Once, at the latest with the reader itself: `LazySamples` share one that nobody else holds.
+        self.close = weakref.finalize(self, os.close, self.fd)
 
     @cached_property
     def entries(self) -> list[Entry]:
         """Every sample in the order in which they were finished; of one that was tried again the last.
 
         Raises:
-            FileNotFoundError: There are no results.
             StoreCorruptError: A line is damaged, or the file holds something else.
         """
         found: dict[bytes, Entry] = {}
@@ -115,30 +114,17 @@ class ResultReader:
 
     def read(self, entry: Entry, *, with_tokens: bool = False) -> EvalSample:
         """The sample of an entry; `StoreCorruptError` where the file was changed meanwhile, or its tokens are wrong."""
-        return self.read_at(entry.offset, entry.length, with_tokens=with_tokens)
-
-    def read_at(self, offset: int, length: int, *, with_tokens: bool = False) -> EvalSample:
-        """The sample in these bytes; raises as `read` does."""
         with naming_errors("read", self.paths.results):
-            line = os.pread(self.fd, length, offset)
+            line = os.pread(self.fd, entry.length, entry.offset)
         try:
             return read_sample(line, with_tokens=with_tokens)
         except LineError as error:
             raise StoreCorruptError(f"{str(self.paths.results)!r} was changed while it was read: {error}") from error
 
-    def close(self) -> None:
-        """Close the file; it is opened again when it is needed."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:  # `LazySamples` share a reader that nobody else holds
         self.close()
 
 
@@ -160,14 +146,12 @@ def read_results(output_path: str | Path, *, with_tokens: bool = False) -> Itera
 class LazySamples(Sequence[EvalSample]):
     """Samples of a prompt, those of an earlier run read from the file whenever they are asked for.
 
-    So a run of any size can be continued: an item is a sample, or offset and length of a line.
+    So a run of any size can be continued.
     """
 
     __slots__ = ("_items", "_reader", "_with_tokens")  # there is one for each prompt
 
-    def __init__(
-        self, items: Sequence[EvalSample | tuple[int, int]], reader: ResultReader, *, with_tokens: bool
-    ) -> None:
+    def __init__(self, items: Sequence[EvalSample | Entry], reader: ResultReader, *, with_tokens: bool) -> None:
         self._items, self._reader, self._with_tokens = items, reader, with_tokens
 
     @overload
@@ -178,7 +162,7 @@ class LazySamples(Sequence[EvalSample]):
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
         item = self._items[place]
-        return item if isinstance(item, EvalSample) else self._reader.read_at(*item, with_tokens=self._with_tokens)
+        return item if isinstance(item, EvalSample) else self._reader.read(item, with_tokens=self._with_tokens)
 
     def __len__(self) -> int:
         return len(self._items)
