@@ -27,7 +27,7 @@ from strands_sglang.trajectory.history import copy_data
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
-from .overrides import warn_of_misspelt_arguments, warn_of_misspelt_overrides
+from .overrides import warn_of_misspelt_overrides
 from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
 from .telemetry import rollout_span
@@ -176,7 +176,6 @@ class Environment:
         if not own:
             known["compute_reward"] = "the argument reward_fn"
         warn_of_misspelt_overrides(type(self), Environment, _OVERRIDES, known)
-        warn_of_misspelt_arguments(self, Environment)
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
 

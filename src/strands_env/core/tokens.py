@@ -32,27 +32,10 @@ def trajectories_of(model: Any) -> list[Trajectory] | None:
     shows the path of the last call.
     """
     exported = getattr(model, "trajectories", None)
-    if not isinstance(exported, list | tuple):
-        manager = getattr(model, "token_manager", None)
-        if manager is None:
-            return None
-        exported = [manager]
-    return [trajectory for source in exported if (trajectory := _trajectory(source)) is not None]
-
-
-def _trajectory(source: Any) -> Trajectory | None:
-    if isinstance(source, Trajectory):
-        return source
-    tokens = TokenSequence.from_token_manager(source)
-    if tokens is None:
+    if isinstance(exported, list | tuple):
+        return [trajectory for trajectory in exported if isinstance(trajectory, Trajectory)]
+    manager = getattr(model, "token_manager", None)
+    if manager is None:
         return None
-    return Trajectory(
-        tokens=tokens,
-        agent_name=getattr(source, "agent_name", None),
-        is_main=bool(getattr(source, "is_main", True)),
-        is_discarded=bool(getattr(source, "is_discarded", False)),
-        finish_reason=getattr(source, "finish_reason", None),
-        media=getattr(source, "media", ()),
-        routed_experts=getattr(source, "routed_experts", None),
-        sampling_mask=getattr(source, "sampling_mask", None),
-    )
+    tokens = TokenSequence.from_token_manager(manager)
+    return [] if tokens is None else [Trajectory(tokens=tokens, agent_name=None)]

@@ -6,14 +6,13 @@ import inspect
 import json
 import math
 import uuid
-import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Never, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 import numpy as np
 from pydantic import (
@@ -31,7 +30,6 @@ from strands.models import Model
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
-from .overrides import closest_name
 from .termination import (
     EpisodeTimeoutError,
     ErrorRecord,
@@ -109,25 +107,6 @@ class TaskContext(StoredModel):
     ground_truth: Any = None
     conversation_history: JsonMessages = Field(default_factory=list)
 
-    @model_validator(mode="after")
-    def _warn_of_near_misses(self) -> Self:
-        for name in self.__pydantic_extra__ or ():
-            meant = _meant_field(type(self), name)
-            if meant is not None and meant not in self.model_fields_set and (type(self), name) not in _WARNED:
-                _WARNED.add((type(self), name))
-                warnings.warn(
-                    f"{type(self).__name__}({name}=...) is a field of your own: did you mean {meant}?", stacklevel=3
-                )
-        return self
-
-
-_WARNED: set[tuple[type, str]] = set()
-
-
-@lru_cache(maxsize=1024)  # every task of a data set has the same fields
-def _meant_field(kind: type[TaskContext], name: str) -> str | None:
-    return closest_name(name, kind.model_fields, cutoff=0.9)
-
 
 def _read_chat(data: Any) -> Any:
     message = data.get("message") if isinstance(data, dict) else None
@@ -178,7 +157,8 @@ class Action(StoredModel):
         Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4"))
     """
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")
+    # A field that would be dropped is refused: the reward would miss it without a word.
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
     message: Annotated[
         str | MessageDict | list[dict[str, Any]],
@@ -187,28 +167,9 @@ class Action(StoredModel):
     ]
     task_context: TaskContext = Field(default_factory=TaskContext)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_fields(cls, data: Any) -> Any:
-        """Refuse a field that would be dropped: the reward would miss it without a word."""
-        if isinstance(data, dict) and (unknown := data.keys() - cls.model_fields.keys()):
-            name = min(unknown, key=str)
-            raise ValueError(
-                f"an Action has a message and a task_context, got {name!r} too: write "
-                f"task_context=TaskContext({name}=...)"
-            )
-        return data
-
     _chat = model_validator(mode="before")(_read_chat)
 
     if not TYPE_CHECKING:  # type checkers know the fields
-
-        def __init__(self, *given: Never, **fields: Any) -> None:
-            if given:
-                raise TypeError(f"an Action takes its fields by name: write Action(message={given[0]!r:.100})")
-            super().__init__(**fields)
-
-        __init__.__pydantic_base_init__ = True  # validation need not call it
 
         def __getattr__(self, name: str) -> Any:
             context = None if name.startswith("_") else self.__dict__.get("task_context")
