@@ -28,7 +28,7 @@ from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
 from .overrides import warn_of_misspelt_overrides
-from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
+from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
 from .telemetry import rollout_span
 from .threads import OneThread, default_threads
@@ -441,27 +441,26 @@ class Environment:
             if scope.limiter.reached is not None:  # interact() invoked the agent itself, or went on
                 raise scope.limiter.reached
         except Exception as error:
-            ended = self._ended_by(error, scope)
+            reason, record = self._ended_by(error, scope)
             forget_frames(error, outer)
-            return ended
-        stop_reason = getattr(outcome, "stop_reason", None)
-        reason = TerminationReason.from_stop_reason(stop_reason)
-        if outcome is None or reason is TerminationReason.UNCLASSIFIED_ERROR:
-            unknown = ValueError(
-                f"the agent loop ended with the unknown stop reason {stop_reason!r}: interact() gave back {outcome!r}, "
-                "and must return the AgentResult of its last invoke()"
-            )
-            return TerminationReason.UNCLASSIFIED_ERROR, ErrorRecord.from_exception(unknown, Phase.LOOP)
-        if not reason.is_failure and scope.sub_agent_failures:
-            failed = next(iter(scope.sub_agent_failures.values()))
-            reason = TerminationReason.from_error(failed, default=TerminationReason.MODEL_ERROR)
-            record = ErrorRecord.from_exception(failed, Phase.MODEL)
-            logger.warning("reason=<%s>, error=<%s> | a sub-agent's model failed", reason, record.type)
-            return reason, record
-        return reason, None
+        else:
+            stop_reason, record = getattr(outcome, "stop_reason", None), None
+            reason = TerminationReason.from_stop_reason(stop_reason)
+            if outcome is None or reason is TerminationReason.UNCLASSIFIED_ERROR:
+                unknown = ValueError(
+                    f"the agent loop ended with the unknown stop reason {stop_reason!r}: interact() gave back "
+                    f"{outcome!r}, and must return the AgentResult of its last invoke()"
+                )
+                return TerminationReason.UNCLASSIFIED_ERROR, ErrorRecord.from_exception(unknown, Phase.LOOP)
+        if scope.failures and not reason.is_failure:
+            where, failed = next(iter(scope.failures.values()))
+            reason = TerminationReason.from_error(failed, default=DEFAULT_REASONS[where])
+            record = ErrorRecord.from_exception(failed, where)
+            logger.warning("reason=<%s>, error=<%s> | a part of the step failed unseen", reason, record.type)
+        return reason, record
 
     def _ended_by(self, error: Exception, scope: StepScope) -> tuple[TerminationReason, ErrorRecord | None]:
-        reason = TerminationReason.from_error(error, default=scope.recorder.default_reason)
+        reason = TerminationReason.from_error(error, default=DEFAULT_REASONS.get(scope.recorder.phase))
         if reason is TerminationReason.MAX_TOKENS_REACHED:  # the reply's own bound, a budget, or the context
             limit = getattr(scope.models[0].model, "length_limit", None)
             budget = self.max_total_tokens

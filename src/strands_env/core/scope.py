@@ -32,6 +32,8 @@ from .sdk_patches import only_reads
 from .tokens import trajectories_of
 from .types import ErrorRecord, Phase, TerminationReason, TokenObservation, ToolErrorRecord, Trajectory
 
+DEFAULT_REASONS = {Phase.MODEL: TerminationReason.MODEL_ERROR, Phase.TOOL: TerminationReason.TOOL_ERROR}
+"""Reasons for an error that says nothing by itself, by where it happened."""
 MAX_TOOL_ERRORS = 20
 """Exceptions of tools that a step records in full."""
 _NOT_THE_TOOLS = "Validation failed for input parameters"
@@ -76,14 +78,15 @@ class TrackedModel:
 class StepScope:
     """The state of one step, found by whatever runs inside it.
 
-    `sub_agent_failures` holds the failure of the last call of a sub-agent's model, by the model's id.
+    `failures` are those that the agent sees as no more than a tool result: of the last call of a sub-agent's model, by
+    the model's id, and of a tool's provider.
     """
 
     recorder: LoopRecorder
     limiter: EpisodeLimiter
     cancel_signal: threading.Event | None = None
     models: list[TrackedModel] = field(default_factory=list)
-    sub_agent_failures: dict[int, Exception] = field(default_factory=dict)
+    failures: dict[int | str, tuple[Phase, Exception]] = field(default_factory=dict)
 
     @staticmethod
     def current() -> StepScope | None:
@@ -102,7 +105,7 @@ class StepScope:
         finally:
             _current.reset(token)
             self.models.clear()
-            self.sub_agent_failures.clear()
+            self.failures.clear()
             self.recorder, self.limiter = LoopRecorder(), EpisodeLimiter()
 
     def watch(self, model: Model) -> None:
@@ -133,13 +136,19 @@ class StepScope:
                 yield event
         except Exception as error:
             if TerminationReason.from_error(error, default=TerminationReason.MODEL_ERROR).is_failure:
-                self.sub_agent_failures[key] = error
+                self.failures[key] = Phase.MODEL, error
             raise
         else:
-            self.sub_agent_failures.pop(key, None)  # a retry went well
+            self.failures.pop(key, None)  # a retry went well
         finally:
             if hasattr(events, "aclose"):
                 await events.aclose()
+
+
+def fail_step(error: Exception) -> None:
+    """End the running step with this error, whatever its agent does next: what failed is not the agent's doing."""
+    if (scope := StepScope.current()) is not None:
+        scope.failures.setdefault("provider", (Phase.TOOL, error))
 
 
 class LoopRecorder(HookProvider):
@@ -182,15 +191,6 @@ class LoopRecorder(HookProvider):
         if self.model_error is not None:
             return Phase.MODEL
         return Phase.TOOL if self._in_tools else Phase.LOOP
-
-    @property
-    def default_reason(self) -> TerminationReason:
-        """The reason for an error that says nothing by itself, by where it happened."""
-        if self.model_error is not None:
-            return TerminationReason.MODEL_ERROR
-        if self._in_tools:
-            return TerminationReason.TOOL_ERROR
-        return TerminationReason.UNCLASSIFIED_ERROR
 
     def messages_of_step(self, messages: list[Any], seen: int) -> list[Any]:
         """The messages of this step, after the first `seen`; the agent's own where it still has them all."""

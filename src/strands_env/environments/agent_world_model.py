@@ -15,14 +15,13 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from strands import Agent
-from strands.agent.agent_result import AgentResult
 from strands.tools.tools import PythonAgentTool
 from strands.types.exceptions import ToolProviderException
 from strands.types.tools import AgentTool, ToolResult, ToolSpec, ToolUse
 
 from strands_env.core import Action, Environment, RewardResult, StepResult
 from strands_env.core.limits import DEFAULT_MAX_OUTPUT_CHARS, with_limits
+from strands_env.core.scope import fail_step
 from strands_env.sandbox import BubblewrapSandbox, ExecLimits, Outcome, PythonSandbox, SandboxLostError
 
 _GUEST = Path(__file__).with_name("agent_world_guest.py")
@@ -77,7 +76,6 @@ class AgentWorldModelEnv(Environment):
         self.max_output_chars = max_output_chars
         self._tools: list[AgentTool] = []
         self._calls = 0
-        self._failure: ToolProviderException | None = None
 
     async def reset(self, action: Action) -> None:  # type: ignore[override]
         """Start the world of the task, afresh.
@@ -87,7 +85,7 @@ class AgentWorldModelEnv(Environment):
             ToolProviderException: The world does not start.
         """
         await self.sandbox.close()
-        self._tools, self._failure = [], None
+        self._tools = []
         scenario, _, database = _read_fields(action)
         code = await asyncio.to_thread(_read_world, self.envs_path, scenario)
         await self.sandbox.write_file("world.py", code)
@@ -119,25 +117,13 @@ class AgentWorldModelEnv(Environment):
         return list(self._tools)
 
     async def call(self, name: str, arguments: Any) -> dict[str, Any]:
-        """The result of an endpoint: `text`, and `is_error`.
-
-        Raises:
-            ToolProviderException: The world is gone.
-        """
+        """The result of an endpoint: `text`, and `is_error`. A world that is gone ends the step."""
         # As JSON in a literal: whatever the model wrote stays data in the code that runs.
         arguments = f"guest.json.loads({json.dumps(arguments)!r})"
         found: dict[str, Any] = await self._ask(f"guest.started[0].call({name!r}, {arguments})", self.mcp_timeout)
         if found.get("is_gone"):
-            self._failure = ToolProviderException(f"the world ended during a call of {name}: {found['text'][-500:]}")
-            raise self._failure
+            fail_step(ToolProviderException(f"the world ended during a call of {name}: {found['text'][-500:]}"))
         return found
-
-    async def interact(self, agent: Agent, action: Action) -> AgentResult:
-        """Run the agent; an episode whose world ended is not a valid one."""
-        result = await super().interact(agent, action)
-        if self._failure is not None:
-            raise self._failure
-        return result
 
     async def is_complete(self, action: Action, result: StepResult) -> RewardResult:
         """1.0 if the task's verifier says `complete` of the databases before and after, and of the answer; else 0.0.

@@ -8,16 +8,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from strands import Agent, tool
-from strands.agent.agent_result import AgentResult
+from strands import tool
 from strands.types.exceptions import ToolProviderException
 
-from strands_env.core import Action, Environment
+from strands_env.core import Environment
+from strands_env.core.scope import fail_step
 from strands_env.tools.results import error_result, text_result
 
 _WORD = re.compile(r"\w+")
@@ -127,8 +126,6 @@ DEFAULT_MAX_RESULTS = 10
 DEFAULT_PAGE_CHARS = 20_000
 """Characters of a page that one call shows."""
 
-_failures: ContextVar[list[SearchError]] = ContextVar("failures of the provider in the running step")
-
 
 class SearchEnv(Environment):
     """Two tools: `search`, and `open_page`, which shows a long page in parts.
@@ -168,20 +165,6 @@ class SearchEnv(Environment):
         """`search` and `open_page`."""
         return [self.search, self.open_page]
 
-    async def interact(self, agent: Agent, action: Action) -> AgentResult:
-        """Run the agent; an episode whose provider failed is not a valid one."""
-        failures: list[SearchError] = []
-        _failures.set(failures)
-        try:
-            result = await super().interact(agent, action)
-        except Exception:
-            if failures:
-                raise failures[0] from None
-            raise
-        if failures:
-            raise failures[0]
-        return result
-
     @tool
     async def search(self, query: str) -> dict[str, Any]:
         """Search for pages.
@@ -218,6 +201,5 @@ class SearchEnv(Environment):
 
 
 def _unavailable(what: str, error: SearchError | OSError) -> dict[str, Any]:
-    """Keep the provider's error for `interact` to raise, and tell the model."""
-    _failures.get().append(error if isinstance(error, SearchError) else SearchError(f"{type(error).__name__}: {error}"))
+    fail_step(error if isinstance(error, SearchError) else SearchError(f"{type(error).__name__}: {error}"))
     return error_result(f"{what} not available.")

@@ -8,6 +8,7 @@ from typing import Any
 
 from strands import tool
 
+from strands_env.core.scope import fail_step
 from strands_env.sandbox import ExecResult, Outcome, PythonSandbox, Sandbox, SandboxError, SandboxUnavailableError
 
 from .results import error_result, text_result
@@ -19,8 +20,8 @@ DEFAULT_MAX_OUTPUT_CHARS = 10_000
 class SandboxTools:
     """Base of tools over one sandbox: results, and failures of the sandbox itself.
 
-    Whatever code does is a tool result. When the sandbox itself fails, the result says so, and
-    `failure` keeps the error for the environment.
+    Whatever code does is a tool result. When the sandbox itself fails, the result says so, and the step ends with the
+    error, which `failure` keeps.
 
     Args:
         max_output_chars: Characters of each output stream in a result; a longer one keeps its beginning and end.
@@ -45,18 +46,20 @@ class SandboxTools:
         try:
             result = await call
         except SandboxError as error:
-            self.failure = error
+            self._fail(error)
             return error_result("the sandbox is not available.")
         except asyncio.CancelledError:
             if getattr(self.sandbox, "is_waiting", False):
-                self.failure = SandboxUnavailableError(
-                    "no sandbox became free in the time of the tool call: allow more of them at the same time "
-                    "(SandboxSlots), or fewer episodes"
-                )
+                why = "no sandbox became free in the time of the tool call: allow more of them at the same time "
+                self._fail(SandboxUnavailableError(f"{why}(SandboxSlots), or fewer episodes"))
             raise
         self.lost += result.outcome is Outcome.SANDBOX_LOST
         text = result.to_text(self.max_output_chars)
         return {**text_result(text), "status": "error" if result.is_error else "success"}
+
+    def _fail(self, error: SandboxError) -> None:
+        self.failure = error
+        fail_step(error)
 
 
 class CodeTools(SandboxTools):

@@ -115,16 +115,9 @@ class CodeSandboxEnv(Environment):
         await self.sandbox.close()
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
-        """Run the agent; an episode whose sandbox failed is not scored."""
+        """Run the agent; an episode whose sandbox was lost may be left unscored."""
         self._tools.forget()
-        try:
-            result = await super().interact(agent, action)
-        except Exception:
-            if self._tools.failure is not None:  # limits reached while the sandbox was down say nothing about the agent
-                raise self._tools.failure from None
-            raise
-        if self._tools.failure is not None:
-            raise self._tools.failure
+        result = await super().interact(agent, action)
         if self._tools.lost and not self.score_lost:
             raise SandboxLostError(f"the sandbox was lost in {self._tools.lost} calls, and score_lost is False")
         return result
