@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from strands_env.eval.metrics import ScoreTable, compare
+from strands_env.eval.metrics import compare
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.saved import SavedRun
@@ -40,81 +40,44 @@ def write_comparison(
         StoreError: Results are damaged, or the file cannot be written.
     """
     target, names = Path(output), _names(runs)
-    loaded = [_Run(name, run, reward_threshold=reward_threshold) for name, run in zip(names, runs, strict=True)]
-    tests = [without_nan(asdict(compare(loaded[0].table, other.table, seed=seed))) for other in loaded[1:]]
     prompts: dict[str, dict[str, Any]] = {}
-    for place, run in enumerate(loaded):
-        for prompt, about in run.prompts.items():
-            known = prompts.setdefault(
-                prompt, {"text": about["text"], "truth": about["truth"], "runs": [None] * len(loaded)}
-            )
-            known["runs"][place] = about["answers"]
-    listed = [{"id": prompt, **about} for prompt, about in prompts.items()]
-    with page(target, title=" and ".join(names), scripts=_SCRIPTS) as made:
-        for number, start in enumerate(range(0, len(listed), CHUNK)):
-            made.add(f"chunk-{number}", [[answers and [a["text"] for a in answers] for answers in item["runs"]]
-                                         for item in listed[start : start + CHUNK]])  # fmt: skip
-        made.add(
-            "overview",
-            {
-                "made": now(),
-                "chunk": CHUNK,
-                "threshold": reward_threshold,
-                "runs": [run.to_dict() for run in loaded],
-                "tests": tests,
-                "prompts": [
-                    [item["id"], item["text"], item["truth"],
-                     [None if answers is None else [[a["reward"], a["reason"], a["index"]] for a in answers]
-                      for answers in item["runs"]]]
-                    for item in listed
-                ],
-            },
-        )  # fmt: skip
-    samples = sum(run.samples for run in loaded)
-    return ReportResult(path=target, samples=samples, size=target.stat().st_size)
-
-
-class _Run:
-    def __init__(self, name: str, path: str | Path, *, reward_threshold: float) -> None:
-        self.name = name
-        self.prompts: dict[str, dict[str, Any]] = {}
+    shown, tables = [], []
+    for place, (name, path) in enumerate(zip(names, runs, strict=True)):
+        saved = SavedRun.of(path)
+        overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(saved.document))
         with ResultReader(path) as reader:
-            saved = SavedRun.of(path)
-            grouping = Grouping.of(saved.document)
-            overview = Overview(reward_threshold=reward_threshold, grouping=grouping)
-            self.table = ScoreTable()
-            for entry in reader.entries:
+            order = reader.in_task_order()
+            for entry in order:
+                prompts.setdefault(entry.prompt_id, {"runs": [None] * len(runs)})["runs"][place] = []
+            for entry in reader.entries:  # as they finished: the running mean follows the run
                 sample = reader.read(entry)
                 overview.add(sample)
-                self.table.add(sample.prompt_id, sample)
-                task, result = sample.action, sample.step_result
-                about = self.prompts.setdefault(
-                    entry.prompt_id, {**task_of(task.text, task.task_context.ground_truth, 300), "answers": []}
-                )
-                about["answers"].append(
-                    {
-                        "index": entry.index,
-                        "reward": sample.reward,
-                        "reason": result.termination_reason.value,
-                        "text": answer_of(result)[:ANSWER],
-                    }
-                )
-            for about in self.prompts.values():
-                about["answers"].sort(key=lambda answer: answer["index"])
-            grouping.apply(self.table)
-            self.samples = len(reader.entries)
-            order = reader.in_task_order()
-            self.prompts = {entry.prompt_id: self.prompts[entry.prompt_id] for entry in order}
-            shown = overview.to_dict(order)
-            self._shown = {
-                "path": str(reader.paths.results),
-                "header": saved.header,
-                "summary": shown["summary"],
-                "running": shown["running"],
-            }
+                about, result = prompts[entry.prompt_id], sample.step_result
+                about.setdefault("task", task_of(sample.action.text, sample.action.task_context.ground_truth, 300))
+                answer = [sample.reward, result.termination_reason.value, entry.index, answer_of(result)[:ANSWER]]
+                about["runs"][place].append(answer)
+            numbers = overview.to_dict(order)
+            shown.append(
+                {"name": name, "path": str(reader.paths.results), "header": saved.header}
+                | {"summary": numbers["summary"], "running": numbers["running"], "samples": len(order)}
+            )
+        tables.append(overview.table)
+    tests = [without_nan(asdict(compare(tables[0], other, seed=seed))) for other in tables[1:]]
+    listed = list(prompts.items())
+    for _, about in listed:
+        for answers in filter(None, about["runs"]):
+            answers.sort(key=lambda answer: answer[2])
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, **self._shown}
+    def picked(about: dict[str, Any], part: int | slice) -> list[Any]:
+        return [None if answers is None else [answer[part] for answer in answers] for answers in about["runs"]]
+
+    with page(target, title=" and ".join(names), scripts=_SCRIPTS) as made:
+        for number, start in enumerate(range(0, len(listed), CHUNK)):
+            made.add(f"chunk-{number}", [picked(about, 3) for _, about in listed[start : start + CHUNK]])
+        rows = [[name, *about["task"].values(), picked(about, slice(3))] for name, about in listed]
+        data = {"chunk": CHUNK, "threshold": reward_threshold, "runs": shown, "tests": tests, "prompts": rows}
+        made.add("overview", {"made": now(), **data})
+    return ReportResult(path=target, samples=sum(run["samples"] for run in shown), size=target.stat().st_size)
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:

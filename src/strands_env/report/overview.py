@@ -34,7 +34,8 @@ class Overview:
         self._grouping = grouping or Grouping()
         self._prices = prices
         self._threshold = reward_threshold
-        self._table = ScoreTable()
+        self.table = ScoreTable()
+        """The scores; what the group policy leaves out is gone once `to_dict` was asked for."""
         self._reasons: dict[str, int] = {}
         self._prompts: dict[str, dict[str, Any]] = {}
         self._rows: dict[tuple[str, int], list[Any]] = {}
@@ -43,7 +44,7 @@ class Overview:
 
     def add(self, sample: EvalSample) -> None:
         """Add a sample."""
-        self._table.add(sample.prompt_id, sample)
+        self.table.add(sample.prompt_id, sample)
         result = sample.step_result
         task = sample.action
         self._prompts.setdefault(sample.prompt_id, task_of(task.text, task.task_context.ground_truth, SNIPPET))
@@ -65,7 +66,7 @@ class Overview:
     def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
         """JSON values; `order` has the samples prompt by prompt, as the report shows them."""
         listed = list(order)
-        table = self._grouping.apply(self._table)
+        table = self._grouping.apply(self.table)
         most = max((score.n for score in table.by_prompt()), default=1)
         summary = summarize(
             table, k_values=_k_values(most), reward_threshold=self._threshold, prices=self._prices

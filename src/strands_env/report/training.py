@@ -42,7 +42,12 @@ def runs_in(folder: str | Path) -> list[Path]:
     """Results of all runs below a folder, in the order of the numbers in their paths."""
     root = Path(folder)
     found = (path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
-    return sorted((path for path in found if path.is_file()), key=lambda path: _natural(path, root))
+
+    def natural(path: Path) -> list[Any]:
+        parts = re.split(r"(\d+)", str(path.relative_to(root)))
+        return [int(part) if place % 2 else part for place, part in enumerate(parts)]
+
+    return sorted((path for path in found if path.is_file()), key=natural)
 
 
 def is_slime_log(path: str | Path) -> bool:
@@ -88,10 +93,7 @@ def write_training(
 
 
 def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any] | None) -> Iterator[Step]:
-    found = runs_in(folder)
-    _check_steps(found, folder)
-    numbers = _step_numbers(found, folder)
-    for number, results in zip(numbers, found, strict=True):
+    for number, results in _find_steps(folder):
         with ResultReader(results) as reader:
             saved = SavedRun.of(results)
             table = ScoreTable()
@@ -181,29 +183,22 @@ def _cut(reasons: Mapping[str, float | None]) -> float:
     return sum(value or 0 for name, value in reasons.items() if name in limits)
 
 
-def _check_steps(found: list[Path], root: Path) -> None:
-    """Refuse runs whose paths differ in more than numbers, or that ran different benchmarks, with an `EvalError`."""
+def _find_steps(root: Path) -> list[tuple[int, Path]]:
+    """The runs below a folder with their numbers: the last in each path, or their places where these are alike.
+
+    Raises:
+        EvalError: Their paths differ in more than numbers, or they ran different benchmarks.
+    """
+    found = runs_in(root)
     names = [str(path.relative_to(root).parent) for path in found]
     families = {_NUMBER.sub("*", name) for name in names}
     benchmarks = {str((SavedRun.of(path).document.get("config") or {}).get("benchmark")) for path in found}
-    if len(families) == 1 and len(benchmarks) == 1 and _NUMBER.search(names[0]):
-        return
-    listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-    several = f" of {len(benchmarks)} benchmarks" if len(benchmarks) > 1 else ""
-    raise EvalError(
-        f"{str(root)!r} holds {len(found)} run{'s' * (len(found) > 1)}{several}: {listed}. Give one of them; "
-        "the steps of a training are folders that differ in a number, such as step-1 and step-2"
-    )
-
-
-def _step_numbers(found: list[Path], root: Path) -> list[int]:
-    """The last number in each path where all have one and they differ, else their places."""
-    numbers = [_NUMBER.findall(str(path.relative_to(root).parent)) for path in found]
-    if all(numbers) and len({parts[-1] for parts in numbers}) == len(found):
-        return [int(parts[-1]) for parts in numbers]
-    return list(range(len(found)))
-
-
-def _natural(path: Path, root: Path) -> list[Any]:
-    parts = re.split(r"(\d+)", str(path.relative_to(root)))
-    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
+    numbers = [_NUMBER.findall(name) for name in names]
+    if len(families) != 1 or len(benchmarks) != 1 or not all(numbers):
+        listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        raise EvalError(
+            f"{str(root)!r} holds {len(found)} run{'s' * (len(found) > 1)}: {listed}. Give one of them; "
+            "the steps of a training are folders that differ in a number, such as step-1 and step-2"
+        )
+    last = [int(parts[-1]) for parts in numbers]
+    return list(zip(last if len(set(last)) == len(last) else range(len(found)), found, strict=True))
