@@ -41,7 +41,8 @@ def write_comparison(
     """
     target, names = Path(output), _names(runs)
     prompts: dict[str, dict[str, Any]] = {}
-    shown, tables = [], []
+    shown: list[dict[str, Any]] = []
+    tables = []
     for place, (name, path) in enumerate(zip(names, runs, strict=True)):
         saved = SavedRun.of(path)
         overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(saved.document))
