@@ -44,14 +44,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the core when a name of it is first used: a command that needs none of them starts at once."""
-    if name == "core":
-        return import_module(f"{__name__}.core")
-    if name not in __all__:
+    # The SDK alone takes 0.4 s to import, and a command's help needs nothing of it.
+    if name != "core" and name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.core"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    core = import_module(f"{__name__}.core")
+    return core if name == "core" else getattr(core, name)

@@ -138,7 +138,7 @@ class _Worker:
         async with self._starting:
             if self._writer is not None:
                 self._writer.close()
-            await self._end("it was closed")
+            await self._end()
 
     async def _start(self) -> None:
         self._forget()
@@ -172,13 +172,13 @@ class _Worker:
             kind, _, failure = await read_message(reader)
         except BaseException as error:
             writer.close()
-            await self._end("it failed to start")
+            await self._end()
             if isinstance(error, EOFError):
                 raise WorkerLostError(self._name, f"it ended at its start, {self._status()}") from error
             raise
         if kind == "setup_error":
             writer.close()
-            await self._end("it failed to start")
+            await self._end()
             raise failure
         self._writer = writer
         self._silent_beats, self._was_stuck = 0, False
@@ -194,7 +194,8 @@ class _Worker:
                 if kind == "alive":
                     continue
                 if kind == "environment":  # comes before every answer of the worker
-                    self._describe(payload)
+                    if (description := pickle.loads(payload)) not in self._environments:
+                        self._environments.append(description)
                     continue
                 future = self._waiting.get(number)
                 if future is None or future.done():
@@ -245,19 +246,14 @@ class _Worker:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _describe(self, payload: bytes) -> None:
-        description: dict[str, Any] = pickle.loads(payload)
-        if description not in self._environments:
-            self._environments.append(description)
-
-    async def _end(self, why: str) -> None:
+    async def _end(self) -> None:
         """Wait for the process, and kill it when it takes too long."""
         self._writer = None
         if self._process is not None and self._process.returncode is None:
             try:
                 await asyncio.wait_for(self._process.wait(), SHUTDOWN_SECONDS)
             except TimeoutError:
-                logger.warning("worker=<%s>, pid=<%d>, reason=<%s> | killing it", self._name, self._process.pid, why)
+                logger.warning("worker=<%s>, pid=<%d> | it does not end: killing it", self._name, self._process.pid)
                 self._kill()
                 await self._process.wait()
         if self._reading is not None:

@@ -30,6 +30,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -166,7 +167,9 @@ class EnvironmentContract(ABC):
         self._run(self._rollout("done"))  # starts what they share
         before = _list_alive()
         self._run(self._rollout("done"))
-        left = _left_behind(before)
+        deadline = time.monotonic() + LEFT_BEHIND_SECONDS
+        while (left := _list_alive() - before) and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert not left, f"left behind after cleanup(): {', '.join(sorted(left))}"
 
     def test_failing_model_is_data_without_a_reward(self) -> None:
@@ -375,31 +378,10 @@ def run_within(work: Coroutine[Any, Any, T], seconds: float) -> T:
 
 def _list_alive() -> set[str]:
     """Threads and, on Linux, child processes of this process."""
-    threads = {f"thread {thread.name!r} ({thread.ident})" for thread in threading.enumerate()}
-    return threads | {f"process {child}" for child in _list_children()}
-
-
-def _left_behind(before: set[str]) -> set[str]:
-    """Threads and processes that began since and are still alive after some time to end."""
-    deadline = time.monotonic() + LEFT_BEHIND_SECONDS
-    while (left := _list_alive() - before) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
-
-
-def _list_children() -> set[int]:
-    found: set[int] = set()
+    found = {f"thread {thread.name!r} ({thread.ident})" for thread in threading.enumerate()}
     for task in Path("/proc/self/task").glob("*/children"):
-        try:
-            children = [int(child) for child in task.read_text().split()]
-            found |= {child for child in children if not _is_dead(child)}
-        except OSError:
-            continue  # the thread has ended
+        with suppress(OSError):  # the thread, or a child, has ended
+            for child in task.read_text().split():
+                state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+                found |= {f"process {child}"} if state != "Z" else set()
     return found
-
-
-def _is_dead(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
