@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 import subprocess
@@ -16,7 +15,6 @@ from strands import tool
 from strands_env.commands.cli import main
 from strands_env.core import Environment, RewardFunction
 from strands_env.eval import read_results
-from tests.servers import FaultyServer
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 
 HERE = __name__
@@ -326,13 +324,3 @@ def test_own_model_names_work_where_a_tokenizer_is_asked_for(capsys):
 
     assert get_tokenizer("tiny").chat_template
     assert load_source("tiny").stop_tokens == ("<|im_end|>",)
-
-
-async def test_a_server_is_tried_as_for_training(capsys):
-    options = ["check", "arithmetic", "--tokenizer", "tiny", "--backend", "vllm", "--base-url"]
-    async with FaultyServer(protocol="vllm") as server:
-        assert await asyncio.to_thread(main, [*options, server.url]) == 0
-    assert "server      vLLM, tokenizer tiny, context 4096" in capsys.readouterr().out
-    async with FaultyServer(protocol="vllm", raw_logprobs=True) as server:
-        assert await asyncio.to_thread(main, [*options, server.url]) == 2
-    assert "--logprobs-mode processed_logprobs" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,15 +31,21 @@ def test_every_part_is_looked_at_and_the_answer_can_be_read_by_a_program(capsys:
     assert shown["fit"] == (status == 0) == all(finding["state"] != "broken" for finding in shown["findings"])
 
 
-async def test_a_server_is_asked_for_its_tokenizer() -> None:
-    async with FaultyServer() as server:
-        (finding,) = await asyncio.to_thread(lambda: list(doctor._server(server.url)))
-    assert finding.state is doctor.State.FIT and server.url in finding.found
+async def test_a_server_samples_one_token_as_for_training() -> None:
+    async def examine(**options: Any) -> doctor.PartFinding:
+        async with FaultyServer(protocol="vllm", **options) as server:
+            (finding,) = await asyncio.to_thread(lambda: list(doctor._server(f"vllm+{server.url}", "tiny")))
+        return finding
+
+    fit = await examine()
+    assert fit.state is doctor.State.FIT and "tokenizer tiny, context 4096" in fit.found
+    raw = await examine(raw_logprobs=True)
+    assert raw.state is doctor.State.BROKEN and "--logprobs-mode processed_logprobs" in raw.found
 
 
 @pytest.mark.parametrize(("address", "kind"), [("http://127.0.0.1:1", "SGLang"), ("vllm+http://127.0.0.1:1", "vLLM")])
 def test_a_server_that_does_not_answer_is_broken(address: str, kind: str) -> None:
-    (finding,) = doctor._server(address)
+    (finding,) = doctor._server(address, None)
     assert finding.state is doctor.State.BROKEN and kind in finding.found
     assert all(line.isprintable() for line in doctor._lines(finding, colour=False))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
-from strands_sglang.command_line import add_kind, add_server, json_object, non_negative, number, positive
+from strands_sglang.command_line import add_server, json_object, non_negative, number, positive
 
 PRICES = {
     "price_input": "price of a million tokens read, in any currency",
@@ -199,8 +199,6 @@ def _check(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="model whose chat template renders the prompt; it is never asked (default: the embedded one; none)",
     )
-    parser.add_argument("--base-url", metavar="URL", help="server to try, too: one token is sampled as for training")
-    add_kind(parser)
     _add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
@@ -222,9 +220,13 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--server", action="append", default=[], metavar="URL", help="server to ask, vllm+URL for vLLM (repeatable)"
+        "--server",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="server that samples one token as for training, vllm+URL: vLLM",
     )
-    parser.add_argument("--tokenizer", metavar="ID", help="model whose chat template is proved: a hub id or a folder")
+    parser.add_argument("--tokenizer", metavar="ID", help="proves its chat template; servers are asked with it")
     _add_json(parser)
 
 

@@ -34,24 +34,22 @@ def run(args: argparse.Namespace) -> int:
         )
     try:
         with announce("trying the environment", quiet=args.json):
-            seen, server = _try(args)
+            seen = _try(args)
     except Exception as error:
         from strands_env.eval import EvalError
-        from strands_sglang.exceptions import BackendError
 
-        if not isinstance(error, BackendError | EvalError | ValueError | TypeError | OSError):
+        if not isinstance(error, EvalError | ValueError | TypeError | OSError):
             raise
-        return complain("check", error, Exit.FAILED if isinstance(error, BackendError) else Exit.USAGE)
+        return complain("check", error, Exit.USAGE)
     if args.json:
         say(json.dumps(_to_dict(seen), default=str))
     else:
-        _show(seen, server)
+        _show(seen)
     return Exit.INCOMPLETE if seen.errors else Exit.OK
 
 
-def _try(args: argparse.Namespace) -> tuple[DryRun, str | None]:
-    """The dry run, and a line on the server, if there is one."""
-    from strands_env.recipe.dry_run import DryModels, task_to_try, try_environment, try_server
+def _try(args: argparse.Namespace) -> DryRun:
+    from strands_env.recipe.dry_run import DryModels, task_to_try, try_environment
     from strands_env.recipe.environments import make_env_factory
     from strands_env.recipe.names import benchmark_of_data
 
@@ -61,11 +59,10 @@ def _try(args: argparse.Namespace) -> tuple[DryRun, str | None]:
     factory = make_env_factory(
         benchmark=benchmark, env=args.env, env_config=args.env_config, reward=args.reward, models=models
     )
-    seen = asyncio.run(try_environment(factory, action, models, args.call))
-    return seen, None if args.base_url is None else try_server(args.base_url, args.backend, args.tokenizer)
+    return asyncio.run(try_environment(factory, action, models, args.call))
 
 
-def _show(seen: DryRun, server: str | None) -> None:
+def _show(seen: DryRun) -> None:
     from strands_env.core.limits import shorten
     from strands_env.recipe.dry_run import ANSWER
 
@@ -87,8 +84,6 @@ def _show(seen: DryRun, server: str | None) -> None:
         say(f"error       {one_line(error)}")
     for warning in seen.warnings:
         say(f"warning     {one_line(warning)}")
-    if server is not None:
-        say(f"server      {server}")
     errors, warnings = len(seen.errors), len(seen.warnings)
     found = f"errors: {errors}, warnings: {warnings}" if errors or warnings else "nothing to change"
     say(f"checked     {found}")

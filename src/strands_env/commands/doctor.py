@@ -106,7 +106,7 @@ def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFindin
         ("images", _images),
         ("clocks", _clocks),
         ("model", _model),
-        *(("server", lambda url=url: _server(url)) for url in servers),
+        *(("server", lambda url=url: _server(url, tokenizer)) for url in servers),
     ]
     if tokenizer is not None:
         parts.append(("template", lambda: _template(tokenizer)))
@@ -280,19 +280,31 @@ def _model() -> Iterator[PartFinding]:
         yield _missing("model", "smollm2 was not fetched yet", "strands-env demo fetches it (93 MB)")
 
 
-def _server(url: str) -> Iterator[PartFinding]:
-    from strands_sglang.backends import client_class
-    from strands_sglang.exceptions import BackendError
+def _server(url: str, tokenizer: str | None) -> Iterator[PartFinding]:
+    """Sample one token at temperature 0.7, as training would."""
+    from strands_sglang import get_tokenizer
+    from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
+    from strands_sglang.exceptions import StrandsSGLangError
 
-    make, address = client_class(url)
-    client = make(address, max_retries=0)
-    started = time.monotonic()
     try:
-        named = client.served_tokenizer(is_optional=True)
-    except (OSError, ValueError, BackendError) as error:
-        yield _broken("server", f"{url}: {error}", "start it, or correct the address")
+        make, address = client_class(url)
+        client = make(address, max_retries=2, retry_delay=0.2)
+        name = tokenizer or str(client.served_tokenizer())
+        loaded = get_tokenizer(name)
+        client.check_tokenizer(loaded, name)
+
+        async def sample() -> BackendInfo:
+            async with client:
+                prompt = PromptIds.of(loaded.encode("Hello", add_special_tokens=False))
+                params = {"max_new_tokens": 1, "temperature": 0.7}
+                await client.ask(GenerateRequest(prompt=prompt, sampling_params=params))
+                return await client.info()
+
+        room = asyncio.run(sample()).context_length or "unknown"
+    except (OSError, ValueError, StrandsSGLangError) as error:
+        yield _broken("server", f"{url}: {error}", "start it, or correct the address; --tokenizer names another")
     else:
-        yield _fit("server", f"{url} answers in {(time.monotonic() - started) * 1000:.0f} ms, tokenizer {named}")
+        yield _fit("server", f"{url} sampled a token with its log-probability; tokenizer {name}, context {room}")
 
 
 def _template(name: str) -> Iterator[PartFinding]:

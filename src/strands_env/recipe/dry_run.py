@@ -26,9 +26,7 @@ from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.testing.scripted import ScriptedCall, ScriptedModel, call, reply
-from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
 from strands_sglang.backends.engine.own_models import ModelLoadError
-from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.exceptions import did_you_mean
 from strands_sglang.testing import ScriptedClient
 
@@ -161,31 +159,6 @@ def task_to_try(benchmark: str, *, data: str | None = None, columns: str | None 
     if found is None:
         raise EvalError(f"{benchmark!r} has no tasks")
     return found
-
-
-def try_server(base_url: str, kind: str, tokenizer: str | None) -> str:
-    """Sample one token of a server at temperature 0.7, as training would; a line on the server."""
-    from strands_sglang import get_tokenizer
-
-    make_client, address = client_class(base_url, kind)
-    client = make_client(address, max_retries=2, retry_delay=0.2)
-    name = tokenizer if tokenizer not in (None, "none") else str(client.served_tokenizer())
-    try:
-        loaded = get_tokenizer(name)
-    except ModelLoadError as error:
-        raise EvalError(f"the tokenizer {name!r} cannot be loaded, --tokenizer names another: {error}") from error
-    client.check_tokenizer(loaded, name)
-
-    async def sample() -> BackendInfo:
-        async with client:
-            prompt = PromptIds.of(loaded.encode("Hello", add_special_tokens=False))
-            params = {"max_new_tokens": 1, "temperature": 0.7}
-            await client.ask(GenerateRequest(prompt=prompt, sampling_params=params))
-            return await client.info()
-
-    info = asyncio.run(sample())
-    room = info.context_length or "unknown"
-    return f"{SERVERS[client.kind]}, tokenizer {name}, context {room}; sampled a token with its log-probability"
 
 
 class DryModels:
