@@ -225,7 +225,7 @@ def test_a_configuration_that_is_none(tmp_path, capsys):
     assert run_mine(tmp_path) == 0
     (tmp_path / "results.run.json").write_text('{"config": null}')
     assert run_mine(tmp_path, "--resume") == 3
-    assert "'config' must be a JSON object, got None" in capsys.readouterr().err
+    assert "config, about and environment must be JSON objects" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 3
 
 

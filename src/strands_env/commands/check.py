@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from strands_env.commands.terminal import announce, complain, format_number, one_line, say
+from strands_env.commands.terminal import announce, complain, complain_of, format_number, one_line, say
 from strands_sglang.command_line import Exit
 
 if TYPE_CHECKING:
@@ -36,11 +36,7 @@ def run(args: argparse.Namespace) -> int:
         with announce("trying the environment", quiet=args.json):
             seen = _try(args)
     except Exception as error:
-        from strands_env.eval import EvalError
-
-        if not isinstance(error, EvalError | ValueError | TypeError | OSError):
-            raise
-        return complain("check", error, Exit.USAGE)
+        return complain_of("check", error, ValueError, TypeError, OSError)
     if args.json:
         say(json.dumps(_to_dict(seen), default=str))
     else:

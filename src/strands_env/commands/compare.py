@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from strands_env.commands.summary import interval
-from strands_env.commands.terminal import cannot_read, complain, format_number, say
+from strands_env.commands.terminal import complain, complain_of, format_number, say
 from strands_env.core.jsonable import differences
-from strands_env.eval import EvalError, compare
+from strands_env.eval import compare
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
@@ -31,10 +31,8 @@ def run(args: argparse.Namespace) -> int:
         if args.html is not None:
             threshold = 1.0 if args.reward_threshold is None else args.reward_threshold
             write_comparison([args.first, *args.others], args.html, reward_threshold=threshold)
-    except (FileNotFoundError, EvalError) as error:
-        return cannot_read("compare", error)
-    except ValueError as error:
-        return complain("compare", error, Exit.USAGE)
+    except Exception as error:
+        return complain_of("compare", error, ValueError)
     verdicts = [result.wins + result.losses + result.ties > 0 and result.p_value < 1 - args.level for result in results]
     if args.json:
         shown = [

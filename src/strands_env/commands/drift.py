@@ -8,7 +8,7 @@ import os
 from errno import ENOENT
 
 from strands_env.commands.arguments import ARGUMENTS
-from strands_env.commands.terminal import announce, cannot_read, complain, one_line, say
+from strands_env.commands.terminal import announce, complain, complain_of, one_line, say
 from strands_sglang.command_line import Exit
 
 EXAMPLES = 10
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
             tokenizer = saved.tokenizer(args.tokenizer).tokenizer
             totals = None if tokenizer is None else saved.drift(tokenizer, examples=EXAMPLES)
     except Exception as error:
-        return cannot_read("drift", error)
+        return complain_of("drift", error)
     if totals is None:
         return complain("drift", "drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
     if not totals.trajectories:

@@ -9,7 +9,6 @@ import gc
 import json
 import logging
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -17,11 +16,10 @@ from typing import Any
 from strands_env.backends import BACKENDS
 from strands_env.commands.progress import TrackedProgress, make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import announce, complain, format_number, say
+from strands_env.commands.terminal import announce, complain, complain_of, format_number, run_user_code, say
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
 from strands_env.eval import (
-    ConfigMismatchError,
     EvalError,
     Evaluator,
     RunSummary,
@@ -40,7 +38,6 @@ from strands_env.recipe.options import resolve
 from strands_env.recipe.recording import Recorder
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import BackendError
 from strands_sglang.trajectory.drift import DriftTotals
 
 logger = logging.getLogger(__name__)
@@ -54,11 +51,10 @@ DRIFT_TOKENS = 1_000_000
 
 def run(args: argparse.Namespace) -> int:
     """Run it."""
-    logging.basicConfig(level=logging.WARNING if args.verbose else logging.ERROR, format="%(name)s: %(message)s")
+    run_user_code(verbose=args.verbose)
     if not args.verbose:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
-    sys.path.insert(0, "")  # hooks in the folder one is in
     try:
         quiet = args.quiet or args.json
         given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}
@@ -71,26 +67,19 @@ def run(args: argparse.Namespace) -> int:
         evaluator = evaluation.evaluator
         evaluator.progress = make_display(quiet=quiet)
         trackers = _track(evaluator, options)
-    except (StoreError, ConfigMismatchError) as error:
-        return complain("eval", error, Exit.REFUSED)
-    except BackendError as error:
-        return complain("eval", error, Exit.FAILED)
-    except (EvalError, ValueError, TypeError, OSError) as error:
-        return complain("eval", error, Exit.USAGE)
+    except Exception as error:
+        return complain_of("eval", error, ValueError, TypeError, OSError)
     assert evaluator.paths is not None
     try:
         with _no_empty_run(evaluator.paths), _tuned_garbage_collection():
             status = asyncio.run(_evaluate(evaluation))
-    except (StoreError, ConfigMismatchError) as error:
-        is_disk = isinstance(error.__cause__, OSError)
-        saved = "; what was written before stays: make room, then continue with --resume" if is_disk else ""
-        return complain("eval", f"{error}{saved}", Exit.REFUSED)
     except TooManyFailuresError as error:
         status = complain("eval", error, Exit.GAVE_UP)
     except Exception as error:
-        if not (isinstance(error, EvalError) or getattr(error, "is_fatal", False)):
-            raise
-        return complain("eval", error, Exit.USAGE)
+        if isinstance(error, StoreError) and isinstance(error.__cause__, OSError):
+            saved = "what was written before stays: make room, then continue with --resume"
+            return complain("eval", f"{error}; {saved}", Exit.REFUSED)
+        return complain("eval", error, Exit.USAGE) if getattr(error, "is_fatal", False) else complain_of("eval", error)
     if recorder is not None:
         recorder.end(sample for samples in evaluator.load_results().values() for sample in samples)
     return _show(evaluator, status, options, as_json=args.json, trackers=trackers)

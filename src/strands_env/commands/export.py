@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.terminal import cannot_read, complain, say
+from strands_env.commands.terminal import complain, complain_of, say
 from strands_env.eval import EvalError
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
                 samples = [path for rollout in rollouts for path in rollout.samples()]
                 rows = save_samples(samples, target) if samples else 0
     except FileNotFoundError as error:
-        return cannot_read("export", error)
+        return complain_of("export", error)
     except ImportError as error:
         return complain("export", error, Exit.USAGE)
     except OSError as error:

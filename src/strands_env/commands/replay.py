@@ -5,22 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
-import sys
 from functools import partial
 
 from strands_env.commands.progress import make_display
-from strands_env.commands.terminal import announce, complain, say
-from strands_env.eval import EvalError, StoreError
+from strands_env.commands.terminal import announce, complain, complain_of, run_user_code, say
 from strands_env.recipe.evaluation import Reporting, build_evaluation
-from strands_env.recipe.recording import RecordingError, Replay, digest_of
+from strands_env.recipe.recording import Replay, digest_of
 from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it again."""
-    logging.basicConfig(level=logging.WARNING if args.verbose else logging.ERROR, format="%(name)s: %(message)s")
-    sys.path.insert(0, "")  # hooks in the folder one is in
+    run_user_code(verbose=args.verbose)
     quiet = args.quiet or args.json
     try:
         replay = Replay(args.file)
@@ -38,10 +34,8 @@ def run(args: argparse.Namespace) -> int:
                 await evaluation.close()
 
         asyncio.run(run_again())
-    except StoreError as error:
-        return complain("replay", error, Exit.REFUSED)
-    except (RecordingError, EvalError, ValueError, TypeError, OSError) as error:
-        return complain("replay", error, Exit.USAGE)
+    except Exception as error:
+        return complain_of("replay", error, ValueError, TypeError, OSError)
     if not replay.digests:
         return complain("replay", f"{args.file!r} has no sample to compare with: the recorded run did not end")
     samples = [sample for group in evaluation.evaluator.load_results().values() for sample in group]

@@ -8,7 +8,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strands_env.commands.terminal import announce, cannot_read, complain, say
+from strands_env.commands.terminal import announce, complain, complain_of, say
 from strands_sglang.command_line import Exit
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
             else:
                 written, note = _write_run(args)
     except Exception as error:
-        return cannot_read("report", error)
+        return complain_of("report", error)
     if args.json:
         shown = {"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": note}
         say(json.dumps(shown))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +13,10 @@ from typing import Any
 
 from strands_env.commands.progress import make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import cannot_read, complain, format_number, say
+from strands_env.commands.terminal import complain, complain_of, format_number, run_user_code, say
 from strands_env.core import Environment
 from strands_env.core.rollout import EnvFactory
-from strands_env.eval import EvalError, ScoreTable, StoreError, summarize
+from strands_env.eval import EvalError, ScoreTable, summarize
 from strands_env.eval.rescore import Rescored, rescore, whole_or_nothing
 from strands_env.eval.run.groups import read_scores
 from strands_env.eval.saved import SavedRun
@@ -28,13 +26,11 @@ from strands_env.recipe.evaluation import check_writable, model_options
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import BackendError
 
 
 def run(args: argparse.Namespace) -> int:
     """Score again."""
-    logging.basicConfig(level=logging.WARNING if args.verbose else logging.ERROR, format="%(name)s: %(message)s")
-    sys.path.insert(0, "")  # hooks in the folder one is in
+    run_user_code(verbose=args.verbose)
     try:
         saved = SavedRun.of(args.run)
         if not saved.paths.results.exists():
@@ -56,12 +52,8 @@ def run(args: argparse.Namespace) -> int:
         return _show(saved, target, changes, after, complaint, args)
     except KeyboardInterrupt:
         return complain("rescore", "interrupted: nothing was written", Exit.INTERRUPTED)
-    except (FileNotFoundError, StoreError) as error:
-        return cannot_read("rescore", error)
-    except BackendError as error:
-        return complain("rescore", error, Exit.FAILED)
-    except (EvalError, ValueError, TypeError) as error:
-        return complain("rescore", error, Exit.USAGE)
+    except Exception as error:
+        return complain_of("rescore", error, ValueError, TypeError)
 
 
 def _target(saved: SavedRun, output: str | None) -> StorePaths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -96,20 +97,30 @@ def write_to(stream: TextIO, text: str) -> None:
         stream.flush()
 
 
-def cannot_read(command: str, error: Exception) -> Exit:
-    """Complain that a run is missing or cannot be read, and give the exit status for it; other errors are raised."""
-    from strands_env.eval import ConfigMismatchError, EvalError, StoreError  # loads the SDK
+def run_user_code(*, verbose: bool) -> None:
+    """Make what the user wrote in this folder importable, and log where it raised, if `verbose`."""
+    logging.basicConfig(level=logging.WARNING if verbose else logging.ERROR, format="%(name)s: %(message)s")
+    sys.path.insert(0, "")
 
-    if not isinstance(error, FileNotFoundError | EvalError):
+
+def complain_of(command: str, error: Exception, *mistakes: type[Exception]) -> Exit:
+    """Complain of an error, and give its exit status; one that is neither ours nor among the `mistakes` is raised."""
+    from strands_env.eval import ConfigMismatchError, EvalError, StoreError  # loads the SDK
+    from strands_sglang.exceptions import BackendError
+
+    if isinstance(error, StoreError | ConfigMismatchError):
+        return complain(command, error, Exit.REFUSED)
+    if isinstance(error, BackendError):
+        return complain(command, error, Exit.FAILED)
+    if isinstance(error, (EvalError, *mistakes)):
+        return complain(command, error, Exit.USAGE)
+    if not isinstance(error, FileNotFoundError):
         raise error
-    if isinstance(error, FileNotFoundError):
-        given = Path(str(error.filename)).parent
-        if given.is_file():
-            said = f"{str(given)!r} is not a run: give its folder, or its file that ends in .jsonl"
-            return complain(command, said, Exit.USAGE)
-        return complain(command, f"there are no results at {error.filename!r}", Exit.USAGE)
-    refused = isinstance(error, StoreError | ConfigMismatchError)
-    return complain(command, error, Exit.REFUSED if refused else Exit.USAGE)
+    given = Path(str(error.filename)).parent
+    if given.is_file():
+        said = f"{str(given)!r} is not a run: give its folder, or its file that ends in .jsonl"
+        return complain(command, said, Exit.USAGE)
+    return complain(command, f"there are no results at {error.filename!r}", Exit.USAGE)
 
 
 def format_seconds(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from strands_env.commands.terminal import announce, cannot_read, complain, format_number, one_line, say
+from strands_env.commands.terminal import announce, complain, complain_of, format_number, one_line, say
 from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
             check_temperature(saved.model.get("sampling_params") or {})
             mismatch = asyncio.run(_score(saved, args))
     except (FileNotFoundError, StoreError) as error:
-        return cannot_read("verify", error)
+        return complain_of("verify", error)
     except (EvalError, ValueError) as error:  # a name that cannot be a model, an invalid address
         return complain("verify", error, Exit.USAGE)
     except (StrandsSGLangError, OSError) as error:

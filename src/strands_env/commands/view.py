@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strands_env.commands.summary import summary_lines
-from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
+from strands_env.commands.terminal import complain, complain_of, format_number, one_line, say
 from strands_env.eval import EvalError, EvalSample, ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
             return _overview(args)
         return _sample(args)
     except (FileNotFoundError, EvalError) as error:
-        return cannot_read("view", error)
+        return complain_of("view", error)
 
 
 def _overview(args: argparse.Namespace) -> int:

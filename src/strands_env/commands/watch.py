@@ -10,8 +10,8 @@ from datetime import datetime
 from itertools import pairwise
 
 from strands_env.commands.terminal import (
-    cannot_read,
     columns,
+    complain_of,
     format_number,
     format_seconds,
     one_line,
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             return Exit.OK
         return Exit.OK if sys.stdout is None else _follow(follower)
     except (FileNotFoundError, EvalError) as error:
-        return cannot_read("watch", error)
+        return complain_of("watch", error)
     except KeyboardInterrupt:
         return Exit.OK
 
