@@ -7,8 +7,19 @@ from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any
 
-from strands_sglang import tool_parsers as families
-from strands_sglang.tool_parsers import CallKeys, ParameterTypes, ToolParser
+from strands_sglang.tool_parsers import (
+    CallKeys,
+    ParameterTypes,
+    ToolParser,
+    gemma4,
+    glm,
+    gpt_oss,
+    json_calls,
+    mistral,
+    olmo3,
+    sections,
+    tags,
+)
 from strands_sglang.tool_parsers.gemma4 import PREFIX, QUOTE
 from strands_sglang.tool_parsers.glm import KEY, VALUE, decode_value
 from strands_sglang.tool_parsers.mistral import ARGS, CALL_ID
@@ -60,66 +71,66 @@ def write(parser: Any, name: str, arguments: Any, model_id: str | None, types: P
 
 
 @write.register
-def _(parser: families.HermesToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: json_calls.HermesToolParser, name: str, arguments: Any, *_: Any) -> str:
     return f"{parser.tool_start_token}\n{write_object(parser.KEYS, name, arguments)}\n{parser.tool_end_token}"
 
 
 @write.register
-def _(parser: families.JSONListToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+def _(parser: json_calls.JSONListToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
     return f"{parser.tool_start_token}[{write_object(parser.KEYS, name, arguments, model_id)}]{parser.tool_end_token}"
 
 
 @write.register
-def _(parser: families.ApertusToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: json_calls.ApertusToolParser, name: str, arguments: Any, *_: Any) -> str:
     return f"{parser.tool_start_token}[{{{dump_json(name)}: {dump_json(arguments)}}}]{parser.tool_end_token}"
 
 
 @write.register
-def _(parser: families.MiniMaxM1ToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: json_calls.MiniMaxM1ToolParser, name: str, arguments: Any, *_: Any) -> str:
     return f"{parser.tool_start_token}\n{write_object(parser.KEYS, name, arguments)}\n{parser.tool_end_token}"
 
 
 @write.register
-def _(parser: families.LlamaJSONToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: json_calls.LlamaJSONToolParser, name: str, arguments: Any, *_: Any) -> str:
     return write_object(parser.KEYS, name, arguments)
 
 
 @write.register
-def _(parser: families.XLAMToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: json_calls.XLAMToolParser, name: str, arguments: Any, *_: Any) -> str:
     return f"[{write_object(parser.KEYS, name, arguments)}]"
 
 
 @write.register
-def _(parser: families.MistralToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+def _(parser: mistral.MistralToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
     printed_id = "" if model_id is None else f"{CALL_ID}{model_id}"
     return f"{parser.tool_start_token}{name}{printed_id}{ARGS}{dump_json(arguments)}"
 
 
 @write.register
-def _(parser: families.KimiK2ToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+def _(parser: sections.KimiK2ToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
     return write_section(parser, model_id or f"functions.{name}:0", arguments)
 
 
 @write.register
-def _(parser: families.DeepSeekV31ToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: sections.DeepSeekV31ToolParser, name: str, arguments: Any, *_: Any) -> str:
     return write_section(parser, name, arguments)
 
 
 @write.register
-def _(parser: families.DeepSeekV3ToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: sections.DeepSeekV3ToolParser, name: str, arguments: Any, *_: Any) -> str:
     call = f"{parser.CALL.begin}{name}\n```json\n{dump_json(arguments)}\n{parser.CALL.end}"
     return f"{parser.tool_start_token}{call}{parser.tool_end_token}"
 
 
-def write_section(parser: families.SectionToolParser, header: str, arguments: Any) -> str:
+def write_section(parser: sections.SectionToolParser, header: str, arguments: Any) -> str:
     """A section with one call."""
     call = f"{parser.CALL.begin}{header}{parser.CALL.separator}{dump_json(arguments)}{parser.CALL.end}"
     return f"{parser.tool_start_token}{call}{parser.tool_end_token}"
 
 
 @write.register
-def _(parser: families.TaggedToolParser, name: str, arguments: Any, *_: Any) -> str:
-    (before, behind), newline = parser.GRAMMAR.call, "\n" if isinstance(parser, families.QwenXMLToolParser) else ""
+def _(parser: tags.TaggedToolParser, name: str, arguments: Any, *_: Any) -> str:
+    (before, behind), newline = parser.GRAMMAR.call, "\n" if isinstance(parser, tags.QwenXMLToolParser) else ""
     lines = []
     for key, value in arguments.items():
         is_text = isinstance(value, str)
@@ -132,7 +143,7 @@ def _(parser: families.TaggedToolParser, name: str, arguments: Any, *_: Any) -> 
 
 
 @write.register
-def _(parser: families.GLMToolParser, name: str, arguments: Any, model_id: Any, types: ParameterTypes) -> str:
+def _(parser: glm.GLMToolParser, name: str, arguments: Any, model_id: Any, types: ParameterTypes) -> str:
     text = f"{parser.tool_start_token}{name}\n"
     for key, value in arguments.items():
         # A string bare, unless it would then be read as something else.
@@ -142,18 +153,18 @@ def _(parser: families.GLMToolParser, name: str, arguments: Any, model_id: Any, 
 
 
 @write.register
-def _(parser: families.GptOssToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: gpt_oss.GptOssToolParser, name: str, arguments: Any, *_: Any) -> str:
     return f"{parser.tool_start_token}{name} <|constrain|>json<|message|>{dump_json(arguments)}{parser.tool_end_token}"
 
 
 @write.register
-def _(parser: families.Olmo3ToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: olmo3.Olmo3ToolParser, name: str, arguments: Any, *_: Any) -> str:
     printed = ", ".join(f"{key}={dump_json(value)}" for key, value in arguments.items())
     return f"{parser.tool_start_token}{name}({printed}){parser.tool_end_token}"
 
 
 @write.register
-def _(parser: families.Gemma4ToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: gemma4.Gemma4ToolParser, name: str, arguments: Any, *_: Any) -> str:
     def printed(value: Any) -> str:
         if isinstance(value, str):
             return f"{QUOTE}{value}{QUOTE}"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from strands_sglang.tool_parsers import (
     TOOL_PARSER_REGISTRY,
     BareToolParser,
-    Gemma4ToolParser,
     ToolParser,
     get_tool_parser,
 )
+from strands_sglang.tool_parsers.gemma4 import Gemma4ToolParser
 from strands_sglang.tool_parsers.reasoning import SegmentKind, split_reasoning
 from tests.tool_call_writer import InexpressibleError, render
 

@@ -5,54 +5,48 @@ from __future__ import annotations
 import pytest
 
 from strands_sglang.exceptions import ToolParserError
-from strands_sglang.tool_parsers.reasoning import ReasoningSplit, split_reasoning
+from strands_sglang.tool_parsers.reasoning import split_reasoning
 
 
 @pytest.mark.parametrize(
-    ("sampled", "text", "reasoning", "is_open"),
+    ("sampled", "text", "reasoning"),
     [
-        ("", "", "", False),
-        ("hello", "hello", "", False),
-        ("<think>\nhm\n</think>\n\nhello", "\n\nhello", "\nhm\n", False),
-        ("<think></think>hello", "hello", "", False),
-        ("a<think>1</think>b<think>2</think>c", "abc", "1\n2", False),
-        ("<think>never ends", "", "never ends", True),
-        ("a<think>", "a", "", True),
-        ("<think>a <think> b</think>c", "c", "a <think> b", False),
-        ("a</think>b", "b", "a", False),
-        ("<think>a</think>b</think>c", "b</think>c", "a", False),
-        ("half a tag <thin", "half a tag <thin", "", False),
+        ("", "", ""),
+        ("hello", "hello", ""),
+        ("<think>\nhm\n</think>\n\nhello", "\n\nhello", "\nhm\n"),
+        ("<think></think>hello", "hello", ""),
+        ("a<think>1</think>b<think>2</think>c", "abc", "1\n2"),
+        ("<think>never ends", "", "never ends"),
+        ("a<think>", "a", ""),
+        ("<think>a <think> b</think>c", "c", "a <think> b"),
+        ("a</think>b", "b", "a"),
+        ("<think>a</think>b</think>c", "b</think>c", "a"),
+        ("half a tag <thin", "half a tag <thin", ""),
     ],
 )
-def test_split(sampled: str, text: str, reasoning: str, is_open: bool) -> None:
-    assert split_reasoning(sampled) == ReasoningSplit(text=text, reasoning=reasoning, is_open=is_open)
+def test_split(sampled: str, text: str, reasoning: str) -> None:
+    assert split_reasoning(sampled) == (text, reasoning)
 
 
 @pytest.mark.parametrize(
-    ("sampled", "text", "reasoning", "is_open"),
+    ("sampled", "text", "reasoning"),
     [
-        ("", "", "", True),
-        ("hm", "", "hm", True),
-        ("hm</think>hello", "hello", "hm", False),
-        ("</think>hello", "hello", "", False),
-        ("<think>hm</think>hello", "hello", "<think>hm", False),
-        ("1</think>a<think>2</think>b", "ab", "1\n2", False),
+        ("", "", ""),
+        ("hm", "", "hm"),
+        ("hm</think>hello", "hello", "hm"),
+        ("</think>hello", "hello", ""),
+        ("<think>hm</think>hello", "hello", "<think>hm"),
+        ("1</think>a<think>2</think>b", "ab", "1\n2"),
     ],
 )
-def test_split_of_text_that_starts_in_reasoning(sampled: str, text: str, reasoning: str, is_open: bool) -> None:
-    expected = ReasoningSplit(text=text, reasoning=reasoning, is_open=is_open)
-    assert split_reasoning(sampled, in_reasoning=True) == expected
+def test_split_of_text_that_starts_in_reasoning(sampled: str, text: str, reasoning: str) -> None:
+    assert split_reasoning(sampled, in_reasoning=True) == (text, reasoning)
 
 
-def test_other_tags() -> None:
-    split = split_reasoning("[THINK]<think>[/THINK]hello", ("[THINK]", "[/THINK]"))
-    assert (split.text, split.reasoning) == ("hello", "<think>")
-
-
-@pytest.mark.parametrize("in_reasoning", [True, False])
-def test_no_tags_no_reasoning(in_reasoning: bool) -> None:
-    split = split_reasoning("<think>a</think>b", None, in_reasoning=in_reasoning)
-    assert split == ReasoningSplit(text="<think>a</think>b", reasoning="", is_open=False)
+def test_other_tags_and_none() -> None:
+    assert split_reasoning("[THINK]<think>[/THINK]hello", ("[THINK]", "[/THINK]")) == ("hello", "<think>")
+    for in_reasoning in (True, False):
+        assert split_reasoning("<think>a</think>b", None, in_reasoning=in_reasoning) == ("<think>a</think>b", "")
 
 
 @pytest.mark.parametrize("tags", [("", "</think>"), ("<think>", ""), ("|", "|")])

@@ -15,7 +15,6 @@ from strands_sglang.tool_parsers import (
     UNKNOWN_TOOL_NAME,
     BareToolParser,
     GLMToolParser,
-    GptOssToolParser,
     HermesToolParser,
     KimiK2ToolParser,
     QwenXMLToolParser,
@@ -26,6 +25,7 @@ from strands_sglang.tool_parsers import (
     list_tool_parsers,
     register_tool_parser,
 )
+from strands_sglang.tool_parsers.gpt_oss import GptOssToolParser
 from strands_sglang.tool_parsers.reasoning import SegmentKind
 from tests.provider_support import Replay, completion, tokenizer
 from tests.tool_call_writer import render
@@ -129,7 +129,7 @@ def test_a_registered_parser_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_text_without_calls(parser: ToolParser) -> None:
     assert parser.parse("") == []
     output = parser.parse_all("Just text.\n")
-    assert (output.calls, output.text, output.reasoning, output.unclosed) == ((), "Just text.\n", "", None)
+    assert (output.calls, output.text, output.reasoning, output.unclosed_call) == ((), "Just text.\n", "", None)
 
 
 @closed_by_marker
@@ -178,8 +178,7 @@ def test_drafts_are_not_calls_when_the_prompt_opened_the_reasoning(parser: ToolP
 def test_drafts_in_reasoning_that_never_ends_are_not_calls(parser: ToolParser) -> None:
     output = parser.parse_all(f"{parser.think_start_token}maybe {render(parser, 'draft', {'q': 'x'})}")
     assert output.calls == ()
-    assert output.ends_in_reasoning
-    assert output.unclosed is None
+    assert output.unclosed_call is None
 
 
 @every_parser
@@ -231,9 +230,8 @@ def test_an_unclosed_call_is_no_call_but_is_told(parser: ToolParser) -> None:
     output = parser.parse_all("so: " + render(parser, "g", {"q": "y"}) + cut)
     assert [result.name for result in output.calls] == ["g"]
     assert output.text == "so: "
-    assert output.unclosed == cut
     assert (output.unclosed_call.id, output.unclosed_call.name) == ("call_0001", "f")
-    assert output.unclosed_call.is_error
+    assert output.unclosed_call.is_error and output.unclosed_call.span[1] - output.unclosed_call.span[0] == len(cut)
     assert parser.tool_end_token in str(output.unclosed_call.error)
 
 

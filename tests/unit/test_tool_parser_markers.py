@@ -8,12 +8,12 @@ import pytest
 
 from strands_sglang.tool_parsers import (
     UNKNOWN_TOOL_NAME,
-    GptOssToolParser,
-    LlamaJSONToolParser,
-    MistralToolParser,
     SectionToolParser,
     get_tool_parser,
 )
+from strands_sglang.tool_parsers.gpt_oss import GptOssToolParser
+from strands_sglang.tool_parsers.json_calls import LlamaJSONToolParser
+from strands_sglang.tool_parsers.mistral import MistralToolParser
 from tests.tool_call_writer import render
 from tests.unit.test_tool_parser import only
 
@@ -222,11 +222,11 @@ def test_a_mention_of_the_marker_of_a_call_is_text(name: str) -> None:
     assert isinstance(parser, SectionToolParser)
     mention = f"{parser.CALL.begin} begins a call. "
     output = parser.parse_all(mention)
-    assert (output.calls, output.text, output.unclosed) == ((), mention, None)
+    assert (output.calls, output.text, output.unclosed_call) == ((), mention, None)
     output = parser.parse_all(mention + render(parser, "g", {}))
     assert ([(call.name, call.is_error) for call in output.calls], output.text) == ([("g", False)], mention)
     output = parser.parse_all(f"I wonder: {mention}{parser.think_end_token}ok")
-    assert (output.text, output.unclosed) == ("ok", None)
+    assert (output.text, output.unclosed_call) == ("ok", None)
 
 
 @pytest.mark.parametrize("behind", [" x", "}", " {}"])
@@ -307,7 +307,7 @@ def test_one_bad_line_of_a_block_takes_the_rest_along() -> None:
 )
 def test_json_that_does_not_begin_as_a_call_is_an_answer(answer: str) -> None:
     output = LlamaJSONToolParser().parse_all(answer)
-    assert (output.calls, output.text, output.unclosed) == ((), answer, None)
+    assert (output.calls, output.text, output.unclosed_call) == ((), answer, None)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_json_that_does_not_begin_as_a_call_is_an_answer(answer: str) -> None:
 )
 def test_a_list_that_does_not_begin_as_calls_is_an_answer(answer: str) -> None:
     output = get_tool_parser("xlam").parse_all(answer)
-    assert (output.calls, output.text, output.unclosed) == ((), answer, None)
+    assert (output.calls, output.text, output.unclosed_call) == ((), answer, None)
 
 
 @pytest.mark.parametrize("prefix", ["", "\n ", "<|python_tag|>", "<think>hm</think>\n\n"])
@@ -414,7 +414,7 @@ def test_gpt_oss_preamble_and_answer_are_text() -> None:
 def test_gpt_oss_draft_in_analysis_is_no_call() -> None:
     sampled = f"<|channel|>analysis<|message|>I could {CALL} now"
     output = GptOssToolParser().parse_all(sampled)
-    assert (output.calls, output.unclosed, output.ends_in_reasoning) == ((), None, True)
+    assert (output.calls, output.unclosed_call) == ((), None)
     assert output.reasoning == f"I could {CALL} now"
 
 
@@ -428,9 +428,7 @@ def test_gpt_oss_call_without_its_stop_token_is_no_call() -> None:
 def test_gpt_oss_split_of_a_cut_turn_keeps_the_markup_of_a_call_out_of_reasoning() -> None:
     sampled = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{CALL.removesuffix('<|call|>')}"
     split = GptOssToolParser().split(sampled)
-    assert (split.reasoning, split.text, split.is_open) == ("Hm.", '{"x": 1}', False)
-    assert GptOssToolParser().split("<|channel|>analysis<|message|>").is_open
-    assert GptOssToolParser().split("Hm", in_reasoning=True).is_open
+    assert (split.reasoning, split.text) == ("Hm.", '{"x": 1}')
 
 
 # --- Mistral ---

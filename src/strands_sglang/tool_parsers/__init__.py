@@ -1,9 +1,10 @@
 """Tool parsers: sampled text to tool calls, strictly.
 
 A call is parsed exactly as it was written or reported as malformed. `get_tool_parser(name)` makes a parser,
-`register_tool_parser(name)` adds one.
+`register_tool_parser(name)` adds one. The classes of the families are in the modules of their kind.
 """
 
+from . import gemma4, gpt_oss, mistral, olmo3  # noqa: F401 - their parsers register themselves
 from .base import (
     TOOL_PARSER_REGISTRY,
     UNKNOWN_TOOL_NAME,
@@ -17,89 +18,33 @@ from .base import (
     list_tool_parsers,
     register_tool_parser,
 )
-from .gemma4 import Gemma4ToolParser
 from .glm import GLMToolParser
-from .gpt_oss import GptOssToolParser
-from .json_calls import (
-    ApertusToolParser,
-    BareToolParser,
-    CallKeys,
-    CommandRPlusToolParser,
-    CommandToolParser,
-    GigaChatToolParser,
-    GraniteToolParser,
-    HermesToolParser,
-    InternS1ToolParser,
-    JSONListToolParser,
-    LlamaJSONToolParser,
-    LongCatToolParser,
-    MiniMaxM1ToolParser,
-    NemotronToolParser,
-    XLAMToolParser,
-)
-from .mistral import MistralToolParser
-from .olmo3 import Olmo3ToolParser
-from .sections import (
-    CallTokens,
-    DeepSeekV3ToolParser,
-    DeepSeekV31ToolParser,
-    Header,
-    KimiK2ToolParser,
-    SectionToolParser,
-)
-from .tags import (
-    DeepSeekV32ToolParser,
-    MiMoToolParser,
-    MiniMaxM2ToolParser,
-    QwenXMLToolParser,
-    SeedOSSToolParser,
-    TaggedToolParser,
-    TagGrammar,
-)
+from .json_calls import BareToolParser, CallKeys, HermesToolParser, JSONListToolParser
+from .sections import CallTokens, Header, KimiK2ToolParser, SectionToolParser
+from .tags import QwenXMLToolParser, TaggedToolParser, TagGrammar
 from .values import ParameterTypes
 
 __all__ = [
     "TOOL_PARSER_REGISTRY",
     "UNKNOWN_TOOL_NAME",
-    "ApertusToolParser",
     "BareToolParser",
     "Block",
     "CallKeys",
     "CallTokens",
-    "CommandRPlusToolParser",
-    "CommandToolParser",
-    "DeepSeekV3ToolParser",
-    "DeepSeekV31ToolParser",
-    "DeepSeekV32ToolParser",
     "GLMToolParser",
-    "Gemma4ToolParser",
-    "GigaChatToolParser",
-    "GptOssToolParser",
-    "GraniteToolParser",
     "Header",
     "HermesToolParser",
-    "InternS1ToolParser",
     "JSONListToolParser",
     "KimiK2ToolParser",
-    "LlamaJSONToolParser",
-    "LongCatToolParser",
-    "MiMoToolParser",
-    "MiniMaxM1ToolParser",
-    "MiniMaxM2ToolParser",
-    "MistralToolParser",
-    "NemotronToolParser",
-    "Olmo3ToolParser",
     "ParameterTypes",
     "ParseOutput",
     "QwenXMLToolParser",
     "SectionToolParser",
-    "SeedOSSToolParser",
     "TagGrammar",
     "TaggedToolParser",
     "ToolParseResult",
     "ToolParser",
     "UnknownToolParserError",
-    "XLAMToolParser",
     "as_tool_parser",
     "get_tool_parser",
     "list_tool_parsers",

@@ -77,19 +77,16 @@ class ParseOutput:
         calls: Calls and malformed calls in the order of the text.
         text: Visible text: without reasoning, tags and call markup, otherwise as sampled.
         reasoning: Inside of the reasoning blocks; several are joined by a newline.
-        unclosed: A call that begins and never ends, from its begin marker to the end of the text; None when there is
-            none. A truncated turn explains it; after a normal end of turn report `unclosed_call` to the model.
-        unclosed_call: `unclosed` as a malformed call.
+        unclosed_call: A call that begins and never ends, as a malformed one. A truncated turn explains it; after a
+            normal end of turn report it to the model.
         segments: Pieces of the text; they tile it without gap or overlap.
     """
 
     calls: tuple[ToolParseResult, ...]
     text: str
     reasoning: str
-    unclosed: str | None
-    unclosed_call: ToolParseResult | None
-    ends_in_reasoning: bool
     segments: tuple[TextSegment, ...]
+    unclosed_call: ToolParseResult | None = None
 
 
 _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
@@ -211,20 +208,18 @@ class ToolParser:
         segments = self.cut(text, read, in_reasoning=in_reasoning)
         found = [call for each in segments if each.kind is SegmentKind.BLOCK for call in blocks[each.start].calls]
         calls = tuple([call.with_id(index) for index, call in enumerate(found)])
-        split = reasoning.split_segments(text, segments, self.think_tokens, in_reasoning=in_reasoning)
-        unclosed, unclosed_call = reasoning.join(text, segments, SegmentKind.UNCLOSED) or None, None
-        if unclosed is not None:
+        unclosed_call = None
+        if unclosed := reasoning.join(text, segments, SegmentKind.UNCLOSED):
             inner, span = unclosed.removeprefix(self.tool_start_token), (len(text) - len(unclosed), len(text))
             unclosed_call = ToolParseResult(
                 name=self.guess_name(inner), raw=inner.strip(), error=self.unclosed_error(inner), span=span
             ).with_id(len(calls))
+        split = reasoning.split_segments(text, segments)
         return ParseOutput(
             calls=calls,
             text=split.text,
             reasoning=split.reasoning,
-            unclosed=unclosed,
             unclosed_call=unclosed_call,
-            ends_in_reasoning=split.is_open,
             segments=tuple(segments),
         )
 
@@ -239,9 +234,6 @@ class ToolParser:
             calls=calls if split.text == text else tuple(replace(call, span=(0, 0)) for call in calls),
             text=visible,
             reasoning=split.reasoning,
-            unclosed=None,
-            unclosed_call=None,
-            ends_in_reasoning=split.is_open,
             segments=tuple(self.cut(text, None, in_reasoning=in_reasoning)),
         )
 
@@ -261,8 +253,7 @@ class ToolParser:
 
     def split(self, text: str, *, in_reasoning: bool = False) -> ReasoningSplit:
         """Split text into what the user sees and what the model thought; calls are not looked for."""
-        segments = self.cut(text, None, in_reasoning=in_reasoning)
-        return reasoning.split_segments(text, segments, self.think_tokens, in_reasoning=in_reasoning)
+        return reasoning.split_segments(text, self.cut(text, None, in_reasoning=in_reasoning))
 
     def parse(
         self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None

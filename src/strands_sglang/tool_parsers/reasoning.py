@@ -8,7 +8,6 @@ both right.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -43,16 +42,11 @@ class TextSegment(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningSplit:
-    """Sampled text, split: visible text as sampled, and reasoning, its blocks joined by a newline; tags are removed.
-
-    `is_open`: the text ends inside a reasoning block.
-    """
+class ReasoningSplit(NamedTuple):
+    """Sampled text, split: visible text as sampled, and reasoning, its blocks joined by a newline; tags are removed."""
 
     text: str
     reasoning: str
-    is_open: bool
 
 
 BlockReader = Callable[[int], int | None]
@@ -145,37 +139,18 @@ def split_reasoning(
 ) -> ReasoningSplit:
     """Split sampled text into visible text and reasoning; arguments as for `scan`."""
     check_think_tokens(think_tokens)
-    segments = scan(text, think_tokens=think_tokens, in_reasoning=in_reasoning)
-    return split_segments(text, segments, think_tokens, in_reasoning=in_reasoning)
+    return split_segments(text, scan(text, think_tokens=think_tokens, in_reasoning=in_reasoning))
 
 
-def split_segments(
-    text: str, segments: list[TextSegment], think_tokens: ThinkTokens | None, *, in_reasoning: bool
-) -> ReasoningSplit:
+def split_segments(text: str, segments: list[TextSegment]) -> ReasoningSplit:
     """The split that the segments of a text make; blocks of calls belong to neither part."""
-    return ReasoningSplit(
-        text=join(text, segments, SegmentKind.TEXT),
-        reasoning=join(text, segments, SegmentKind.REASONING, separator="\n"),
-        is_open=_ends_in_reasoning(text, segments, think_tokens, in_reasoning),
-    )
+    visible, thought = join(text, segments, SegmentKind.TEXT), join(text, segments, SegmentKind.REASONING, "\n")
+    return ReasoningSplit(visible, thought)
 
 
-def join(text: str, segments: list[TextSegment], kind: SegmentKind, *, separator: str = "") -> str:
+def join(text: str, segments: list[TextSegment], kind: SegmentKind, separator: str = "") -> str:
     """The text of all segments of one kind."""
     return separator.join(text[segment.start : segment.end] for segment in segments if segment.kind is kind)
-
-
-def _ends_in_reasoning(
-    text: str, segments: list[TextSegment], think_tokens: ThinkTokens | None, in_reasoning: bool
-) -> bool:
-    if not think_tokens:
-        return False
-    if not segments:
-        return in_reasoning
-    last = segments[-1]
-    if last.kind is SegmentKind.TAG:
-        return text[last.start : last.end] == think_tokens[0]
-    return last.kind is SegmentKind.REASONING
 
 
 def check_think_tokens(think_tokens: ThinkTokens | None) -> None:
