@@ -7,7 +7,6 @@ import asyncio
 import copy
 import dataclasses
 import gzip
-import io
 import json
 import logging
 import random
@@ -492,7 +491,7 @@ async def test_a_deleted_session_is_gone() -> None:
             assert response.status == 404
 
 
-async def test_trajectories_are_exported_as_json_and_parquet() -> None:
+async def test_trajectories_are_exported_as_json() -> None:
     async with rig([completion("Hello."), completion("Bye.")]) as r:
         await r.chat([USER])
         await r.chat([USER, assistant("Hello."), USER])
@@ -502,10 +501,6 @@ async def test_trajectories_are_exported_as_json_and_parquet() -> None:
         (held,) = r.session.trajectories
         assert (row["token_ids"], row["loss_mask"], row["logprobs"]) == (held.token_ids, held.loss_mask, held.logprobs)
         assert row["extension_rate"] == 1.0
-        parquet = pytest.importorskip("pyarrow.parquet", reason="the extra 'train' is not installed")
-        async with r.http.get(url, params={"format": "parquet"}) as response:
-            (same,) = parquet.read_table(io.BytesIO(await response.read())).to_pylist()
-        assert same["token_ids"] == held.token_ids and same["loss_mask"] == held.loss_mask
 
 
 async def test_counters_are_kept_by_client() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from ..exceptions import install_command
 from .delivery import as_json, hide
 from .dialects.reading import want_object
 from .dialects.wire import Refused
-from .export import parquet_of, rows_of
 from .requests import bytes_of, presented_key, read_body
 from .session import Session
 
@@ -83,19 +80,33 @@ class SessionRoutes:
         return as_json(self._find(request).to_json())
 
     async def read(self, request: web.Request) -> web.StreamResponse:
-        """`GET /sessions/ID/trajectories`, as JSON or as a Parquet file."""
+        """`GET /sessions/ID/trajectories`: one row per trajectory. Images are left out; `images` has their number."""
         session = self._find(request)
-        rows = rows_of(session.trajectories, session=session.id, labels=session.labels, counters=session.counters)
-        kind = request.query.get("format") or ("parquet" if "parquet" in request.headers.get("Accept", "") else "json")
-        if kind == "json":
-            return as_json(rows)
-        if kind != "parquet":
-            raise Refused(f"format must be json or parquet, got {kind!r}", param="format")
-        try:
-            data = await asyncio.to_thread(parquet_of, rows)
-        except ImportError as error:
-            raise Refused(f"Parquet needs pyarrow ({install_command('train')}): {error}", status=501) from error
-        return web.Response(body=data, content_type="application/vnd.apache.parquet")
+        counters = session.counters
+        rows = [
+            {
+                "session": session.id,
+                "labels": dict(session.labels),
+                "agent": trajectory.agent_name,
+                "token_ids": trajectory.token_ids,
+                "loss_mask": trajectory.loss_mask,
+                "output_mask": trajectory.output_mask,
+                "logprobs": trajectory.logprobs,
+                "prompt_length": trajectory.initial_prompt_length,
+                "segments": trajectory.segment_info,
+                "finish_reason": trajectory.finish_reason,
+                "is_discarded": trajectory.is_discarded,
+                "constrained": [turn.is_constrained for turn in trajectory.turns],
+                "tool_calls": [{"id": c.id, "name": c.name, "error": c.error} for c in trajectory.calls],
+                "weight_versions": [[s.version, s.start, s.end] for s in trajectory.weight_versions],
+                "request_ids": trajectory.request_ids,
+                "images": len(trajectory.images),
+                "extension_rate": counters.extension_rate,
+                "edited": counters.edited,
+            }
+            for trajectory in session.trajectories
+        ]
+        return as_json(rows)
 
     async def close(self, request: web.Request) -> web.StreamResponse:
         """`POST /sessions/ID/close`."""
