@@ -11,7 +11,7 @@ from provider_support import Replay, tokenizer
 
 from strands_sglang import SGLangModel, TokenBudgetReachedError
 from strands_sglang.conversation import limits
-from strands_sglang.conversation.limits import Reservation, Reserved, SharedBudget
+from strands_sglang.conversation.limits import Reservation, SharedBudget
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import LengthLimit
@@ -129,12 +129,12 @@ async def test_a_failed_call_gives_its_share_back() -> None:
 async def test_a_cancelled_call_that_waited_for_a_share_is_forgotten() -> None:
     budget = SharedBudget()
     with Reservation(budget) as first, Reservation(budget) as second, Reservation(budget) as third:
-        assert await first.reserve(4, lambda: 10) == Reserved(tokens=4, is_rest=False)
+        assert await first.reserve(4, lambda: 10) is None
         waiting = asyncio.create_task(second.reserve(8, lambda: 10))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait({waiting})
-        assert await third.reserve(6, lambda: 10) == Reserved(tokens=6, is_rest=False)
+        assert await third.reserve(6, lambda: 10) is None
 
 
 async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> None:
@@ -145,7 +145,7 @@ async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> 
             waiting = asyncio.create_task(mine.reserve(5, lambda: 3))
             await asyncio.sleep(0)
             assert not waiting.done()
-        assert await waiting == Reserved(tokens=3, is_rest=True)
+        assert await waiting == 3
 
 
 async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_look_is_noticed(monkeypatch):
@@ -160,7 +160,7 @@ async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_l
     monkeypatch.setattr(limits, "Future", collecting)
     with Reservation(budget) as mine:
         async with asyncio.timeout(20):
-            assert await mine.reserve(None, lambda: 10) == Reserved(tokens=10, is_rest=True)
+            assert await mine.reserve(None, lambda: 10) == 10
 
 
 async def test_a_reset_frees_what_calls_of_the_old_episode_hold() -> None:

@@ -85,10 +85,14 @@ def test_a_tokenizer_that_changes_is_seen() -> None:
     assert prepared(tokenizer).prompt.ids != first.prompt.ids
 
 
-def test_a_template_that_shows_the_date_is_rendered_each_time() -> None:
-    tokenizer = qwen3_tokenizer()
+def test_a_template_that_shows_the_date_is_rendered_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, rendered = qwen3_tokenizer(), []
     tokenizer.chat_template = "{{ strftime_now('%Y') }}" + TEMPLATE
-    assert prepared(tokenizer).dialect.key is None
+    first = prepared(tokenizer)
+    render = ChatTemplate.render
+    monkeypatch.setattr(ChatTemplate, "render", lambda *args, **rest: rendered.append(1) or render(*args, **rest))
+    assert prepared(tokenizer).dialect is first.dialect
+    assert rendered
 
 
 def test_values_that_json_would_confuse_are_told_apart() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strands_sglang import LostContentError
-from strands_sglang.template import DeltaRenderer, Flag
+from strands_sglang.template import ChatTemplate, DeltaRenderer, Flag
 from strands_sglang.template.loss import require_content
 from tests.unit.template_texts import CHATML, LLAMA
 
@@ -30,8 +30,8 @@ SPOKEN = [USER, turn("I will look.", call()), RESULT]
 
 
 def llama(source: str = LLAMA, **options: Any) -> DeltaRenderer:
-    options = {"tools": [TOOL], "stop_tokens": [STOP], "special_values": {"bos_token": "<s>"}, **options}
-    return DeltaRenderer(source, **options)
+    template = ChatTemplate(source, special_values={"bos_token": "<s>"})
+    return DeltaRenderer(template, **{"tools": [TOOL], "stop_tokens": [STOP], **options})
 
 
 def test_text_beside_a_call_becomes_a_message_of_its_own_where_the_template_drops_it() -> None:

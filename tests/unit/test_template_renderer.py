@@ -20,7 +20,7 @@ ENDS = {
 }
 
 
-def renderer(source: str = CHATML, **options: Any) -> DeltaRenderer:
+def renderer(source: Any = CHATML, **options: Any) -> DeltaRenderer:
     options = {"tools": TOOLS, "stop_tokens": ENDS.get(source, ["<|im_end|>"]), **options}
     return DeltaRenderer(source, **options)
 
@@ -265,7 +265,7 @@ def test_endless_recursion_is_refused() -> None:
 
 
 def test_first_prompt_ends_with_the_generation_prompt() -> None:
-    assert renderer(LLAMA, special_values={"bos_token": "<s>"}).initial([user("Hi")]) == (
+    assert renderer(ChatTemplate(LLAMA, special_values={"bos_token": "<s>"})).initial([user("Hi")]) == (
         "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
     )
 

@@ -45,15 +45,10 @@ class Caller(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """Facts about the agent with a cancel signal.
-
-    Attributes:
-        reports: There is a hook that reports its refused results: most agents do without, and it costs time.
-    """
+    """The agent with a cancel signal."""
 
     id: str
     agent: weakref.ref[Any] | None = None
-    reports: bool = False
 
 
 class Callers:
@@ -93,8 +88,6 @@ class Callers:
             agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
             agent.add_hook(self._message_added, MessageAddedEvent, order=HookOrder.SDK_FIRST)
             agent.add_hook(self._invocation_ended, AfterInvocationEvent)
-        if is_hooked and not known.reports and self._reports_refused_results():
-            known.reports = True
             agent.add_hook(self._report_refused_result, AfterToolCallEvent)
         return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked)
 
@@ -141,12 +134,9 @@ class Callers:
         if answer is not None and getattr(event.agent, "model", None) is self._model():
             event.cancel_tool = answer
 
-    def _reports_refused_results(self) -> bool:
-        model = self._model()
-        return model is not None and model.config["refused_results"] == RefusedResults.REPORT
-
     def _report_refused_result(self, event: AfterToolCallEvent[Any]) -> None:
-        if not self._reports_refused_results():
+        model = self._model()
+        if model is None or model.config["refused_results"] != RefusedResults.REPORT:
             return
         try:
             to_chat_messages([{"role": "user", "content": [{"toolResult": event.result}]}])

@@ -368,7 +368,7 @@ class Conversation:
             tokens=self._tokens,
             parser=dialect.parser,
             tools=dialect.renderer.tools,
-            in_reasoning=prepared.opens_reasoning,
+            in_reasoning=prepared.prompt.in_reasoning,
             malformed_calls=prepared.request.malformed_calls,
             read_calls=prepared.request.read_calls,
             trim_stop=prepared.request.trim_stop,

@@ -21,9 +21,8 @@ from ..exceptions import (
     ContextOverflowError,
 )
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
-from ..trajectory.media import collapsed_values, expanded_ids, media_growth
+from ..trajectory.media import collapsed_values, expanded_ids
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
-from .options import AbortPolicy
 from .plan import CallPlan
 from .tokenizer import TokenizerAdapter
 
@@ -51,14 +50,14 @@ async def generate(backend: Backend, plan: CallPlan) -> Completion:
     output = _Output(plan, backend)
     budget: int = request.sampling_params["max_new_tokens"]
     pause = _FIRST_PAUSE
-    deadline: float | None = None
+    deadline, timeout = None, plan.config["abort_timeout"]
     closings = backend.closings
     while True:
         before = len(output.ids)
         try:
             answer = await backend.ask(output.next_request() if before or deadline is not None else request)
         except BackendContextLengthError as error:
-            used, context = plan.prompt_length, plan.context_length
+            used, context = plan.call.prompt_length, plan.context_length
             limit = used - 1 if context is None else min(context, used - 1)
             raise ContextOverflowError(used, limit, str(error)) from error
         if request.growth:
@@ -66,18 +65,18 @@ async def generate(backend: Backend, plan: CallPlan) -> Completion:
         output.append(answer)
         if answer.finish.type is not FinishType.ABORT:
             return output.completion(answer.finish)
-        stops = StopRule(plan.tokens, request.sampling_params, plan.stop_ids)
+        stops = StopRule(plan.tokens, request.sampling_params, plan.path.stop_ids)
         if (ended := _own_end(output, stops, before, budget)) is not None:
             return output.completion(ended)
-        if plan.abort_policy == AbortPolicy.SURFACE:
+        if not plan.resumes:
             return output.completion(answer.finish)
         now = time.monotonic()
         if len(output.ids) > before or deadline is None:  # it got on: a slow drain is not a server that hangs
             pause = _FIRST_PAUSE
-            deadline = now + (math.inf if plan.abort_timeout is None else plan.abort_timeout)
+            deadline = now + (math.inf if timeout is None else timeout)
         if now >= deadline:
             raise BackendAbortedError(
-                f"the server kept aborting the request for {plan.abort_timeout:g} s "
+                f"the server kept aborting the request for {timeout:g} s "
                 f"({answer.finish.message or 'no reason given'})",
                 dict(answer.payload),
             )
@@ -111,7 +110,7 @@ class _Output:
         self._request = plan.request
         self._plan = plan
         self._backend = backend
-        self._experts = ExpertRows(plan.held, plan.expert_row_bytes)
+        self._experts = ExpertRows(plan.path.tokens, plan.path.expert_row_bytes)
         self._logprobs: array[float] | None = array(LOGPROB_TYPECODE)
         self._prompt_logprobs: array[float] | None = None
         self._spans: list[WeightSpan] = []
@@ -168,7 +167,9 @@ class _Output:
         if self._request.experts_from is not None:
             if answer.routed_experts is not None:
                 self._experts.append(answer.routed_experts, self._rows_end())
-            elif self._plan.experts_required and not aborted:  # one in the queue has none; the next attempt has all
+            elif (
+                self._plan.config["require_routed_experts"] and not aborted
+            ):  # one in the queue has none; the next attempt has all
                 raise self._missing("routed_experts", "the routed experts that are required")
         if self._request.sampling_mask:
             if (mask := answer.sampling_mask) is not None:
@@ -179,8 +180,7 @@ class _Output:
 
     def _rows_end(self) -> int:
         """Positions whose experts are known: all that were fed, i.e. everything but the last token."""
-        growth = media_growth(self._plan.media)
-        return self._plan.held + len(self._plan.prompt_ids) + growth + len(self.ids) - 1
+        return self._plan.call.prompt_length + len(self.ids) - 1
 
     def _missing(self, name: str, what: str) -> BackendAnswerError:
         return BackendAnswerError(f"the answer lacks {what}{self._backend.capabilities.hint(name)}")
@@ -220,7 +220,8 @@ class _Output:
 
 def _prompt_logprobs(scored: ScoredPrompt | None, plan: CallPlan) -> array[float]:
     """Log-probabilities of the prompt delta. The very first token of a path has none, and neither has an image."""
-    expected = expanded_ids(plan.prompt_ids, plan.media)
+    media = plan.call.prompt.media
+    expected = expanded_ids(plan.call.prompt.ids, media)
     count = len(expected)
     ids = array(TOKEN_TYPECODE) if scored is None else scored.ids[-count:]
     values = array(LOGPROB_TYPECODE, [math.nan]) * (count - len(ids))
@@ -228,14 +229,14 @@ def _prompt_logprobs(scored: ScoredPrompt | None, plan: CallPlan) -> array[float
         values.extend(scored.logprobs[-count:])
     first = count - len(ids)
     shift = 0
-    for medium in plan.media:  # the server names 0 for every token of an image
+    for medium in media:  # the server names 0 for every token of an image
         offset = medium.position + shift
         for place in range(max(offset, first), offset + len(medium.span)):
             ids[place - first] = expected[place]
         shift += medium.growth
     if ids != expected[first:]:
         raise BackendAnswerError("the log-probabilities of the prompt do not belong to the ids that were sent")
-    return collapsed_values(values, plan.media, math.nan)
+    return collapsed_values(values, media, math.nan)
 
 
 # ---- routed experts -----------------------------------------------------------------------------------------------

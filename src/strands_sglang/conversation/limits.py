@@ -56,13 +56,6 @@ class Bounds(NamedTuple):
         return LengthLimit.REPLY
 
 
-class Reserved(NamedTuple):
-    """Tokens that a call may sample; `is_rest` if they are all that is left of the budget."""
-
-    tokens: int
-    is_rest: bool
-
-
 class SharedBudget:
     """A budget that concurrent calls, in any event loop, draw on without overdrawing it."""
 
@@ -93,8 +86,8 @@ class Reservation:
             if future.set_running_or_notify_cancel():
                 future.set_result(None)
 
-    async def reserve(self, wanted: int | None, left: Callable[[], int]) -> Reserved:
-        """Hold tokens: as many as wanted, or the rest of the budget.
+    async def reserve(self, wanted: int | None, left: Callable[[], int]) -> int | None:
+        """Hold tokens: as many as wanted (None), or the rest of the budget (their number).
 
         A call that would get less than it wants only because of what others hold waits for them: they may need less.
 
@@ -109,7 +102,7 @@ class Reservation:
                 rest = left()
                 if not budget.held or (wanted is not None and wanted <= rest - sum(budget.held.values())):
                     granted = budget.held[self] = rest if wanted is None else min(wanted, rest)
-                    return Reserved(tokens=granted, is_rest=granted == rest)
+                    return rest if granted == rest else None
                 budget.waiting.append(freed)
             await asyncio.wrap_future(freed)
 

@@ -144,22 +144,8 @@ DEFAULTS: SGLangConfig = {
 SAMPLING_NAMES = frozenset(SamplingParams.model_fields)
 """Names that belong into `sampling_params`: as options they are refused with a sentence that says so."""
 
-_COUNTS = {
-    "context_window_limit": (1, "a positive number of tokens"),
-    "prompt_logprobs_limit": (1, "a positive number of tokens"),
-    "max_sampled_tokens": (1, "a positive number of tokens"),
-    "max_trajectory_tokens": (1, "a positive number of tokens"),
-    "max_response_tokens": (0, "a number of tokens"),
-    "max_image_pixels": (1, "a positive number of pixels"),
-}
-_CHOICES: dict[str, type[StrEnum]] = {
-    "reasoning_policy": ReasoningPolicy,
-    "control_tokens": ControlTokens,
-    "dropped_content": DroppedContent,
-    "refused_results": RefusedResults,
-    "abort_policy": AbortPolicy,
-    "image_encoding": ImageEncoding,
-}
+_POSITIVE = ("context_window_limit", "prompt_logprobs_limit", "max_sampled_tokens", "max_trajectory_tokens")
+_LEAST = {**dict.fromkeys((*_POSITIVE, "max_image_pixels"), 1), "max_response_tokens": 0}
 
 
 def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Backend) -> SGLangConfig:
@@ -190,11 +176,12 @@ def _check(name: str, value: Any) -> Any:
         if not isinstance(value, Mapping | None):
             raise ValueError(f"{name} must be a mapping, got {value!r}")
         return dict(value or {})
-    if name in _CHOICES:
+    default: Any = DEFAULTS[name]  # type: ignore[literal-required]
+    if isinstance(default, StrEnum):
         try:
-            return _CHOICES[name](value)
+            return type(default)(value)
         except ValueError:
-            raise ValueError(f"{name} must be one of {[*map(str, _CHOICES[name])]}, got {value!r}") from None
+            raise ValueError(f"{name} must be one of {[*map(str, type(default))]}, got {value!r}") from None
     if name == "prove_images" and value not in ("first", "always"):
         raise ValueError(f"prove_images must be 'first' or 'always', got {value!r}")
     if name == "return_prompt_logprobs" and value == "appended":
@@ -203,10 +190,10 @@ def _check(name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             choices = "True, False or 'appended'" if name == "return_prompt_logprobs" else "True or False"
             raise ValueError(f"{name} must be {choices}, got {value!r}")
-    elif name in _COUNTS:
-        least, expected = _COUNTS[name]
+    elif name in _LEAST:
+        least = _LEAST[name]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ValueError(f"{name} must be {expected} or None, got {value!r}")
+            raise ValueError(f"{name} must be an integer of at least {least} or None, got {value!r}")
     elif name == "abort_timeout":
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             raise ValueError(f"{name} must be a number of seconds or None, got {value!r}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ..backends import CONSTRAINTS, Backend, BackendInfo, Capabilities, GenerateRequest, PromptScoring
 from ..exceptions import (
@@ -15,7 +15,7 @@ from ..exceptions import (
     TokenBudgetReachedError,
 )
 from ..trajectory import TrajectoryForest
-from ..trajectory.media import Medium, expanded_ids, move_media
+from ..trajectory.media import expanded_ids, move_media
 from ..trajectory.packed import TOKEN_TYPECODE
 from .fast_paths import FastPath, HeldPath, HeldPaths
 from .limits import Bounds, Reservation
@@ -25,35 +25,32 @@ from .tokenizer import TokenizerAdapter
 
 
 class CallPlan(NamedTuple):
-    """A request, and the reading and joining of its answers.
+    """A request, and what its answers are read by.
 
     Attributes:
         request: The request, with an explicit `max_new_tokens`.
-        prompt_length: Length of the whole prompt, as the server counts it.
+        call: The call it is for.
+        path: The path that the call extends.
+        config: The options in force.
         context_length: Tokens that the model takes, or None if unknown.
-        held: Length of the path the call extends, as the server counts it.
-        prompt_ids: Ids appended to it.
         proof: The whole prompt as the server has to expand it, or None where that was proved before.
-        experts_required: An answer without the routed experts that were asked for is an error.
-        expert_row_bytes: Bytes of routed experts of one token on the held path, or None if unknown.
-        abort_timeout: Seconds after the first abort within which a resumed call must get on, or None for no limit.
-        stop_ids: Stop tokens that ended earlier turns.
+        tokens: The model's tokenizer.
     """
 
     request: GenerateRequest
+    call: PreparedTurn
+    path: HeldPath
+    config: SGLangConfig
     bounds: Bounds
-    prompt_length: int
     context_length: int | None
-    held: int
-    prompt_ids: array[int]
-    media: tuple[Medium, ...]
     proof: array[int] | None
-    experts_required: bool
-    expert_row_bytes: int | None
-    abort_policy: AbortPolicy | Literal["resume", "surface"]
-    abort_timeout: float | None
     tokens: TokenizerAdapter
-    stop_ids: Collection[int]
+
+    @property
+    def resumes(self) -> bool:
+        """An aborted request is resumed. Never under a grammar, which would start over in the resumed request."""
+        is_constrained = self.request.sampling_params.keys() & CONSTRAINTS
+        return not is_constrained and self.config["abort_policy"] != AbortPolicy.SURFACE
 
 
 class CallPlanner:
@@ -121,27 +118,20 @@ class CallPlanner:
             images=tuple(medium.data for medium in seen),
             show_prompt=proves,
             # A grammar is about the answer: where the prompt ends inside a reasoning block, it waits for its end.
-            constrain_answer_only=bool(asked.constraints) and call.opens_reasoning,
+            constrain_answer_only=bool(asked.constraints) and call.prompt.in_reasoning,
             fields={**config["request_fields"], **asked.fields},
             vocab_size=info.vocab_size,
             growth=path.growth + call.prompt.tokens - len(call.prompt.ids),
         )
         return CallPlan(
             request=request,
+            call=call,
+            path=path,
+            config=config,
             bounds=bounds,
-            prompt_length=call.prompt_length,
             context_length=info.context_length,
-            held=path.tokens,
-            prompt_ids=call.prompt.ids,
-            media=call.prompt.media,
             proof=expanded_ids(array(TOKEN_TYPECODE, path.ids.tolist()) + call.prompt.ids, seen) if proves else None,
-            experts_required=config["require_routed_experts"],
-            expert_row_bytes=path.expert_row_bytes,
-            # A grammar starts over in a resumed request, so constrained output is never resumed.
-            abort_policy=AbortPolicy.SURFACE if wanted.keys() & CONSTRAINTS else config["abort_policy"],
-            abort_timeout=config["abort_timeout"],
             tokens=self._tokens,
-            stop_ids=path.stop_ids,
         )
 
     async def _info(self, backend: Backend, config: SGLangConfig) -> BackendInfo:
@@ -191,8 +181,7 @@ class CallPlanner:
         if episode_limit is None:
             return bounds
         # Last: the call waits here, and holds as little as the other bounds leave it.
-        grant = await reservation.reserve(bounds.least(), left_of_episode)
-        return bounds._replace(sampled=grant.tokens if grant.is_rest else None)
+        return bounds._replace(sampled=await reservation.reserve(bounds.least(), left_of_episode))
 
 
 def _left(budget: str, limit: int, used: int) -> int:

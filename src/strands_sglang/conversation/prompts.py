@@ -49,8 +49,7 @@ class Dialect:
         renderer: Prints prompts and deltas.
         parser: Reads tool calls; None when there are no tools.
         needs_function_ids: The template prints the tool's name only as part of the call id.
-        key: All that it was made from, where equal keys mean equal prompts for all time; else None. Templates that
-            show the date, and tokenizers that render by themselves, have none.
+        key: Digest of all that it was made from, or None where a part cannot be told from others.
     """
 
     renderer: DeltaRenderer
@@ -135,11 +134,6 @@ class PreparedTurn:
         parent = self.location.parent
         return self.prompt.tokens + (parent.expanded_end if parent is not None else 0)
 
-    @property
-    def opens_reasoning(self) -> bool:
-        """The prompt ends inside a reasoning block, so the completion starts in one."""
-        return self.prompt.in_reasoning
-
 
 class PromptBuilder:
     """Renders and encodes prompts; `expander` expands images, None for a model that takes none.
@@ -199,8 +193,8 @@ class PromptBuilder:
         dialect = None if shared is None else self._shared.dialects.get(shared)
         if dialect is None:
             dialect = self._make_dialect(tools, kwargs, shared)
-            if dialect.key is not None:
-                self._shared.dialects.put(dialect.key, dialect)
+            if shared is not None:
+                self._shared.dialects.put(shared, dialect)
         self._dialects[key] = dialect
         return dialect
 
@@ -244,7 +238,7 @@ class PromptBuilder:
             renderer=renderer,
             parser=parser,
             needs_function_ids=needs_function_ids,
-            key=key if renderer.template.is_pure else None,
+            key=key,
         )
 
     def _make_renderer(self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]) -> DeltaRenderer:
@@ -265,7 +259,8 @@ class PromptBuilder:
         """The whole history as a fresh prompt."""
         chat = self._to_chat(dialect, messages, system_prompt)
         self._heads[location.key] = _head(chat.messages[: leading_system(chat.messages)], chat.messages)
-        key = None if chat.images or dialect.key is None else digest_parts(chat.messages, dialect.key)
+        is_alone = chat.images or dialect.key is None or not dialect.renderer.template.is_pure
+        key = None if is_alone else digest_parts(chat.messages, dialect.key or b"")
         known = None if key is None else self._shared.roots.get(key)
         if known is None:
             rendered = dialect.renderer.root(chat.messages)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -27,10 +25,6 @@ from ..exceptions import TemplateError
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_identities: weakref.WeakKeyDictionary[Any, Hashable] = weakref.WeakKeyDictionary()
-"""What identifies a tokenizer that renders itself, as long as it lives; an address would be used again."""
-_identities_lock = threading.Lock()
-
 _NO_TEMPLATE = "pass chat_template= with the jinja text of the model's template"
 
 
@@ -50,7 +44,7 @@ class ChatTemplate:
         TemplateError: A text is not valid jinja, or there is no `"default"` among several.
     """
 
-    __slots__ = ("_digests", "_renderer", "_texts", "_variables", "special_values")
+    __slots__ = ("_digests", "_texts", "_variables", "special_values")
 
     def __init__(
         self,
@@ -81,7 +75,6 @@ class ChatTemplate:
             name: hashlib.sha256(text.encode("utf-8", "surrogatepass") + b"\0" + values).digest()
             for name, text in texts.items()
         }
-        self._renderer: Callable[..., Any] | None = None
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, chat_template: str | None = None) -> ChatTemplate:
@@ -89,7 +82,7 @@ class ChatTemplate:
 
         Args:
             tokenizer: A Hugging Face tokenizer or processor, or anything with `chat_template` (text, texts by name,
-                or a list of `{"name", "template"}`); failing that, anything with a callable `apply_chat_template`.
+                or a list of `{"name", "template"}`).
             chat_template: Jinja text, or the name of one of the tokenizer's templates, to use instead.
 
         Raises:
@@ -105,35 +98,13 @@ class ChatTemplate:
             texts = {str(entry["name"]): entry["template"] for entry in own}
         if chat_template is not None:
             texts = {"default": texts.get(chat_template, chat_template)}
-        if texts:
-            return cls(texts, special_values=special_values(tokenizer))
-        apply = getattr(tokenizer, "apply_chat_template", None)
-        if callable(apply):
-            return cls._from_callable(tokenizer, apply)
-        raise TemplateError(f"{type(tokenizer).__name__} has no chat template; {_NO_TEMPLATE}")
+        if not texts:  # one that renders by code of its own (mistral-common) encodes control tokens as plain text
+            raise TemplateError(f"{type(tokenizer).__name__} has no chat template; {_NO_TEMPLATE}")
+        return cls(texts, special_values=special_values(tokenizer))
 
-    @classmethod
-    def _from_callable(cls, tokenizer: Any, apply: Callable[..., Any]) -> ChatTemplate:
-        self = cls("")
-        self._renderer = apply
-        try:
-            with _identities_lock:
-                self._digests = {"default": _identities.setdefault(tokenizer, object())}
-        except TypeError:  # no weak references, or not hashable
-            self._digests = {"default": object()}
-        self.special_values = special_values(tokenizer)
-        try:
-            self.render([{"role": "user", "content": "Hello."}], add_generation_prompt=True)
-        except Exception as error:  # whatever a foreign tokenizer raises, it has no usable template
-            raise TemplateError(
-                f"{type(tokenizer).__name__} has no usable chat template "
-                f"({type(error).__name__}: {error}); {_NO_TEMPLATE}"
-            ) from error
-        return self
-
-    def text(self, *, tools_present: bool = False) -> str | None:
-        """Jinja text used with or without tools; None when the tokenizer renders itself."""
-        return None if self._renderer is not None else self._texts[self._name(tools_present)]
+    def text(self, *, tools_present: bool = False) -> str:
+        """Jinja text used with or without tools."""
+        return self._texts[self._name(tools_present)]
 
     def key(self, *, tools_present: bool) -> Hashable:
         """Identity of what is rendered: equal keys render equal texts."""
@@ -141,8 +112,8 @@ class ChatTemplate:
 
     @property
     def is_pure(self) -> bool:
-        """Equal messages always print the same: plain jinja that does not read the clock."""
-        return self._renderer is None and not any("strftime_now" in text for text in self._texts.values())
+        """Equal messages always print the same: the template does not read the clock."""
+        return not any("strftime_now" in text for text in self._texts.values())
 
     def _name(self, tools_present: bool) -> str:
         return "tool_use" if tools_present and "tool_use" in self._texts else "default"
@@ -165,26 +136,14 @@ class ChatTemplate:
         Raises:
             Exception: Whatever the template raises (`jinja2.TemplateError`, `TypeError`, ...).
         """
-        if self._renderer is None:
-            variables = {
-                "messages": [with_plain_content(message) for message in messages],
-                "tools": tools if tools is None or isinstance(tools, list) else list(tools),
-                "add_generation_prompt": add_generation_prompt,
-                **self._variables,
-                **kwargs,
-            }
-            return compile_template(self._texts[self._name(tools is not None)]).render(variables)
-        plain = [with_plain_content(message) for message in messages]
-        printed = self._renderer(
-            plain,
-            tools=tools if tools is None else list(tools),
-            add_generation_prompt=add_generation_prompt,
-            tokenize=False,
+        variables = {
+            "messages": [with_plain_content(message) for message in messages],
+            "tools": tools if tools is None or isinstance(tools, list) else list(tools),
+            "add_generation_prompt": add_generation_prompt,
+            **self._variables,
             **kwargs,
-        )
-        if not isinstance(printed, str):
-            raise TemplateError(f"apply_chat_template(tokenize=False) returned {type(printed).__name__}, expected str")
-        return printed
+        }
+        return compile_template(self._texts[self._name(tools is not None)]).render(variables)
 
 
 def special_values(tokenizer: Any) -> dict[str, str]:

@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 _warned: set[Hashable] = set()
 """Templates of which the user was warned."""
 
-_MAX_PRINTED_CALLS = 256
-"""Printed calls that are kept for a template, one or two for each list of tools."""
-
 
 class DeltaNote(StrEnum):
     """A special case at the end of the sampled turn."""
@@ -81,7 +78,6 @@ class DeltaRenderer:
         template_kwargs: Variables of the template, fixed for a trajectory.
         stop_tokens: The tokens the engine stops on, as text (`generation_config.eos_token_id`).
         special_tokens: All special and added tokens of the tokenizer, as text.
-        special_values: Values of `bos_token`, `eos_token`, ...; only with jinja text.
         control_tokens: Policy for control tokens that messages and tools spell.
         control_texts: The tokens among `special_tokens` that are flagged special. Stop tokens count anyway, and so do
             special tokens that the template prints, except that only tool results may not spell its tags.
@@ -99,23 +95,17 @@ class DeltaRenderer:
         template_kwargs: Mapping[str, Any] | None = None,
         stop_tokens: Sequence[str],
         special_tokens: Sequence[str] = (),
-        special_values: Mapping[str, str] | None = None,
         control_tokens: ControlTokens | Literal["split", "error", "allow"] = ControlTokens.SPLIT,
         control_texts: Sequence[str] = (),
         dropped_content: DroppedContent | Literal["separate", "error", "allow"] = DroppedContent.SEPARATE,
     ) -> None:
-        if isinstance(template, ChatTemplate):
-            if special_values is not None:
-                raise TypeError("special_values goes with jinja text; a ChatTemplate has its own")
-        else:
-            template = ChatTemplate(template, special_values=special_values)
-        self.template = template
+        self.template = template = template if isinstance(template, ChatTemplate) else ChatTemplate(template)
         self.tools: list[dict[str, Any]] | None = None if tools is None else pin(plain(list(tools)))
         self.template_kwargs: dict[str, Any] = copy.deepcopy(plain(dict(template_kwargs or {})))
         vocabulary = Vocabulary.of(stop_tokens, special_tokens)
         self._dropped_content = DroppedContent(dropped_content)
         self._control_tokens = ControlTokens(control_tokens)
-        source = template.text(tools_present=tools is not None) or ""
+        source = template.text(tools_present=tools is not None)
         self._controls = ControlTexts.of((*vocabulary.stops, *control_texts), vocabulary.specials, source)
         marked = None if self._control_tokens is ControlTokens.ALLOW else mark(self.tools, self._controls.anywhere)
         self._tools_spell = marked is not None and marked is not self.tools
@@ -276,13 +266,8 @@ class DeltaRenderer:
         A model of this template samples this text for the call, so a tool parser has to read it. None if the template
         prints no structured calls. `call_id` defaults to one that the strictest template takes.
         """
-        known = self._ready().printed_calls
-        key = json.dumps([name, arguments, call_id, self.tools], default=repr)
-        if key not in known:
-            if len(known) >= _MAX_PRINTED_CALLS:
-                known.clear()
-            known[key] = printed_call(self._checked, name, arguments, call_id)
-        return known[key]
+        self._ready()
+        return printed_call(self._checked, name, arguments, call_id)
 
 
 def _reconcile(suffix: Suffix, emitted: str | None, truncated: bool) -> tuple[str, DeltaNote | None]:
@@ -314,8 +299,7 @@ def _reconcile(suffix: Suffix, emitted: str | None, truncated: bool) -> tuple[st
 
 _REMEMBERED = 1024
 _known: dict[Hashable, Knowledge] = {}
-_running: dict[Hashable, threading.Lock] = {}
-_lock = threading.Lock()
+_checking = threading.Lock()
 
 
 def knowledge_for(step: StepRenderer) -> Knowledge:
@@ -330,14 +314,9 @@ def knowledge_for(step: StepRenderer) -> Knowledge:
     )
     if (known := _known.get(key)) is not None:
         return known
-    with _lock:
-        mine = _running.setdefault(key, threading.Lock())
-    with mine:
+    with _checking:
         if (known := _known.get(key)) is None:
-            known = self_check(step)
-            with _lock:
-                if len(_known) >= _REMEMBERED:
-                    del _known[next(iter(_known))]  # the oldest
-                _known[key] = known
-                _running.pop(key, None)
+            if len(_known) >= _REMEMBERED:
+                del _known[next(iter(_known))]  # the oldest
+            known = _known[key] = self_check(step)
     return known

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,7 +107,6 @@ class Knowledge:
     report: Report
     forms: Forms
     boundaries: dict[tuple[Any, ...], Boundary] = field(default_factory=dict)
-    printed_calls: dict[Hashable, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +333,7 @@ def _drops_reasoning(step: StepRenderer, turn: Message, new: Message) -> bool:
 
 
 def _keep_reasoning(step: StepRenderer) -> dict[str, Any]:
-    source = step.template.text(tools_present=step.tools is not None) or ""
+    source = step.template.text(tools_present=step.tools is not None)
     for setting in keep_reasoning_candidates(source, step.kwargs):
         if not _drops_reasoning(replace(step, kwargs={**step.kwargs, **setting}), text("Ans.", **_thinking()), NEXT):
             return setting

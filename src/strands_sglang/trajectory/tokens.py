@@ -89,14 +89,10 @@ class TokenSequence:
             return own
         return cls(
             token_ids=token_manager.token_ids,
-            prompt_length=_prompt_length(token_manager),
+            prompt_length=len(token_manager.initial_prompt),
             loss_mask=token_manager.loss_mask,
             logprobs=token_manager.logprobs,
-            segment_info=[(bool(is_output), int(length)) for is_output, length in token_manager.segment_info],
-            weight_versions=[
-                WeightSpan(version=span.version, start=span.start, end=span.end)
-                for span in getattr(token_manager, "weight_versions", ())
-            ],
+            segment_info=token_manager.segment_info,
         )
 
     @classmethod
@@ -329,11 +325,6 @@ class TokenSequence:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return closed_schema(cls)
-
-
-def _prompt_length(token_manager: Any) -> int:
-    length = getattr(token_manager, "initial_prompt_length", None)  # counts without making an object a token
-    return len(token_manager.initial_prompt) if length is None else int(length)
 
 
 def _freeze(array: NDArray[Any]) -> NDArray[Any]:
