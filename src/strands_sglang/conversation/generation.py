@@ -167,9 +167,8 @@ class _Output:
         if self._request.experts_from is not None:
             if answer.routed_experts is not None:
                 self._experts.append(answer.routed_experts, self._rows_end())
-            elif (
-                self._plan.config["require_routed_experts"] and not aborted
-            ):  # one in the queue has none; the next attempt has all
+            # One that was aborted in the queue has none; the next attempt has all.
+            elif self._plan.config["require_routed_experts"] and not aborted:
                 raise self._missing("routed_experts", "the routed experts that are required")
         if self._request.sampling_mask:
             if (mask := answer.sampling_mask) is not None:
