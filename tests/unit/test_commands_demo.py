@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
 
 from strands_env.commands import demo
 from strands_env.commands.cli import main as command_line
-from strands_env.commands.terminal import paint, paints
 from strands_sglang.trajectory.drift import DriftTotals
 
 TINY = ["demo", "--model", "tiny", "--questions", "1", "--samples", "2", "--max-new-tokens", "24"]
@@ -56,34 +54,12 @@ def test_a_setting_that_cannot_be_is_wrong_usage(capsys: pytest.CaptureFixture[s
     assert "greater than or equal to 0" in capsys.readouterr().err
 
 
-def test_without_colours_the_changed_tokens_stand_in_brackets() -> None:
-    lines = demo._lines(example(), DriftTotals(tokenizer=None), colour=False)
+def test_the_changed_tokens_stand_in_brackets_and_cannot_drive_the_terminal() -> None:
+    lines = demo._lines(example(), DriftTotals(tokenizer=None))
     assert '  sampled   is| 2|["}]|[}]|\\n|\\x1b[2J' in lines
     assert '  from text is| 2|["]|[}}]|\\n|\\x1b[2J' in lines
-
-
-def test_on_a_terminal_the_changed_tokens_are_painted() -> None:
-    lines = demo._lines(example(), DriftTotals(tokenizer=None), colour=True)
-    assert f"  sampled   is| 2|{paint(chr(34) + '}', 'green', True)}|{paint('}', 'green', True)}|\\n|\\x1b[2J" in lines
-    assert not any("\x1b[2J" in line for line in lines)
 
 
 def test_a_demo_without_drift_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     demo._show([], None, DriftTotals(tokenizer=None), right=0)
     assert "would change none of these 0 tokens" in capsys.readouterr().out
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert paints(Terminal()) and not paints(io.StringIO()) and not paints(None)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not paints(Terminal())
-    monkeypatch.delenv("NO_COLOR")
-    monkeypatch.setenv("TERM", "dumb")
-    assert not paints(Terminal())

@@ -9,7 +9,6 @@ import pytest
 
 from strands_env.commands import verify
 from strands_env.commands.cli import main
-from strands_env.commands.watch import curve
 from strands_env.core import Environment, ErrorRecord, Phase, StepResult, TokenObservation, Trajectory
 from strands_env.eval import EvalSample, Evaluator, read_results
 from strands_env.eval.follow import Follower
@@ -499,12 +498,6 @@ def test_a_run_compared_with_itself_is_called_that(tmp_path, capsys):
     other = saved(tmp_path / "other", sampled(1.0), sampled(0.0, prompt="q"))
     assert main(["compare", run, other]) == 0
     assert "the same run" not in capsys.readouterr().out
-
-
-def test_curves():
-    assert curve([0.0, 1.0]) == "▁█  0 to 1"
-    assert curve([]) == "nothing scored yet"
-    assert len(curve([0.5] * 1000).split()[0]) == 48
 
 
 def test_a_trajectory_without_logprobs_is_skipped(tmp_path, capsys, monkeypatch):

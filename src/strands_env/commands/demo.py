@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from strands_env.commands.terminal import announce, columns, complain, one_line, paint, paints, safe, say
+from strands_env.commands.terminal import announce, columns, complain, one_line, say
 from strands_env.core import Action, ModelFactory, StepResult
 from strands_env.core.seeds import RolloutSeed, derive_seed
 from strands_env.eval import EvalError
@@ -160,13 +160,11 @@ async def _example(drifted: list[AnsweredQuestion], engine: Any) -> Example:
 
 
 def _show(answered: list[AnsweredQuestion], example: Example | None, totals: DriftTotals, right: int) -> None:
-    colour = paints(sys.stdout)
     say()
     for one in answered:
-        mark = paint("right", "green", colour) if one.is_right else paint("wrong", "red", colour)
-        text, width = safe(_text(one.result)), max(20, columns(sys.stdout) - 29)
+        text, width = _text(one.result), max(20, columns(sys.stdout) - 29)
         shown = text if len(text) <= width else f"{text[: width - 3]}..."
-        say(f"  {mark}  {one.question:19} {shown}", painted=colour)
+        say(f"  {'right' if one.is_right else 'wrong'}  {one.question:19} {shown}")
     say()
     if example is None:
         say(
@@ -174,8 +172,7 @@ def _show(answered: list[AnsweredQuestion], example: Example | None, totals: Dri
             "rarely the shorter the rollouts. Try another --seed."
         )
     else:
-        for line in _lines(example, totals, colour=colour):
-            say(line, painted=colour)
+        say("\n".join(_lines(example, totals)))
     say(f"\nnext        {_NEXT}")
     say(f"{right} of {len(answered)} answers right")
 
@@ -192,7 +189,7 @@ def _text(result: StepResult) -> str:
     return one_line(" ".join([*parts, result.observation.final_response or f"({result.termination_reason.value})"]))
 
 
-def _lines(example: Example, totals: DriftTotals, *, colour: bool) -> list[str]:
+def _lines(example: Example, totals: DriftTotals) -> list[str]:
     """The two rows of tokens, and what they mean."""
     changed = f"{totals.changed_tokens} of {totals.sampled_tokens} sampled tokens, in {totals.changed_trajectories}"
     lines = [
@@ -201,11 +198,11 @@ def _lines(example: Example, totals: DriftTotals, *, colour: bool) -> list[str]:
         "",
     ]
     numbers = [""]
-    for name, pieces, ids, logprob, hue in (
-        ("sampled", example.sampled, example.sampled_ids, example.sampled_logprob, "green"),
-        ("from text", example.retokenized, example.retokenized_ids, example.retokenized_logprob, "red"),
+    for name, pieces, ids, logprob in (
+        ("sampled", example.sampled, example.sampled_ids, example.sampled_logprob),
+        ("from text", example.retokenized, example.retokenized_ids, example.retokenized_logprob),
     ):
-        marked = [paint(_piece(text), hue, colour) if colour else f"[{_piece(text)}]" for text in pieces]
+        marked = [f"[{_piece(text)}]" for text in pieces]
         lines.append(f"  {name:10}{'|'.join([*map(_piece, example.before), *marked, *map(_piece, example.after)])}")
         numbers.append(f"  {name:10}ids {' '.join(map(str, ids))}  log-probability {logprob:.2f}")
     difference = example.sampled_logprob - example.retokenized_logprob

@@ -19,7 +19,7 @@ from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
-from strands_env.commands.terminal import one_line, paint, paints, safe, say
+from strands_env.commands.terminal import one_line, say
 from strands_sglang.cache import cache_folder
 from strands_sglang.command_line import Exit
 
@@ -62,25 +62,16 @@ class PartFinding:
 def run(args: argparse.Namespace) -> int:
     """Look at everything, and print it part by part as it is found."""
     findings = []
-    colour = paints(sys.stdout)
     for finding in examine(servers=args.server, tokenizer=args.tokenizer):
         findings.append(finding)
         if not args.json:
-            for line in _lines(finding, colour=colour):
-                say(line, painted=colour)
+            say(f"{finding.state:8}{finding.part:11}{one_line(finding.found)}")
+            if finding.advice is not None:
+                say(f"{'':19}-> {one_line(finding.advice)}")
     broken = [finding.part for finding in findings if finding.state is State.BROKEN]
     if args.json:
         say(json.dumps({"fit": not broken, "findings": [asdict(finding) for finding in findings]}))
     return Exit.FAILED if broken else Exit.OK
-
-
-def _lines(finding: PartFinding, *, colour: bool) -> list[str]:
-    hue = {State.FIT: "green", State.BROKEN: "red"}.get(finding.state)
-    state = f"{finding.state.value:8}"
-    lines = [f"{paint(state, hue, colour) if hue else state}{finding.part:11}{safe(one_line(finding.found))}"]
-    if finding.advice is not None:
-        lines.append(f"{'':19}-> {safe(one_line(finding.advice))}")
-    return lines
 
 
 def _fit(part: str, found: str) -> PartFinding:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from strands_env.commands.terminal import columns, format_number, format_seconds, shows, write_to
+from strands_env.commands.terminal import columns, format_number, format_seconds, write_to
 from strands_env.eval.run.progress import Progress, ProgressState
 from strands_env.trackers import Tracker
 
@@ -16,8 +16,6 @@ LOG_SECONDS = 5.0
 """Seconds between lines in a log or a pipe."""
 REDRAW_SECONDS = 1 / 8
 """Seconds between redraws on a terminal."""
-BAR, MIN_BAR = 30, 8
-"""Columns of the bar, and the fewest for which there is one."""
 
 
 def make_display(stream: TextIO | None = None, *, quiet: bool = False) -> Progress | None:
@@ -123,18 +121,8 @@ class Display:
 
     def _say(self, state: ProgressState) -> None:
         if self._live:
-            write_to(self._stream, f"\r{_with_bar(state, columns(self._stream) - 1, self._stream)}\x1b[K")
+            width = columns(self._stream) - 1
+            write_to(self._stream, f"\r{describe(state, width)[:width]}\x1b[K")
         elif describe(state) != self._said:
             self._said = describe(state)
             write_to(self._stream, f"{self._said}\n")
-
-
-def _with_bar(state: ProgressState, width: int, stream: TextIO) -> str:
-    """The line, behind a bar if there is room for one."""
-    text = describe(state, width)
-    size = min(BAR, width - len(text) - 1)
-    if not state.total or size < MIN_BAR:
-        return text[:width]
-    done, left = "█░" if shows("█░", stream) else "#-"
-    filled = min(size, size * (state.resumed + state.done) // state.total)
-    return f"{done * filled}{left * (size - filled)} {text}"

@@ -15,18 +15,8 @@ from typing import TextIO
 
 from strands_sglang.command_line import Exit
 
-_COLOURS = {"red": "1;31", "green": "1;32"}
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move the cursor, change colours or text direction, or cannot be encoded."""
-
-
-def shows(text: str, stream: TextIO | None) -> bool:
-    """The encoding of the stream has these characters."""
-    try:
-        text.encode(getattr(stream, "encoding", None) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def columns(stream: TextIO) -> int:
@@ -34,18 +24,6 @@ def columns(stream: TextIO) -> int:
     with suppress(OSError, ValueError):
         return max(20, int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns))
     return 80
-
-
-def paints(stream: TextIO | None) -> bool:
-    """The stream is a terminal that shows colours, and the user has not turned them off (https://no-color.org)."""
-    if stream is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return stream.isatty()
-
-
-def paint(text: str, colour: str, on: bool) -> str:
-    """The text in a colour, where `on`; what it holds itself cannot drive the terminal."""
-    return f"\x1b[{_COLOURS[colour]}m{safe(text)}\x1b[0m" if on else text
 
 
 def safe(text: str) -> str:
@@ -58,10 +36,10 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def say(text: str = "", *, painted: bool = False) -> None:
-    """A line of the result; `painted`: with colours of ours, everything else in it made safe before."""
+def say(text: str = "") -> None:
+    """A line of the result."""
     if sys.stdout is not None:  # None after `>&-`
-        sys.stdout.write(f"{text if painted else safe(text)}\n")
+        sys.stdout.write(f"{safe(text)}\n")
 
 
 def complain(command: str, message: object, status: Exit = Exit.FAILED) -> Exit:

@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from datetime import datetime
-from itertools import pairwise
 
 from strands_env.commands.terminal import (
     columns,
@@ -17,7 +16,6 @@ from strands_env.commands.terminal import (
     one_line,
     safe,
     say,
-    shows,
 )
 from strands_env.eval import EvalError
 from strands_env.eval.follow import Follower
@@ -26,10 +24,6 @@ from strands_sglang.command_line import Exit
 
 SECONDS = 2.0
 """Seconds between looks."""
-CURVE = 48
-"""Characters of a curve."""
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_ASCII_BLOCKS = "_.-~=+*#"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,7 +75,6 @@ def lines_of(follower: Follower) -> list[str]:
     shown = [
         f"{follower.saved.name}  {file}",
         f"{state.done}/{'?' if total is None else total} samples, {speed}mean reward {mean}",
-        f"reward      {curve(follower.rewards)}",
         f"last change {changed}",
     ]
     if state.failures:
@@ -91,16 +84,3 @@ def lines_of(follower: Follower) -> list[str]:
         reward = "-" if sample.reward is None else f"{sample.reward:g}"
         shown.append(f"  {name}  {reward}  {result.termination_reason.value}  {one_line(answer_of(result))[:80]}")
     return shown
-
-
-def curve(values: list[float]) -> str:
-    """Values as a line of blocks, from the lowest to the highest; means of equal parts where there are many."""
-    if not values:
-        return "nothing scored yet"
-    parts = min(CURVE, len(values))
-    edges = [round(place * len(values) / parts) for place in range(parts + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(0.0, *means), max(1.0, *means)
-    span = (high - low) or 1.0
-    blocks = _BLOCKS if shows(_BLOCKS, sys.stdout) else _ASCII_BLOCKS
-    return "".join(blocks[min(7, int(8 * (mean - low) / span))] for mean in means) + f"  {low:g} to {high:g}"
