@@ -111,7 +111,7 @@ async def test_tools_of_the_server_are_used(tools: MCPTools) -> None:
     result = await env.rollout(Action(message="2+3"))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
     assert text_of(result).startswith("5")
-    assert tools.is_open  # the environment did not close what it does not own
+    assert tools.tools  # the environment did not close what it does not own
 
 
 async def test_one_connection_serves_many_rollouts(tools: MCPTools) -> None:

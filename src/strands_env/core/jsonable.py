@@ -206,7 +206,7 @@ def shown(value: Any, depth: int = MAX_DEPTH) -> Any:
         case list() | tuple() | set() | frozenset():
             return [shown(item, depth - 1) for item in value]
         case BaseModel():
-            return shown({**value.__dict__, **(value.__pydantic_extra__ or {})}, depth)
+            return shown({**value.__dict__, **(value.model_extra or {})}, depth)
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: shown(getattr(value, item.name), depth - 1) for item in fields(value)}
     return shown(text_of(value))

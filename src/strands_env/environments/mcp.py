@@ -54,11 +54,6 @@ class MCPTools:
         self._tools: list[AgentTool] | None = None
 
     @property
-    def is_open(self) -> bool:
-        """The connections are open."""
-        return self._tools is not None
-
-    @property
     def tools(self) -> Sequence[AgentTool]:
         """The tools of all servers, with their limits; `RuntimeError` while the connections are not open."""
         if self._tools is None:

@@ -40,13 +40,6 @@ _NAMES_NO_CAUSE = re.compile(r"[\s^~]*|\s+at .*|Node\.js v.*")
 class HarnessFailedError(RuntimeError):
     """The program made no model call, or failed and `score_failures` is False."""
 
-    def __init__(self, message: str, exit_code: int | None = None) -> None:
-        super().__init__(message, exit_code)
-        self.exit_code = exit_code
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class ProgramRun:
     """Runs an agent program whose model calls go through a gateway session of the step's model.
@@ -201,11 +194,11 @@ class ProgramRun:
         if session.failure is not None and not refused:  # the program ended because of it, whatever its exit code
             raise session.failure
         if not session.counters.sampled or not agent.messages:
-            raise HarnessFailedError(f"the program made no model call: {_explain(done)}", done.exit_code)
+            raise HarnessFailedError(f"the program made no model call: {_explain(done)}")
         if refused:
             logger.warning("error=<%s> | the program's last request was refused", session.failure)
         if failed and not self.score_failures:
-            raise HarnessFailedError(f"the program failed: {_explain(done)}", done.exit_code)
+            raise HarnessFailedError(f"the program failed: {_explain(done)}")
         return AgentResult(
             stop_reason="program_failed" if failed else "end_turn",  # type: ignore[arg-type]
             message=agent.messages[-1],
