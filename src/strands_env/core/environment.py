@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Never, Self
@@ -298,7 +298,6 @@ class Environment:
         A failing `reset` gives a result with reason `SETUP_ERROR` or `TIMEOUT`; a failing `cleanup` is kept in
         `cleanup_error`. Only cancellation of the calling task raises, after the cleanup.
         """
-        cleanup_error: ErrorRecord | None = None
         with EpisodeProgress.take() as progress:
             try:
                 try:
@@ -321,12 +320,7 @@ class Environment:
                         result.observation.history = None
             finally:
                 progress.phase = Phase.CLEANUP
-                try:
-                    await self._clean_up()
-                except Exception as error:
-                    cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
-                    kind, message = cleanup_error.type, cleanup_error.message
-                    logger.warning("error=<%s>, message=<%s> | cleanup failed", kind, message)
+                cleanup_error = await keep_error(self._clean_up())
         result.cleanup_error = cleanup_error
         return result
 
@@ -577,3 +571,14 @@ class Environment:
         config = getattr(model, "config", None)
         if self.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:
             model.update_config(max_trajectory_tokens=self.max_total_tokens)
+
+
+async def keep_error(cleanup: Coroutine[Any, Any, None]) -> ErrorRecord | None:
+    """Await a cleanup; its error is logged and recorded, and takes nothing away from what was sampled."""
+    try:
+        await cleanup
+    except Exception as error:
+        record = ErrorRecord.from_exception(error, Phase.CLEANUP)
+        logger.warning("error=<%s>, message=<%s> | cleanup failed", record.type, record.message)
+        return record
+    return None

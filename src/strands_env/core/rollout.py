@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,12 +11,10 @@ from contextlib import nullcontext, suppress
 from typing import Any, TypeAlias
 
 from .deadline import EpisodeProgress, to_the_end, within
-from .environment import Environment
+from .environment import Environment, keep_error
 from .jsonable import name_of, redact
 from .seeds import FIELD, RolloutSeed
-from .types import Action, ErrorRecord, Phase, StepResult
-
-logger = logging.getLogger(__name__)
+from .types import Action, Phase, StepResult
 
 CLEANUP_SECONDS = 60.0
 """Seconds for the cleanup of what only looks like an environment; an `Environment` has a `cleanup_timeout`."""
@@ -152,7 +149,6 @@ async def run_environment(env: Any, action: Action) -> StepResult:
     if issubclass(type(env), Environment) or inspect.iscoroutinefunction(getattr(env, "rollout", None)):
         result: StepResult = await env.rollout(action)
         return result
-    cleanup_error = None
     with EpisodeProgress.take() as progress:
         try:
             progress.phase = Phase.SETUP
@@ -161,13 +157,9 @@ async def run_environment(env: Any, action: Action) -> StepResult:
             result = await env.step(action)
         finally:
             progress.phase = Phase.CLEANUP
-            try:
-                await to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP)
-            except Exception as error:  # keep what was sampled
-                cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
-                logger.warning("error=<%s>, message=<%s> | cleanup failed", cleanup_error.type, cleanup_error.message)
-    if cleanup_error is not None:
-        result.cleanup_error = cleanup_error
+            failure = await keep_error(to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP))
+    if failure is not None:
+        result.cleanup_error = failure
     return result
 
 
