@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from strands.types.exceptions import (
@@ -86,19 +87,19 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda error: error,
+        lambda error: EventLoopException(EventLoopException(error)),
+        lambda error: caused(EventLoopException(Exception()), error),
+        lambda error: BaseExceptionGroup("tools", [error]),
+    ],
+    ids=["raw", "nested in the SDK's", "cause alone", "group"],
+)
 @pytest.mark.parametrize(("error", "reason"), CASES, ids=lambda case: type(case).__name__)
-def test_reason_of_a_raw_error(error: BaseException, reason: TerminationReason) -> None:
-    assert TerminationReason.from_error(error) is reason
-
-
-@pytest.mark.parametrize(("error", "reason"), CASES, ids=lambda case: type(case).__name__)
-def test_reason_through_nested_event_loop_exceptions(error: BaseException, reason: TerminationReason) -> None:
-    assert TerminationReason.from_error(EventLoopException(EventLoopException(error))) is reason
-
-
-@pytest.mark.parametrize(("error", "reason"), CASES, ids=lambda case: type(case).__name__)
-def test_reason_through_causes_alone(error: BaseException, reason: TerminationReason) -> None:
-    assert TerminationReason.from_error(caused(EventLoopException(Exception()), error)) is reason
+def test_reason_of_an_error_however_it_is_wrapped(error: BaseException, reason: TerminationReason, wrap: Any) -> None:
+    assert TerminationReason.from_error(wrap(error)) is reason
 
 
 def test_no_error_is_task_complete() -> None:
@@ -111,32 +112,11 @@ def test_default_applies_only_to_errors_that_say_nothing() -> None:
     assert TerminationReason.from_error(TimeoutError(), default=default) is TerminationReason.TIMEOUT
 
 
-def test_timeout_inside_a_group_is_found() -> None:
-    assert TerminationReason.from_error(ExceptionGroup("tools", [TimeoutError()])) is TerminationReason.TIMEOUT
-
-
 def test_circular_causes_end() -> None:
     first, second = ValueError("a"), ValueError("b")
     caused(first, second)
     caused(second, first)
     assert TerminationReason.from_error(first) is TerminationReason.UNCLASSIFIED_ERROR
-
-
-@pytest.mark.parametrize(
-    ("stop_reason", "reason"),
-    [
-        ("end_turn", TerminationReason.TASK_COMPLETE),
-        ("stop_sequence", TerminationReason.TASK_COMPLETE),
-        ("cancelled", TerminationReason.CANCELLED),
-        ("aborted", TerminationReason.ABORTED),
-        ("unfinished", TerminationReason.MODEL_ERROR),
-        ("interrupt", TerminationReason.INTERRUPTED),
-        ("limit_total_tokens", TerminationReason.TOKEN_BUDGET_REACHED),
-        (None, TerminationReason.TASK_COMPLETE),
-    ],
-)
-def test_reason_of_a_stop_reason(stop_reason: str | None, reason: TerminationReason) -> None:
-    assert TerminationReason.from_stop_reason(stop_reason) is reason
 
 
 @pytest.mark.parametrize("limit", [None, 5, "a bound of tomorrow", "reply"])
@@ -177,14 +157,20 @@ def test_record_names_the_wrapped_error_and_keeps_the_whole_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop_reason", "expected"),
+    ("stop_reason", "reason"),
     [
         ("end_turn", TerminationReason.TASK_COMPLETE),
         ("stop_sequence", TerminationReason.TASK_COMPLETE),
+        (None, TerminationReason.TASK_COMPLETE),
+        ("cancelled", TerminationReason.CANCELLED),
+        ("aborted", TerminationReason.ABORTED),
+        ("unfinished", TerminationReason.MODEL_ERROR),
+        ("interrupt", TerminationReason.INTERRUPTED),
+        ("limit_total_tokens", TerminationReason.TOKEN_BUDGET_REACHED),
         ("content_filtered", TerminationReason.CONTENT_FILTERED),
         ("guardrail_intervened", TerminationReason.CONTENT_FILTERED),
         ("weird", TerminationReason.UNCLASSIFIED_ERROR),
     ],
 )
-def test_only_known_ends_are_a_completed_task(stop_reason: object, expected: TerminationReason) -> None:
-    assert TerminationReason.from_stop_reason(stop_reason) is expected
+def test_only_known_ends_are_a_completed_task(stop_reason: str | None, reason: TerminationReason) -> None:
+    assert TerminationReason.from_stop_reason(stop_reason) is reason

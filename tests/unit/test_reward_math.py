@@ -13,18 +13,15 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs the extra `math`")
 
-from strands_env.core import Action, Observation, StepResult, TaskContext
+from strands_env.core import Action, TaskContext
 from strands_env.rewards import MathRewardFunction, close_math_workers, math_reward
 from strands_env.rewards.math_reward import _WORKERS, VerifierPool, WorkerDiedError
 from strands_env.rewards.math_worker import find_boxes
+from strands_env.testing import answered
 
 
 def action(ground_truth: object) -> Action:
     return Action(message="?", task_context=TaskContext(ground_truth=ground_truth))
-
-
-def answered(text: str) -> StepResult:
-    return StepResult(observation=Observation(messages=[{"role": "assistant", "content": [{"text": text}]}]))
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -59,6 +56,12 @@ def worker_processes() -> list[psutil.Process]:
         ("10 miles per hour", r"\boxed{10}", 1.0),
         ("10 dollars", r"\boxed{11}", 0.0),
         ("4", r"\boxed{4} (see \boxed{})", 1.0),
+        # The last box counts, so many guesses gain nothing.
+        ("42", r"First $\boxed{99}$, correction $\boxed{42}$.", 1.0),
+        ("42", r"$\boxed{1}$ and $\boxed{2}$", 0.0),
+        ("42", r"$\boxed{42}$, no, $\boxed{2}$", 0.0),
+        ("42", " ".join(rf"\boxed{{{guess}}}" for guess in range(40, 60)), 0.0),
+        (r"\{1, 2\}", r"\boxed{1} and \boxed{2}", 1.0),
     ],
 )
 async def test_equality_is_mathematical(truth: object, answer: str, reward: float) -> None:
@@ -71,52 +74,30 @@ async def test_equality_is_mathematical(truth: object, answer: str, reward: floa
 
 
 @pytest.mark.parametrize(
-    ("truth", "answer", "reward"),
-    [
-        ("42", r"First $\boxed{99}$, correction $\boxed{42}$.", 1.0),
-        ("42", r"$\boxed{1}$ and $\boxed{2}$", 0.0),
-        ("42", r"$\boxed{42}$, no, $\boxed{2}$", 0.0),
-        ("42", " ".join(rf"\boxed{{{guess}}}" for guess in range(40, 60)), 0.0),
-        (r"\{1, 2\}", r"\boxed{1} and \boxed{2}", 1.0),
-    ],
-)
-async def test_the_last_box_counts_so_many_guesses_gain_nothing(truth: str, answer: str, reward: float) -> None:
-    assert (await MathRewardFunction().compute(action(truth), answered(answer))).reward == reward
-
-
-@pytest.mark.parametrize(
     ("truth", "answer", "reason"),
     [
         (None, r"\boxed{4}", "invalid_ground_truth"),
         ("", r"\boxed{4}", "invalid_ground_truth"),
+        (float("nan"), "4", "invalid_ground_truth"),
+        ("4", None, "no_final_response"),
         ("not a math expression at all!", r"\boxed{4}", "gold_parse_failed"),
         ("4", "I don't know the answer.", "answer_parse_failed"),
         ("4", r"\boxed{4", "answer_parse_failed"),
     ],
 )
-async def test_nothing_to_compare_says_why(truth: object, answer: str, reason: str) -> None:
-    result = await MathRewardFunction().compute(action(truth), answered(answer))
-    assert result.reward == 0.0
-    assert result.info["reason"] == reason
-
-
-async def test_no_final_response_is_wrong() -> None:
-    result = await MathRewardFunction().compute(action("4"), StepResult(observation=Observation()))
-    assert (result.reward, result.info["reason"]) == (0.0, "no_final_response")
-
-
-async def test_bad_ground_truth_may_abstain() -> None:
-    reward = MathRewardFunction(bad_ground_truth=None)
-    assert (await reward.compute(action(None), answered("4"))).reward is None
-    assert (await reward.compute(action("not a math expression!"), answered("4"))).reward is None
+@pytest.mark.parametrize("bad_ground_truth", [0.0, None])
+async def test_nothing_to_compare_says_why_and_a_bad_ground_truth_may_abstain(truth, answer, reason, bad_ground_truth):
+    result = await MathRewardFunction(bad_ground_truth=bad_ground_truth).compute(action(truth), answered(answer))
+    is_bad = reason in ("invalid_ground_truth", "gold_parse_failed")
+    assert (result.reward, result.info["reason"]) == (bad_ground_truth if is_bad else 0.0, reason)
 
 
 async def test_answers_that_explode_are_wrong_in_time_and_the_next_is_right() -> None:
     reward = MathRewardFunction(timeout=1.0)
-    bombs = [r"\boxed{9^{9^{9^9}}}", r"\boxed{100000000!}"]
+    bombs = [r"\boxed{9^{9^{9^9}}}", r"\boxed{100000000!}", r"\boxed{" + "(" * 5000 + "4" + ")" * 5000 + "}"]
     results = await asyncio.gather(*(reward.compute(action("3"), answered(bomb)) for bomb in bombs))
-    assert [result.reward for result in results] == [0.0, 0.0]
-    assert {result.info["reason"] for result in results} <= {"timeout", "verifier_error"}
+    assert [result.reward for result in results] == [0.0] * 3
+    assert {result.info.get("reason") for result in results[:2]} <= {"timeout", "verifier_error"}
     assert (await reward.compute(action("3"), answered(r"\boxed{3}"))).reward == 1.0
 
 
@@ -225,12 +206,6 @@ async def test_the_first_verification_of_a_worker_is_as_cheap_as_the_next() -> N
     assert result.reward == 1.0
 
 
-async def test_ground_truth_that_is_no_number_is_a_bad_one() -> None:
-    result = await MathRewardFunction(bad_ground_truth=None).compute(action(float("nan")), answered("4"))
-    assert result.reward is None
-    assert result.info["reason"] == "invalid_ground_truth"
-
-
 async def test_verifier_that_fails_gives_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(fields: dict[str, str], seconds: float) -> dict[str, str]:
         return {"reason": "verifier_error", "error": "KeyError: 1"}
@@ -258,8 +233,3 @@ async def test_answer_that_kills_or_breaks_the_verifier_is_wrong(monkeypatch: py
 @pytest.mark.parametrize("answer", [r"\boxed{" * 20_000, r"\boxed{" * 20_000 + "}" * 20_000, "{" * 100_000])
 def test_finding_boxes_is_linear(answer: str) -> None:
     assert len(find_boxes(answer)) in (0, 20_000)
-
-
-async def test_deep_brackets_are_wrong() -> None:
-    answer = r"\boxed{" + "(" * 5000 + "4" + ")" * 5000 + "}"
-    assert (await MathRewardFunction(timeout=0.5).compute(action("4"), answered(answer))).reward == 0.0
