@@ -132,26 +132,3 @@ def test_both_distributions_in_one_environment_are_a_warning_that_says_what_to_d
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.warns(RuntimeWarning, match=r"strands-sglang 0\.6\.2 and strands-rollout .* pip uninstall"):
         warn_of_upstream()
-
-
-@pytest.mark.parametrize(
-    ("module", "names"),
-    [
-        (
-            "strands_sglang",
-            "SGLangClient SGLangClientError SGLangConnectionError SGLangContextLengthError SGLangDecodingError "
-            "SGLangHTTPError SGLangModel SGLangThrottledError Token TokenManager MaxToolCallsReachedError "
-            "MaxToolIterationsReachedError ToolLimiter get_tool_parser decode_routed_experts get_client "
-            "get_client_from_slime_args get_tokenizer Rollout LoopLimiter LoopLimitReachedError",
-        ),
-        ("strands_sglang.tool_parsers", "HermesToolParser QwenXMLToolParser GLMToolParser KimiK2ToolParser ToolParser"),
-        (
-            "strands_env.core",
-            "Action Environment ModelFactory Observation RewardFunction RewardResult StepResult TaskContext "
-            "TerminationReason TokenObservation",
-        ),
-    ],
-)
-def test_the_names_that_the_migration_map_calls_unchanged_exist(module: str, names: str) -> None:
-    loaded = importlib.import_module(module)
-    assert [name for name in names.split() if not hasattr(loaded, name)] == []

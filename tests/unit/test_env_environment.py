@@ -161,26 +161,22 @@ async def test_failing_tool_is_a_tool_result() -> None:
     assert "disk on fire" in str(result.observation.messages[2])
 
 
-async def test_failing_hook_around_tools_is_a_tool_error() -> None:
-    def fail(event: BeforeToolCallEvent) -> None:
+@pytest.mark.parametrize(
+    ("kind", "reason", "where"),
+    [
+        (BeforeToolCallEvent, TerminationReason.TOOL_ERROR, Phase.TOOL),
+        (BeforeModelCallEvent, TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP),
+    ],
+)
+async def test_failing_hook_is_an_error_of_its_place(kind: type, reason: TerminationReason, where: Phase) -> None:
+    def fail(event: Any) -> None:
         raise LookupError("no permission")
 
+    fail.__annotations__["event"] = kind
     env = ToolEnv(model_factory=scripted(call("add", a=1, b=2), "3"))
     env.hooks = (fail,)
     result = await env.step(ACTION)
-    assert result.termination_reason is TerminationReason.TOOL_ERROR
-    assert result.error.where is Phase.TOOL
-
-
-async def test_failing_hook_before_the_model_is_no_model_error() -> None:
-    def fail(event: BeforeModelCallEvent) -> None:
-        raise LookupError("hook")
-
-    env = ToolEnv(model_factory=scripted("3"))
-    env.hooks = (fail,)
-    result = await env.step(ACTION)
-    assert result.termination_reason is TerminationReason.UNCLASSIFIED_ERROR
-    assert result.error.where is Phase.LOOP
+    assert (result.termination_reason, result.error.where) == (reason, where)
 
 
 async def test_failing_reward_loses_nothing() -> None:
@@ -378,11 +374,14 @@ def mock_agent(messages: list[Any]) -> MagicMock:
 
 
 @patch("strands_env.core.environment.Agent")
-async def test_mocked_agent_is_invoked_once_with_the_content(agent_class: MagicMock) -> None:
+async def test_mocked_agent_and_reward_are_asked_once(agent_class: MagicMock) -> None:
     agent_class.return_value = mock_agent([{"role": "assistant", "content": [{"text": "answer"}]}])
-    env = Environment(model_factory=MagicMock)
+    reward = MagicMock(compute=AsyncMock(return_value=RewardResult(reward=1.0)))
+    env = Environment(model_factory=MagicMock, reward_fn=reward)
     result = await env.step(Action(message={"role": "user", "content": [{"text": "hello"}]}))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    reward.compute.assert_awaited_once()
+    assert result.reward == RewardResult(reward=1.0)
     assert result.observation.metrics["message_count"] == 1
     assert result.observation.metrics["model_latency_s"]["total"] == 0.1
     agent_class.return_value.invoke_async.assert_awaited_once_with([{"text": "hello"}])
@@ -394,15 +393,6 @@ async def test_mocked_agent_that_raises_is_unclassified(agent_class: MagicMock) 
     agent_class.return_value.invoke_async.side_effect = RuntimeError("boom")
     result = await Environment(model_factory=MagicMock).step(ACTION)
     assert result.termination_reason is TerminationReason.UNCLASSIFIED_ERROR
-
-
-@patch("strands_env.core.environment.Agent")
-async def test_mocked_reward_function_is_awaited_once(agent_class: MagicMock) -> None:
-    agent_class.return_value = mock_agent([])
-    reward = MagicMock(compute=AsyncMock(return_value=RewardResult(reward=1.0)))
-    result = await Environment(model_factory=MagicMock, reward_fn=reward).step(ACTION)
-    reward.compute.assert_awaited_once()
-    assert result.reward == RewardResult(reward=1.0)
 
 
 class SlowToolsEnv(Environment):
@@ -428,18 +418,14 @@ class SlowToolsEnv(Environment):
         return [hang, flood, with_limits(own, max_output_chars=10)]
 
 
-async def test_tool_that_hangs_is_a_tool_result() -> None:
-    env = SlowToolsEnv(model_factory=scripted(call("hang"), "done"), tool_timeout=0.2)
+async def test_tools_that_hang_or_flood_are_limited() -> None:
+    env = SlowToolsEnv(model_factory=scripted(reply("", call("hang"), call("flood")), "done"), tool_timeout=0.2)
     result = await env.step(ACTION)
     env.release.set()
     assert result.observation.final_response == "done"
-    assert "did not finish within 0.2 seconds" in str(result.observation.messages)
-
-
-async def test_tool_output_is_limited() -> None:
-    env = SlowToolsEnv(model_factory=scripted(call("flood"), "done"))
-    result = await env.step(ACTION)
-    assert 100_000 < len(str(result.observation.messages)) < 101_000
+    hung, flooded = (str(block) for block in result.observation.messages[2]["content"])
+    assert "did not finish within 0.2 seconds" in hung
+    assert 100_000 < len(flooded) < 101_000
 
 
 async def test_limits_of_tools_may_be_off_and_tools_keep_their_own() -> None:
@@ -522,17 +508,12 @@ class Giving(RewardFunction):
         return self.value
 
 
-@pytest.mark.parametrize("value", [0.5, True, None])
-async def test_reward_function_that_returns_a_number_has_given_a_result(value: Any) -> None:
+@pytest.mark.parametrize("value", [0.5, True, None, "0.5", float("nan"), {"reward": 1.0}])
+async def test_reward_function_that_returns_a_number_has_given_a_result_and_others_have_failed(value: Any) -> None:
     result = await ToolEnv(model_factory=scripted("3"), reward_fn=Giving(value)).step(ACTION)
-    assert result.reward == RewardResult(reward=value)
-
-
-@pytest.mark.parametrize("value", ["0.5", float("nan"), {"reward": 1.0}])
-async def test_reward_function_that_returns_something_else_has_failed(value: Any) -> None:
-    result = await ToolEnv(model_factory=scripted("3"), reward_fn=Giving(value)).step(ACTION)
-    assert result.termination_reason is TerminationReason.REWARD_ERROR
-    assert result.reward is None
+    is_number = value in (0.5, True, None)
+    assert result.reward == (RewardResult(reward=value) if is_number else None)
+    assert (result.termination_reason is TerminationReason.REWARD_ERROR) != is_number
 
 
 async def test_reward_function_cannot_change_the_record() -> None:
@@ -559,17 +540,12 @@ class Direct(ToolEnv):
         return await agent.invoke_async(action.prompt)
 
 
-async def test_interact_may_invoke_the_agent_itself() -> None:
+@pytest.mark.parametrize(("most", "reason"), [(None, "task_complete"), (2, "max_tool_iterations_reached")])
+async def test_interact_may_invoke_the_agent_itself_within_the_limits(most: int | None, reason: str) -> None:
     calls = [call("add", a=1, b=2)] * 4
-    result = await Direct(model_factory=scripted(*calls, "3")).step(ACTION)
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    assert result.observation.final_response == "3"
-
-
-async def test_limits_hold_where_interact_invokes_the_agent_itself() -> None:
-    calls = [call("add", a=1, b=2)] * 4
-    result = await Direct(model_factory=scripted(*calls, "3"), max_tool_iters=2).step(ACTION)
-    assert (result.termination_reason, result.error) == (TerminationReason.MAX_TOOL_ITERATIONS_REACHED, None)
+    result = await Direct(model_factory=scripted(*calls, "3"), max_tool_iters=most).step(ACTION)
+    assert (result.termination_reason, result.error) == (reason, None)
+    assert result.observation.final_response == (None if most else "3")
 
 
 async def test_exceptions_of_tools_are_counted_and_kept_but_not_wrong_arguments() -> None:

@@ -73,13 +73,8 @@ def test_sampled_but_untrained_tokens_are_output_without_loss() -> None:
 def test_segments_without_information_follow_mask_and_prompt() -> None:
     tokens = TokenObservation(token_ids=[1, 2, 3, 4, 5], prompt_length=2, loss_mask=[0, 0, 0, 1, 0])
     assert tokens.segment_info == [(False, 2), (False, 1), (True, 1), (False, 1)]
+    assert tokens.logprobs == [None] * 5 and TokenObservation(token_ids=[1, 2], prompt_length=1).loss_mask == [0, 0]
     assert tokens.turn_index == [0, 0, 0, 0, 1]
-
-
-def test_missing_logprobs_and_mask_are_none_and_zero() -> None:
-    tokens = TokenObservation(token_ids=[1, 2], prompt_length=1)
-    assert tokens.logprobs == [None, None]
-    assert tokens.loss_mask == [0, 0]
 
 
 @pytest.mark.parametrize(

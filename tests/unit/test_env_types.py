@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -199,9 +200,18 @@ def test_step_result_defaults() -> None:
     assert result.error is None
 
 
-def test_step_result_survives_json() -> None:
-    result = full_result()
-    assert StepResult.from_json(result.to_json()) == result
+CARRIERS: dict[str, Callable[[StepResult], StepResult]] = {
+    "json": lambda result: StepResult.from_json(result.to_json()),
+    "parsed json": lambda result: StepResult.model_validate(json.loads(result.to_json())),
+    "dict": lambda result: StepResult.model_validate(result.model_dump()),
+    "bytes": lambda result: StepResult.from_bytes(result.to_bytes()),
+}
+
+
+@pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS)
+def test_step_result_survives(carry: Callable[[StepResult], StepResult]) -> None:
+    for result in (full_result(), StepResult(observation=Observation())):
+        assert carry(result) == result
 
 
 def test_step_result_json_is_strict_json() -> None:
@@ -209,12 +219,6 @@ def test_step_result_json_is_strict_json() -> None:
         raise AssertionError(f"{constant} is no JSON")
 
     json.loads(full_result().to_json(), parse_constant=refuse)
-
-
-def test_step_result_survives_python_dicts() -> None:
-    result = full_result()
-    assert StepResult.model_validate(json.loads(result.to_json())) == result
-    assert StepResult.model_validate(result.model_dump()) == result
 
 
 def test_messages_keep_keys_the_sdk_may_add() -> None:
@@ -254,14 +258,10 @@ def test_reward_of_a_span_must_be_a_number(reward: float) -> None:
         SpanReward(start=0, end=1, reward=reward)
 
 
-def test_reward_that_is_a_class_is_refused() -> None:
-    with pytest.raises(TypeError, match="give an instance"):
-        as_reward_function(FunctionReward)
-
-
-def test_reward_that_is_no_function_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"got 1\.0"):
-        as_reward_function(1.0)
+@pytest.mark.parametrize(("reward", "words"), [(FunctionReward, "give an instance"), (1.0, r"got 1\.0")])
+def test_what_is_no_reward_function_is_refused(reward: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        as_reward_function(reward)
 
 
 LONE = "a \ud83d b"
@@ -304,13 +304,6 @@ def test_error_record_of_an_error_with_a_lone_surrogate_survives_json() -> None:
     record = ErrorRecord.from_exception(ValueError(LONE), Phase.LOOP)
     result = StepResult(observation=Observation(), error=record)
     assert StepResult.from_json(result.to_json()) == result
-
-
-def test_step_result_survives_bytes() -> None:
-    result = full_result()
-    assert StepResult.from_bytes(result.to_bytes()) == result
-    empty = StepResult(observation=Observation())
-    assert StepResult.from_bytes(empty.to_bytes()) == empty
 
 
 def test_bytes_of_a_long_result_are_compact() -> None:

@@ -28,7 +28,7 @@ def decoded(trajectory: Any, *, sampled: bool) -> str:
     ).decode()
 
 
-async def test_scripted_user_speaks_in_turn() -> None:
+async def test_scripted_user_speaks_in_turn_and_all_is_one_trajectory() -> None:
     env = ChatEnv(model_factory=lambda: ScriptedModel(["one", "two", "three"]), user=["second", "third"])
     result = await env.step(Action(message="first"))
     assert texts(result) == [
@@ -40,14 +40,8 @@ async def test_scripted_user_speaks_in_turn() -> None:
         ("assistant", "three"),
     ]
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    assert result.observation.final_response == "three"
-
-
-async def test_conversation_is_one_trajectory_of_the_assistants_tokens() -> None:
-    env = ChatEnv(model_factory=lambda: ScriptedModel(["one", "two"]), user=["second"])
-    result = await env.step(Action(message="first"))
     (trajectory,) = result.trajectories
-    assert decoded(trajectory, sampled=True) == "one\ntwo\n"
+    assert decoded(trajectory, sampled=True) == "one\ntwo\nthree\n"
     assert '"second"' in decoded(trajectory, sampled=False)
 
 
@@ -114,8 +108,6 @@ async def test_limits_hold_over_the_conversation() -> None:
 
 
 async def test_cut_answer_ends_the_conversation() -> None:
-    from strands_env.testing import reply
-
     env = ChatEnv(model_factory=lambda: ScriptedModel([reply("cut", stop_reason="max_tokens")]), user=["more"])
     result = await env.step(Action(message="go"))
     assert result.termination_reason is TerminationReason.MAX_TOKENS_REACHED

@@ -183,27 +183,12 @@ async def test_reward_of_an_episode_whose_sandbox_was_lost(score_lost: bool, rea
     assert (result.reward and result.reward.reward) == reward
 
 
-async def test_failing_sandbox_fails_the_episode_without_a_reward() -> None:
-    env = CodeSandboxEnv(
-        model_factory=scripted(call("execute_command", command="1")),
-        mode="terminal",
-        sandbox=FolderSandbox(failure=SandboxError("no machine left")),
-        reward_fn=lambda action, result: 1.0,
-    )
-    result = await env.step(Action(message="go"))
-    assert result.termination_reason is TerminationReason.TOOL_ERROR
-    assert result.reward is None
-    assert "no machine left" in result.error.message
-    assert results_of(result)[0]["status"] == "error"
-    assert result.observation.tokens is not None
-
-
 @pytest.mark.parametrize(
     "ending",
-    [[call("execute_command", command="2")] * 2, [reply("I can", stop_reason="max_tokens")]],
-    ids=["calls", "tokens"],
+    [[], [call("execute_command", command="2")] * 2, [reply("I can", stop_reason="max_tokens")]],
+    ids=["well", "limit of calls", "limit of tokens"],
 )
-async def test_limit_met_without_a_sandbox_is_no_fault_of_the_agent(ending: list[Any]) -> None:
+async def test_failing_sandbox_fails_the_episode_without_a_reward_however_it_ends(ending: list[Any]) -> None:
     env = CodeSandboxEnv(
         model_factory=scripted(call("execute_command", command="1"), *ending),
         mode="terminal",
@@ -214,6 +199,8 @@ async def test_limit_met_without_a_sandbox_is_no_fault_of_the_agent(ending: list
     result = await env.step(Action(message="go"))
     assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
     assert "no machine left" in result.error.message
+    assert results_of(result)[0]["status"] == "error"
+    assert result.observation.tokens is not None
 
 
 async def test_waiting_for_a_sandbox_in_vain_is_no_fault_of_the_agent() -> None:

@@ -124,13 +124,10 @@ async def test_one_connection_serves_many_rollouts(tools: MCPTools) -> None:
     assert len(servers()) == 1
 
 
-async def test_failing_tool_is_a_tool_result(tools: MCPTools) -> None:
+async def test_failing_tool_is_a_tool_result_and_long_output_is_shortened(tools: MCPTools) -> None:
     result = await MCPEnv(model_factory=scripted("fail"), tools=tools).step(Action(message="go"))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
     assert result_of(result)["status"] == "error"
-
-
-async def test_long_output_is_shortened(tools: MCPTools) -> None:
     result = await MCPEnv(model_factory=scripted("flood"), tools=tools).step(Action(message="go"))
     assert len(text_of(result)) < 1200
 

@@ -39,6 +39,11 @@ class TextJudge(LLMJudgeReward[str]):
         return float("correct" in judgment)
 
 
+class BrokenPrompt(TextJudge):
+    async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
+        raise ValueError("bad template")
+
+
 pytestmark = pytest.mark.filterwarnings("ignore:Agent.structured_output_async:DeprecationWarning")
 
 
@@ -64,6 +69,7 @@ async def test_text_judgment() -> None:
         (StructuredJudge(ScriptedModel(["no JSON"])), "judge_error"),
         (StructuredJudge(ScriptedModel(['{"grade": "unheard of"}'])), "reward_error"),
         (TextJudge(ScriptedModel([RuntimeError("model down")])), "judge_error"),
+        (BrokenPrompt(ScriptedModel([])), "prompt_error"),
     ],
 )
 async def test_failed_judge_is_no_reward_and_recorded(judge: LLMJudgeReward[Any], kind: str) -> None:
@@ -72,16 +78,6 @@ async def test_failed_judge_is_no_reward_and_recorded(judge: LLMJudgeReward[Any]
     assert result.info["status"] == "error"
     assert result.info["error_type"] == kind
     assert result.info["error"]
-
-
-async def test_failed_prompt_is_no_reward() -> None:
-    class Broken(TextJudge):
-        async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
-            raise ValueError("bad template")
-
-    result = await Broken(ScriptedModel([])).compute(ACTION, STEP)
-    assert result.reward is None
-    assert result.info["error_type"] == "prompt_error"
 
 
 async def test_default_reward_is_the_users_own_choice() -> None:

@@ -80,6 +80,9 @@ def test_value(expression: str, expected: float) -> None:
         ("(" * 400 + "1" + ")" * 400, "not an arithmetic expression"),
         ("-" * 500 + "1", "nested"),
         ("1 \0", "not an arithmetic expression"),
+        ("a" + ".b" * 490, "arithmetic|nested"),
+        ("a" + "()" * 490, "arithmetic|nested"),
+        ("not " * 240 + "1", "arithmetic|nested"),
     ],
 )
 def test_refusal_is_one_clear_error(expression: str, words: str) -> None:
@@ -105,15 +108,8 @@ def test_floats_are_shown_without_noise() -> None:
     assert format_number(calculate("0.1 + 0.2")) == "0.3"
 
 
-async def test_tool_answers_with_text() -> None:
-    assert await calculator("2 + 2") == {"status": "success", "content": [{"text": "4"}]}
-
-
-async def test_tool_answers_an_error_as_error() -> None:
-    assert await calculator("1 / 0") == {"status": "error", "content": [{"text": "Error: division by zero"}]}
-
-
-@pytest.mark.parametrize("expression", ["a" + ".b" * 490, "a" + "()" * 490, "not " * 240 + "1"])
-def test_deep_chain_that_is_no_arithmetic_is_refused(expression: str) -> None:
-    with pytest.raises(CalculatorError, match=r"arithmetic|nested"):
-        calculate(expression)
+@pytest.mark.parametrize(
+    ("expression", "status", "text"), [("2 + 2", "success", "4"), ("1 / 0", "error", "Error: division by zero")]
+)
+async def test_tool_answers_with_text(expression: str, status: str, text: str) -> None:
+    assert await calculator(expression) == {"status": status, "content": [{"text": text}]}
