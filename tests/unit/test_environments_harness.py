@@ -373,9 +373,12 @@ def test_recipes_fill_in_address_key_and_prompt(recipe: Any) -> None:
     assert "{key}" not in shown and "{model}" not in shown
 
 
-def test_options_of_the_agent_loop_are_refused() -> None:
+def test_options_of_the_agent_loop_and_of_another_program_are_refused() -> None:
     with pytest.raises(ValueError, match="max_tool_calls"):
         environment([], max_tool_calls=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'context'"):
+        codex(context=8_192)
+    assert '"context": 8192, "output": 2048' in next(iter(opencode(context=8_192).files.values()))
 
 
 @pytest.mark.parametrize("name", [name for name in harness_module.__all__ if name[0].islower()])

@@ -29,47 +29,18 @@ from strands.models import Model
 
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
-from .metrics import Metrics, ToolMetrics
-from .termination import (
-    EpisodeTimeoutError,
-    ErrorRecord,
-    Phase,
-    TerminationReason,
-    ToolErrorRecord,
-    WorkCancelledError,
-)
+from .metrics import Metrics as Metrics
+from .metrics import ToolMetrics as ToolMetrics
+from .termination import EpisodeTimeoutError as EpisodeTimeoutError
+from .termination import ErrorRecord as ErrorRecord
+from .termination import Phase as Phase
+from .termination import TerminationReason as TerminationReason
+from .termination import ToolErrorRecord as ToolErrorRecord
+from .termination import WorkCancelledError as WorkCancelledError
 from .threads import DaemonThreads, reward_threads
-from .tokens import TokenObservation, Trajectory, WeightVersionSpan
-
-__all__ = [
-    "Action",
-    "EpisodeTimeoutError",
-    "ErrorRecord",
-    "FunctionReward",
-    "JsonMessages",
-    "MessageDict",
-    "Metrics",
-    "ModelFactory",
-    "Observation",
-    "Phase",
-    "RewardCallable",
-    "RewardFunction",
-    "RewardResult",
-    "SpanReward",
-    "StepResult",
-    "TaskContext",
-    "TerminationReason",
-    "TokenObservation",
-    "ToolErrorRecord",
-    "ToolMetrics",
-    "Trajectory",
-    "WeightVersionSpan",
-    "WorkCancelledError",
-    "as_reward_function",
-    "as_reward_result",
-    "shared_text",
-    "tools_as_text",
-]
+from .tokens import TokenObservation as TokenObservation
+from .tokens import Trajectory as Trajectory
+from .tokens import WeightVersionSpan as WeightVersionSpan
 
 ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""

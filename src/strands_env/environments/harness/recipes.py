@@ -9,11 +9,12 @@ Keys stand in environment variables alone, never in a command line or a file, so
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from strands_sglang.exceptions import refuse_unknown
 
 Program = str | Sequence[str]
 
@@ -25,6 +26,7 @@ PLACEHOLDERS = ("prompt", "base_url", "anthropic_url", "google_url", "key", "mod
 `{google_url}`: for those of the others, without it; `{key}`: the session's key; `{model}`: `Harness.model`; `{home}`:
 the home folder."""
 
+_OPTION = re.compile(r"<(context|reply|step_limit|source)>")
 _PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
 # Looks like one: a word in braces that are not a shell's, git's or a template's.
 _ANY = re.compile(r"(?<![$@{])\{([a-z_]+)\}(?!\})")
@@ -80,39 +82,69 @@ class Harness:
         )
 
 
-def _words(program: Program) -> tuple[str, ...]:
-    return (program,) if isinstance(program, str) else tuple(program)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """An agent program; called, it gives the `Harness` that starts it.
 
-
-def claude_code(program: Program = "claude", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
-    """Claude Code (npm `@anthropic-ai/claude-code`), whose binary runs without Node.
-
-    Args:
-        arguments: Further arguments, e.g. `("--max-turns", "20")`.
+    Attributes:
+        command: The program's name and its arguments, `{arguments}` in place of those of the call.
+        files: See `Harness`; like `command`, with `<name>` in place of an option.
+        options: Further options of the call, with their defaults.
     """
-    return Harness(
-        command=(
-            *_words(program), "-p", "{prompt}", "--output-format", "json", "--permission-mode", "bypassPermissions",
-            *arguments,
-        ),
-        environment={
-            "ANTHROPIC_BASE_URL": "{anthropic_url}",
-            "ANTHROPIC_AUTH_TOKEN": "{key}",
-            "ANTHROPIC_MODEL": "{model}",
-            "ANTHROPIC_SMALL_FAST_MODEL": "{model}",
-            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
-            "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1",
-            "IS_SANDBOX": "1",
-        },
-        model=model,
-    )  # fmt: skip
+
+    command: str
+    environment: Mapping[str, str]
+    files: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(
+        self, program: Program | None = None, *, model: str = "policy", arguments: Sequence[str] = (), **options: Any
+    ) -> Harness:
+        """The harness with the program at this place, and with these arguments.
+
+        Raises:
+            TypeError: The program has no such option.
+        """
+        name, *words = self.command.split()
+        refuse_unknown(name, options, {"program", "model", "arguments", *self.options})
+        given = {**self.options, **options}
+        if "context" in given:
+            given["reply"] = given["context"] // 4  # what a program leaves free for a reply
+
+        def fill(text: str) -> str:
+            return _OPTION.sub(lambda found: str(given[found[1]]), text)
+
+        start = (name,) if program is None else (program,) if isinstance(program, str) else tuple(program)
+        place = words.index("{arguments}")
+        return Harness(
+            command=(*start, *map(fill, words[:place]), *arguments, *map(fill, words[place + 1 :])),
+            environment=self.environment,
+            files={path: fill(text) for path, text in self.files.items()},
+            model=model,
+        )
 
 
-def codex(program: Program = "codex", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
-    """Codex CLI (npm `@openai/codex`); `arguments` go to `codex exec`."""
-    config = """\
+claude_code = Recipe(
+    command="claude -p {prompt} --output-format json --permission-mode bypassPermissions {arguments}",
+    environment={
+        "ANTHROPIC_BASE_URL": "{anthropic_url}",
+        "ANTHROPIC_AUTH_TOKEN": "{key}",
+        "ANTHROPIC_MODEL": "{model}",
+        "ANTHROPIC_SMALL_FAST_MODEL": "{model}",
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "IS_SANDBOX": "1",
+    },
+)
+"""Claude Code (npm `@anthropic-ai/claude-code`), whose binary runs without Node."""
+
+codex = Recipe(
+    command="codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox {arguments} {prompt}",
+    environment={"CODEX_HOME": "{home}/.codex", "GATEWAY_KEY": "{key}"},
+    files={
+        ".codex/config.toml": """\
 model = "{model}"
 model_provider = "gateway"
 
@@ -122,117 +154,86 @@ base_url = "{base_url}"
 env_key = "GATEWAY_KEY"
 wire_api = "responses"
 """
-    return Harness(
-        command=(
-            *_words(program), "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", *arguments,
-            "{prompt}",
-        ),
-        environment={"CODEX_HOME": "{home}/.codex", "GATEWAY_KEY": "{key}"},
-        files={".codex/config.toml": config},
-        model=model,
-    )  # fmt: skip
+    },
+)
+"""Codex CLI (npm `@openai/codex`)."""
 
+opencode = Recipe(
+    command="opencode run -m gateway/{model} {arguments} {prompt}",
+    environment={"GATEWAY_KEY": "{key}"},
+    files={
+        ".config/opencode/opencode.json": """\
+{
+  "autoupdate": false, "share": "disabled", "permission": {"bash": "allow", "edit": "allow"},
+  "provider": {"gateway": {
+    "npm": "@ai-sdk/openai-compatible",
+    "options": {"baseURL": "{base_url}", "apiKey": "{env:GATEWAY_KEY}"},
+    "models": {"{model}": {
+      "reasoning": true, "tool_call": true, "limit": {"context": <context>, "output": <reply>}
+    }}
+  }}
+}
+"""
+    },
+    options={"context": 32_768},
+)
+"""Opencode (npm `opencode-ai`). It compacts by the option `context`, in tokens."""
 
-def opencode(
-    program: Program = "opencode", *, model: str = "policy", context: int = 32_768, arguments: Sequence[str] = ()
-) -> Harness:
-    """Opencode (npm `opencode-ai`); `arguments` go to `opencode run`. It compacts by `context`, in tokens."""
-    config = {
-        "autoupdate": False,
-        "share": "disabled",
-        "permission": {"bash": "allow", "edit": "allow"},
-        "provider": {
-            "gateway": {
-                "npm": "@ai-sdk/openai-compatible",
-                "options": {"baseURL": "{base_url}", "apiKey": "{env:GATEWAY_KEY}"},
-                "models": {
-                    "{model}": {
-                        "reasoning": True,
-                        "tool_call": True,
-                        "limit": {"context": context, "output": context // 4},
-                    }
-                },
-            }
-        },
-    }
-    return Harness(
-        command=(*_words(program), "run", "-m", "gateway/{model}", *arguments, "{prompt}"),
-        environment={"GATEWAY_KEY": "{key}"},
-        files={".config/opencode/opencode.json": json.dumps(config)},
-        model=model,
-    )
+# Without `mcp` litellm makes no call at all, and mini-swe-agent tries it ten times, with waits of up to a minute.
+mini_swe_agent = Recipe(
+    command="mini --yolo --exit-immediately --model openai/{model} --task {prompt} --cost-limit 0 -c mini.yaml "
+    "-c agent.step_limit=<step_limit> -o {home}/trajectory.json {arguments}",
+    environment={
+        "OPENAI_API_KEY": "{key}",
+        "OPENAI_BASE_URL": "{base_url}",
+        "OPENAI_API_BASE": "{base_url}",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "MSWEA_CONFIGURED": "true",
+        "MSWEA_COST_TRACKING": "ignore_errors",
+        "MSWEA_GLOBAL_CONFIG_DIR": "{home}/.config/mini-swe-agent",
+        "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "2",  # the gateway tries again itself
+    },
+    options={"step_limit": 30},
+)
+"""mini-swe-agent (PyPI `mini-swe-agent mcp`), with at most `step_limit` model calls."""
 
+gemini_cli = Recipe(
+    command="gemini --yolo --model {model} {arguments} -p {prompt}",
+    environment={"GOOGLE_GEMINI_BASE_URL": "{google_url}", "GEMINI_API_KEY": "{key}", **_NODE},
+    files={
+        ".gemini/settings.json": """\
+{
+  "general": {"enableAutoUpdate": false}, "privacy": {"usageStatisticsEnabled": false}, "telemetry": {"enabled": false},
+  "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": false}}
+}
+"""
+    },
+)
+"""gemini-cli (npm `@google/gemini-cli`)."""
 
-def mini_swe_agent(
-    program: Program = "mini", *, model: str = "policy", step_limit: int = 30, arguments: Sequence[str] = ()
-) -> Harness:
-    """mini-swe-agent (PyPI `mini-swe-agent mcp`), with at most `step_limit` model calls.
+qwen_code = Recipe(
+    command="qwen --yolo --auth-type openai {arguments} -p {prompt}",
+    environment={"OPENAI_BASE_URL": "{base_url}", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}", **_NODE},
+    files={
+        ".qwen/settings.json": '{"general": {"enableAutoUpdate": false}, "privacy": {"usageStatisticsEnabled": false}}'
+    },
+)
+"""Qwen Code (npm `@qwen-code/qwen-code`; Node 22)."""
 
-    Without `mcp` litellm makes no call at all, and mini-swe-agent tries it ten times, with waits of up to a minute.
-    """
-    return Harness(
-        command=(
-            *_words(program), "--yolo", "--exit-immediately", "--model", "openai/{model}", "--task", "{prompt}",
-            "--cost-limit", "0", "-c", "mini.yaml", "-c", f"agent.step_limit={step_limit}",
-            "-o", "{home}/trajectory.json", *arguments,
-        ),
-        environment={
-            "OPENAI_API_KEY": "{key}",
-            "OPENAI_BASE_URL": "{base_url}",
-            "OPENAI_API_BASE": "{base_url}",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "MSWEA_CONFIGURED": "true",
-            "MSWEA_COST_TRACKING": "ignore_errors",
-            "MSWEA_GLOBAL_CONFIG_DIR": "{home}/.config/mini-swe-agent",
-            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "2",  # the gateway tries again itself
-        },
-        model=model,
-    )  # fmt: skip
-
-
-def gemini_cli(program: Program = "gemini", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
-    """gemini-cli (npm `@google/gemini-cli`)."""
-    settings = {
-        "general": {"enableAutoUpdate": False},
-        "privacy": {"usageStatisticsEnabled": False},
-        "telemetry": {"enabled": False},
-        "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
-    }
-    return Harness(
-        command=(*_words(program), "--yolo", "--model", "{model}", *arguments, "-p", "{prompt}"),
-        environment={"GOOGLE_GEMINI_BASE_URL": "{google_url}", "GEMINI_API_KEY": "{key}", **_NODE},
-        files={".gemini/settings.json": json.dumps(settings)},
-        model=model,
-    )
-
-
-def qwen_code(program: Program = "qwen", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
-    """Qwen Code (npm `@qwen-code/qwen-code`; Node 22)."""
-    settings = {"general": {"enableAutoUpdate": False}, "privacy": {"usageStatisticsEnabled": False}}
-    return Harness(
-        command=(*_words(program), "--yolo", "--auth-type", "openai", *arguments, "-p", "{prompt}"),
-        environment={"OPENAI_BASE_URL": "{base_url}", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}", **_NODE},
-        files={".qwen/settings.json": json.dumps(settings)},
-        model=model,
-    )
-
-
-def pi(
-    program: Program = "pi", *, model: str = "policy", context: int = 32_768, arguments: Sequence[str] = ()
-) -> Harness:
-    """Pi (npm `@earendil-works/pi-coding-agent`). It compacts by `context`, in tokens."""
-    described = {"id": "{model}", "reasoning": True, "contextWindow": context, "maxTokens": context // 4}
-    provider = {"baseUrl": "{base_url}", "api": "openai-completions", "apiKey": "GATEWAY_KEY", "models": [described]}
-    return Harness(
-        command=(
-            *_words(program), "--provider", "gateway", "--model", "{model}", "--no-session", "--offline", *arguments,
-            "-p", "{prompt}",
-        ),
-        environment={"GATEWAY_KEY": "{key}", **_NODE},
-        files={".pi/agent/models.json": json.dumps({"providers": {"gateway": provider}})},
-        model=model,
-    )  # fmt: skip
-
+pi = Recipe(
+    command="pi --provider gateway --model {model} --no-session --offline {arguments} -p {prompt}",
+    environment={"GATEWAY_KEY": "{key}", **_NODE},
+    files={
+        ".pi/agent/models.json": """\
+{"providers": {"gateway": {
+  "baseUrl": "{base_url}", "api": "openai-completions", "apiKey": "GATEWAY_KEY",
+  "models": [{"id": "{model}", "reasoning": true, "contextWindow": <context>, "maxTokens": <reply>}]
+}}}
+"""
+    },
+    options={"context": 32_768},
+)
+"""Pi (npm `@earendil-works/pi-coding-agent`). It compacts by the option `context`, in tokens."""
 
 _OPENHANDS = """\
 import os, sys
@@ -247,29 +248,24 @@ conversation.send_message(sys.argv[2])
 conversation.run()
 """
 
+# `source` is a script in place of ours, called with model and prompt.
+openhands = Recipe(
+    command="python3 {arguments} -c <source> openai/{model} {prompt}",
+    environment={
+        "LLM_API_KEY": "{key}",
+        "LLM_BASE_URL": "{base_url}",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "OPENHANDS_SUPPRESS_BANNER": "1",
+    },
+    options={"source": _OPENHANDS},
+)
+"""OpenHands (PyPI `openhands-sdk openhands-tools`), with a terminal and a file editor. `program` is its interpreter."""
 
-def openhands(python: Program = "python3", *, model: str = "policy", source: str = _OPENHANDS) -> Harness:
-    """OpenHands (PyPI `openhands-sdk openhands-tools`), with a terminal and a file editor.
-
-    Args:
-        python: Interpreter of its environment.
-        source: A program in place of ours, called with model and prompt.
-    """
-    return Harness(
-        command=(*_words(python), "-c", source, "openai/{model}", "{prompt}"),
-        environment={
-            "LLM_API_KEY": "{key}",
-            "LLM_BASE_URL": "{base_url}",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "OPENHANDS_SUPPRESS_BANNER": "1",
-        },
-        model=model,
-    )
-
-
-def mistral_vibe(program: Program = "vibe", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
-    """Mistral Vibe (PyPI `mistral-vibe`)."""
-    config = """\
+mistral_vibe = Recipe(
+    command="vibe --auto-approve --trust --output text {arguments} --prompt={prompt}",
+    environment={"GATEWAY_KEY": "{key}", "VIBE_HOME": "{home}/.vibe"},
+    files={
+        ".vibe/config.toml": """\
 active_model = "{model}"
 enable_auto_update = false
 enable_notifications = false
@@ -288,9 +284,6 @@ name = "{model}"
 alias = "{model}"
 provider = "gateway"
 """
-    return Harness(
-        command=(*_words(program), "--auto-approve", "--trust", "--output", "text", *arguments, "--prompt={prompt}"),
-        environment={"GATEWAY_KEY": "{key}", "VIBE_HOME": "{home}/.vibe"},
-        files={".vibe/config.toml": config},
-        model=model,
-    )
+    },
+)
+"""Mistral Vibe (PyPI `mistral-vibe`)."""
