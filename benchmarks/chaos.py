@@ -1,7 +1,6 @@
 """Many rollouts at once through a server that fails: is every trajectory what a fault-free run records?
 
     python -m benchmarks.chaos [--rollouts 1000] [--turns 10] [--seed 0] [--passes 2]     # a pass: a round with faults
-    python -m benchmarks.chaos --rollouts 200 --minutes 30          # a soak: rounds until the time is over
 
 A server process on loopback (`tests.servers.FaultyServer`) answers with a hash of the prompt: continued from
 any point it samples the same, as greedy decoding does. Agents with a tool run against it, first without faults, then
@@ -102,24 +101,19 @@ async def serve(options: argparse.Namespace) -> None:
     while command := (await lines.readline()).decode().strip():
         result: Any = None
         if command.startswith("round"):
-            server.requests.clear()
-            server.aborts.clear()
-            server.paths.clear()
-            attempts.clear()
-            injected.clear()
-            restarts.clear()
+            for kept in (server.requests, server.aborts, server.paths, attempts, injected, restarts):
+                kept.clear()
             chaos = command != "round calm"
             restart_at = options.rollouts * options.turns // 2 if chaos else None
-        elif command == "stats":
+        else:
             await asyncio.gather(*restarts)
             result = {
                 "rids": server.rids,
                 "answered": [r.rid for r in server.requests if r.outcome != "disconnected" and r.status == 200],
                 "injected": dict(injected),
                 "restarts": len(restarts),
+                "left": {"requests": len(server.running), "connections": server.open_connections},
             }
-        elif command == "left":
-            result = {"requests": len(server.running), "connections": server.open_connections}
         print(json.dumps(result), flush=True)
     await server.stop()
 
@@ -133,16 +127,9 @@ class Server:
 
     @classmethod
     async def start(cls, arguments: list[str]) -> Server:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "benchmarks.chaos",
-            *arguments,
-            "--serve",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=1 << 28,
-        )
+        command = (sys.executable, "-m", "benchmarks.chaos", *arguments, "--serve")
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=1 << 28)
         server = cls(process)
         server.url = await server._read()
         return server
@@ -263,12 +250,7 @@ class Rollouts:
         await server.ask("round calm" if name == "calm" else "round chaos")
         tasks, files = len(asyncio.all_tasks()), open_files()
         result = Round(name=name, digests=[None] * options.rollouts)
-        client = SGLangClient(
-            server.url,
-            timeout=options.timeout,
-            retry_delay=0.1,
-            max_retry_delay=2.0,
-        )
+        client = SGLangClient(server.url, timeout=options.timeout, retry_delay=0.1, max_retry_delay=2.0)
         started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for index in range(options.rollouts):
@@ -277,22 +259,15 @@ class Rollouts:
                 for number in range(round(CANCELLED * options.rollouts)):
                     group.create_task(self.cancelled(client, number))
         result.seconds = time.perf_counter() - started
-        result.stats = await server.ask("stats")
         await client.close()
         del client
         gc.collect()
         deadline = time.monotonic() + 5  # a closed socket is noticed a little later
-        while True:
-            left = await server.ask("left")
-            result.left = {
-                "requests": left["requests"],
-                "connections": left["connections"],
-                "tasks": len(asyncio.all_tasks()) - tasks,
-                "files": open_files() - files,
-            }
-            if not any(result.left.values()) or time.monotonic() > deadline:
-                break
+        while not result.stats or (any(result.left.values()) and time.monotonic() < deadline):
             await asyncio.sleep(0.05)
+            result.stats = await server.ask("stats")
+            own = {"tasks": len(asyncio.all_tasks()) - tasks, "files": open_files() - files}
+            result.left = {**result.stats["left"], **own}
         result.rss_mb = rss_mb()
         return result
 
@@ -368,11 +343,11 @@ async def run(options: argparse.Namespace, arguments: list[str]) -> int:
     server = await Server.start(arguments)
     try:
         rollouts = Rollouts(options)
-        async with asyncio.timeout(options.limit + 60 * options.minutes):
+        async with asyncio.timeout(options.limit):
             calm = await rollouts.round("calm", server)
             print_figures("chaos", **row(calm, calm))
-            rounds, until = [], time.monotonic() + 60 * options.minutes
-            while len(rounds) < options.passes or time.monotonic() < until:
+            rounds: list[Round] = []
+            while len(rounds) < options.passes:
                 rounds.append(await rollouts.round(f"chaos {len(rounds) + 1}", server))
                 print_figures("chaos", **row(rounds[-1], calm))
     finally:
@@ -386,7 +361,6 @@ def main() -> int:
     parser = arguments(__doc__, passes=2)
     parser.add_argument("--rollouts", type=int, default=1000, help="episodes, all at once")
     parser.add_argument("--turns", type=int, default=10, help="turns of an episode")
-    parser.add_argument("--minutes", type=float, default=0.0, help="further rounds with faults for so long")
     parser.add_argument("--timeout", type=float, default=20.0, help="seconds of an attempt of the client")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds for everything")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)

@@ -15,77 +15,21 @@ def add(a: int, b: float) -> float:
     return a + b
 """
 
-CHAT = """
+LITELLM = """
+import litellm
 tools = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": SCHEMA}}]
 messages = [{"role": "system", "content": "Be brief."}]
 for question in (ASK, AGAIN):
     messages.append({"role": "user", "content": question})
     while True:
-        reply = complete(messages, tools)
+        given = {"model": "openai/policy", "api_base": URL, "api_key": KEY, "messages": messages, "tools": tools}
+        reply = litellm.completion(**given).choices[0].message
         messages.append({k: v for k, v in reply.to_dict().items() if v is not None and k != "parsed"})
         if not reply.tool_calls:
             break
         for call in reply.tool_calls:
             result = add(**json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
-"""
-OPENAI = "from openai import OpenAI\nclient = OpenAI(base_url=URL, api_key=KEY)\n"
-OPENAI_CHAT = f"""{OPENAI}
-def complete(messages, tools):
-    return client.chat.completions.create(model="policy", messages=messages, tools=tools).choices[0].message
-{CHAT}"""
-OPENAI_CHAT_STREAM = f"""{OPENAI}
-def complete(messages, tools):
-    with client.chat.completions.stream(model="policy", messages=messages, tools=tools) as stream:
-        return stream.get_final_completion().choices[0].message
-{CHAT}"""
-LITELLM = f"""
-import litellm
-def complete(messages, tools):
-    options = {{"model": "openai/policy", "api_base": URL, "api_key": KEY}}
-    return litellm.completion(**options, messages=messages, tools=tools).choices[0].message
-{CHAT}"""
-
-OPENAI_RESPONSES = (
-    OPENAI
-    + """
-tools = [{"type": "function", "name": "add", "description": "Add.", "parameters": SCHEMA}]
-items = []
-for question in (ASK, AGAIN):
-    items.append({"role": "user", "content": question})
-    while True:
-        with client.responses.stream(model="policy", instructions="Be brief.", input=items, tools=tools) as stream:
-            output = stream.get_final_response().output
-        items += [item.to_dict() for item in output]
-        calls = [item for item in output if item.type == "function_call"]
-        if not calls:
-            break
-        for call in calls:
-            result = add(**json.loads(call.arguments))
-            items.append({"type": "function_call_output", "call_id": call.call_id, "output": str(result)})
-"""
-)
-
-ANTHROPIC = """
-from anthropic import Anthropic
-client = Anthropic(base_url=ROOT, api_key=KEY)
-tools = [{"name": "add", "description": "Add.", "input_schema": SCHEMA}]
-messages = []
-for question in (ASK, AGAIN):
-    messages.append({"role": "user", "content": question})
-    while True:
-        with client.messages.stream(
-            model="policy", max_tokens=512, system="Be brief.", messages=messages, tools=tools
-        ) as stream:
-            reply = stream.get_final_message()
-        messages.append({"role": "assistant", "content": reply.content})
-        results = [
-            {"type": "tool_result", "tool_use_id": block.id, "content": str(add(**block.input))}
-            for block in reply.content if block.type == "tool_use"
-        ]
-        if not results:
-            break
-        messages.append({"role": "user", "content": results})
 """
 
 OPENAI_AGENTS = """
@@ -167,13 +111,4 @@ async def main():
                 break
             messages += (await execute_tools(messages, tools)).messages
 asyncio.run(main())
-"""
-
-GOOGLE = """
-from google import genai
-client = genai.Client(api_key=KEY, http_options={"base_url": ROOT})
-chat = client.chats.create(model="policy", config={"tools": [add], "system_instruction": "Be brief."})
-for question in (ASK, AGAIN):  # the SDK runs the tool
-    for _ in chat.send_message_stream(question):
-        pass
 """

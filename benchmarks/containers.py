@@ -1,6 +1,6 @@
-"""The cost of a container: start, one command, tests, clean-up; many at once; what kills leave behind.
+"""The cost of a container: start, one command, clean-up; what kills leave behind.
 
-    python -m benchmarks.containers [--image NAME_OR_FOLDER] [--passes 20] [--episodes 200 --at-once 16] [--kills 500]
+    python -m benchmarks.containers [--image NAME_OR_FOLDER] [--passes 20] [--kills 500]
 
 Measures `ImageSandbox` (bubblewrap on an unpacked image) and, where they are here, `podman` and `podman-compose` on the
 same root, in milliseconds. CPU time is that of all processes, user and system; the supervisor's own counts when a
@@ -27,11 +27,9 @@ from typing import Any
 
 from benchmarks.shape import arguments, print_figures
 
-from strands_env.sandbox.folders import remove_owned_folder
-from strands_env.sandbox.images import ImagePool, ImageSandbox, ImageStore
+from strands_env.sandbox.images import ImageSandbox, ImageStore
 from strands_env.sandbox.images.layers import containers_folder
 
-TEST = "#!/bin/sh\nmkdir -p /logs/verifier\n[ -e /answer ] && echo 1 > /logs/verifier/reward.txt\n"
 COMMANDS = 20
 
 
@@ -41,73 +39,45 @@ def cpu() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-async def timed(work: Callable[[], Awaitable[Any]], count: int) -> tuple[list[float], float]:
-    """Wall seconds of each call, and CPU seconds of a call on average."""
-    walls, before = [], cpu()
+async def cpu_of(work: Callable[[], Awaitable[Any]], count: int) -> float:
+    """CPU seconds of a call on average."""
+    before = cpu()
     for _ in range(count):
-        started = time.perf_counter()
         await work()
-        walls.append(time.perf_counter() - started)
-    return walls, (cpu() - before) / count
+    return (cpu() - before) / count
 
 
 async def bubblewrap(image: str, count: int) -> dict[str, Any]:
     """One sandbox after the other."""
-    parts: dict[str, list[float]] = {"start": [], "exec": [], "tests": [], "close": []}
+    parts: dict[str, list[float]] = {"start": [], "exec": [], "close": []}
 
-    async def whole(commands: int, tests: bool) -> None:
+    async def whole(commands: int) -> None:
         sandbox = ImageSandbox(image)
-        at = time.perf_counter()
-        await sandbox.start()
-        parts["start"].append(time.perf_counter() - at)
-        for _ in range(commands):
+        calls = [("exec", lambda: sandbox.exec("echo x > /answer"))] * commands
+        for part, call in [("start", sandbox.start), *calls, ("close", sandbox.close)]:
             at = time.perf_counter()
-            await sandbox.exec("echo x > /answer")
-            parts["exec"].append(time.perf_counter() - at)
-        if tests:
-            at = time.perf_counter()
-            layer = f"{await sandbox.release_layer()}/upper"
-            async with sandbox.sibling(layers=(layer,)) as fresh:
-                await fresh.reset_folders(["/tests", "/logs/verifier"])
-                await fresh.write_folder(folder, "/tests")
-                await fresh.exec("sh /tests/test.sh")
-                await fresh.read_file("/logs/verifier/reward.txt")
-            remove_owned_folder(os.path.dirname(layer))
-            parts["tests"].append(time.perf_counter() - at)
-        at = time.perf_counter()
-        await sandbox.close()
-        parts["close"].append(time.perf_counter() - at)
+            await call()
+            parts[part].append(time.perf_counter() - at)
 
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "test.sh").write_text(TEST)
-        await whole(1, True)
-        parts = {name: [] for name in parts}
-        _, bare = await timed(lambda: whole(0, False), count)
-        _, busy = await timed(lambda: whole(COMMANDS, False), count)
-        _, graded = await timed(lambda: whole(1, True), count)
-    one = (busy - bare) / COMMANDS
+    return await costs(whole, parts, count, COMMANDS)
+
+
+async def costs(
+    whole: Callable[[int], Awaitable[None]], parts: dict[str, list[float]], count: int, commands: int
+) -> dict[str, Any]:
+    """Seconds of the parts of a container's life, once it was warm; a command's CPU is a difference of whole runs."""
+    await whole(1)
+    for seconds in parts.values():
+        seconds.clear()
+    bare = await cpu_of(lambda: whole(0), count)
+    busy = await cpu_of(lambda: whole(commands), count)
     return {
         "start_ms": median(parts["start"]),
         "start_and_close_cpu_ms": bare,
         "exec_ms": median(parts["exec"]),
-        "exec_cpu_ms": one,
-        "tests_ms": median(parts["tests"]),
-        "tests_cpu_ms": graded - bare - one,
+        "exec_cpu_ms": (busy - bare) / commands,
         "close_ms": median(parts["close"]),
     }
-
-
-async def pooled(image: str, count: int) -> dict[str, Any]:
-    """A sandbox that a pool has ready."""
-    pool, found, walls = ImagePool(spare=1), ImageStore().find(image), []
-    for _ in range(count):
-        at = time.perf_counter()
-        sandbox = await pool.take(found)
-        walls.append(time.perf_counter() - at)
-        await asyncio.sleep(0.3)
-        await sandbox.close()
-    await pool.close()
-    return {"take_ms": median(walls[1:])}
 
 
 def podman_image(image: str) -> str:
@@ -142,21 +112,11 @@ async def by_commands(start: list[str], execute: list[str], close: list[str], co
             parts[part].append(time.perf_counter() - at)
 
     try:
-        await whole(1)
-        parts = {part: [] for part in parts}
-        _, bare = await timed(lambda: whole(0), count)
-        _, busy = await timed(lambda: whole(5), count)
+        return await costs(whole, parts, count, 5)
     except RuntimeError as error:
         return str(error)
     finally:
         subprocess.run(close, capture_output=True)
-    return {
-        "start_ms": median(parts["start"]),
-        "start_and_close_cpu_ms": bare,
-        "exec_ms": median(parts["exec"]),
-        "exec_cpu_ms": (busy - bare) / 5,
-        "close_ms": median(parts["close"]),
-    }
 
 
 async def podman(image: str, count: int) -> dict[str, Any] | str:
@@ -185,34 +145,6 @@ async def podman_compose(image: str, count: int) -> dict[str, Any] | str:
         base = [program, "-f", str(file)]
         execute = [*base, "exec", "-T", "main", "sh", "-c", "echo x > /answer"]
         return await by_commands([*base, "up", "-d"], execute, [*base, "down", "-t", "0"], count)
-
-
-async def many(image: str, episodes: int, at_once: int) -> dict[str, Any]:
-    """Episodes at the same time: start, five commands, tests, clean-up."""
-    slots, rewards = asyncio.Semaphore(at_once), []
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "test.sh").write_text(TEST)
-
-        async def episode() -> None:
-            async with slots, ImageSandbox(image) as sandbox:
-                for _ in range(5):
-                    await sandbox.exec("echo x > /answer")
-                await sandbox.kill_all()
-                await sandbox.reset_folders(["/tests", "/logs/verifier"])
-                await sandbox.write_folder(folder, "/tests")
-                await sandbox.exec("sh /tests/test.sh")
-                rewards.append((await sandbox.read_file("/logs/verifier/reward.txt")).decode())
-
-        at, before = time.perf_counter(), cpu()
-        await asyncio.gather(*[episode() for _ in range(episodes)])
-    return {
-        "episodes": episodes,
-        "at_once": at_once,
-        "rewarded": sum(float(reward) for reward in rewards),
-        "wall_s": round(time.perf_counter() - at, 1),
-        "cpu_ms_an_episode": round(1000 * (cpu() - before) / episodes, 1),
-        "folders_left": len(list(containers_folder().glob(f"{os.getpid()}-*"))),
-    }
 
 
 KILLED = """
@@ -263,7 +195,6 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         image = root()
     arms = {
         "bubblewrap": await bubblewrap(image, args.passes),
-        "bubblewrap, ready in a pool": await pooled(image, max(3, args.passes // 2)),
         "podman": await podman(image, max(2, args.passes // 4)),
         "podman-compose": await podman_compose(image, max(2, args.passes // 8)),
     }
@@ -273,8 +204,6 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
             print(f"{arm} is left out: {figures}", file=sys.stderr)
         else:
             found["arms"].append({"arm": arm} | {name: round(1000 * value, 2) for name, value in figures.items()})
-    if args.episodes:
-        found["many"] = [await many(image, args.episodes, args.at_once)]
     if args.kills:
         found["kills"] = [kills(image, args.kills)]
     return found
@@ -284,8 +213,6 @@ def main() -> None:
     """Print the figures."""
     parser = arguments(__doc__, passes=20)
     parser.add_argument("--image", help="image, or folder of an unpacked root (default: a small one made here)")
-    parser.add_argument("--episodes", type=int, default=0)
-    parser.add_argument("--at-once", type=int, default=16)
     parser.add_argument("--kills", type=int, default=0)
     args = parser.parse_args()
     if args.quick:

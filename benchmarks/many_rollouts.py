@@ -1,4 +1,4 @@
-"""Many rollouts at once, on one machine: what one process carries, what more processes add, what a long episode costs.
+"""Many rollouts at once, on one machine: what one process carries, and what more processes add.
 
     python -m benchmarks.many_rollouts [--crowds 200 1000 5000] [--turns 6] [--tokens 2000] [--no-ray]
 
@@ -12,7 +12,6 @@ processes (`tune_garbage_collection`):
   time between two answers of a rollout that the server did not hold the request.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
-- **long**: one episode of 400 turns: CPU of a turn around turns 10 and 400.
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import itertools
 import multiprocessing
 import os
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +48,6 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import LocalExecutor
 from strands_sglang import SGLangClient
 
-LONG_TURNS, WINDOW = 400, 10
 WARM_UP = 8
 """Rollouts that run first."""
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
@@ -63,7 +60,7 @@ class TimedClient(SGLangClient):
 
     Attributes:
         added: Seconds that the server did not hold the request.
-        cpu: CPU time of the process at each answer, in seconds.
+        answers: Their number.
         most_in_flight: Most requests at a time, each of which has a connection.
     """
 
@@ -71,7 +68,7 @@ class TimedClient(SGLangClient):
         super().__init__(base_url, **options)
         self._answered: dict[str | None, float] = {}
         self.added: list[float] = []
-        self.cpu: list[float] = []
+        self.answers = 0
         self._in_flight = self.most_in_flight = 0
 
     async def ask(self, request: Any) -> Any:
@@ -83,7 +80,7 @@ class TimedClient(SGLangClient):
         if before is not None:
             self.added.append(now - before - answer.latency)
         self._answered[request.routing_key] = now
-        self.cpu.append(time.process_time())
+        self.answers += 1
         return answer
 
 
@@ -159,7 +156,7 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     wall, cpu, denied = time.perf_counter() - wall, time.process_time() - cpu, denied_s() - denied
     watching.cancel()
     await client.close()
-    taken = len(client.cpu)
+    taken = client.answers
     assert taken == count * turns, f"{taken} turns, expected {count * turns}"
     return {
         "rollouts": count,
@@ -189,24 +186,16 @@ async def spread(order: dict[str, Any]) -> dict[str, Any]:
     kind, workers, count = order["kind"], order["workers"], order["rollouts"]
     arguments = {name: order[name] for name in ("url", "turns", "folder", "result")}
     executor: Any
-    if kind == "ray":
-        from strands_env.distributed import RayExecutor
-
-        executor = RayExecutor("benchmarks.many_rollouts:library_factory", arguments, n_workers=workers)
-    elif kind == "processes":
-        from strands_env.distributed import ProcessExecutor
-
-        executor = ProcessExecutor("benchmarks.many_rollouts:library_factory", arguments, n_workers=workers)
-    else:
+    if kind == "local":
         executor = LocalExecutor(library_factory(**arguments))
         tune_garbage_collection()
+    else:
+        distributed = import_module("strands_env.distributed")
+        make = distributed.RayExecutor if kind == "ray" else distributed.ProcessExecutor
+        executor = make("benchmarks.many_rollouts:library_factory", arguments, n_workers=workers)
 
     def cpu_of_children() -> float:
-        total = 0.0
-        for child in psutil.Process().children(recursive=True):
-            times = child.cpu_times()
-            total += times.user + times.system
-        return total
+        return sum(sum(child.cpu_times()[:2]) for child in psutil.Process().children(recursive=True))
 
     try:
         await gather(executor.rollout, 4 * workers)
@@ -226,21 +215,6 @@ async def spread(order: dict[str, Any]) -> dict[str, Any]:
         "cpu_ms_per_turn": round(1000 * (own + others) / turns, 3),
         "parent_cpu_ms_per_rollout": None if kind == "local" else round(1000 * own / count, 3),
     }
-
-
-async def long(order: dict[str, Any]) -> dict[str, Any]:
-    """CPU ms of an early and a late turn of a whole episode."""
-    turns = order["turns"]
-    async with TimedClient(order["url"]) as client:
-        env = environment(client, turns, order["folder"], order["result"])
-        await gather(env.rollout, 1)
-        client.cpu.clear()
-        results = await gather(env.rollout, 1)
-    costs = [1000 * (later - earlier) for earlier, later in itertools.pairwise(client.cpu)]
-    early = statistics.median(costs[10 - WINDOW // 2 : 10 + WINDOW // 2])
-    late = statistics.median(costs[-WINDOW:])
-    tokens = len(results[0].observation.tokens.token_ids)
-    return {"turns": turns, "tokens": tokens, "turn_10": round(early, 3), "last": round(late, 3)}
 
 
 def keep_to(cores: list[int], process: psutil.Process) -> None:
@@ -290,23 +264,14 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
         return round(figures["rollouts"] * figures["cpu_ms_per_turn"] / args.load)
 
     paced = [measured(crowd, {**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)}) for full in at_once]
-    turns = args.long_turns
-    episode = measured(long, {**order, "turns": turns, "result": result_words(90_000 * turns // 400, turns)})
     keep_to(CORES, server)  # processes that share the work need them all
-    kinds = ["local", "processes"] if args.no_ray else ["local", "processes", "ray"]
-    workers = sorted({1, args.workers})
+    others = [(kind, number) for kind in ("processes", "ray") for number in sorted({1, args.workers})]
     spreads = [
         measured(spread, {**order, "rollouts": args.spread, "kind": kind, "workers": number})
-        for kind in kinds
-        for number in ([1] if kind == "local" else workers)
+        for kind, number in [("local", 1), *others]
+        if not (args.no_ray and kind == "ray")
     ]
-    return {
-        "load": args.load,
-        "at_once": at_once,
-        "paced": paced,
-        "long": episode,
-        "spread": spreads,
-    }
+    return {"load": args.load, "at_once": at_once, "paced": paced, "spread": spreads}
 
 
 def main() -> None:
@@ -317,11 +282,10 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.45, help="of the turns a second at once, in the paced runs")
     parser.add_argument("--spread", type=int, default=200, help="rollouts over an executor")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--long-turns", type=int, default=LONG_TURNS)
     parser.add_argument("--no-ray", action="store_true")
     args = parser.parse_args()
     if args.quick:
-        args.crowds, args.spread, args.workers, args.long_turns, args.no_ray = [20], 20, 1, 40, True
+        args.crowds, args.spread, args.workers, args.no_ray = [20], 20, 1, True
     with scripted_server() as (folder, address, server):
         figures = measure_all(args, folder, address, psutil.Process(server.process.pid))
     print_figures("many_rollouts", **figures)

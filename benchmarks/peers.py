@@ -25,6 +25,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -268,8 +269,6 @@ class Engine:
 
 def split_letters(text: str) -> list[str]:
     """Control tokens and marks whole, everything else letter by letter."""
-    import re
-
     pieces = re.split(r"(<\|im_end\|>|</?tool_call>|</?think>)", text)
     return [part for piece in pieces for part in ([piece] if piece.startswith("<") and len(piece) > 1 else piece)]
 
@@ -431,9 +430,8 @@ BEHAVIOURS: dict[str, Callable[[Client], Awaitable[Any]]] = {
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def trace(engine: Engine, rows: list[dict[str, Any]], client: Client) -> Counter[str]:
+def trace(engine: Engine, rows: list[dict[str, Any]], client: Client) -> dict[str, int]:
     """What became of each sampled token of a session."""
-    import re
 
     def numbers(messages: list[dict[str, Any]]) -> set[int]:
         said = [each.get("content") or "" for each in messages]
@@ -442,8 +440,6 @@ def trace(engine: Engine, rows: list[dict[str, Any]], client: Client) -> Counter
         return {number for mark in marks for number in engine.replies.get(mark, ())}
 
     kept = numbers(client.kept)
-    thrown = numbers(client.thrown) - kept
-    found: Counter[str] = Counter()
     trained: Counter[int] = Counter()
     exact = set()
     for row in rows:
@@ -455,14 +451,15 @@ def trace(engine: Engine, rows: list[dict[str, Any]], client: Client) -> Counter
                 if engine.sampled[number] == (token, digest.digest()):
                     exact.add(number)
             digest.update(array.array("q", [token]).tobytes())
-    found["sampled"] = len(kept)
-    found["exact"] = sum(trained[number] == 1 and number in exact for number in kept)
-    found["moved"] = sum(trained[number] == 1 and number not in exact for number in kept)
-    found["twice"] = sum(trained[number] > 1 for number in kept)
-    found["lost"] = sum(trained[number] == 0 for number in kept)
-    found["thrown"] = sum(trained[number] > 0 for number in thrown)
-    found["rows"] = len(rows)
-    return found
+    return {
+        "sampled": len(kept),
+        "exact": sum(trained[number] == 1 and number in exact for number in kept),
+        "moved": sum(trained[number] == 1 and number not in exact for number in kept),
+        "twice": sum(trained[number] > 1 for number in kept),
+        "lost": sum(trained[number] == 0 for number in kept),
+        "thrown": sum(trained[number] > 0 for number in numbers(client.thrown) - kept),
+        "rows": len(rows),
+    }
 
 
 class System:
@@ -555,8 +552,9 @@ async def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
         finally:
             system.process.kill()
             await runner.cleanup()
-        counts = ("sampled", "exact", "moved", "twice", "lost", "thrown", "rows", "refused")
-        total = {key: sum(row[key] for row in rows) for key in counts}
+        total = {
+            key: sum(row[key] for row in rows) for key in rows[0] if key not in ("behaviour", "cpu_ms_per_request")
+        }
         long = {row["behaviour"]: row["cpu_ms_per_request"] for row in rows}.get("36k tokens")
         figures[name] = {"total": {**total, "cpu_ms_at_36k": long}, "rows": rows}
     return figures

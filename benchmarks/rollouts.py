@@ -1,4 +1,4 @@
-"""Costs of whole rollouts beside strands-sglang, through an `Environment`, through slime, and over vLLM.
+"""Costs of whole rollouts beside strands-sglang: an agent, an `Environment`, and through slime.
 
     python -m benchmarks.rollouts [--passes 5] [--sizes 3k 36k 90k] [--arms ours upstream]
     python -m benchmarks.rollouts --arms environment --without all pieces flat_loop   # what each fast path saves
@@ -7,7 +7,6 @@ Agents of the Strands SDK run against a scripted server in a process of its own.
 loaded the tokenizer with transformers, as training and evaluation do: the garbage collector walks what was imported.
 
 - `ours`: an `Agent` with `SGLangModel`;
-- `vllm`: the same over vLLM's protocol, with answers in the shape of a genuine vLLM 0.32;
 - `environment`: a whole rollout of an `Environment` with `SGLangModel`, token observation and trajectories included;
 - `slime`: the same rollouts through `strands_env.training.slime.generate`, filled samples included;
 - `upstream`: an `Agent` with strands-sglang, in a virtual environment of its own, made on the first run under `.cache`;
@@ -36,7 +35,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.shape import arguments, environment_of, median, newer_python, print_figures
 
@@ -46,9 +45,8 @@ REPLY_TOKENS = 100
 MOST_NEW_TOKENS = 4096  # `max_new_tokens` is this and the number of turns, by which the server knows the last one
 SIZES = {"3k": (3_000, 10, 50), "36k": (36_000, 40, 10), "90k": (90_000, 100, 4)}
 """Tokens of a trajectory, turns, agents at a time."""
-ARMS = ("ours", "vllm", "upstream", "environment", "slime")
+ARMS = ("ours", "upstream", "environment", "slime")
 RATIOS = (
-    ("vllm_over_sglang", "vllm", "ours"),
     ("environment_over_upstream", "environment", "upstream"),
     ("slime_over_environment", "slime", "environment"),
 )
@@ -81,28 +79,31 @@ def words(count: int, seed: int) -> str:
 # ---- arms ------------------------------------------------------------------------------------------------------------
 
 
-def agent_of(model: Any, result: str) -> Any:
-    """An agent with the tool."""
-    from strands import Agent, tool
-    from strands.agent import NullConversationManager
+def search_tool(result: str) -> Any:
+    """The tool."""
+    from strands import tool
 
     @tool(name=TOOL["name"], description=TOOL["description"], inputSchema=TOOL["inputSchema"])
     async def search(query: str) -> str:
         return result
 
+    return search
+
+
+def agent_of(model: Any, tool: Any) -> Any:
+    """An agent with the tool."""
+    from strands import Agent
+    from strands.agent import NullConversationManager
+
     manager = NullConversationManager()  # the default one cuts the history to 40 messages
-    return Agent(model=model, tools=[search], system_prompt=SYSTEM, callback_handler=None, conversation_manager=manager)
+    return Agent(model=model, tools=[tool], system_prompt=SYSTEM, callback_handler=None, conversation_manager=manager)
 
 
 def library(result: str) -> type:
     """The class of an environment with the tool."""
-    from strands import tool
-
     from strands_env.core import Environment
 
-    @tool(name=TOOL["name"], description=TOOL["description"], inputSchema=TOOL["inputSchema"])
-    async def search(query: str) -> str:
-        return result
+    search = search_tool(result)
 
     class Library(Environment):
         def get_tools(self) -> list[Any]:
@@ -169,11 +170,7 @@ async def run_size(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
     tokens, turns, agents = order["tokens"], order["turns"], order["agents"]
     url, room = order["url"], MOST_NEW_TOKENS + turns
     result = words(order["result_words"], 1)
-    if arm == "vllm":
-        from strands_sglang import VLLMClient as Client
-    else:
-        Client = SGLangClient
-    client = Client(base_url=url)
+    client = SGLangClient(base_url=url)
     started = time.process_time()
     if arm == "slime":
         samples = await slime_rollouts(url, order["folder"], agents, result, tokens, turns)
@@ -190,7 +187,7 @@ async def run_size(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
     else:
         params = {"max_new_tokens": room}
         models = [SGLangModel(client=client, tokenizer=tokenizer, sampling_params=params) for _ in range(agents)]
-        made = [agent_of(each, result) for each in models]
+        made = [agent_of(each, search_tool(result)) for each in models]
         started = time.process_time()
         await asyncio.gather(*(each.invoke_async(QUESTION) for each in made))
         spent = time.process_time() - started
@@ -215,15 +212,8 @@ def work(arm: str, folder: str) -> None:
 # ---- the scripted server ---------------------------------------------------------------------------------------------
 
 
-class Answers(NamedTuple):
-    """The answer of a turn in both protocols, without what differs from request to request."""
-
-    sglang: bytes
-    vllm: bytes
-
-
 def serve(folder: str) -> None:
-    """Answer `POST /generate` and vLLM's `/inference/v1/generate` with a tool call, or in the last turn the last reply.
+    """Answer `POST /generate` with a tool call, or in the last turn the last reply.
 
     `POST /{ms}/generate` is answered after half to one and a half times so many milliseconds.
     """
@@ -233,7 +223,8 @@ def serve(folder: str) -> None:
     tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     choose = random.Random(SEED)
 
-    def reply(text: str) -> Answers:
+    def reply(text: str) -> bytes:
+        """The answer of a turn, without what differs from request to request."""
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         filler = tokenizer.encode(words(200, 2), add_special_tokens=False).ids
         ids = [*filler[: REPLY_TOKENS - len(ids)], *ids]
@@ -249,25 +240,7 @@ def serve(folder: str) -> None:
             "output_token_logprobs_length": len(ids),
         }
         answer = {"text": tokenizer.decode(ids), "output_ids": ids, "meta_info": meta}
-        content = [
-            {**entry, "top_logprobs": [entry]}
-            for entry in ({"token_id": token, "logprob": logprob, "rank": 1} for logprob, token, _ in entries)
-        ]
-        choice = {
-            "index": 0,
-            "finish_reason": "stop",
-            "stop_reason": None,
-            "token_ids": ids,
-            "routed_experts": None,
-            "sampling_mask": None,
-            "weight_versions": meta["weight_versions"],
-            "logprobs": {"content": content},
-        }
-        compact = {"separators": (",", ":")}
-        return Answers(
-            sglang=json.dumps(answer, **compact).encode()[:-2],
-            vllm=json.dumps({"output_mode": "tokens", "choices": [choice]}, **compact).encode()[1:],
-        )
+        return json.dumps(answer, separators=(",", ":")).encode()[:-2]
 
     (mark,) = tokenizer.encode(MARK, add_special_tokens=False).ids
     call, last = reply(CALL + "<|im_end|>"), reply("That is all.<|im_end|>")
@@ -282,18 +255,7 @@ def serve(folder: str) -> None:
                         length = int(value)
                 body, began = await reader.readexactly(length), time.perf_counter()
                 status, answer = b"404 Not Found", b"{}"
-                if path == b"/inference/v1/generate":
-                    request = json.loads(body)
-                    prompt, params = request["token_ids"], request["sampling_params"]
-                    final = prompt.count(mark) + 1 >= params["max_tokens"] - MOST_NEW_TOKENS
-                    usage = b'"prompt_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":0}'
-                    status = b"200 OK"
-                    answer = b'{"request_id":"generate-tokens-%b","model":"scripted","usage":{%b},%b' % (
-                        request["request_id"].encode(),
-                        usage % (len(prompt), REPLY_TOKENS),
-                        (last if final else call).vllm,
-                    )
-                elif path.endswith(b"/generate"):
+                if path.endswith(b"/generate"):
                     request = json.loads(body)
                     prompt = len(request["input_ids"])
                     turns = request.get("priority") or request["sampling_params"]["max_new_tokens"] - MOST_NEW_TOKENS
@@ -302,16 +264,13 @@ def serve(folder: str) -> None:
                         await asyncio.sleep(int(delay_ms) / 1000 * choose.uniform(0.5, 1.5))
                     status = b"200 OK"
                     answer = b'%b,"prompt_tokens":%d,"e2e_latency":%.6f,"id":"%b"}}' % (
-                        (last if final else call).sglang,
+                        last if final else call,
                         prompt,
                         time.perf_counter() - began,
                         request.get("rid", "none").encode(),
                     )
                 elif path.endswith(b"info"):
                     status, answer = b"200 OK", json.dumps({"vocab_size": 151_936, "model_path": "scripted"}).encode()
-                elif path.endswith(b"/v1/models"):
-                    listing = {"data": [{"id": "scripted", "max_model_len": 262_144}]}
-                    status, answer = b"200 OK", json.dumps(listing).encode()
                 writer.write(
                     b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
                     % (status, len(answer), answer)

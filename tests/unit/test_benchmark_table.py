@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from benchmarks.table import BEGIN, BENCHMARKS, END, json_lines, markdown_table, section, write_between
+from benchmarks.shape import markers, write_between
+from benchmarks.table import BENCHMARKS, RESULTS, json_lines, markdown_table, section
 
 from tests.conftest import ROOT
 
@@ -43,13 +46,16 @@ def test_a_section_says_where_the_figures_come_from() -> None:
 
 
 def test_figures_go_between_the_markers_and_nowhere_else() -> None:
-    written = write_between(f"before\n{BEGIN}\nold\n{END}\nafter", "new")
-    assert written == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter"
-    assert write_between(written, "new") == written
+    begin, end = markers("table")
+    written = write_between(f"before\n{begin}\nold\n{end}\nafter", begin, end, "new")
+    assert written == f"before\n{begin}\n\nnew\n\n{end}\nafter"
+    assert write_between(written, begin, end, "new") == written
     with pytest.raises(ValueError, match="needs the two lines"):
-        write_between("no markers", "new")
+        write_between("no markers", begin, end, "new")
 
 
-def test_the_page_on_performance_has_the_markers() -> None:
+def test_the_page_has_the_figures_that_are_kept() -> None:
     page = (ROOT / "benchmarks" / "figures.md").read_text(encoding="utf-8")
-    assert write_between(page, "x").count(BEGIN) == 1
+    kept = [path for name in BENCHMARKS if (path := RESULTS / f"{name}.json").exists()]
+    text = "\n\n".join(section(path.stem, json.loads(path.read_text("utf-8"))) for path in kept)
+    assert kept and write_between(page, *markers("table"), text) == page

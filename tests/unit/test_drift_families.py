@@ -1,14 +1,25 @@
-"""The tables of `benchmarks/drift_families.py` and `drift_programs.py`."""
+"""The tables of `benchmarks/drift_families.py` and `drift_programs.py`, and rollouts played by the package `openai`."""
 
 from __future__ import annotations
 
 import json
-import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-BENCHMARK = ROOT / "benchmarks" / "drift_families.py"
+import pytest
+
+from strands_sglang.testing import Reply
+from tests.conftest import ROOT
+from tests.provider_support import tokenizer
+from tests.unit.gateway_support import CALL, CHAT_TOOLS
+
+pytest.importorskip("openai", reason="the extra 'test' is not installed")
+pytest.importorskip("transformers", reason="needs the extra `local`")
+
+from benchmarks import drift_families, drift_programs
+from benchmarks.drift_families import Count, PlayedRollout, play
+from benchmarks.shape import markers, write_between
 
 KEEPS = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -36,7 +47,7 @@ def rows(tmp_path: Path, **templates: str) -> dict[str, Any]:
         (tmp_path / f"{name}.jinja").write_text(text)
         lines.append(f'{name}.jinja\tF\t\t\t["</s>"]\t["<assistant>", "<user>", "<tool>"]')
     (tmp_path / "index.tsv").write_text("\n".join(lines))
-    return {row.name: row for row in runpy.run_path(str(BENCHMARK))["rows"](tmp_path)}
+    return {row.name: row for row in drift_families.rows(tmp_path)}
 
 
 def test_what_a_template_keeps_forgets_or_never_prints_is_counted(tmp_path: Path) -> None:
@@ -48,28 +59,99 @@ def test_what_a_template_keeps_forgets_or_never_prints_is_counted(tmp_path: Path
     }
     assert str(found["keeps"].compact) == "1 of 2, 1 of 1"  # {"a":1,"b":2} comes back with spaces
     assert str(found["silent"].compact) == "–"
-    played = {name: list(row.dialects.values()) for name, row in found.items()}
-    assert {name: [(t.changed_turns, t.turns, t.kept_turns) for t in totals] for name, totals in played.items()} == {
-        "keeps": [(0, 2, 2)] * 3,
-        "forgets": [(0, 0, 0)] * 3,  # the gateway refuses a template that loses replies
-        "silent": [(0, 0, 0)] * 3,  # no model writes a turn without its call
+    played = {name: (row.client.changed_turns, row.client.turns, row.client.kept_turns) for name, row in found.items()}
+    assert played == {
+        "keeps": (0, 2, 2),
+        "forgets": (0, 0, 0),  # the gateway refuses a template that loses replies
+        "silent": (0, 0, 0),  # no model writes a turn without its call
     }
 
 
-def test_the_page_holds_what_is_printed_from_the_counts_that_are_kept() -> None:
-    made = runpy.run_path(str(BENCHMARK))
-    _, marker, printed = (ROOT / "benchmarks" / "drift.md").read_text("utf-8").partition(made["MARKER"])
-    assert marker and printed.strip() == made["page"]()
-    kept = json.loads(made["FAMILIES"].read_text("utf-8"))
-    through = [totals for row in kept for totals in row["dialects"].values()]
-    assert through and all(totals["kept_turns"] == totals["turns"] for totals in through)
-
-
-def test_the_page_holds_the_programs_that_are_kept() -> None:
-    from benchmarks import drift_programs
-
+@pytest.mark.parametrize(
+    ("name", "kept", "table"),
+    [
+        ("drift_families", drift_families.FAMILIES, drift_families.table),
+        ("drift_programs", drift_programs.KEPT, drift_programs.table),
+    ],
+)
+def test_the_page_holds_the_counts_that_are_kept(name: str, kept: Path, table: Any) -> None:
     page = (ROOT / "benchmarks" / "drift.md").read_text("utf-8")
-    kept = json.loads(drift_programs.KEPT.read_text("utf-8"))
-    printed = page.partition(drift_programs.BEGIN)[2].partition(drift_programs.END)[0]
-    assert printed.strip() == drift_programs.table(kept).strip()
-    assert all(each["kept_by_gateway"] for each in kept)
+    assert write_between(page, *markers(name), table(json.loads(kept.read_text("utf-8")))) == page
+
+
+def test_the_gateway_kept_every_turn() -> None:
+    families = json.loads(drift_families.FAMILIES.read_text("utf-8"))
+    assert families and all(row["client"]["kept_turns"] == row["client"]["turns"] for row in families)
+    assert all(each["kept_by_gateway"] for each in json.loads(drift_programs.KEPT.read_text("utf-8")))
+
+
+# ---- through a client ------------------------------------------------------------------------------------------------
+
+
+def ids(text: str) -> list[int]:
+    return [*tokenizer().encode(text, add_special_tokens=False), tokenizer().eos_token_id]
+
+
+def call(number: int) -> dict[str, Any]:
+    given = {"name": "add", "arguments": {"a": 1, "b": 2}}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": f"c{number}", "type": "function", "function": given}],
+    }
+
+
+def rollout(first: str, second: str = "It is 3.") -> PlayedRollout:
+    """An earlier conversation of a call, then a question, a reply with a call, and an answer."""
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "0+3?"},
+        call(0),
+        {"role": "tool", "tool_call_id": "c0", "content": "3"},
+        {"role": "assistant", "content": "3."},
+        {"role": "user", "content": "1+2?"},
+        call(1),
+        {"role": "tool", "tool_call_id": "c1", "content": "3"},
+        {"role": "assistant", "content": second},
+    ]
+    return PlayedRollout(
+        messages=messages, tools=CHAT_TOOLS, replies={6: Reply(ids=ids(first)), 8: Reply(ids=ids(second))}
+    )
+
+
+async def test_turns_that_the_template_prints_alike_come_back_alike() -> None:
+    totals = await play([rollout(f"Let me add.\n{CALL}")], tokenizer=tokenizer())
+    assert totals == Count(turns=2, rollouts=1, kept_turns=2)
+
+
+async def test_arguments_in_other_words_change_a_turn_and_the_gateway_keeps_it() -> None:
+    compact = CALL.replace(": ", ":").replace(", ", ",")
+    played = [rollout(compact), rollout(f"Let me add.\n{CALL}")]
+    totals = await play(played, tokenizer=tokenizer())
+    assert totals == Count(turns=4, changed_turns=1, rollouts=2, changed_rollouts=1, kept_turns=4)
+
+
+async def test_tokens_that_no_text_encodes_to_change_a_turn() -> None:
+    single = [token for char in "It is three." for token in tokenizer().encode(char, add_special_tokens=False)]
+    made = rollout(f"Let me add.\n{CALL}", "It is three.")
+    made = replace(made, replies={**made.replies, 8: Reply(ids=[*single, tokenizer().eos_token_id])})
+    totals = await play([made], tokenizer=tokenizer())
+    assert totals == Count(turns=2, changed_turns=1, rollouts=1, changed_rollouts=1, kept_turns=2)
+
+
+async def test_a_client_that_loses_text_is_seen_in_both_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = drift_families.Client.keep
+
+    def without_text(self: Any, reply: Any) -> list[str]:
+        reply.content = ""
+        return keep(self, reply)
+
+    monkeypatch.setattr(drift_families.Client, "keep", without_text)
+    count = await play([rollout(f"Let me add.\n{CALL}")], tokenizer=tokenizer())
+    assert (count.turns, count.changed_turns, count.kept_turns) == (2, 2, 0)
+
+
+async def test_what_the_template_cannot_express_is_refused() -> None:
+    options = {"chat_template": "{% for m in messages %}{{ raise_exception('no') }}{% endfor %}"}
+    totals = await play([replace(rollout(CALL), options=options)], tokenizer=tokenizer())
+    assert totals == Count(refused=1)
