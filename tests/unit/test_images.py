@@ -36,7 +36,6 @@ from strands_env.sandbox.bubblewrap.guest import disk as guest_disk
 from strands_env.sandbox.bubblewrap.guest.system import remove_tree
 from strands_env.sandbox.folders import make_owned_folder, remove_orphans, remove_owned_folder
 from strands_env.sandbox.images import (
-    ImagePool,
     ImageSandbox,
     ImageSourceError,
     ImageStore,
@@ -355,22 +354,6 @@ async def test_memory_and_processes_are_limited() -> None:
         assert bomb.is_error or int(bomb.stdout.split()[-1]) < 60
         await sandbox.kill_all()
         assert not (await sandbox.exec("true")).is_error
-
-
-async def test_a_pool_has_the_next_one_ready_and_never_gives_one_twice() -> None:
-    require_images()
-    image, pool = ImageStore().find(root()), ImagePool(spare=1)
-    first = await pool.take(image, workdir="/app")
-    await first.exec("touch mine")
-    while not any(pool._ready.values()):
-        await asyncio.sleep(0.01)
-    (ready,) = next(iter(pool._ready.values()))
-    second = await pool.take(image, workdir="/app")
-    assert second is ready and await text_of(second, "ls") == "(no output)"
-    await first.close()
-    await second.close()
-    await pool.close()
-    assert not list(containers_folder().glob(f"{os.getpid()}-*"))
 
 
 KILLED = """

@@ -26,7 +26,6 @@ from strands_env.sandbox import ExecResult as SandboxResult
 from strands_env.sandbox import Network, Outcome, SandboxError, SandboxLostError, SandboxUnavailableError
 from strands_env.sandbox.contract import ExecLimits
 from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, ImageSandbox, ImageStore, Snapshot
-from strands_env.sandbox.images.pool import ImagePool
 from strands_env.sandbox.images.store import UnknownImageError
 
 MIB = 1 << 20
@@ -145,7 +144,7 @@ class BubblewrapEnvironment(_Closable):
             limits = replace(limits, disk_bytes=storage * MIB, file_bytes=storage * MIB)
         # A sandbox has no network of its own to reach others from: it shares this machine's, or has none.
         shares = self._network_is_public and not self._closed
-        self.container = await ImagePool.of_this_loop().take(
+        self.container = ImageSandbox(
             image,
             limits=limits,
             cpus=self._effective_cpus,
@@ -154,6 +153,7 @@ class BubblewrapEnvironment(_Closable):
             binds=self._binds,
             snapshot=None if self.snapshot_folder is None else Snapshot.load(self.snapshot_folder),
         )
+        await self.container.start()
         # Harbor would mount these; here they are folders inside, and are downloaded in the end.
         await self.ensure_dirs(self._mount_targets(writable_only=True))
         if self.snapshot_folder is None:  # which has them, as the episode left them

@@ -25,7 +25,6 @@ from strands_env.core import (
 )
 from strands_env.core.termination import TaskTimeLimitReachedError
 from strands_env.environments.harness import Harness, HarnessFailedError, ProgramRun
-from strands_env.sandbox.images import ImagePool
 from strands_env.sandbox.images.work import check_work
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS
 from strands_env.tools.container import ContainerTools
@@ -69,7 +68,6 @@ class HarborEnv(Environment):
         agent_options: Its `model_name`, `kwargs` and `env`, over ours; `{base_url}` and `{key}` are the session's.
         session_limits: Limits on the program's model calls, by the names that `HarnessEnvironment` has for them, such
             as `max_requests`.
-        spare: Started containers that wait for episodes of the same image (backend `bubblewrap`); see `ImagePool`.
         checkpoints: Folder to keep the episode in before each model call but the first, as `EPISODE/turn-K`, to go on
             from there; for our agent on the backend `bubblewrap`, and tasks of one step.
         start_from: Checkpoint to start from, or its folder: the same files, history and tokens.
@@ -102,7 +100,6 @@ class HarborEnv(Environment):
         score_failures: bool = True,
         environment: Mapping[str, str] | None = None,
         gateway_options: Mapping[str, Any] | None = None,
-        spare: int = 0,
         checkpoints: str | Path | None = None,
         start_from: Checkpoint | str | Path | None = None,
         gateway_host: str | None = None,
@@ -121,7 +118,6 @@ class HarborEnv(Environment):
             raise ValueError(
                 "episodes are kept and continued with our own agent on the backend 'bubblewrap': no other has snapshots"
             )
-        self.spare = spare
         self.checkpoints = None if checkpoints is None else Path(checkpoints)
         if isinstance(start_from, str | Path):
             start_from = Checkpoint.load(start_from)
@@ -189,8 +185,6 @@ class HarborEnv(Environment):
 
     async def _start(self, task_dir: Path) -> TaskTrial:
         started = time.perf_counter()
-        if self.spare:
-            ImagePool.of_this_loop().spare = self.spare
         work = self._work.get(task_dir.name) if isinstance(self._work, Mapping) else self._work
         self.trial = TaskTrial(task_dir, work=work, **self._trial_options)
         self._episode = f"{task_dir.name}-{uuid.uuid4().hex[:8]}"

@@ -157,7 +157,6 @@ class WorkLayers:
                 layer = os.path.join(folder, "upper")
             else:
                 await agent.kill_all()
-                await agent.clear_memory()  # which the tests need
                 layer = agent.layer
             files = AgentFiles(
                 root=agent.image.root,
@@ -277,7 +276,6 @@ async def prepare_in_place(environment: Any, *, spared: Collection[str] | None) 
         sandbox = environment.sandbox
         if spared is not None:
             await sandbox.kill_all()
-            await sandbox.clear_memory()  # which the tests need
         sandbox.release_reserve()
         await sandbox.reset_folders(_EMPTY, mode=0o777)
         return

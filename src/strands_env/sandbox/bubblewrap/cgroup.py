@@ -44,7 +44,7 @@ class ControlGroup:
     async def remove(self) -> None:
         """Remove the folders, once the last process is gone."""
         for _ in range(50):
-            for folder in dict.fromkeys(self.folders.values()):
+            for folder in self.folders.values():
                 with contextlib.suppress(OSError):  # the kernel keeps those with a process
                     folder.rmdir()
             if not any(folder.exists() for folder in self.folders.values()):
@@ -54,65 +54,37 @@ class ControlGroup:
 
 
 def make_control_group(memory_bytes: int, processes: int, cpus: float | None = None) -> ControlGroup | None:
-    """A new group with these limits, or None where that is not possible; without `cpus` where those cannot be had."""
-    parents = _parents()
+    """A new group with these limits, or None where that is not possible; `cpus` only where version 2 has them."""
+    name, parents = f"{_PREFIX}{os.getpid()}-{next(_count)}", _parents()
     if parents is None:
         return None
-    if cpus is not None and (parent := _cpu_parent(parents["memory"])) is not None:
-        parents["cpu"] = parent
-    name = f"{_PREFIX}{os.getpid()}-{next(_count)}"
-    made: dict[str, Path] = {}
+    folders = {controller: parent / name for controller, parent in parents.items()}
+    memory = folders["memory"]
     try:
-        for controller, parent in parents.items():
-            made[controller] = parent / name
-            made[controller].mkdir(exist_ok=controller != "memory")  # version 2 has one folder for all
-        if (made["memory"] / "memory.max").exists():
-            settings = {"memory.max": memory_bytes, "memory.swap.max": 0}
-        else:
-            settings = {"memory.limit_in_bytes": memory_bytes, "memory.memsw.limit_in_bytes": memory_bytes}
-        (made["memory"] / next(iter(settings))).write_text(str(memory_bytes))
-        (made["pids"] / "pids.max").write_text(str(processes))
-        if cpus is not None and "cpu" in made:
-            _limit_cpus(made["cpu"], cpus)
-        for name, value in settings.items():
-            with contextlib.suppress(OSError):  # without swap there is nothing to limit
-                (made["memory"] / name).write_text(str(value))
+        for folder in set(folders.values()):  # version 2 has one for all
+            folder.mkdir()
+        is_new = (memory / "memory.max").exists()
+        (memory / ("memory.max" if is_new else "memory.limit_in_bytes")).write_text(str(memory_bytes))
+        (folders["pids"] / "pids.max").write_text(str(processes))
     except OSError as error:
         logger.debug("error=<%s> | no control group", error)
-        for folder in dict.fromkeys(made.values()):
+        for folder in folders.values():
             with contextlib.suppress(OSError):
                 folder.rmdir()
         return None
-    return ControlGroup(made)
-
-
-def _limit_cpus(folder: Path, cpus: float) -> None:
-    period, quota = 100_000, max(1_000, int(cpus * 100_000))
-    if (folder / "cpu.max").exists():
-        (folder / "cpu.max").write_text(f"{quota} {period}")
-    else:
-        (folder / "cpu.cfs_period_us").write_text(str(period))
-        (folder / "cpu.cfs_quota_us").write_text(str(quota))
-
-
-def _cpu_parent(memory: Path) -> Path | None:
-    """Folder that may get a child group with a limit on processors."""
-    if (memory / "cgroup.subtree_control").exists():
-        return memory if "cpu" in (memory / "cgroup.subtree_control").read_text().split() else None
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        folder = _ROOT / "cpu" / path.lstrip("/")
-        if "cpu" in controllers.split(",") and os.access(folder, os.W_OK):
-            return folder
-    return None
+    with contextlib.suppress(OSError):  # without swap there is nothing to limit
+        swap = ("memory.swap.max", 0) if is_new else ("memory.memsw.limit_in_bytes", memory_bytes)
+        (memory / swap[0]).write_text(str(swap[1]))
+    if cpus is not None and is_new:
+        with contextlib.suppress(OSError):  # the group above does not hand the controller on
+            (memory / "cpu.max").write_text(f"{max(1_000, int(cpus * 100_000))} 100000")
+    return ControlGroup(folders)
 
 
 @functools.cache
 def remove_stale_groups() -> None:
     """Remove groups whose process is gone without having removed them; once in a process."""
-    parents = _parents() or {}
-    cpu = _cpu_parent(parents["memory"]) if parents else None
-    for parent in dict.fromkeys([*parents.values(), *([] if cpu is None else [cpu])]):
+    for parent in set((_parents() or {}).values()):
         with contextlib.suppress(OSError):
             for folder in parent.glob(f"{_PREFIX}*"):
                 owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
@@ -128,6 +100,7 @@ def _parents() -> dict[str, Path] | None:
     except OSError:
         return None
     found: dict[str, Path] = {}
+    # Version 1, for these two alone: machines in hybrid mode, such as many virtual ones, have them nowhere else.
     for _, controllers, path in entries:
         for controller in ("memory", "pids"):
             if controller in controllers.split(","):

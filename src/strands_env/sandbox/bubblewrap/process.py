@@ -9,14 +9,13 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from strands_env.core.threads import default_threads
@@ -32,42 +31,17 @@ MAX_FRAME_BYTES = 128 << 20
 END_SECONDS = 10.0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Handles:
-    """Descriptors a start has opened so far; all of them are closed whatever happens."""
-
-    parent: socket.socket
-    child: socket.socket
-    shared: tuple[socket.socket, socket.socket] | None = None
-    descriptors: list[int] = field(default_factory=list)
-
-    def pipe(self) -> tuple[int, int]:
-        read_end, write_end = os.pipe()
-        self.descriptors += [read_end, write_end]
-        return read_end, write_end
-
-    def close(self, *, parent: bool) -> None:
-        self.child.close()
-        if parent:
-            self.parent.close()
-        if self.shared is not None:
-            self.shared[1].close()
-            if parent:
-                self.shared[0].close()
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-        self.descriptors.clear()
-
-
 class SandboxProcess:
     """A started sandbox. Made by `start`, ended by `end`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], work_directory: str | None) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], work_directory: str | None, shared: socket.socket | None
+    ) -> None:
         self._process = process
         self._work_directory = work_directory
+        self._shared = shared
         self._first_pidfd = -1
         self._group: ControlGroup | None = None
-        self._shared: socket.socket | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._token = secrets.token_hex(16)
@@ -77,31 +51,32 @@ class SandboxProcess:
     @classmethod
     async def start(cls, config: Launch) -> SandboxProcess:
         """Start a sandbox; `SandboxUnavailableError` quotes bubblewrap where it does not start."""
-        parent, child = socket.socketpair()
-        handles = _Handles(parent=parent, child=child)
-        if config.shares_descriptors:
-            handles.shared = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         isolated = config.is_isolated
-        work_directory = None if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
-        started: SandboxProcess | None = None
-        try:
-            error_read, error_write = handles.pipe()
-            info_read, info_write = handles.pipe()
-            life_read, life_write = handles.pipe()
+        with contextlib.ExitStack() as kept, contextlib.ExitStack() as read, contextlib.ExitStack() as passed:
+            parent, child = socket.socketpair()
+            kept.callback(parent.close)
+            passed.callback(child.close)
+            shared: tuple[socket.socket, ...] = ()
+            if config.shares_descriptors:
+                shared = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                kept.callback(shared[0].close)
+                passed.callback(shared[1].close)
+            shared_fd = shared[1].fileno() if shared else None
+            error_read, error_write = _pipe(read, passed)
+            info_read, info_write = _pipe(read, passed)
+            life = _pipe(passed, passed)
             os.set_blocking(error_read, False)
             os.set_blocking(info_read, False)
-            process = _launch(config, handles, info_write, error_write, (life_read, life_write))
-            handles.child.close()
-            for descriptor in (error_write, info_write, life_read, life_write):
-                os.close(descriptor)
-                handles.descriptors.remove(descriptor)
-            started = cls(process, work_directory)
-            shared = None if handles.shared is None else handles.shared[1].fileno()
-            if handles.shared is not None:
-                started._shared = handles.shared[0]
+            work_directory = None if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
+            if work_directory is not None:
+                kept.callback(discard, work_directory)
+            descriptors = [fd for fd in (shared_fd, config.watched) if fd is not None]
+            process = _launch(config, passed, child.fileno(), info_write, error_write, life, descriptors)
+            passed.close()  # the end of a pipe is seen once nobody else holds its other side
+            started = cls(process, work_directory, shared[0] if shared else None)
             try:
                 async with asyncio.timeout(config.limits.start_seconds):
-                    await started._send_config(handles.parent, config, life_read if isolated else None, shared)
+                    await started._send_config(parent, config, life[0] if isolated else None, shared_fd)
                     if isolated:  # while the supervisor starts
                         await started._confine(await _first_pid(info_read), config)
                     answer = await started._receive()
@@ -109,16 +84,13 @@ class SandboxProcess:
                         raise SandboxError("the supervisor did not answer as itself")
             except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
                 said = _read_available(error_read)
-                raise SandboxUnavailableError(_start_failure(config, said, error)) from error
-        except BaseException:
-            handles.close(parent=started is None or started._writer is None)
-            if started is not None:
                 await started.end()
-            elif work_directory is not None:
-                shutil.rmtree(work_directory, ignore_errors=True)
-            raise
-        handles.close(parent=False)
-        return started
+                raise SandboxUnavailableError(_start_failure(config, said, error)) from error
+            except BaseException:
+                await started.end()
+                raise
+            kept.pop_all()
+            return started
 
     async def _send_config(self, channel: socket.socket, config: Launch, life: int | None, shared: int | None) -> None:
         channel.setblocking(False)
@@ -221,22 +193,19 @@ class SandboxProcess:
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
             self._reader = self._writer = None
-        await self._wait(END_SECONDS)
+        delay, waited = 0.002, 0.0
+        while self._process.poll() is None:
+            if waited > END_SECONDS:
+                self._process.kill()
+            await asyncio.sleep(delay)
+            waited += delay
+            delay = min(2 * delay, 0.05)
         if self._group is not None:
             await self._group.remove()
             self._group = None
         if self._work_directory is not None:
             await default_threads.run(discard, self._work_directory)
             self._work_directory = None
-
-    async def _wait(self, seconds: float) -> None:
-        delay, waited = 0.002, 0.0
-        while self._process.poll() is None:
-            if waited > seconds:
-                self._process.kill()
-            await asyncio.sleep(delay)
-            waited += delay
-            delay = min(2 * delay, 0.05)
 
     async def _send(self, value: Mapping[str, Any]) -> None:
         assert self._writer is not None
@@ -253,30 +222,40 @@ class SandboxProcess:
         return answer
 
 
+def _pipe(read: contextlib.ExitStack, write: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe, whose ends are closed with these."""
+    ends = os.pipe()
+    read.callback(os.close, ends[0])
+    write.callback(os.close, ends[1])
+    return ends
+
+
 def _launch(
-    config: Launch, handles: _Handles, info_write: int, error_write: int, life: tuple[int, int]
+    config: Launch,
+    passed: contextlib.ExitStack,
+    stdin: int,
+    info: int,
+    error: int,
+    life: tuple[int, int],
+    descriptors: list[int],
 ) -> subprocess.Popen[bytes]:
     """Start the first program. In the calling thread: Linux ends the sandbox when that thread ends."""
-    passed: list[int] = []
-    seccomp_read: int | None = None
+    seccomp: int | None = None
     if config.is_isolated:
-        program = config.seccomp()
-        if program is not None:
-            seccomp_read, seccomp_write = handles.pipe()
-            os.write(seccomp_write, program)  # shorter than a pipe's buffer
-            os.close(seccomp_write)
-            handles.descriptors.remove(seccomp_write)
-            passed.append(seccomp_read)
-        passed += [info_write, life[0], *([] if handles.shared is None else [handles.shared[1].fileno()])]
-        passed += [] if config.watched is None else [config.watched]
-    arguments, user = config.arguments(info_write, seccomp_read), config.user
+        descriptors = [*descriptors, info, life[0]]
+        if (program := config.seccomp()) is not None:
+            with contextlib.ExitStack() as written:
+                seccomp, end = _pipe(passed, written)
+                os.write(end, program)  # shorter than a pipe's buffer
+            descriptors.append(seccomp)
+    arguments, user = config.arguments(info, seccomp), config.user
     try:
         return subprocess.Popen(
             arguments,
-            stdin=handles.child.fileno(),
-            stdout=life[1] if passed else subprocess.DEVNULL,
-            stderr=error_write,
-            pass_fds=passed,
+            stdin=stdin,
+            stdout=life[1] if config.is_isolated else subprocess.DEVNULL,
+            stderr=error,
+            pass_fds=descriptors if config.is_isolated else [],
             env={},
             cwd="/",
             start_new_session=True,
@@ -284,8 +263,8 @@ def _launch(
             group=user,
             extra_groups=None if user is None else [],
         )
-    except OSError as error:
-        raise SandboxUnavailableError(f"{arguments[0]!r} cannot be run: {error}") from error
+    except OSError as failure:
+        raise SandboxUnavailableError(f"{arguments[0]!r} cannot be run: {failure}") from failure
 
 
 _HINTS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .layers import Snapshot
-from .pool import ImagePool
 from .sandbox import DEFAULT_IMAGE_LIMITS, ImageSandbox
 from .sources import ImageSourceError, build_image, import_image, pull_image
 from .store import Image, ImageStore, UnknownImageError
@@ -11,7 +10,6 @@ from .store import Image, ImageStore, UnknownImageError
 __all__ = [
     "DEFAULT_IMAGE_LIMITS",
     "Image",
-    "ImagePool",
     "ImageSandbox",
     "ImageSourceError",
     "ImageStore",

@@ -78,7 +78,7 @@ class ImageSandbox(SupervisedSandbox):
             is watched while a command runs. Root gives it a file system of `disk_bytes`; elsewhere its supervisor
             measures all that was written, every second, and ends every process in it where that is more: the command,
             or the next one, has the outcome `TOO_MANY_FILES`, and files stay. `files` is not enforced.
-        cpus: Processors it may use; kept by a control group, and not at all without one.
+        cpus: Processors it may use; kept by a control group of version 2, and not at all without one.
         network: Its reach: nothing, or that of this machine, with its loopback addresses.
         workdir: Folder where commands start, in place of the image's.
         user: User commands run as, in place of the image's.
@@ -211,11 +211,6 @@ class ImageSandbox(SupervisedSandbox):
         async with self._lock:
             if self._process is not None:
                 await self._host_request({"kind": "kill"})
-
-    async def clear_memory(self) -> None:
-        """Give back memory that outlives processes, and make `/dev` as it was; for when no process runs."""
-        async with self._lock:
-            await self._host_request({"kind": "clear"})
 
     def release_reserve(self) -> None:
         """Give up some room that code could not take, for the grading of its work."""

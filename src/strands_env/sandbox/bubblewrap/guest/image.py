@@ -78,7 +78,6 @@ class ImageSupervisor(Supervisor):
         self.image: dict[str, Any] = config["image"]
         self.descriptors = socket.socket(fileno=config["descriptors"])
         self.descriptors.set_inheritable(False)
-        self.devices = {name: _link("/dev/" + name) for name in os.listdir("/dev")}
         self.unread: list[int] = []
         """Outputs of ended commands that processes they left behind may still write to."""
         watched = config["watched"]
@@ -174,9 +173,6 @@ class ImageSupervisor(Supervisor):
                     return self.spawn(partial(as_root, work, request), stdin=archive, dumpable=False), None
                 finally:
                     os.close(archive)
-            case "clear":
-                work = partial(clear_memory, self.devices)
-                return self.spawn(partial(as_root, work, request), dumpable=False), None
             case "reset":
                 return self.spawn(partial(as_root, reset_folders, request), dumpable=False), None
         user = self._user(request)
@@ -377,10 +373,6 @@ def _become_user(user: dict[str, Any]) -> None:
     os.setresuid(user["uid"], user["uid"], user["uid"])
 
 
-def _link(path: str) -> str | None:
-    return os.readlink(path) if os.path.islink(path) else None
-
-
 def _decode(text: str) -> bytes:
     return base64.b64decode(text)
 
@@ -511,22 +503,3 @@ def reset_folders(request: dict[str, Any]) -> None:
         for name in os.listdir(path):
             remove_tree(os.path.join(path, name))
         os.chmod(path, request["mode"])
-
-
-def clear_memory(devices: dict[str, str | None], request: dict[str, Any]) -> None:
-    """Remove what lies in memory and outlives processes, and make the links of `/dev` again, which shells follow."""
-    for name in set(os.listdir("/dev")) - devices.keys():
-        remove_tree("/dev/" + name)
-    for name, target in devices.items():
-        if target is not None and _link("/dev/" + name) != target:
-            remove_tree("/dev/" + name)
-            os.symlink(target, "/dev/" + name)
-    reset_folders({"paths": ["/dev/shm"], "mode": 0o1777})
-    for kind, remove in (("shm", LIBC.shmctl), ("msg", LIBC.msgctl)):
-        with contextlib.suppress(FileNotFoundError), open("/proc/sysvipc/" + kind) as file:
-            columns = next(file).split()
-            for line in file:
-                found = dict(zip(columns, line.split(), strict=False))
-                os.seteuid(int(found["uid"]))  # their owner may, and root may not without CAP_SYS_ADMIN
-                remove(int(found["shmid" if kind == "shm" else "msqid"]), 0, None)
-                os.seteuid(0)
