@@ -11,12 +11,12 @@ import secrets
 import shutil
 import subprocess
 import sys
-from abc import ABC, abstractmethod
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from strands_sglang.exceptions import install_command
 
@@ -63,47 +63,38 @@ class PythonHome:
     folders: tuple[str, ...]
 
 
-class Launch(ABC):
-    """Everything a sandbox is started from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything a sandbox is started from.
+
+    Attributes:
+        bwrap: Bubblewrap and its arguments; nothing where code runs without isolation.
+        program: Command of the supervisor.
+        config: The part of the supervisor's configuration that depends on the kind of sandbox.
+        memory_bytes: Memory of the control group: of the code, of its files in memory, and of the supervisor.
+        user: User bubblewrap itself runs as; None for that of this process.
+        seccomp: Filter of system calls that bubblewrap installs.
+        cpus: Processors of the control group; None for all.
+        watched: Descriptor of a folder that the supervisor measures.
+        work_directory: Folder of this machine that goes with the sandbox.
+        shares_descriptors: Open files travel to and from the supervisor.
+    """
 
     limits: SandboxLimits
+    bwrap: Sequence[str]
+    program: Sequence[str]
+    config: Mapping[str, Any]
+    memory_bytes: int
+    user: int | None = None
+    seccomp: bytes | None = None
     cpus: float | None = None
-    """Processors of the control group; None for all."""
     watched: int | None = None
-    """Descriptor of a folder that the supervisor measures."""
-    shares_descriptors: ClassVar[bool] = False
-    """Open files travel to and from the supervisor."""
-
-    @property
-    def is_isolated(self) -> bool:
-        """It is started by bubblewrap."""
-        return True
-
-    @property
-    @abstractmethod
-    def memory_bytes(self) -> int:
-        """Memory of the control group: of the code, of its files in memory, and of the supervisor."""
-
-    @property
-    def user(self) -> int | None:
-        """The user bubblewrap itself runs as; None for that of this process."""
-        return None
-
-    def seccomp(self) -> bytes | None:
-        """The filter of system calls that bubblewrap installs."""
-        return None
-
-    @abstractmethod
-    def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
-        """The command line."""
-
-    @abstractmethod
-    def supervisor_config(self, work: str) -> dict[str, Any]:
-        """The part of the supervisor's configuration that depends on the kind of sandbox."""
+    work_directory: str | None = None
+    shares_descriptors: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchConfig(Launch):
+class LaunchConfig:
     """A sandbox with files of this machine, or without isolation."""
 
     limits: SandboxLimits
@@ -113,40 +104,39 @@ class LaunchConfig(Launch):
     mode: Mode | None
     bwrap: str | None
 
-    @property
-    def is_isolated(self) -> bool:
-        """It is started by bubblewrap."""  # unless the user accepted the risk
-        return self.bwrap is not None
+    def launch(self) -> Launch:
+        """Another start of it."""
+        isolated = self.bwrap is not None
+        work = WORK if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
+        programs = _PROGRAMS if isolated else str(Path(__file__).resolve().parent)
+        environment = self._environment(work)
+        return Launch(
+            limits=self.limits,
+            bwrap=[] if self.bwrap is None else self._arguments(self.bwrap, environment),
+            program=[self.python.executable, *supervisor_arguments(programs)],
+            config={
+                "user": fresh_user() if self.mode is Mode.OWN_USER else None,
+                "work": work,
+                "file_systems": [work, "/tmp", "/dev/shm"] if isolated else [],
+                "env": environment,
+                "shell": ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c"],
+                "worker": [self.python.executable, "-B", "-s", f"{programs}/guest/worker.py"],
+            },
+            memory_bytes=self.limits.memory_bytes + 2 * self.limits.disk_bytes + SUPERVISOR_BYTES,
+            user=fresh_user() if self.mode is Mode.DROPPED else None,
+            seccomp=seccomp_program(),
+            work_directory=None if isolated else work,
+        )
 
-    @property
-    def memory_bytes(self) -> int:
-        """Twice the disk: the work directory and `/tmp` are in memory."""
-        return self.limits.memory_bytes + 2 * self.limits.disk_bytes + SUPERVISOR_BYTES
-
-    @property
-    def user(self) -> int | None:
-        """An unused one, where bubblewrap itself has to leave root."""
-        return fresh_user() if self.mode is Mode.DROPPED else None
-
-    def seccomp(self) -> bytes | None:
-        """The filter of system calls."""
-        return seccomp_program()
-
-    def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
-        """The command line of bubblewrap, or of the bare supervisor."""
-        if self.bwrap is None:
-            folder = programs(isolated=False)
-            return [self.python.executable, *supervisor_arguments(folder)]
-        arguments = [self.bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    def _arguments(self, bwrap: str, environment: Mapping[str, str]) -> list[str]:
+        arguments = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
         arguments += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-        arguments += ["--hostname", "sandbox", "--cap-drop", "ALL", "--info-fd", str(info_fd)]
+        arguments += ["--hostname", "sandbox", "--cap-drop", "ALL"]
         if self.mode is Mode.OWN_USER:
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # the supervisor gives them up, for good
                 arguments += ["--cap-add", capability]
         else:
             arguments += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
-        if seccomp_fd is not None:
-            arguments += ["--seccomp", str(seccomp_fd)]
         arguments += ["--ro-bind", "/usr", "/usr", "--dir", "/etc"]
         for path in _SYSTEM_LINKS:
             if os.path.islink(path):
@@ -171,28 +161,16 @@ class LaunchConfig(Launch):
         for path, source in shown.items():
             arguments += ["--ro-bind", source, path]
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
-        for name, value in self.environment_for(WORK).items():
+        for name, value in environment.items():
             arguments += ["--setenv", name, value]
-        return [*arguments, "--", self.python.executable, *supervisor_arguments(_PROGRAMS)]
+        return arguments
 
-    def supervisor_config(self, work: str) -> dict[str, Any]:
-        """The code's user, folders, environment, shell and interpreter."""
-        worker = f"{programs(isolated=self.is_isolated)}/guest/worker.py"
-        return {
-            "user": fresh_user() if self.mode is Mode.OWN_USER else None,
-            "work": work,
-            "file_systems": [work, "/tmp", "/dev/shm"] if self.is_isolated else [],
-            "env": self.environment_for(work),
-            "shell": ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c"],
-            "worker": [self.python.executable, "-B", "-s", worker],
-        }
-
-    def environment_for(self, work: str) -> dict[str, str]:
+    def _environment(self, work: str) -> dict[str, str]:
         """The environment variables of foreign code; nothing of this process' own ones."""
         return {
             "PATH": f"{os.path.dirname(self.python.executable)}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": work,
-            "TMPDIR": "/tmp" if self.is_isolated else work,
+            "TMPDIR": "/tmp" if self.bwrap is not None else work,
             "USER": "sandbox",
             "LOGNAME": "sandbox",
             "LANG": "C.UTF-8",
@@ -351,11 +329,6 @@ def supervisor_arguments(folder: str) -> list[str]:
     """Arguments of an interpreter that runs the supervisor, with the folder that holds `guest`."""
     code = f"import sys; sys.path.insert(0, {folder!r}); from guest.main import main; main()"
     return ["-I", "-S", "-B", "-c", code]
-
-
-def programs(*, isolated: bool) -> str:
-    """The folder that holds `guest`, as the sandbox sees it."""
-    return _PROGRAMS if isolated else str(Path(__file__).resolve().parent)
 
 
 def outside_usr(paths: Sequence[str]) -> tuple[str, ...]:

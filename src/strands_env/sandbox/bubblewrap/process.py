@@ -13,7 +13,6 @@ import signal
 import socket
 import struct
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -34,11 +33,9 @@ END_SECONDS = 10.0
 class SandboxProcess:
     """A started sandbox. Made by `start`, ended by `end`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], work_directory: str | None, shared: socket.socket | None
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], launch: Launch, shared: socket.socket | None) -> None:
         self._process = process
-        self._work_directory = work_directory
+        self._work_directory = launch.work_directory
         self._shared = shared
         self._first_pidfd = -1
         self._group: ControlGroup | None = None
@@ -49,15 +46,16 @@ class SandboxProcess:
         self._exchange: asyncio.Future[dict[str, Any]] | None = None
 
     @classmethod
-    async def start(cls, config: Launch) -> SandboxProcess:
+    async def start(cls, launch: Launch) -> SandboxProcess:
         """Start a sandbox; `SandboxUnavailableError` quotes bubblewrap where it does not start."""
-        isolated = config.is_isolated
         with contextlib.ExitStack() as kept, contextlib.ExitStack() as read, contextlib.ExitStack() as passed:
             parent, child = socket.socketpair()
             kept.callback(parent.close)
             passed.callback(child.close)
             shared: tuple[socket.socket, ...] = ()
-            if config.shares_descriptors:
+            if launch.work_directory is not None:
+                kept.callback(discard, launch.work_directory)
+            if launch.shares_descriptors:
                 shared = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 kept.callback(shared[0].close)
                 passed.callback(shared[1].close)
@@ -67,49 +65,37 @@ class SandboxProcess:
             life = _pipe(passed, passed)
             os.set_blocking(error_read, False)
             os.set_blocking(info_read, False)
-            work_directory = None if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
-            if work_directory is not None:
-                kept.callback(discard, work_directory)
-            descriptors = [fd for fd in (shared_fd, config.watched) if fd is not None]
-            process = _launch(config, passed, child.fileno(), info_write, error_write, life, descriptors)
+            descriptors = [fd for fd in (shared_fd, launch.watched) if fd is not None]
+            process = _launch(launch, passed, child.fileno(), info_write, error_write, life, descriptors)
             passed.close()  # the end of a pipe is seen once nobody else holds its other side
-            started = cls(process, work_directory, shared[0] if shared else None)
+            started = cls(process, launch, shared[0] if shared else None)
             try:
-                async with asyncio.timeout(config.limits.start_seconds):
-                    await started._send_config(parent, config, life[0] if isolated else None, shared_fd)
-                    if isolated:  # while the supervisor starts
-                        await started._confine(await _first_pid(info_read), config)
+                async with asyncio.timeout(launch.limits.start_seconds):
+                    parent.setblocking(False)
+                    connection = await asyncio.open_unix_connection(sock=parent, limit=1 << 17)
+                    started._reader, started._writer = connection
+                    config = {"token": started._token, "isolated": bool(launch.bwrap), "descriptors": shared_fd}
+                    config |= {"life": life[0] if launch.bwrap else None, "limits": asdict(launch.limits)}
+                    await started._send({**config, **launch.config})
+                    if launch.bwrap:  # while the supervisor starts
+                        await started._confine(await _first_pid(info_read), launch)
                     answer = await started._receive()
                     if answer.get("ready") != started._token:
                         raise SandboxError("the supervisor did not answer as itself")
             except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
                 said = _read_available(error_read)
                 await started.end()
-                raise SandboxUnavailableError(_start_failure(config, said, error)) from error
+                raise SandboxUnavailableError(_start_failure(launch, said, error)) from error
             except BaseException:
                 await started.end()
                 raise
             kept.pop_all()
             return started
 
-    async def _send_config(self, channel: socket.socket, config: Launch, life: int | None, shared: int | None) -> None:
-        channel.setblocking(False)
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=channel, limit=1 << 17)
-        await self._send(
-            {
-                "token": self._token,
-                "isolated": config.is_isolated,
-                "life": life,
-                "descriptors": shared,
-                "limits": asdict(config.limits),
-                **config.supervisor_config(self.work),
-            }
-        )
-
-    async def _confine(self, first_pid: int, config: Launch) -> None:
+    async def _confine(self, first_pid: int, launch: Launch) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
         self._first_pidfd = os.pidfd_open(first_pid)
-        self._group = make_control_group(config.memory_bytes, config.limits.processes + 8, config.cpus)
+        self._group = make_control_group(launch.memory_bytes, launch.limits.processes + 8, launch.cpus)
         if self._group is not None:
             try:  # the kernel takes some 10 ms for it
                 await default_threads.run(self._group.add, first_pid)
@@ -231,7 +217,7 @@ def _pipe(read: contextlib.ExitStack, write: contextlib.ExitStack) -> tuple[int,
 
 
 def _launch(
-    config: Launch,
+    launch: Launch,
     passed: contextlib.ExitStack,
     stdin: int,
     info: int,
@@ -240,28 +226,31 @@ def _launch(
     descriptors: list[int],
 ) -> subprocess.Popen[bytes]:
     """Start the first program. In the calling thread: Linux ends the sandbox when that thread ends."""
-    seccomp: int | None = None
-    if config.is_isolated:
+    arguments = [*launch.bwrap]
+    if launch.bwrap:
         descriptors = [*descriptors, info, life[0]]
-        if (program := config.seccomp()) is not None:
+        arguments += ["--info-fd", str(info)]
+        if launch.seccomp is not None:
             with contextlib.ExitStack() as written:
-                seccomp, end = _pipe(passed, written)
-                os.write(end, program)  # shorter than a pipe's buffer
-            descriptors.append(seccomp)
-    arguments, user = config.arguments(info, seccomp), config.user
+                read, end = _pipe(passed, written)
+                os.write(end, launch.seccomp)  # shorter than a pipe's buffer
+            descriptors.append(read)
+            arguments += ["--seccomp", str(read)]
+        arguments.append("--")
+    arguments += launch.program
     try:
         return subprocess.Popen(
             arguments,
             stdin=stdin,
-            stdout=life[1] if config.is_isolated else subprocess.DEVNULL,
+            stdout=life[1] if launch.bwrap else subprocess.DEVNULL,
             stderr=error,
-            pass_fds=descriptors if config.is_isolated else [],
+            pass_fds=descriptors if launch.bwrap else [],
             env={},
             cwd="/",
             start_new_session=True,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
+            user=launch.user,
+            group=launch.user,
+            extra_groups=None if launch.user is None else [],
         )
     except OSError as failure:
         raise SandboxUnavailableError(f"{arguments[0]!r} cannot be run: {failure}") from failure
@@ -288,10 +277,10 @@ _HINTS = (
 """Advice, by the words of the failure."""
 
 
-def _start_failure(config: Launch, said: str, error: BaseException) -> str:
+def _start_failure(launch: Launch, said: str, error: BaseException) -> str:
     said = " ".join(said.split()) or f"{type(error).__name__} {error}".strip()
     if isinstance(error, TimeoutError):
-        said = f"not ready within {config.limits.start_seconds:g} s. {said}"
+        said = f"not ready within {launch.limits.start_seconds:g} s. {said}"
     text = f"the sandbox could not be started: {said[-1000:]}"
     hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), None)
     return text if hint is None else f"{text}. {hint}"

@@ -401,7 +401,7 @@ class BubblewrapSandbox(SupervisedSandbox):
         }
         shown = [*read_only, *([] if shared_folder is None else [shared_folder])]
         self._config: LaunchConfig = launch_config(read_only=shown, **self._options)
-        if not self._config.is_isolated:
+        if self._config.bwrap is None:
             logger.warning("isolation=<none> | code will run as the current user, with its files and network")
         self._options |= {"read_only": read_only, "shared_folder": shared_folder}
         self._shared_folder = None if shared_folder is None else os.path.abspath(shared_folder)
@@ -414,7 +414,7 @@ class BubblewrapSandbox(SupervisedSandbox):
     @property
     def capabilities(self) -> SandboxCapabilities:
         """An interpreter that lasts, no network, and limits on everything."""
-        isolated = self._config.is_isolated
+        isolated = self._config.bwrap is not None
         return SandboxCapabilities(
             work=WORK if isolated else (self._process.work if self._process else "."),
             python=self._config.python.executable,
@@ -439,7 +439,7 @@ class BubblewrapSandbox(SupervisedSandbox):
         return await self._run(request, timeout, limits, refused)
 
     async def _start_process(self) -> SandboxProcess:
-        return await SandboxProcess.start(self._config)
+        return await SandboxProcess.start(self._config.launch())
 
 
 def refusal(text: str | bytes, what: str, max_bytes: int) -> str:

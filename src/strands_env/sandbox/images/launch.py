@@ -12,10 +12,8 @@ import py_compile
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from strands_sglang.cache import cache_folder
 
@@ -37,6 +35,7 @@ _GUEST = str(Path(__file__).parents[1] / "bubblewrap" / "guest")
 PROGRAMS = "/.sandbox"
 """Folder of the supervisor's interpreter; it is gone before any foreign code runs."""
 _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
+_HOSTNAME = "sandbox"
 _NET_RAW, _SYS_PTRACE = 13, 19
 _CAPABILITIES = {
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6,
@@ -49,101 +48,78 @@ _LIBRARIES = tuple(path for path in ("/lib", "/lib64") if os.path.isdir(path) an
 """Folders of libraries on machines where they are not in `/usr`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageLaunch(Launch):
-    """A sandbox on an image.
+def image_launch(
+    *,
+    limits: SandboxLimits,
+    layers: Sequence[str],
+    folder: str,
+    watched: int | None,
+    work: str,
+    code_user: str,
+    environment: Mapping[str, str],
+    network: Network,
+    cpus: float | None,
+    binds: Mapping[str, str],
+) -> Launch:
+    """The start of a sandbox on an image.
 
-    Attributes:
+    Args:
         layers: Folders of its files, the lowest first.
         folder: Folder with `upper` and `work` of this sandbox.
         watched: Descriptor of `upper`, where the supervisor has to measure it; None for a file system of a size.
         binds: Folders and files of this machine to show, by their path inside; read-only.
         environment: Environment variables of the image.
     """
-
-    shares_descriptors = True
-    limits: SandboxLimits
-    layers: tuple[str, ...]
-    folder: str
-    watched: int | None = None
-    work: str
-    code_user: str
-    environment: Mapping[str, str]
-    network: Network
-    cpus: float | None = None
-    binds: Mapping[str, str] = field(default_factory=dict)
-    hostname: str = "sandbox"
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the code and of the supervisor; files are on disk."""
-        return self.limits.memory_bytes + SUPERVISOR_BYTES
-
-    def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
-        """The command line of bubblewrap."""
-        mode, python = image_mode(), python_home()
-        arguments = [find_bubblewrap_with_overlays(), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-        arguments += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-        arguments += ["--hostname", self.hostname, "--info-fd", str(info_fd), "--cap-drop", "ALL"]
-        if self.network is Network.NONE:
-            arguments += ["--unshare-net"]
-        if mode is Mode.USER_NAMESPACE:
-            arguments += ["--unshare-user", "--uid", "0", "--gid", "0"]
-        # The first two are given up once the interpreter is hidden and the others are dropped.
-        for name in ("CAP_SYS_ADMIN", "CAP_SETPCAP", *self._capabilities()):
-            arguments += ["--cap-add", name]
-        if self._watching():
-            arguments += ["--cap-add", "CAP_SYS_PTRACE"]
-        for layer in self.layers:
-            arguments += ["--overlay-src", layer]
-        arguments += ["--overlay", f"{self.folder}/upper", f"{self.folder}/work", "/"]
-        arguments += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
-        shown = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
-        shown |= {**self.binds, **_supervisor_files(python)}
-        parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/"}
-        for parent in sorted(parents):  # bubblewrap's own would be closed to other users
-            arguments += ["--perms", "0755", "--dir", parent]
-        for inside, source in shown.items():
-            arguments += ["--ro-bind", source, inside]
-        loader, libraries = _loader(python)
-        arguments += ["--setenv", "PYTHONHOME", f"{PROGRAMS}{os.path.dirname(os.path.dirname(python.executable))}"]
-        arguments += ["--", loader, "--library-path", libraries, f"{PROGRAMS}{python.executable}"]
-        return [*arguments, "-S", "-s", "-P", "-B", *supervisor_arguments(PROGRAMS)[-2:]]
-
-    def supervisor_config(self, work: str) -> dict[str, Any]:
-        """The image's part of the supervisor's configuration."""
-        program = seccomp_program(container=True)
-        shared = self.network is not Network.NONE
-        return {
-            "user": None,
-            "work": self.work,
-            "file_systems": [],
-            "env": {},
-            "shell": [],
-            "worker": [],
-            "watched": self.watched,
-            "image": {
-                "user": self.code_user,
-                "env": dict(self.environment),
-                "is_root": image_mode() is Mode.OWN_USER,
-                "hostname": self.hostname,
-                "hidden": sorted(_supervisor_files(python_home()), reverse=True),
-                "programs": PROGRAMS,
-                "capabilities": sorted(self._capabilities().values()),
-                "watching": self._watching(),
-                "seccomp": "" if program is None else base64.b64encode(program).decode(),
-                "resolv_conf": Path("/etc/resolv.conf").read_text() if shared else "",
-            },
-        }
-
-    def _watching(self) -> list[int]:
-        """The capability to see what processes of other users have open, where this process has it to give."""
-        given = image_mode() is Mode.USER_NAMESPACE or _SYS_PTRACE in held_capabilities()
-        return [_SYS_PTRACE] if self.watched is not None and given else []
-
-    def _capabilities(self) -> dict[str, int]:
-        shared = self.network is not Network.NONE  # raw sockets would reach the machine's own traffic
-        return {name: number for name, number in _CAPABILITIES.items() if not (shared and number == _NET_RAW)}
+    mode, python, shares = image_mode(), python_home(), network is not Network.NONE
+    # Raw sockets would reach the machine's own traffic.
+    capabilities = {name: number for name, number in _CAPABILITIES.items() if not (shares and number == _NET_RAW)}
+    # To see what processes of other users have open, where this process has that capability to give.
+    can_look = watched is not None and (mode is Mode.USER_NAMESPACE or _SYS_PTRACE in held_capabilities())
+    bwrap = [find_bubblewrap_with_overlays(), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    bwrap += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+    bwrap += ["--hostname", _HOSTNAME, "--cap-drop", "ALL", *([] if shares else ["--unshare-net"])]
+    if mode is Mode.USER_NAMESPACE:
+        bwrap += ["--unshare-user", "--uid", "0", "--gid", "0"]
+    # The first two are given up once the interpreter is hidden and the others are dropped.
+    for name in ("CAP_SYS_ADMIN", "CAP_SETPCAP", *capabilities, *(["CAP_SYS_PTRACE"] if can_look else [])):
+        bwrap += ["--cap-add", name]
+    for layer in layers:
+        bwrap += ["--overlay-src", layer]
+    bwrap += ["--overlay", f"{folder}/upper", f"{folder}/work", "/"]
+    bwrap += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
+    shown = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
+    shown |= {**binds, **_supervisor_files(python)}
+    parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/"}
+    for parent in sorted(parents):  # bubblewrap's own would be closed to other users
+        bwrap += ["--perms", "0755", "--dir", parent]
+    for inside, source in shown.items():
+        bwrap += ["--ro-bind", source, inside]
+    bwrap += ["--setenv", "PYTHONHOME", f"{PROGRAMS}{os.path.dirname(os.path.dirname(python.executable))}"]
+    loader, libraries = _loader(python)
+    program = [loader, "--library-path", libraries, f"{PROGRAMS}{python.executable}", "-S", "-s", "-P", "-B"]
+    seccomp = seccomp_program(container=True)
+    image = {
+        "user": code_user,
+        "env": dict(environment),
+        "is_root": mode is Mode.OWN_USER,
+        "hostname": _HOSTNAME,
+        "hidden": sorted(_supervisor_files(python), reverse=True),
+        "programs": PROGRAMS,
+        "capabilities": sorted(capabilities.values()),
+        "watching": [_SYS_PTRACE] if can_look else [],
+        "seccomp": "" if seccomp is None else base64.b64encode(seccomp).decode(),
+        "resolv_conf": Path("/etc/resolv.conf").read_text() if shares else "",
+    }
+    return Launch(
+        limits=limits,
+        bwrap=bwrap,
+        program=[*program, *supervisor_arguments(PROGRAMS)[-2:]],
+        config={"work": work, "watched": watched, "file_systems": [], "image": image},
+        memory_bytes=limits.memory_bytes + SUPERVISOR_BYTES,  # files are on disk
+        cpus=cpus,
+        watched=watched,
+        shares_descriptors=True,
+    )
 
 
 def image_mode() -> Mode:

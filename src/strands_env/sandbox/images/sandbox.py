@@ -38,7 +38,7 @@ from ..contract import (
 )
 from ..disk import FILES, make_disk, release_reserve
 from ..folders import remove_owned_folder
-from .launch import ImageLaunch, image_mode
+from .launch import image_launch, image_mode
 from .layers import Snapshot, copy_upper, make_folder
 from .store import Image, ImageStore, hold_image, release_image
 
@@ -288,7 +288,7 @@ class ImageSandbox(SupervisedSandbox):
             self._folder = await default_threads.run(make_folder)
             if not await default_threads.run(make_disk, self._folder, self.limits.disk_bytes):
                 watched = os.open(self._upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            launch = ImageLaunch(
+            launch = image_launch(
                 limits=self.limits,
                 layers=(self.image.root, *self.layers_below),
                 folder=f"{self._folder}/{FILES}",
