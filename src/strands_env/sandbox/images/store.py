@@ -78,9 +78,9 @@ class ImageStore:
         """
         if reference.startswith(("/", "./", "../")):
             root = Path(reference).resolve()
-            for place in (root.parent, root.parent.parent):
-                if (place / _RECORD).is_file() and (image := self._read(place)).root == str(root):
-                    return image
+            place = root.parents[1] if len(root.parents) > 1 else root
+            if (place / _RECORD).is_file() and (image := self._read(place)).root == str(root):
+                return image
             if not root.is_dir():
                 raise UnknownImageError(f"there is no folder {reference!r} with an unpacked image")
             return Image(name=str(root), root=str(root))
@@ -125,7 +125,6 @@ class ImageStore:
         """Take in an unpacked root, `folder/root`, under the name of `image`, in place of an earlier one."""
         place, version = self._place(image.name), secrets.token_hex(4)
         place.mkdir(mode=0o700, exist_ok=True)
-        place.chmod(0o700)  # that of an earlier release was open
         root = str(place / version / "root")
         made = Image(**{**asdict(image), "root": root, "imported_at": time.time()})
         (folder / "lock").touch(0o600)
@@ -145,7 +144,7 @@ class ImageStore:
 
     def _read(self, place: Path) -> Image:
         found = json.loads((place / _RECORD).read_text(encoding="utf-8"))
-        return Image(**{**found, "root": str(place / _version(place, found["root"]))})
+        return Image(**{**found, "root": str(place / Path(found["root"]).parent.name / "root")})  # it may have moved
 
 
 def hold_image(image: Image) -> int | None:
@@ -176,25 +175,20 @@ def release_image(image: Image, held: int | None) -> None:
         _remove_unused(Path(image.root).parents[1])
 
 
-def _version(place: Path, root: str) -> Path:
-    """The root of a record, relative to its folder: the store may have moved, and earlier releases had no versions."""
-    version = Path(root).parent.name
-    return Path("root") if version == place.name else Path(version, "root")
-
-
 def _remove_unused(place: Path) -> None:
     """Remove the versions of an image that its record does not name and no sandbox runs on."""
     with contextlib.suppress(OSError):  # another process does the same
         record, named = place / _RECORD, ""
         if record.is_file():
-            named = _version(place, json.loads(record.read_text(encoding="utf-8"))["root"]).parts[0]
+            named = Path(json.loads(record.read_text(encoding="utf-8"))["root"]).parent.name
         for version in place.iterdir():
-            if version.name != named and (_VERSION.fullmatch(version.name) or version.name == "root"):
-                descriptor = lock(version) if (version / "lock").exists() else -1
-                if descriptor is not None:
-                    discard(str(version))
-                if descriptor is not None and descriptor >= 0:
-                    os.close(descriptor)
+            if version.name == named or not _VERSION.fullmatch(version.name):
+                continue
+            held = lock(version) if (version / "lock").exists() else -1  # its removal may have been cut short
+            if held is not None:
+                discard(str(version))
+                if held >= 0:
+                    os.close(held)
         if not named:
             place.rmdir()
 

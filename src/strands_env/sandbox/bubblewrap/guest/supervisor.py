@@ -104,7 +104,10 @@ class Supervisor:
             # claim success there, as any program may exit with 0, also for later calls of the same interpreter; it
             # cannot lift a limit.
             nonce = os.urandom(16).hex()
-            send_frame(child.requests, {"nonce": nonce, "code": request["code"]})
+            # The exit codes of a few are kept, for code that waits for them in a later call.
+            ended = self._ended_children(child)
+            ended = ended if len(ended) > self.config["limits"]["processes"] // 4 else []
+            send_frame(child.requests, {"nonce": nonce, "code": request["code"], "ended": ended})
             return child, nonce
         if request["kind"] == "exec":
             return self._spawn_command(request), None
@@ -121,8 +124,8 @@ class Supervisor:
                 keep = None
         if not self.kill_others(None if keep is None else keep.pid):
             keep = None
-        if keep is not None and not self._reap_through(keep):
-            keep = None
+        if keep is not None and len(self._ended_children(keep)) > self.config["limits"]["processes"] // 2:
+            keep = None  # they count as processes, and only the interpreter can collect them
             self.kill_others(None)
         if self.worker is not None and keep is None:
             if self.worker is not child:
@@ -140,30 +143,9 @@ class Supervisor:
                 return
             time.sleep(0.001)
 
-    def _reap_through(self, worker: Child) -> bool:
-        """Let the resting interpreter collect its ended children: only it can, and they count as processes.
-
-        It does so only when they are many, since their exit codes are lost to code that waits for them in a later call.
-        """
-        for attempt in (True, False):
-            ended = [pid for pid, fields in self._children_of(worker) if fields[0] == b"Z"]
-            if len(ended) <= self.config["limits"]["processes"] // 4:
-                return True
-            if not attempt:
-                break
-            send_frame(worker.requests, {"reap": ended})
-            os.kill(worker.pid, signal.SIGCONT)
-            deadline = time.monotonic() + REST_SECONDS
-            while time.monotonic() < deadline and set(ended) & {pid for pid, _ in self._children_of(worker)}:
-                time.sleep(0.001)
-            self._stop(worker)
-            if worker.status is not None or not self.kill_others(worker.pid):
-                return False
-        return False
-
-    def _children_of(self, worker: Child) -> list[tuple[int, list[bytes]]]:
+    def _ended_children(self, worker: Child) -> list[int]:
         others = other_processes(self.isolated).items()
-        return [(pid, fields) for pid, fields in others if int(fields[1]) == worker.pid]
+        return [pid for pid, fields in others if fields[0] == b"Z" and int(fields[1]) == worker.pid]
 
     def prepare(self) -> None:
         """Repair what earlier code has done to the work directory."""

@@ -47,11 +47,9 @@ class Interpreter:
         while True:
             header = self._read(4)
             request = json.loads(self._read(struct.unpack(">I", header)[0]))
-            if "reap" in request:  # children of earlier calls that nobody waited for
-                for child in request["reap"]:
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitpid(child, os.WNOHANG)
-                continue
+            for child in request["ended"]:  # of earlier calls, which nobody waited for
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child, os.WNOHANG)
             try:
                 self._restore_streams()
                 exit_code = self._run(request["code"])
