@@ -87,16 +87,11 @@ def build_image(folder: str | Path, name: str, store: ImageStore) -> Image:
 
 def _engine(doing: str, *, also: str = "") -> str:
     for engine in _ENGINES:
-        if shutil.which(engine) and _works(engine):
-            return engine
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            if subprocess.run([engine, "info"], capture_output=True, timeout=60).returncode == 0:
+                return engine
     more = f"{also}, " if also else ""
     raise ImageSourceError(f"{doing} needs {more}podman or docker (with its daemon), and none of them works here")
-
-
-def _works(engine: str) -> bool:
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run([engine, "info"], capture_output=True, timeout=60).returncode == 0
-    return False
 
 
 def _run(command: Sequence[str]) -> None:

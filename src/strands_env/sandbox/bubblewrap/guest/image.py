@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import select
 import shutil
 import signal
 import socket
@@ -27,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 
 from .disk import DiskWatch
-from .protocol import CHUNK, receive, write_all
+from .protocol import write_all
 from .supervisor import Supervisor, access_file, identity
 from .system import (
     LIBC,
@@ -78,46 +77,19 @@ class ImageSupervisor(Supervisor):
         self.image: dict[str, Any] = config["image"]
         self.descriptors = socket.socket(fileno=config["descriptors"])
         self.descriptors.set_inheritable(False)
-        self.unread: list[int] = []
-        """Outputs of ended commands that processes they left behind may still write to."""
         watched = config["watched"]
         self.disk = None if watched is None else DiskWatch(watched, config["limits"]["disk_bytes"])
         self.was_stopped = False
         """What ran between two commands wrote too much and was ended; the next command is told so."""
 
-    def next_request(self) -> Any:
-        """Wait for the next request, and let background processes write meanwhile; None when the host is gone."""
-        while True:
-            poller = select.poll()
-            for descriptor in (self.wakeup, *self.unread):
-                poller.register(descriptor, select.POLLIN)
-            poller.register(self.channel, select.POLLIN)
-            if self.life is not None:
-                poller.register(self.life, 0)
-            pause = None if self.disk is None else 1000 * max(0.0, self.disk.next_look - time.monotonic())
-            ready = dict(poller.poll(pause))
-            if self.life in ready:
-                return None
-            if self.writes_too_much() and other_processes(True):
-                self._kill_all()
-                self.was_stopped = True
-            self._discard(ready)
-            self.reap()
-            if self.channel.fileno() in ready:
-                request = receive(self.channel)
-                if request is None or request["kind"] != "cancelled":  # one that came after the end of its call
-                    return request
-
-    def _discard(self, ready: dict[int, int]) -> None:
-        for descriptor in [one for one in self.unread if one in ready]:
-            try:
-                if not os.read(descriptor, CHUNK):
-                    raise EOFError
-            except BlockingIOError:
-                continue
-            except (EOFError, OSError):
-                os.close(descriptor)
-                self.unread.remove(descriptor)
+    def look_between_calls(self) -> float | None:
+        """Measure what was written, and end whoever writes too much; the milliseconds until the next look."""
+        if self.disk is None:
+            return None
+        if self.disk.look() and other_processes(True):
+            self._kill_all()
+            self.was_stopped = True
+        return 1000 * max(0.0, self.disk.next_look - time.monotonic())
 
     def prepare(self) -> None:
         """Nothing: the work directory is the image's."""
@@ -200,7 +172,11 @@ class ImageSupervisor(Supervisor):
         shell = next((shell for shell in _SHELLS if os.path.exists(shell[0])), _SHELLS[2])
         command = [*shell, "-c", given] if isinstance(given, str) else given
         variables = {"PATH": _PATH, "HOME": user["home"], **self.image["env"], **request["env"]}
-        stdin = _in_memory(_decode(request["stdin"])) if request["stdin"] else None
+        stdin: int | None = None
+        if request["stdin"]:
+            stdin = os.memfd_create("stdin")
+            write_all(stdin, _decode(request["stdin"]))
+            os.lseek(stdin, 0, os.SEEK_SET)
 
         def start() -> None:
             _become_user(user)
@@ -375,14 +351,6 @@ def _become_user(user: dict[str, Any]) -> None:
 
 def _decode(text: str) -> bytes:
     return base64.b64decode(text)
-
-
-def _in_memory(data: bytes) -> int:
-    """An open file with these bytes, at its beginning."""
-    descriptor = os.memfd_create("stdin")
-    write_all(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def access_as(user: dict[str, Any], request: dict[str, Any]) -> Never:

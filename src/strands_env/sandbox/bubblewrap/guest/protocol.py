@@ -36,16 +36,6 @@ def read_exactly(channel: socket.socket, count: int) -> bytes | None:
     return bytes(data)
 
 
-def await_request(channel: socket.socket, life: int | None) -> Any:
-    """The next request; None when the host is gone."""
-    poller = select.poll()
-    poller.register(channel, select.POLLIN)
-    if life is not None:
-        poller.register(life, 0)
-    ready = dict(poller.poll())
-    return None if life in ready else receive(channel)
-
-
 def send(channel: socket.socket, value: Any) -> None:
     """Send a frame."""
     body = json.dumps(value).encode()

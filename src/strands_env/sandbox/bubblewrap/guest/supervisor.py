@@ -17,6 +17,7 @@ import contextlib
 import errno
 import math
 import os
+import select
 import signal
 import socket
 import stat
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from .protocol import CHUNK, await_request, send_frame, write_all
+from .protocol import CHUNK, receive, send_frame, write_all
 from .system import (
     LINUX,
     PR_SET_DUMPABLE,
@@ -55,6 +56,8 @@ class Supervisor:
         self.work: str = config["work"]
         self.worker: Child | None = None
         self.reaped: dict[int, int] = {}
+        self.unread: list[int] = []
+        """Outputs of ended commands that processes they left behind may still write to."""
         self.wakeup, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if LINUX else os.pipe()
         os.set_blocking(self.wakeup, False)
         os.set_blocking(write_end, False)
@@ -64,8 +67,35 @@ class Supervisor:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def next_request(self) -> Any:
-        """Wait for the next request; None when the host is gone."""
-        return await_request(self.channel, self.life)
+        """Wait for the next request, and let background processes write meanwhile; None when the host is gone."""
+        while True:
+            poller = select.poll()
+            for descriptor in (self.channel.fileno(), self.wakeup, *self.unread):
+                poller.register(descriptor, select.POLLIN)
+            if self.life is not None:
+                poller.register(self.life, 0)
+            ready = dict(poller.poll(self.look_between_calls()))
+            if self.life in ready:
+                return None
+            for descriptor in [one for one in self.unread if one in ready]:
+                try:
+                    is_over = not os.read(descriptor, CHUNK)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    is_over = True
+                if is_over:
+                    os.close(descriptor)
+                    self.unread.remove(descriptor)
+            self.reap()
+            if self.channel.fileno() in ready:
+                request = receive(self.channel)
+                if request is None or request["kind"] != "cancelled":  # one that came after the end of its call
+                    return request
+
+    def look_between_calls(self) -> float | None:
+        """Watch what runs between two calls; the milliseconds until it wants to be called again."""
+        return None
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run code and answer how it ended."""

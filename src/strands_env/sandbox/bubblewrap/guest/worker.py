@@ -58,7 +58,10 @@ class Interpreter:
             if os.getpid() != self.process:
                 os._exit(exit_code)  # a fork of the cell
             self._flush()
-            self._answer({"nonce": request["nonce"], "exit": exit_code})
+            body = json.dumps({"nonce": request["nonce"], "exit": exit_code}).encode()
+            data = struct.pack(">I", len(body)) + body
+            while data:
+                data = data[os.write(self.answers, data) :]
 
     def _read(self, count: int) -> bytes:
         data = b""
@@ -68,12 +71,6 @@ class Interpreter:
                 os._exit(0)
             data += part
         return data
-
-    def _answer(self, value: dict[str, object]) -> None:
-        body = json.dumps(value).encode()
-        data = struct.pack(">I", len(body)) + body
-        while data:
-            data = data[os.write(self.answers, data) :]
 
     def _restore_streams(self) -> None:
         for number, saved in enumerate(self.saved):
@@ -109,7 +106,10 @@ class Interpreter:
                 if value is not None:
                     sys.stdout.write(f"{value!r}\n")
         except SystemExit as error:
-            return self._exit_code(error)
+            if error.code is None or isinstance(error.code, int):
+                return (error.code or 0) & 0xFF
+            sys.stderr.write(f"{error.code}\n")
+            return 1
         except BaseException as error:
             self._print_traceback(error)
             return 1
@@ -117,14 +117,6 @@ class Interpreter:
             if os.getpid() == self.process:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt must not meet us between cells
         return 0
-
-    def _exit_code(self, error: SystemExit) -> int:
-        if error.code is None:
-            return 0
-        if isinstance(error.code, int):
-            return error.code & 0xFF
-        sys.stderr.write(f"{error.code}\n")
-        return 1
 
     def _print_traceback(self, error: BaseException) -> None:
         """Print the traceback without this file's own frames."""
