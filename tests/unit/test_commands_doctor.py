@@ -1,4 +1,4 @@
-"""`strands-env doctor`: what is fit on this machine, and what to do about the rest."""
+"""`strands-env doctor`: what works on this machine, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_part_is_looked_at_and_the_answer_can_be_read_by_a_program(capsys:
     shown = json.loads(capsys.readouterr().out)
     parts = {finding["part"] for finding in shown["findings"]}
     assert {"python", "package", "extras", "machine", "sandbox", "images", "clocks", "model", "template"} <= parts
-    assert shown["fit"] == (status == 0) == all(finding["state"] != "broken" for finding in shown["findings"])
+    assert shown["ok"] == (status == 0) == all(finding["state"] != "broken" for finding in shown["findings"])
 
 
 async def test_a_server_samples_one_token_as_for_training() -> None:
@@ -37,8 +37,8 @@ async def test_a_server_samples_one_token_as_for_training() -> None:
             (finding,) = await asyncio.to_thread(lambda: list(doctor._server(f"vllm+{server.url}", "tiny")))
         return finding
 
-    fit = await examine()
-    assert fit.state is doctor.State.FIT and "tokenizer tiny, context 4096" in fit.found
+    good = await examine()
+    assert good.state is doctor.State.OK and "tokenizer tiny, context 4096" in good.found
     raw = await examine(raw_logprobs=True)
     assert raw.state is doctor.State.BROKEN and "--logprobs-mode processed_logprobs" in raw.found
 
@@ -54,7 +54,7 @@ def test_a_missing_extra_comes_with_the_command_that_installs_it(monkeypatch: py
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gone" else "1")
     monkeypatch.setattr(metadata, "packages_distributions", dict)
     findings = list(doctor._extras())
-    assert one("extras", doctor.State.FIT, findings).found == "a"
+    assert one("extras", doctor.State.OK, findings).found == "a"
     missing = one("extras", doctor.State.MISSING, findings)
     assert missing.found == "b: without gone" and "[b]" in (missing.advice or "")
 
@@ -70,7 +70,7 @@ def test_an_extra_that_cannot_be_imported_is_broken(monkeypatch: pytest.MonkeyPa
     needed = ["fine; extra == 'a'", "lame; extra == 'b'", "fine; extra == 'b'"]
     monkeypatch.setattr(metadata, "requires", lambda _: needed)
     findings = list(doctor._extras())
-    assert one("extras", doctor.State.FIT, findings).found == "a"
+    assert one("extras", doctor.State.OK, findings).found == "a"
     broken = one("extras", doctor.State.BROKEN, findings)
     assert broken.found.startswith("b: lame cannot be imported: ModuleNotFoundError: No module named 'no_such_library'")
     needed.append("dead; extra == 'c'")

@@ -215,7 +215,7 @@ async def test_an_episode_whose_world_ended_has_no_reward(files: Path) -> None:
     ("fields", "message"),
     [
         ({"scenario": "another"}, "has no world 'another'"),
-        ({"initial_db_path": None}, r"\['initial_db_path'\] are no texts"),
+        ({"initial_db_path": None}, r"missing: \['initial_db_path'\]"),
     ],
 )
 async def test_a_task_that_has_no_world_is_refused(files: Path, fields: dict[str, Any], message: str) -> None:

@@ -552,6 +552,7 @@ def environment(**options: Any) -> Environment:
         ),
         (lambda: get_tokenizer(None), TypeError, "got None, expected the path or hub id of a model"),
         (lambda: Evaluator(environment, n_samples_per_promt=2), TypeError, "did you mean 'n_samples_per_prompt'"),
+        (lambda: Evaluator(environment, save_interval=10), TypeError, "each sample is saved when it ends"),
         (lambda: Evaluator(environment()), TypeError, "env_factory must be a function that makes an environment"),
         (lambda: Evaluator(environment, metrics_fns=[1]), TypeError, "metrics_fns must be functions"),
         (

@@ -1,4 +1,4 @@
-"""`strands-env doctor`: what is fit on this machine, and what to do about the rest."""
+"""`strands-env doctor`: what works on this machine, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OWN_EXTRAS = frozenset({"test", "dev", "docs", "trainers", "all"})
 class State(StrEnum):
     """State of a part of this machine."""
 
-    FIT = "fit"
+    OK = "ok"
     """It works."""
     MISSING = "missing"
     """It is not there, which matters only to those who need it."""
@@ -70,12 +70,12 @@ def run(args: argparse.Namespace) -> int:
                 say(f"{'':19}-> {one_line(finding.advice)}")
     broken = [finding.part for finding in findings if finding.state is State.BROKEN]
     if args.json:
-        say(json.dumps({"fit": not broken, "findings": [asdict(finding) for finding in findings]}))
+        say(json.dumps({"ok": not broken, "findings": [asdict(finding) for finding in findings]}))
     return Exit.FAILED if broken else Exit.OK
 
 
-def _fit(part: str, found: str) -> PartFinding:
-    return PartFinding(part=part, state=State.FIT, found=found)
+def _ok(part: str, found: str) -> PartFinding:
+    return PartFinding(part=part, state=State.OK, found=found)
 
 
 def _missing(part: str, found: str, advice: str) -> PartFinding:
@@ -112,7 +112,7 @@ def _python() -> Iterator[PartFinding]:
     found = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     low, high = _PYTHONS
     if low <= sys.version_info[:2] <= high:
-        yield _fit("python", found)
+        yield _ok("python", found)
     else:
         yield _broken("python", found, f"take Python {low[0]}.{low[1]} to {high[0]}.{high[1]}")
 
@@ -126,7 +126,7 @@ def _package() -> Iterator[PartFinding]:
         advice = f"pip uninstall {' '.join(both)}, then install {DISTRIBUTION} again: they overwrite each other's files"
         yield _broken("package", f"{found}, beside {', '.join(both)}", advice)
     else:
-        yield _fit("package", found)
+        yield _ok("package", found)
 
 
 def _extras() -> Iterator[PartFinding]:
@@ -138,8 +138,10 @@ def _extras() -> Iterator[PartFinding]:
             wanted.setdefault(extra, []).append(name)
     installed = {name for names in wanted.values() for name in names if _version(name) is not None}
     broken = _import_errors(installed)
-    fit = [extra for extra, names in wanted.items() if installed.issuperset(names) and broken.keys().isdisjoint(names)]
-    yield _fit("extras", ", ".join(fit) or "none")
+    complete = [
+        extra for extra, names in wanted.items() if installed.issuperset(names) and broken.keys().isdisjoint(names)
+    ]
+    yield _ok("extras", ", ".join(complete) or "none")
     for extra, names in wanted.items():
         if lacking := [name for name in names if name not in installed]:
             yield _missing("extras", f"{extra}: without {', '.join(lacking)}", install_command(extra))
@@ -204,7 +206,7 @@ def _machine() -> Iterator[PartFinding]:
     elif free < FREE_BYTES:
         yield _missing("machine", found, "make room, or name another folder in STRANDS_ROLLOUT_CACHE")
     else:
-        yield _fit("machine", found)
+        yield _ok("machine", found)
     try:
         import resource
     except ImportError:  # Windows
@@ -229,7 +231,7 @@ def _sandbox() -> Iterator[PartFinding]:
         yield _missing("sandbox", "no code can be run apart", str(error))
         return
     if said == "inside":
-        yield _fit("sandbox", "bubblewrap starts, runs a command and ends")
+        yield _ok("sandbox", "bubblewrap starts, runs a command and ends")
     else:
         yield _broken("sandbox", f"a command in it printed {said!r} instead of 'inside'")
 
@@ -246,7 +248,7 @@ def _images() -> Iterator[PartFinding]:
         return
     names = [image.name for image in ImageStore().list()]
     listed = f"; here: {', '.join(names[:5])}" if names else "; none is here yet"
-    yield _fit("images", f"container images run over bubblewrap{listed}")
+    yield _ok("images", f"container images run over bubblewrap{listed}")
 
 
 def _clocks() -> Iterator[PartFinding]:
@@ -259,14 +261,14 @@ def _clocks() -> Iterator[PartFinding]:
         advice = "set both clocks by NTP: leases and resumed runs compare times of files"
         yield _broken("clocks", f"the file system of this folder is {skew:+.1f} s off this machine's clock", advice)
     else:
-        yield _fit("clocks", "this machine and the file system of this folder agree")
+        yield _ok("clocks", "this machine and the file system of this folder agree")
 
 
 def _model() -> Iterator[PartFinding]:
     from strands_sglang.backends.engine.loader import default_model_cached
 
     if default_model_cached():
-        yield _fit("model", "smollm2, the embedded engine's default, is here")
+        yield _ok("model", "smollm2, the embedded engine's default, is here")
     else:
         yield _missing("model", "smollm2 was not fetched yet", "strands-env demo fetches it (93 MB)")
 
@@ -295,7 +297,7 @@ def _server(url: str, tokenizer: str | None) -> Iterator[PartFinding]:
     except (OSError, ValueError, StrandsSGLangError) as error:
         yield _broken("server", f"{url}: {error}", "start it, or correct the address; --tokenizer names another")
     else:
-        yield _fit("server", f"{url} sampled a token with its log-probability; tokenizer {name}, context {room}")
+        yield _ok("server", f"{url} sampled a token with its log-probability; tokenizer {name}, context {room}")
 
 
 def _template(name: str) -> Iterator[PartFinding]:
@@ -312,7 +314,7 @@ def _template(name: str) -> Iterator[PartFinding]:
         return
     found = f"{name}: {report.verdict.value}"
     if report.verdict in (TemplateVerdict.EXACT, TemplateVerdict.EXACT_FULL):
-        yield _fit("template", found)
+        yield _ok("template", found)
     elif report.verdict is TemplateVerdict.UNSUPPORTED:
         yield _broken("template", found, advice)
     else:

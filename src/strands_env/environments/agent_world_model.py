@@ -186,7 +186,7 @@ def _read_fields(action: Action) -> tuple[str, str, str]:
     context = action.task_context.model_dump()
     if missing := [name for name in _FIELDS if not isinstance(context.get(name), str)]:
         raise ValueError(
-            f"a task of AgentWorldModelEnv has {', '.join(_FIELDS)} in its context; {missing} are no texts"
+            f"the context of an AgentWorldModelEnv task must have {', '.join(_FIELDS)} as text; missing: {missing}"
         )
     scenario, code, database = (context[name] for name in _FIELDS)
     return scenario, code, database

@@ -117,7 +117,7 @@ def format_content_block(block: Mapping[str, Any], is_multimodal: bool = False) 
     if isinstance(content, str):
         return content
     if not is_multimodal:
-        raise place.error("an 'image' block is no text", "give is_multimodal=True")
+        raise place.error("an 'image' block is not text", "give is_multimodal=True")
     return content[0]
 
 

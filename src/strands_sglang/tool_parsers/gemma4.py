@@ -88,7 +88,7 @@ def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], 
             raise TagError(f"found {text[position : position + 40]!r} where a key was expected", "", position)
         key, colon = match.group(), skip_space(text, match.end())
         if not text.startswith(":", colon):
-            raise TagError(f"the key {key!r} has no colon behind it", "", position)
+            raise TagError(f"the key {key!r} must be followed by a colon", "", position)
         if key in values:
             raise TagError(f"the key {key!r} is given twice", "", position)
         values[key], position = _read_value(text, skip_space(text, colon + 1), depth)

@@ -94,6 +94,8 @@ class Evaluator:
         **unknown: Never,
     ) -> None:
         if unknown:
+            if "save_interval" in unknown:  # of strands-env
+                raise TypeError("Evaluator() has no save_interval: each sample is saved when it ends")
             names = inspect.signature(Evaluator.__init__).parameters.keys() - {"self", "unknown"}
             refuse_unknown(f"{type(self).__name__}()", unknown, names)
         warn_of_misspelt_overrides(type(self), Evaluator, self._overrides)
