@@ -38,4 +38,4 @@ def trajectories_of(model: Any) -> list[Trajectory] | None:
     if manager is None:
         return None
     tokens = TokenSequence.from_token_manager(manager)
-    return [] if tokens is None else [Trajectory(tokens=tokens, agent_name=None)]
+    return [] if tokens is None else [Trajectory(tokens=tokens, agent_name=None, is_main=True)]
