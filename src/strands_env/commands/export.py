@@ -21,8 +21,8 @@ from strands_env.training import save_samples, score_with_teacher
 from strands_env.training.formats import (
     NOT_SCORED,
     ExportedRollout,
-    Selection,
     add_teacher_scores,
+    select_rollouts,
     sft_row,
     write_rows,
 )
@@ -59,17 +59,14 @@ def run(args: argparse.Namespace) -> int:
             check_writable(target, option="--output")
             entries = {(entry.prompt_id, entry.index): entry for entry in reader.entries}
             rewards = {key: entry.reward for key, entry in entries.items()}
-            selection = Selection(
+            rollouts = select_rollouts(
+                rewards,
+                lambda key: reader.read(entries[key], with_tokens=True),
+                left,
                 min_reward=args.min_reward,
                 max_reward=args.max_reward,
                 mixed=args.mixed,
                 whole=args.format == "sft",
-                advantages="grpo",
-            )
-            rollouts = selection.rollouts(
-                rewards,
-                lambda key: reader.read(entries[key], with_tokens=True),
-                left,
                 system_prompt=saved.system_prompt,
             )
             if args.teacher is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -40,107 +40,81 @@ class ExportedRollout:
 
     Attributes:
         paths: Its training samples.
-        advantage: Its reward relative to its group; None if there are no advantages.
+        advantage: Its reward relative to that of its whole group, over the group's standard deviation.
         system_prompt: System prompt, for a result that did not record its own.
     """
 
     action: Action
     result: StepResult
     paths: list[TrainingSample]
-    advantage: float | None
+    advantage: float
     system_prompt: str | None
 
     def samples(self) -> list[TrainingSample]:
         """Its training samples, with the advantage in their metadata."""
-        known = {} if self.advantage is None else {"advantage": self.advantage}
-        return [replace(path, metadata={**path.metadata, **known}) for path in self.paths]
+        return [replace(path, metadata={**path.metadata, "advantage": self.advantage}) for path in self.paths]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The rollouts to export.
+def select_rollouts(
+    rewards: Mapping[Key, float | None],
+    read: Callable[[Key], Any],
+    left: Counter[str],
+    *,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    mixed: bool = False,
+    whole: bool = False,
+    system_prompt: str | None = None,
+) -> Iterator[ExportedRollout]:
+    """The rollouts to export, group by group.
 
-    Attributes:
+    Args:
+        rewards: Of all rollouts of the run.
+        read: A sample of the run with its tokens.
+        left: Counts what is left out, by reason.
         mixed: Only those of prompts whose rollouts differ in reward.
         whole: None that a limit cut off.
-        advantages: Rewards relative to those of the whole group, whatever is left out of it: `dr_grpo` subtracts the
-            mean, `grpo` divides by the standard deviation too.
+        system_prompt: For results that did not record their own.
     """
+    # Over all rollouts of the run: what the filters leave out still belongs to its group's mean.
+    groups = [prompt for prompt, _ in rewards]
+    values = group_advantages(list(rewards.values()), group_ids=groups, rollout_ids=list(rewards))
+    advantages = dict(zip(rewards, values, strict=True))
+    by_prompt: dict[str, set[float | None]] = {}
+    for (prompt, _), reward in rewards.items():
+        by_prompt.setdefault(prompt, set()).update(() if reward is None else (reward,))
 
-    min_reward: float | None = None
-    max_reward: float | None = None
-    mixed: bool = False
-    whole: bool = False
-    advantages: Literal["none", "dr_grpo", "grpo"] = "none"
+    def reason_against(prompt: str, reward: float | None) -> str | None:
+        if reward is None:
+            return "without a reward"
+        if min_reward is not None and reward < min_reward:
+            return f"with a reward below {min_reward:g}"
+        if max_reward is not None and reward > max_reward:
+            return f"with a reward above {max_reward:g}"
+        return "of prompts whose rollouts score alike" if mixed and len(by_prompt[prompt]) < 2 else None
 
-    def rollouts(
-        self,
-        rewards: Mapping[Key, float | None],
-        read: Callable[[Key], Any],
-        left: Counter[str],
-        *,
-        system_prompt: str | None,
-    ) -> Iterator[ExportedRollout]:
-        """The rollouts, group by group.
-
-        Args:
-            rewards: Of all rollouts of the run.
-            read: A sample of the run with its tokens.
-            left: Counts what is left out, by reason.
-            system_prompt: For results that did not record their own.
-        """
-        advantages = self._advantages(rewards)
-        by_prompt: dict[str, set[float | None]] = {}
-        for (prompt, _), reward in rewards.items():
-            by_prompt.setdefault(prompt, set()).update(() if reward is None else (reward,))
-        places = {prompt: place for place, prompt in enumerate(by_prompt)}
-        for key in sorted(rewards, key=lambda key: (places[key[0]], key[1])):
-            prompt, index = key
-            if reason := self._left_out(rewards[key], is_mixed=len(by_prompt[prompt]) > 1):
-                left[reason] += 1
-                continue
-            sample = read(key)
-            paths = samples_from_step(
-                sample.step_result,
-                group_id=prompt,
-                rollout_id=sample.id,
-                metadata={"prompt_id": prompt, "index": index},
-            )
-            if not any(path.is_usable for path in paths):
-                left["without tokens that could be trained"] += 1
-                continue
+    places = {prompt: place for place, prompt in enumerate(by_prompt)}
+    for key in sorted(rewards, key=lambda key: (places[key[0]], key[1])):
+        prompt, index = key
+        if reason := reason_against(prompt, rewards[key]):
+            left[reason] += 1
+            continue
+        sample = read(key)
+        about = {"prompt_id": prompt, "index": index}
+        paths = samples_from_step(sample.step_result, group_id=prompt, rollout_id=sample.id, metadata=about)
+        if not any(path.is_usable for path in paths):
+            left["without tokens that could be trained"] += 1
+        elif whole and paths[0].status is SampleStatus.TRUNCATED:
             # Imitating a reply that a limit cut off teaches to stop in the middle.
-            if self.whole and paths[0].status is SampleStatus.TRUNCATED:
-                left["cut by a limit"] += 1
-                continue
+            left["cut by a limit"] += 1
+        else:
             yield ExportedRollout(
                 action=sample.action,
                 result=sample.step_result,
                 paths=paths,
-                advantage=None if advantages is None else advantages[key],
+                advantage=advantages[key],
                 system_prompt=system_prompt,
             )
-
-    def _left_out(self, reward: float | None, *, is_mixed: bool) -> str | None:
-        if reward is None:
-            return "without a reward"
-        if self.min_reward is not None and reward < self.min_reward:
-            return f"with a reward below {self.min_reward:g}"
-        if self.max_reward is not None and reward > self.max_reward:
-            return f"with a reward above {self.max_reward:g}"
-        return "of prompts whose rollouts score alike" if self.mixed and not is_mixed else None
-
-    def _advantages(self, rewards: Mapping[Key, float | None]) -> dict[Key, float] | None:
-        if self.advantages == "none":
-            return None
-        # Over all rollouts of the run: what the filters leave out still belongs to its group's mean.
-        values = group_advantages(
-            list(rewards.values()),
-            group_ids=[prompt for prompt, _ in rewards],
-            rollout_ids=list(rewards),
-            scale_by_std=self.advantages == "grpo",
-        )
-        return dict(zip(rewards, values, strict=True))
 
 
 def add_teacher_scores(

@@ -20,17 +20,6 @@ FORMAT_VERSION = "1"
 """Version of the columns, kept in the file's metadata."""
 
 _VERSION_KEY = b"strands_env.training.format"
-_PLAIN = (
-    "prompt_length",
-    "routed_experts",
-    "reward",
-    "group_id",
-    "rollout_id",
-    "agent_name",
-    "trainable",
-    "is_discarded",
-    "finish_reason",
-)
 
 
 def save_samples(samples: Iterable[TrainingSample], path: str | Path) -> int:
@@ -83,31 +72,24 @@ def _schema(pa: Any) -> Any:
     span = pa.struct([("version", pa.string()), ("start", pa.int64()), ("end", pa.int64())])
     texts = [("data", pa.string()), ("digest", pa.string()), ("processor", pa.string())]
     places = [("grid", pa.list_(pa.int64())), ("offset", pa.int64()), ("length", pa.int64())]
-    medium = pa.struct([*texts, *places])
+
+    def column(name: str, dtype: Any) -> Any:
+        values = pa.list_(pa.from_numpy_dtype(np.dtype(dtype)))
+        return pa.list_(values) if "_top_" in name else values
+
     fields = [
-        ("token_ids", pa.list_(pa.int32())),
+        *((name, column(name, dtype)) for name, dtype in PER_TOKEN.items()),
         ("prompt_length", pa.int64()),
-        ("loss_mask", pa.list_(pa.uint8())),
-        ("trained_elsewhere", pa.list_(pa.uint8())),
-        ("logprobs", pa.list_(pa.float64())),
-        ("teacher_logprobs", pa.list_(pa.float64())),
-        ("teacher_top_ids", pa.list_(pa.list_(pa.int32()))),
-        ("teacher_top_logprobs", pa.list_(pa.list_(pa.float32()))),
         ("weight_versions", pa.list_(span)),
         ("routed_experts", pa.large_binary()),
         ("experts_shape", pa.list_(pa.int64())),
         ("sampling_mask_ids", pa.list_(pa.int32())),
         ("sampling_mask_offsets", pa.list_(pa.int64())),
-        ("media", pa.list_(medium)),
+        ("media", pa.list_(pa.struct([*texts, *places]))),
         ("reward", pa.float64()),
-        ("token_rewards", pa.list_(pa.float64())),
-        ("group_id", pa.string()),
-        ("rollout_id", pa.string()),
-        ("agent_name", pa.string()),
+        *((name, pa.string()) for name in ("group_id", "rollout_id", "agent_name", "status", "finish_reason")),
         ("trainable", pa.bool_()),
         ("is_discarded", pa.bool_()),
-        ("status", pa.string()),
-        ("finish_reason", pa.string()),
         ("advantage", pa.float64()),
         ("metadata", pa.string()),
     ]
@@ -115,45 +97,38 @@ def _schema(pa: Any) -> Any:
 
 
 def _to_row(sample: TrainingSample) -> dict[str, Any]:
-    mask = sample.sampling_mask
-    return {
-        **{name: getattr(sample, name) for name in _PLAIN},
-        **{name: list(values) if np.ndim(values := getattr(sample, name)) > 1 else values for name in PER_TOKEN},
-        "weight_versions": [
-            {"version": span.version, "start": span.start, "end": span.end} for span in sample.weight_versions
-        ],
-        "experts_shape": None if sample.experts_shape is None else list(sample.experts_shape),
+    row = {name: getattr(sample, name) for name in sample.__dataclass_fields__}
+    mask = row.pop("sampling_mask")
+    return row | {
+        # Arrow takes an array of one dimension as it is, and rows of a matrix one by one.
+        **{name: list(row[name]) for name in PER_TOKEN if np.ndim(row[name]) > 1},
+        "weight_versions": [asdict(span) for span in sample.weight_versions],
         "sampling_mask_ids": None if mask is None else mask.ids,
         "sampling_mask_offsets": None if mask is None else mask.offsets,
         "media": [asdict(medium) for medium in sample.media],
-        "status": sample.status.value,
         "advantage": sample.metadata.get("advantage"),  # for other readers; `load_samples` has it in the metadata
         "metadata": json.dumps(dict(sample.metadata)),
     }
 
 
 def _from_row(row: dict[str, Any]) -> TrainingSample:
+    ids, offsets = row.pop("sampling_mask_ids"), row.pop("sampling_mask_offsets")
     mask = None
-    if row["sampling_mask_offsets"] is not None:
-        mask = SamplingMask(
-            ids=np.array(row["sampling_mask_ids"], dtype=np.int32),
-            offsets=np.array(row["sampling_mask_offsets"], dtype=np.int64),
-        )
-    shape = row["experts_shape"]
+    if offsets is not None:
+        mask = SamplingMask(ids=np.array(ids, dtype=np.int32), offsets=np.array(offsets, dtype=np.int64))
+    del row["advantage"]
+    arrays = {name: np.array(row[name], dtype=dtype) for name, dtype in PER_TOKEN.items() if row.get(name) is not None}
     return TrainingSample(
-        **{name: row[name] for name in _PLAIN},
-        **{  # type: ignore[arg-type]
-            name: np.array(values, dtype=dtype)
-            for name, dtype in PER_TOKEN.items()
-            if (values := row.get(name)) is not None
-        },
-        weight_versions=tuple(WeightVersionSpan(**span) for span in row["weight_versions"]),
-        experts_shape=None if shape is None else (shape[0], shape[1]),
-        sampling_mask=mask,
-        media=tuple(
-            PlacedMedium(**{**medium, "grid": medium["grid"] and tuple(medium["grid"])})
-            for medium in row.get("media") or ()
-        ),
-        status=SampleStatus(row["status"]),
-        metadata=json.loads(row["metadata"]),
+        **row
+        | arrays
+        | {
+            "weight_versions": tuple(WeightVersionSpan(**span) for span in row["weight_versions"]),
+            "experts_shape": row["experts_shape"] and tuple(row["experts_shape"]),
+            "sampling_mask": mask,
+            "media": tuple(
+                PlacedMedium(**{**medium, "grid": medium["grid"] and tuple(medium["grid"])}) for medium in row["media"]
+            ),
+            "status": SampleStatus(row["status"]),
+            "metadata": json.loads(row["metadata"]),
+        }
     )

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -74,7 +74,7 @@ async def score_with_teacher(
     paths = [samples[place] for place in places]
     shared = [0, *(_common_length(one, other) for one, other in pairwise(paths))]
     limit = asyncio.Semaphore(concurrency)
-    tasks: list[asyncio.Task[_Scores | Exception]] = []
+    tasks: list[asyncio.Task[TrainingSample | Exception]] = []
     async with asyncio.TaskGroup() as group:
         for number, path in enumerate(paths):
             owner = number - 1
@@ -93,12 +93,7 @@ async def score_with_teacher(
             why = {TEACHER_ERROR: f"{type(each).__name__}: {each}"}
             scored[place] = replace(samples[place], metadata={**samples[place].metadata, **why})
         else:
-            scored[place] = replace(
-                samples[place],
-                teacher_logprobs=each.logprobs,
-                teacher_top_ids=each.top_ids if top_k else None,
-                teacher_top_logprobs=each.top_logprobs if top_k else None,
-            )
+            scored[place] = each
     return scored
 
 
@@ -121,15 +116,6 @@ def _compare(tokenizer: Any, other: Any) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scores:
-    """Arrays over a path: float64[tokens], int32[tokens, k], float32[tokens, k]."""
-
-    logprobs: NDArray[np.float64]
-    top_ids: NDArray[np.int32]
-    top_logprobs: NDArray[np.float32]
-
-
 def _common_length(one: TrainingSample, other: TrainingSample) -> int:
     """Length of the common prefix; equal tokens of different images are not common."""
     length = common_prefix(one.token_ids, other.token_ids)
@@ -141,38 +127,34 @@ async def _score(
     backend: Backend,
     path: TrainingSample,
     top_k: int,
-    owner: asyncio.Task[_Scores | Exception] | None,
+    owner: asyncio.Task[TrainingSample | Exception] | None,
     shared: int,
     limit: asyncio.Semaphore,
-) -> _Scores | Exception:
-    """The scores of a path, or why there are none; those of the shared prefix are its owner's."""
+) -> TrainingSample | Exception:
+    """The path with its scores, or why there are none; those of the shared prefix are its owner's."""
     count, start = len(path), path.prompt_length
-    scores = _Scores(
-        logprobs=np.full(count, np.nan),
-        top_ids=np.full((count, top_k), -1, dtype=np.int32),
-        top_logprobs=np.full((count, top_k), np.nan, dtype=np.float32),
-    )
+    arrays: dict[str, NDArray[Any]] = {"teacher_logprobs": np.full(count, np.nan)}
+    if top_k:
+        arrays["teacher_top_ids"] = np.full((count, top_k), -1, dtype=np.int32)
+        arrays["teacher_top_logprobs"] = np.full((count, top_k), np.nan, dtype=np.float32)
     known = None if owner is None else await owner  # its request brings the shared prefix into the teacher's cache
-    if isinstance(known, _Scores):
+    if isinstance(known, TrainingSample) and known.teacher_logprobs is not None:
         # Only up to the first gap: the rest is asked for in one request, which scores from a position on.
-        missing = np.isnan(known.logprobs[start:shared])
+        missing = np.isnan(known.teacher_logprobs[start:shared])
         end = start + int(np.argmax(missing)) if missing.any() else max(start, shared)
-        for name in ("logprobs", "top_ids", "top_logprobs"):
-            getattr(scores, name)[start:end] = getattr(known, name)[start:end]
+        for name, values in arrays.items():
+            values[start:end] = getattr(known, name)[start:end]
         start = end
-    if start == count:
-        return scores
-    try:
-        async with limit:
-            found = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
-        _check_scores(found, path.token_ids[start:].tolist(), start, top_k)
-    except Exception as error:  # the boundary of one sample: a backend of one's own may raise anything
-        return error
-    scores.logprobs[start:] = found.logprobs
-    if found.top_ids is not None and found.top_logprobs is not None:
-        scores.top_ids[start:] = np.array(found.top_ids).reshape(-1, top_k)
-        scores.top_logprobs[start:] = np.array(found.top_logprobs).reshape(-1, top_k)
-    return scores
+    if start < count:
+        try:
+            async with limit:
+                found = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
+            _check_scores(found, path.token_ids[start:].tolist(), start, top_k)
+        except Exception as error:  # the boundary of one sample: a backend of one's own may raise anything
+            return error
+        for values, given in zip(arrays.values(), (found.logprobs, found.top_ids, found.top_logprobs), strict=False):
+            values[start:] = np.array(given).reshape(values[start:].shape)
+    return replace(path, **arrays)  # type: ignore[arg-type]
 
 
 def _check_scores(found: Any, expected: list[int], start: int, top_k: int) -> None:
