@@ -145,32 +145,19 @@ async def _evaluate(evaluation: Evaluation) -> Exit:
             evaluator.stop()
         interrupted = True
 
-    # The first signal stops taking samples, the second cancels: both save what is finished.
-    with _signals(interrupt):
-        try:
-            await task
-        except asyncio.CancelledError:
-            if not interrupted:
-                raise
-        finally:
-            await evaluation.close()
-    return Exit.INTERRUPTED if interrupted else Exit.OK
-
-
-@contextlib.contextmanager
-def _signals(interrupt: Any) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the run, a second one cancels it."""
-    loop = asyncio.get_running_loop()
-    caught = []
+    # The first signal stops taking samples, the second cancels: both save what is finished. The loop forgets these
+    # handlers when it is closed.
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C cancels at once
-            loop.add_signal_handler(number, interrupt)
-            caught.append(number)
+            asyncio.get_running_loop().add_signal_handler(number, interrupt)
     try:
-        yield
+        await task
+    except asyncio.CancelledError:
+        if not interrupted:
+            raise
     finally:
-        for number in caught:
-            loop.remove_signal_handler(number)
+        await evaluation.close()
+    return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
 def _show(

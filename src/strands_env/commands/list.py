@@ -12,6 +12,7 @@ from typing import Any
 from strands_env.commands.terminal import complain, format_number, say
 from strands_env.eval import EvalError, describe_benchmarks, summarize
 from strands_env.eval.run.groups import read_scores
+from strands_env.report.training import runs_in
 from strands_sglang.command_line import Exit
 
 
@@ -32,8 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if not root.is_dir():
         is_file = f"{args.folder!r} is a file: give the folder the runs are in"
         return complain("list", is_file if root.exists() else f"the folder {args.folder!r} does not exist", Exit.USAGE)
-    found = sorted(path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
-    runs = [path for path in found if path.exists()]
+    runs = runs_in(root)
     if not runs:
         complain("list", f"there are no runs in {args.folder!r}")
     listed: list[dict[str, Any]] = []
