@@ -60,7 +60,7 @@ def test_a_missing_extra_comes_with_the_command_that_installs_it(monkeypatch: py
 
 
 def test_an_extra_that_cannot_be_imported_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, code in {"fine": "", "lame": "import no_such_library", "dead": "import os; os._exit(3)"}.items():
+    for name, code in {"fine": "", "lame": "import no_such_library"}.items():
         (tmp_path / f"{name}.py").write_text(code)
         info = tmp_path / f"{name}-1.dist-info"
         info.mkdir()
@@ -73,8 +73,6 @@ def test_an_extra_that_cannot_be_imported_is_broken(monkeypatch: pytest.MonkeyPa
     assert one("extras", doctor.State.OK, findings).found == "a"
     broken = one("extras", doctor.State.BROKEN, findings)
     assert broken.found.startswith("b: lame cannot be imported: ModuleNotFoundError: No module named 'no_such_library'")
-    needed.append("dead; extra == 'c'")
-    assert "dead cannot be imported: Python ended with status 3" in str(list(doctor._extras()))
 
 
 def test_upstream_beside_this_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

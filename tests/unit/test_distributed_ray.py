@@ -141,7 +141,7 @@ from strands_env.distributed import RayExecutor
 from tests.unit.eval_support import task
 
 async def main():
-    async with RayExecutor({HERE + ":plain"!r}, n_workers=3, init_options={{"num_cpus": 1}}) as executor:
+    async with RayExecutor({HERE + ":plain"!r}, n_workers=3) as executor:
         results = await asyncio.gather(*(executor.rollout(task(f"t{{i}}")) for i in range(3)))
         assert len(results) == 3 and ray.is_initialized()
     assert not ray.is_initialized()

@@ -374,8 +374,8 @@ def test_in_a_pipe_and_on_a_dumb_terminal_the_progress_is_lines(stream, monkeypa
         show(state_of_a_run())
     first, second = stream.getvalue().splitlines()
     assert first == "my-own-benchmark: 1000 samples"
-    assert second.startswith("417/1000 samples, 3 found in the results, ")
-    assert second.endswith(", mean reward 0.250, timeout 2")
+    assert second.startswith("417/1000 samples, mean reward 0.250, eta ")
+    assert second.endswith("/s, timeout 2, 3 found in the results")
 
 
 @pytest.mark.parametrize("columns", [20, 50, 80, 200])

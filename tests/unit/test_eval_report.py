@@ -52,25 +52,6 @@ def with_token_data(index: int = 0):
     return made
 
 
-def test_counters_of_the_gateway_are_added_up(tmp_path):
-    samples = [sample(1.0, index) for index in range(3)]
-    for made, roots in zip(samples, [{"first": 1}, {"first": 1, "edited": 2}], strict=False):
-        made.step_result.observation.metrics["gateway"] = {
-            "continued": 5, "extended": 4, "replayed": 1, "edited": roots.get("edited", 0), "roots": roots
-        }  # fmt: skip
-    overview = islands(write_report(write(tmp_path, *samples), tmp_path / "r.html").path)["overview"]
-    assert overview["gateway"] == {
-        "continued": 10, "extended": 8, "replayed": 2, "edited": 2, "roots": {"first": 2, "edited": 2}
-    }  # fmt: skip
-
-
-def test_without_a_gateway_nothing_is_said_of_one(tmp_path):
-    made = sample(1.0)
-    made.step_result.observation.metrics["gateway"] = {"address": "of the user's own"}
-    overview = islands(write_report(write(tmp_path, made), tmp_path / "r.html").path)["overview"]
-    assert overview["gateway"] is None
-
-
 def test_it_holds_every_sample_and_the_numbers(tmp_path):
     write(tmp_path, sample(0.0, prompt="a"), sample(1.0, 1, prompt="a"), sample(None, prompt="b"))
     result = write_report(tmp_path, tmp_path / "r.html")

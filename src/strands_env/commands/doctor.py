@@ -9,14 +9,13 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 from strands_env.commands.terminal import one_line, say
@@ -163,28 +162,19 @@ def _requirements(distribution: str) -> Iterator[tuple[str, str]]:
 
 
 def _import_errors(distributions: Collection[str]) -> dict[str, str]:
-    """Distributions that are installed and cannot be imported; in another process, since a library may crash."""
+    """Distributions that are installed and cannot be imported, each with the error."""
     modules: dict[str, str] = {}
     for module, names in metadata.packages_distributions().items():
-        for name in names:
-            name = re.sub(r"[-_.]+", "-", name).lower()
+        for name in (re.sub(r"[-_.]+", "-", name).lower() for name in names):
             if not module.startswith("_") and name in distributions and modules.get(name) != name.replace("-", "_"):
                 modules[name] = module
-    code = (
-        "import importlib, sys\n"
-        "for name in sys.argv[1:]:\n"
-        "    try: importlib.import_module(name); said = ''\n"
-        "    except BaseException as error: said = ' '.join(f'{type(error).__name__}: {error}'.split())\n"
-        "    print('imported', name, said, flush=True)"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *modules.values()], capture_output=True, text=True, env=environment, check=False
-    )
-    said = dict(re.findall(r"^imported (\S+) (.*)$", done.stdout, re.MULTILINE))
-    crashed = f"Python ended with status {done.returncode}"
-    errors = {name: said.get(module, crashed) for name, module in modules.items()}
-    return {name: error for name, error in errors.items() if error}
+    errors = {}
+    for name, module in modules.items():
+        try:
+            import_module(module)
+        except (Exception, SystemExit) as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+    return errors
 
 
 def _version(name: str) -> str | None:

@@ -33,7 +33,7 @@ from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
 from strands_env.eval.saved import SavedRun, prices_of
 from strands_env.eval.store import StorePaths
-from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
+from strands_env.recipe.evaluation import Evaluation, build_evaluation
 from strands_env.recipe.options import resolve
 from strands_env.recipe.recording import Recorder
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
@@ -59,11 +59,17 @@ def run(args: argparse.Namespace) -> int:
         quiet = args.quiet or args.json
         given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}
         options = resolve(given, from_run=args.from_run, resume=args.resume)
-        report = Reporting(note=lambda text: complain("eval", f"note: {text}"), announce=partial(announce, quiet=quiet))
         if args.record is not None and args.resume:
             raise EvalError("--record: a recording holds a whole run; leave out --resume")
         recorder = None if args.record is None else Recorder(args.record, options)
-        evaluation = build_evaluation(options, given, resume=args.resume, report=report, tape=recorder)
+        evaluation = build_evaluation(
+            options,
+            given,
+            resume=args.resume,
+            note=lambda text: complain("eval", f"note: {text}"),
+            announce=partial(announce, quiet=quiet),
+            tape=recorder,
+        )
         evaluator = evaluation.evaluator
         evaluator.progress = make_display(quiet=quiet)
         trackers = _track(evaluator, options)

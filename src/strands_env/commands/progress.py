@@ -25,26 +25,19 @@ def make_display(stream: TextIO | None = None, *, quiet: bool = False) -> Progre
     return None if quiet or out is None else Display(out)
 
 
-def describe(state: ProgressState, width: int | None = None) -> str:
-    """The state in one line; in `width` columns without what matters least."""
-    finished = state.resumed + state.done
-    parts = [(0, f"{finished}/{'?' if state.total is None else state.total} samples")]
-    if state.resumed:
-        parts.append((6, f"{state.resumed} found in the results"))
-    parts += [(4, f"{state.rate:.2f}/s"), (3, f"eta {format_seconds(state.eta)}")]
-    parts.append((1, f"mean reward {format_number(state.mean_reward)}"))
-    if state.retries:
-        parts.append((5, f"{state.retries} retried"))
-    parts += [(5, f"{reason} {count}") for reason, count in state.failures.most_common()]
+def describe(state: ProgressState) -> str:
+    """The state in one line; what matters most comes first, for a narrow terminal shows no more."""
+    parts = [f"{state.resumed + state.done}/{'?' if state.total is None else state.total} samples"]
     if state.stopping:
-        parts.append((2, f"stopping, {state.running} under way"))
-
-    def line() -> str:
-        return ", ".join(text for _, text in parts)
-
-    while width is not None and len(line()) > width and len(parts) > 1:
-        parts.remove(max(reversed(parts), key=lambda part: part[0]))
-    return line()
+        parts.append(f"stopping, {state.running} under way")
+    parts += [f"mean reward {format_number(state.mean_reward)}", f"eta {format_seconds(state.eta)}"]
+    parts.append(f"{state.rate:.2f}/s")
+    parts += [f"{reason} {count}" for reason, count in state.failures.most_common()]
+    if state.retries:
+        parts.append(f"{state.retries} retried")
+    if state.resumed:
+        parts.append(f"{state.resumed} found in the results")
+    return ", ".join(parts)
 
 
 class TrackedProgress:
@@ -122,7 +115,7 @@ class Display:
     def _say(self, state: ProgressState) -> None:
         if self._live:
             width = columns(self._stream) - 1
-            write_to(self._stream, f"\r{describe(state, width)[:width]}\x1b[K")
+            write_to(self._stream, f"\r{describe(state)[:width]}\x1b[K")
         elif describe(state) != self._said:
             self._said = describe(state)
             write_to(self._stream, f"{self._said}\n")

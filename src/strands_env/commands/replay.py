@@ -9,7 +9,7 @@ from functools import partial
 
 from strands_env.commands.progress import make_display
 from strands_env.commands.terminal import announce, complain, complain_of, run_user_code, say
-from strands_env.recipe.evaluation import Reporting, build_evaluation
+from strands_env.recipe.evaluation import build_evaluation
 from strands_env.recipe.recording import Replay, digest_of
 from strands_sglang.command_line import Exit
 
@@ -21,10 +21,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         replay = Replay(args.file)
         options = {**replay.options, "base_url": None, "output": args.output or f"{args.file}.replay", "track": None}
-        report = Reporting(
-            note=lambda text: complain("replay", f"note: {text}"), announce=partial(announce, quiet=quiet)
+        evaluation = build_evaluation(
+            options,
+            {},
+            resume=False,
+            note=lambda text: complain("replay", f"note: {text}"),
+            announce=partial(announce, quiet=quiet),
+            tape=replay,
         )
-        evaluation = build_evaluation(options, {}, resume=False, report=report, tape=replay)
         evaluation.evaluator.progress = make_display(quiet=quiet)
 
         async def run_again() -> None:

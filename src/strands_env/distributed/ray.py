@@ -70,7 +70,6 @@ class RayExecutor(PooledExecutor):
         arguments: Keyword arguments that pickle.
         n_workers: Number of actors.
         actor_options: Ray's options of an actor, such as `num_cpus`, `resources`, `runtime_env`.
-        init_options: Arguments of `ray.init` when it has to be called.
         stuck_after: Seconds without a sign of life after which an actor is killed; None waits for ever. Make it longer
             than whatever blocks the event loop on purpose, such as loading a model in the environment factory.
 
@@ -86,7 +85,6 @@ class RayExecutor(PooledExecutor):
         *,
         n_workers: int = 2,
         actor_options: Mapping[str, Any] | None = None,
-        init_options: Mapping[str, Any] | None = None,
         stuck_after: float | None = STUCK_SECONDS,
     ) -> None:
         if n_workers < 1:
@@ -98,7 +96,6 @@ class RayExecutor(PooledExecutor):
             raise ImportError(f"RayExecutor needs Ray: {install_command('ray')}") from error
         self._ray: Any = ray
         self._options = {"num_cpus": 0, "max_concurrency": MAX_ROLLOUTS + 1, **dict(actor_options or {})}  # 1: `alive`
-        self._init_options = dict(init_options or {})
         self._joining = asyncio.Lock()
         self._started_ray = False
         super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers)
@@ -116,8 +113,7 @@ class RayExecutor(PooledExecutor):
     async def _make_actor(self) -> Any:
         async with self._joining:  # actors are made side by side, Ray is started once
             if not self._ray.is_initialized():
-                options = {"include_dashboard": False, "log_to_driver": False, **self._init_options}
-                await asyncio.to_thread(self._ray.init, **options)
+                await asyncio.to_thread(self._ray.init, include_dashboard=False, log_to_driver=False)
                 self._started_ray = True
         return (
             self._ray.remote(_RolloutActor).options(**self._options).remote(self._ray.cloudpickle.dumps(self._recipe))

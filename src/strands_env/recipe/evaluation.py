@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -33,19 +32,6 @@ SAME_FAILURES = 10
 _FILE_SUFFIXES = (".csv", ".html", ".json", ".parquet", ".tokens", ".txt")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reporting:
-    """Reports the progress of building an evaluator.
-
-    Attributes:
-        note: Takes one sentence that is worth knowing and no error.
-        announce: Takes what is being done, or None, and surrounds it.
-    """
-
-    note: Callable[[str], object]
-    announce: Callable[[str | None], AbstractContextManager[None]]
-
-
 class Evaluation:
     """An evaluator, and the model factory of this process, if there is one."""
 
@@ -66,7 +52,8 @@ def build_evaluation(
     given: dict[str, Any],
     *,
     resume: bool,
-    report: Reporting,
+    note: Callable[[str], object],
+    announce: Callable[[str | None], AbstractContextManager[None]],
     tape: Recorder | Replay | None = None,
 ) -> Evaluation:
     """Build the evaluator.
@@ -74,6 +61,8 @@ def build_evaluation(
     Args:
         options: All options, as `resolve` gives them.
         given: The options that this run was given itself: one of them that would have no effect is refused.
+        note: Takes one sentence that is worth knowing and no error.
+        announce: Takes what is being done, or None, and surrounds it.
         tape: Records the run, or stands in for its backend and its tasks.
 
     Raises:
@@ -85,7 +74,7 @@ def build_evaluation(
     _refuse_ignored(options, given, kind, is_replay=isinstance(tape, Replay))
     sampling = _sampling(options, kind)
     if options["n_samples_per_prompt"] > 1 and sampling.get("temperature") == 0:
-        report.note("at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
+        note("at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
     # Plain values all through: worker processes and saved runs build the same from them.
     model = model_options(options) | {"sampling_params": sampling}
     recipe = {name: options[name] for name in ("benchmark", "env", "env_config", "reward")} | {"model": model}
@@ -107,7 +96,7 @@ def build_evaluation(
         load_reward(options["reward"])
 
     def load() -> ModelFactory:
-        with report.announce(None if isinstance(tape, Replay) else loading(options)):
+        with announce(None if isinstance(tape, Replay) else loading(options)):
             return make_model_factory(**model, tape=tape)
 
     # The model is loaded last: every other mistake has been reported by then.
@@ -121,9 +110,9 @@ def build_evaluation(
         _check_data(evaluator, options)
     if isinstance(tape, Recorder):
         _record_tasks(evaluator, tape)
-    _check_output(evaluator, resume=resume, report=report)
+    _check_output(evaluator, resume=resume, note=note)
     if is_inline and options["env"] is not None:
-        with report.announce(loading(options) if makes_own_models else None):
+        with announce(loading(options) if makes_own_models else None):
             evaluator.env_factory = make_env_factory(**recipe, models=models)
     if not is_inline:
         evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
@@ -230,7 +219,7 @@ def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
         raise EvalError(str(error)) from error
 
 
-def _check_output(evaluator: Evaluator, *, resume: bool, report: Reporting) -> None:
+def _check_output(evaluator: Evaluator, *, resume: bool, note: Callable[[str], object]) -> None:
     assert evaluator.paths is not None
     path = evaluator.paths.results
     data = getattr(evaluator, "data_path", None)
@@ -250,7 +239,7 @@ def _check_output(evaluator: Evaluator, *, resume: bool, report: Reporting) -> N
     if has_results:
         evaluator.run_config().compare()
     if resume and not path.exists() and not evaluator.paths.run.exists():
-        report.note(f"there is nothing to resume at {str(path)!r}: a new run is started")
+        note(f"there is nothing to resume at {str(path)!r}: a new run is started")
 
 
 def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +21,6 @@ BINS = 20
 """Bars of the distribution of rewards."""
 SNIPPET = 160
 """Characters of a prompt in the table."""
-_GATEWAY_COUNTS = ("continued", "extended", "replayed", "edited")
 
 
 class Overview:
@@ -39,8 +37,6 @@ class Overview:
         self._reasons: dict[str, int] = {}
         self._prompts: dict[str, dict[str, Any]] = {}
         self._rows: dict[tuple[str, int], list[Any]] = {}
-        self._gateway: Counter[str] = Counter()
-        self._roots: Counter[str] = Counter()
 
     def add(self, sample: EvalSample) -> None:
         """Add a sample."""
@@ -48,10 +44,6 @@ class Overview:
         result = sample.step_result
         task = sample.action
         self._prompts.setdefault(sample.prompt_id, task_of(task.text, task.task_context.ground_truth, SNIPPET))
-        counts = result.observation.metrics.get("gateway")
-        if isinstance(counts, dict) and isinstance(counts.get("roots"), dict):  # else an environment's own metric
-            self._gateway.update({name: int(counts.get(name, 0)) for name in _GATEWAY_COUNTS})
-            self._roots.update(counts["roots"])
         output = result.observation.metrics.get("output_tokens")
         self._rows[(sample.prompt_id, sample.index)] = [
             None if sample.reward is None else round(sample.reward, 6),
@@ -85,7 +77,6 @@ class Overview:
             "samples": [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(8)],
             "running": _running_mean(table),
             "distribution": _distribution(table.rewards),
-            "gateway": {**self._gateway, "roots": dict(self._roots)} if self._gateway else None,
         }
 
 

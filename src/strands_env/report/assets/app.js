@@ -22,8 +22,7 @@ function overviewView(data) {
       tile("Samples", whole(sum.samples), `of ${whole(sum.prompts)} prompts; ${sum.unscored ? `${whole(sum.unscored)} unscored${sum.aborted ? `, of these ${whole(sum.aborted)} lost to infrastructure` : ""}` : "all scored"}${sum.left_out ? `; ${whole(sum.left_out)} prompts with lost or missing samples left out` : ""}`),
       tile("Tokens", whole((totals.input_tokens || 0) + (totals.output_tokens || 0)), `${whole(totals.output_tokens || 0)} sampled, ${whole(totals.tool_calls || 0)} tool calls`),
       tile("Time", duration(data.header.wall_s ?? totals.wall_s), sum.samples ? `${data.header.wall_s ? "in all; " : "of all rollouts together; "}${duration(totals.wall_s / sum.samples)} a rollout` : ""),
-      data.drift && tile("Drift", `${whole(data.drift.changed_trajectories)} of ${whole(data.drift.trajectories)}`, `trajectories change when re-tokenised${driftKinds(data.drift)}`, "drift-tile"),
-      data.gateway && gatewayTile(data.gateway)),
+      data.drift && tile("Drift", `${whole(data.drift.changed_trajectories)} of ${whole(data.drift.trajectories)}`, `trajectories change when re-tokenised${driftKinds(data.drift)}`, "drift-tile")),
     h("div", { class: "grid" },
       chart("Reward over the run", data.running.length ? lineChart({ label: "running mean of the reward", lines: [data.running], xLabel: "scored samples", yRange: runningRange([data.running]), integer: true }) : none(),
         "running mean over prompts in the order of completion, with its 95% interval over prompts"),
@@ -35,13 +34,6 @@ function overviewView(data) {
       Object.keys(sum.tool_errors).length ? chart("Exceptions of tools", [bars(sum.tool_errors), firstMessages(sum.tool_errors, sum.messages)]) : null),
     h("details", { class: "panel" }, h("summary", null, "Configuration, versions and seeds"), h("pre", null, JSON.stringify(data.run, null, 2))),
   ];
-}
-
-// How often a history sent to the gateway went on from what was sampled, and why not.
-function gatewayTile({ continued, extended, replayed, edited, roots }) {
-  const reasons = Object.entries(roots).map(([reason, count]) => `${words(reason)} ${whole(count)}`).join(", ");
-  return tile("Extended", continued ? `${(Math.floor(1000 * extended / continued) / 10).toLocaleString("en")}%` : "–",
-    `${whole(extended)} of ${whole(continued)} histories${reasons ? `; roots: ${reasons}` : ""}; ${whole(replayed)} replays, ${whole(edited)} edits`, "gateway-tile");
 }
 
 const driftKinds = (drift) => { const kinds = Object.entries(drift.kinds); return kinds.length ? `: ${kinds.map(([kind, count]) => `${words(kind)} ${count}`).join(", ")}` : ""; };
