@@ -14,7 +14,6 @@ import strands_env.eval
 import strands_sglang
 from strands_env.core import Action, Environment, StepResult, TaskContext
 from strands_env.eval import Evaluator
-from strands_env.eval.__main__ import translate
 from strands_env.testing import ScriptedModel, call
 
 UPSTREAM_MODULES = {
@@ -133,16 +132,3 @@ async def test_trace_attributes_of_a_task_reach_its_agent() -> None:
     env = Seen(model_factory=lambda: ScriptedModel(["4"]))
     await env.rollout(Action(message="2+2?", task_context=TaskContext(trace_attributes={"step": "7"})))
     assert env.seen == {"step": "7"}
-
-
-def test_the_command_line_of_upstream() -> None:
-    given = ["--benchmark", "aime-2024", "--backend=sglang", "--max-tokens", "9", "--max-samples=3", "--keep-rollout"]
-    server = ["--base-url", "http://localhost:30000"]
-    after = ["--max-new-tokens", "9", "--limit=3", *server, "aime-2024"]
-    assert translate(given) == ["eval", "--backend", "sglang", *after]
-    found = translate(["--n-actors-per-node", "2", "--debug", "--base-url=http://x"])
-    assert found == ["eval", "--backend", "sglang", "--executor", "ray", "--workers", "2", "-v", "--base-url=http://x"]
-    assert translate(["-b", "bedrock", "-e", "mine"]) == ["eval", "--backend", "bedrock", "--env", "mine"]
-    assert translate(["--list"]) == ["list"]
-    with pytest.raises(SystemExit, match="set AWS_PROFILE"):
-        translate(["--profile-name", "x"])

@@ -84,9 +84,8 @@ def test_aime_of_a_year_names_itself(tmp_path):
 
 @pytest.mark.parametrize(("limit", "count"), [(None, 30), (7, 7), (99, 30)])
 def test_the_size_of_a_known_data_set_is_told_before_it_is_read(limit, count, tmp_path):
-    assert len(get_benchmark("aime-2024")(lambda: None, limit=limit).load_dataset()) == count
-    tasks = get_benchmark("aime-2024")(lambda: None, limit=limit, data_path=tmp_path / "d.jsonl").load_dataset()
-    assert not hasattr(tasks, "__len__")
+    assert get_benchmark("aime-2024")(lambda: None, limit=limit).count() == count
+    assert get_benchmark("aime-2024")(lambda: None, limit=limit, data_path=tmp_path / "d.jsonl").count() is None
 
 
 def test_gsm8k_takes_what_follows_the_mark(tmp_path):
@@ -358,7 +357,7 @@ def test_browsecomp_is_decrypted(tmp_path):
     (action,) = load("browsecomp", path)
     assert (action.task_context.question, action.task_context.ground_truth) == ("Who? " * 20, "Ada")
     assert action.message.startswith("Who? ")
-    with pytest.raises(DatasetError, match="no data file"):
+    with pytest.raises(DatasetError, match="cannot read"):
         load("browsecomp", tmp_path / "none.csv")
 
 

@@ -125,5 +125,5 @@ def test_first_reply_is_scored(folder: Path) -> None:
 
 
 def test_missing_data_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="BFCL_v4_CATEGORY"):
+    with pytest.raises(DatasetError, match="BFCL_v4_simple_python"):
         list(BFCLEvaluator(lambda: None, data_path=tmp_path).load_dataset())

@@ -132,7 +132,7 @@ def test_the_other_package_of_that_name_is_recognised(package, tmp_path, monkeyp
     (tmp_path / "tau2").mkdir()
     (tmp_path / "tau2" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(DatasetError, match="another project of that name"):
+    with pytest.raises(DatasetError, match="which is another project"):
         Tau2MockEvaluator.environment(lambda: ScriptedModel([]))
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from strands_env.core.rollout import EnvFactory, LocalExecutor
 
+from .benchmarks.mathematics import AIMEEvaluator
 from .errors import (
     ConfigMismatchError,
     DatasetError,
@@ -32,9 +31,6 @@ from .run.progress import Progress, ProgressState
 from .run.sampling import Executor, RetryPolicy
 from .sample import EvalSample
 from .store import Verification, read_results, verify_run
-
-if TYPE_CHECKING:
-    from .benchmarks.mathematics import AIMEEvaluator
 
 __all__ = [
     "AIMEEvaluator",
@@ -76,11 +72,3 @@ __all__ = [
     "summarize",
     "verify_run",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "AIMEEvaluator":
-        from .benchmarks.mathematics import AIMEEvaluator
-
-        return AIMEEvaluator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

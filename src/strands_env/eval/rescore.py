@@ -17,8 +17,7 @@ from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressSta
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths, load_run
 
-PREVIOUS = "previous_reward"
-"""Key of the old reward in the info of a new one."""
+PREVIOUS = "previous_reward"  # key of the old reward in the info of a new one
 
 
 @dataclass(slots=True, kw_only=True)

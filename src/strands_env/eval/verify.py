@@ -22,10 +22,8 @@ from strands_sglang.backends import as_backend
 from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.exceptions import BackendConnectionError, StrandsSGLangError
 
-WORST = 10
-"""Tokens that are kept as examples."""
-CONCURRENCY = 8
-"""Trajectories that are scored at a time."""
+WORST = 10  # tokens that are kept as examples
+CONCURRENCY = 8  # trajectories that are scored at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_sglang.backends.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
 
-TASKS = 100
-"""Number of tasks without a limit."""
+TASKS = 100  # number of tasks without a limit
 
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 

@@ -13,7 +13,7 @@ The data come with the package bfcl-eval. It pins old versions of what others ne
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from importlib import util
 from pathlib import Path
@@ -32,8 +32,8 @@ CATEGORIES = (
     *("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple", "live_irrelevance", "live_relevance"),
 )
 
+# Text that the leaderboard appends to the description of every function of these categories.
 SYNTAX = " Note that the provided function is in Python 3 syntax."
-"""Text that the leaderboard appends to the description of every function of these categories."""
 
 _TYPES: dict[str, type] = {
     **{"string": str, "any": str, "integer": int, "float": float, "boolean": bool},
@@ -213,6 +213,18 @@ def data_folder(data_path: str | Path | None, install: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 
 
+def rows_with_answers(folder: Path, categories: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The questions of those categories that the folder has, each with its `category` and accepted `ground_truth`."""
+    found = [name for name in categories if (folder / f"BFCL_v4_{name}.json").is_file()]
+    if not found:
+        raise DatasetError(f"{str(folder)!r} has no file BFCL_v4_{categories[0]}.json")
+    for name in found:
+        answers = folder / "possible_answer" / f"BFCL_v4_{name}.json"
+        known = {row["id"]: row["ground_truth"] for row in read_lines(answers)} if answers.is_file() else {}
+        for row in read_lines(folder / f"BFCL_v4_{name}.json"):
+            yield {**row, "category": name, "ground_truth": known.get(row["id"])}
+
+
 class BFCLEvaluator(Benchmark):
     """BFCL, single turns: 3,491 questions of eleven categories; data from bfcl-eval or --data FOLDER."""
 
@@ -228,14 +240,7 @@ class BFCLEvaluator(Benchmark):
     def rows(self) -> Iterator[Row]:
         """The questions of all categories that the folder has, each with its accepted calls."""
         folder = data_folder(self.data_path, "pip install --no-deps bfcl-eval")
-        found = [name for name in CATEGORIES if (folder / f"BFCL_v4_{name}.json").is_file()]
-        if not found:
-            raise DatasetError(f"{str(folder)!r} has no file BFCL_v4_CATEGORY.json")
-        for name in found:
-            answers = folder / "possible_answer" / f"BFCL_v4_{name}.json"
-            known = {row["id"]: row["ground_truth"] for row in read_lines(answers)} if answers.is_file() else {}
-            for row in read_lines(folder / f"BFCL_v4_{name}.json"):
-                yield {**row, "category": name, "ground_truth": known.get(row["id"])}
+        return rows_with_answers(folder, CATEGORIES)
 
     def action(self, row: Row, index: int) -> Action | None:
         """The question with its functions; earlier messages of it are the history."""

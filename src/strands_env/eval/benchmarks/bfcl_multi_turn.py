@@ -29,7 +29,7 @@ from strands.types.tools import ToolUse
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import default_threads
-from strands_env.eval.benchmarks.bfcl import as_tool, data_folder
+from strands_env.eval.benchmarks.bfcl import as_tool, data_folder, rows_with_answers
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, read_lines
 from strands_sglang import MaxToolIterationsReachedError
@@ -229,20 +229,14 @@ class BFCLMultiTurnEvaluator(Benchmark):
     def rows(self) -> Iterator[Row]:
         """The tasks of all categories that the folder has, with their functions and expected calls."""
         folder = data_folder(self.data_path, INSTALL)
-        found = [name for name in CATEGORIES if (folder / f"BFCL_v4_{name}.json").is_file()]
-        if not found:
-            raise DatasetError(f"{str(folder)!r} has no file BFCL_v4_{CATEGORIES[0]}.json")
         files = _package("constants.executable_backend_config").MULTI_TURN_FUNC_DOC_FILE_MAPPING
         described: dict[str, list[Row]] = {}
-        for name in found:
-            answers = folder / "possible_answer" / f"BFCL_v4_{name}.json"
-            expected = {row["id"]: row["ground_truth"] for row in read_lines(answers)}
-            for row in read_lines(folder / f"BFCL_v4_{name}.json"):
-                for used in row["involved_classes"]:
-                    if used not in described:
-                        described[used] = list(read_lines(folder / "multi_turn_func_doc" / files[used]))
-                offered = [function for used in row["involved_classes"] for function in described[used]]
-                yield {**_without_missed(row, offered), "ground_truth": expected.get(row["id"])}
+        for row in rows_with_answers(folder, CATEGORIES):
+            for used in row["involved_classes"]:
+                if used not in described:
+                    described[used] = list(read_lines(folder / "multi_turn_func_doc" / files[used]))
+            offered = [function for used in row["involved_classes"] for function in described[used]]
+            yield _without_missed(row, offered)
 
     def action(self, row: Row, index: int) -> Action | None:
         """The task; its message is the first request."""

@@ -47,21 +47,19 @@ class BrowseCompEvaluator(Benchmark):
 
     def rows(self) -> Iterator[Row]:
         """The rows of the published file, or of `data_path`, a copy of it (`.csv`) or any other data file."""
-        if self.data_path is None:
-            try:
+        if self.data_path is not None and Path(self.data_path).suffix != ".csv":
+            yield from read_rows(self.data_path)
+            return
+        try:
+            if self.data_path is None:
                 with urllib.request.urlopen(URL, timeout=60) as answer:
                     text = answer.read().decode()
-            except (OSError, ValueError) as error:
-                raise DatasetError(f"cannot read {URL}: {error}; give a copy of it as data_path (--data)") from error
-            yield from csv.DictReader(io.StringIO(text))
-        elif Path(self.data_path).suffix == ".csv":
-            try:
-                with open(self.data_path, encoding="utf-8-sig", newline="") as file:
-                    yield from csv.DictReader(file)
-            except OSError as error:
-                raise DatasetError(f"found no data file at {str(self.data_path)!r}") from error
-        else:
-            yield from read_rows(self.data_path)
+            else:
+                text = Path(self.data_path).read_bytes().decode("utf-8-sig")
+        except (OSError, ValueError) as error:
+            where = URL if self.data_path is None else repr(str(self.data_path))
+            raise DatasetError(f"cannot read {where}: {error}; give a copy of {URL} as data_path (--data)") from error
+        yield from csv.DictReader(io.StringIO(text, newline=""))
 
     def action(self, row: Row, index: int) -> Action | None:
         """The question, decrypted, with the form of the answer."""

@@ -11,7 +11,7 @@ import functools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib import import_module, util
 from typing import Any
 
@@ -42,7 +42,7 @@ class Grading:
     own: str
     verdict: str
     rewards: Mapping[str, float]
-    published: Callable[[], str] | None = field(default=None)
+    published: Callable[[], str] | None = None
 
     def prompt(self) -> tuple[str, str]:
         """The prompt, and whether it is the `published` one or `own`."""
@@ -70,6 +70,7 @@ def _published_facts(name: str) -> str:
     return rubric.replace("{instructions}", instructions).replace("{criterion}", "{truth}")
 
 
+# An exact answer, matched or not: Humanity's Last Exam, BrowseComp.
 MATCH = Grading(
     own="""Does the answer agree with the expected answer to the question?
 
@@ -90,7 +91,6 @@ does. Say in a sentence why, then end with the line "correct: yes" or "correct: 
         .replace("{correct_answer}", "{truth}")
     ),
 )
-"""An exact answer, matched or not: Humanity's Last Exam, BrowseComp."""
 
 _FACTS = """Grade an answer to a question of fact against the expected answer.
 
@@ -107,21 +107,16 @@ C: not attempted. It does not state the expected answer, and contradicts nothing
 
 Texts are escaped as in XML. Answer with one letter: A, B or C."""
 
+# A fact: correct, incorrect, or not attempted. SimpleQA, and SealQA after it.
 FACTS = Grading(
     own=_FACTS,
     verdict=r"\b([ABC])\b",
     rewards={"a": 1.0, "b": 0.0, "c": 0.0},
     published=lambda: _published_facts("SIMPLEQA_GRADER_TEMPLATE"),
 )
-"""A fact: correct, incorrect, or not attempted. SimpleQA, and SealQA after it."""
 
-FACTS_VERIFIED = Grading(
-    own=_FACTS,
-    verdict=r"\b([ABC])\b",
-    rewards={"a": 1.0, "b": 0.0, "c": 0.0},
-    published=lambda: _published_facts("SIMPLEQA_VERIFIED_GRADER_TEMPLATE"),
-)
-"""The same with the rubric of SimpleQA Verified."""
+# The same with the rubric of SimpleQA Verified.
+FACTS_VERIFIED = replace(FACTS, published=lambda: _published_facts("SIMPLEQA_VERIFIED_GRADER_TEMPLATE"))
 
 
 class GradedAnswerReward(LLMJudgeReward[str]):

@@ -25,8 +25,7 @@ from strands_sglang.exceptions import install_command
 Arguments = Mapping[str, Any]
 InstructionCheck = Callable[[str, Arguments], bool]
 
-_MAX_LANGUAGE_CHARS = 100_000
-"""langdetect looks at 10,000 characters, after it has left out addresses."""
+_MAX_LANGUAGE_CHARS = 100_000  # langdetect looks at 10,000 characters, after it has left out addresses
 _CLOSERS = "\"')]}”’*_`»"
 _ABBREVIATIONS = frozenset(
     (
@@ -173,6 +172,7 @@ def _postscript(text: str, given: Arguments) -> bool:
     return bool(re.search(known.get(marker, re.escape(marker.lower())), text.lower()))
 
 
+# Checks by instruction id: does the text follow the instruction with these arguments? All take linear time.
 CHECKS: dict[str, InstructionCheck] = {
     "keywords:existence": lambda text, given: all(_found(re.escape(word), text) for word in given["keywords"]),
     "keywords:frequency": lambda text, given: _holds(
@@ -219,7 +219,6 @@ CHECKS: dict[str, InstructionCheck] = {
     "change_case:english_capital": lambda text, given: text.isupper() and _is_language(text, "en"),
     "change_case:english_lowercase": lambda text, given: text.islower() and _is_language(text, "en"),
 }
-"""Checks by instruction id: does the text follow the instruction with these arguments? All take linear time."""
 
 
 def loosen(text: str) -> list[str]:

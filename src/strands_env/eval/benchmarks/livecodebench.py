@@ -28,10 +28,8 @@ SYSTEM_PROMPT = (
 _READS_INPUT = "The program reads standard input and writes the answer to standard output. It does nothing else."
 _COMPLETES = "The program completes this class, with nothing outside of it that runs by itself:"
 
-TEST_SECONDS = 6.0
-"""Time of one test."""
-MAX_TEST_BYTES = 256 << 20
-"""Size of the private tests of one problem, unpacked."""
+TEST_SECONDS = 6.0  # time of one test
+MAX_TEST_BYTES = 256 << 20  # size of the private tests of one problem, unpacked
 
 # Programs for LeetCode use these without importing them. `pow` of the built-ins comes last: math has another.
 _PREAMBLE = """import bisect, collections, copy, datetime, functools, heapq, itertools, math, operator, random, re

@@ -14,19 +14,17 @@ from typing import Any, ClassVar
 import aiohttp
 from strands import Agent
 from strands.agent.agent_result import AgentResult
-from strands.types.events import ToolResultEvent
+from strands.tools import PythonAgentTool
 from strands.types.exceptions import ToolProviderException
-from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+from strands.types.tools import ToolResult, ToolSpec, ToolUse
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.benchmarks.grading import GradedAnswerReward, Grading
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 
-URL = "http://localhost:1984"
-"""The container's default address."""
-PASSING_COVERAGE = 0.75
-"""Mean score of a task's claims from which it is solved, as published."""
+URL = "http://localhost:1984"  # the container's default address
+PASSING_COVERAGE = 0.75  # mean score of a task's claims from which it is solved, as published
 
 COVERAGE = Grading(
     own="""Does the answer to a question cover what an expert claims about it?
@@ -70,42 +68,20 @@ class _Container:
             raise self.failure from error
 
 
-class AtlasTool(AgentTool):
-    """A tool of the container."""
+def _make_tool(container: _Container, declared: dict[str, Any]) -> PythonAgentTool:
+    """A tool of the container. What an MCP server refuses, the model sees as an error."""
+    name = declared["name"]
 
-    def __init__(self, container: _Container, declared: dict[str, Any]) -> None:
-        super().__init__()
-        self._container = container
-        name = declared["name"]
-        schema = declared.get("inputSchema") or {"type": "object"}
-        self._spec = ToolSpec(name=name, description=declared.get("description") or name, inputSchema={"json": schema})
-
-    @property
-    def tool_name(self) -> str:
-        """The name."""
-        return self._spec["name"]
-
-    @property
-    def tool_spec(self) -> ToolSpec:
-        """The declaration."""
-        return self._spec
-
-    @property
-    def tool_type(self) -> str:
-        """`mcp_atlas`."""
-        return "mcp_atlas"
-
-    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
-        """Call it. What an MCP server refuses, the model sees as an error."""
-        call = {"tool_name": self.tool_name, "tool_args": tool_use["input"]}
-        status, answer = await self._container.post("/call-tool", call)
+    async def run(tool_use: ToolUse, **state: Any) -> ToolResult:
+        status, answer = await container.post("/call-tool", {"tool_name": name, "tool_args": tool_use["input"]})
         blocks = answer if status == 200 else [answer]
-        content: list[Any] = [
-            {"text": str(block.get("text", block) if isinstance(block, dict) else block)} for block in blocks
-        ]
-        yield ToolResultEvent(
-            {"toolUseId": tool_use["toolUseId"], "status": "success" if status == 200 else "error", "content": content}
-        )
+        texts = [str(block.get("text", block) if isinstance(block, dict) else block) for block in blocks]
+        ended: Any = "success" if status == 200 else "error"
+        return {"toolUseId": tool_use["toolUseId"], "status": ended, "content": [{"text": text} for text in texts]}
+
+    schema = declared.get("inputSchema") or {"type": "object"}
+    spec = ToolSpec(name=name, description=declared.get("description") or name, inputSchema={"json": schema})
+    return PythonAgentTool(name, spec, run)
 
 
 class MCPAtlasEnv(Environment):
@@ -120,7 +96,7 @@ class MCPAtlasEnv(Environment):
     def __init__(self, *, url: str = URL, call_timeout: float = 60.0, **options: Any) -> None:
         super().__init__(**options)
         self._container = _Container(url, call_timeout)
-        self._tools: list[AtlasTool] = []
+        self._tools: list[PythonAgentTool] = []
 
     async def reset(self, action: Action) -> None:  # type: ignore[override]
         """List the container's tools.
@@ -134,7 +110,7 @@ class MCPAtlasEnv(Environment):
         enabled = set(action.task_context.model_dump()["enabled_tools"])
         if missing := sorted(enabled - {tool["name"] for tool in listed}):
             raise ToolProviderException(f"the MCP-Atlas container has no tools {missing}: start it with their servers")
-        self._tools = [AtlasTool(self._container, tool) for tool in listed if tool["name"] in enabled]
+        self._tools = [_make_tool(self._container, tool) for tool in listed if tool["name"] in enabled]
 
     def get_tools(self) -> list[Any]:
         """The tools of the task."""

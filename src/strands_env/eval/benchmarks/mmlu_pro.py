@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult
+from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark, Row, field
 
 LETTERS = "ABCDEFGHIJ"
 SYSTEM_PROMPT = (
@@ -47,11 +47,14 @@ def chosen_letter(text: str) -> str | None:
     return found_all[-1] if found_all else None
 
 
-class MMLUProEvaluator(Benchmark):
+class MMLUProEvaluator(QuestionBenchmark):
     """MMLU-Pro: 12,032 questions of fourteen subjects with up to ten options, without worked examples."""
 
     benchmark_name = "mmlu-pro"
     dataset = HubDataset(path="TIGER-Lab/MMLU-Pro", split="test", size=12032)
+    question_fields = ("question",)
+    id_fields = ("question_id",)
+    kept_fields = ("category",)
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
@@ -59,13 +62,12 @@ class MMLUProEvaluator(Benchmark):
         options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": MMLUProReward(), **options}
         return lambda: Environment(model_factory=model_factory, **options)
 
-    def action(self, row: Row, index: int) -> Action | None:
+    def answer(self, row: Row) -> str | None:
+        """The letter; None, so that the row is left out, where there are no options."""
+        answer = field(row, "answer")
+        return answer.strip().upper() if answer is not None and row.get("options") else None
+
+    def message(self, row: Row, question: str) -> str:
         """The question with its options, in the order of the data."""
-        question, answer, options = field(row, "question"), field(row, "answer"), row.get("options")
-        if question is None or answer is None or not options:
-            return None
-        listed = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
-        name = field(row, "question_id") or str(index)
-        kept: dict[str, Any] = {"category": row.get("category")}
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer.strip().upper(), **kept)
-        return Action(message=f"Question:\n{question.strip()}\nOptions:\n{listed}", task_context=context)
+        listed = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, row["options"], strict=False))
+        return f"Question:\n{question.strip()}\nOptions:\n{listed}"

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from importlib import import_module, util
-from pathlib import Path
 from typing import Any, ClassVar
 
 from strands import Agent
@@ -36,30 +35,21 @@ from strands_sglang.conversation.messages import MALFORMED_KEY
 
 INSTALL = "git clone https://github.com/sierra-research/tau2-bench && pip install -e ./tau2-bench"
 MAX_STEPS = 200
-MAX_ERRORS = 10
-"""Limits of the package's command line for an episode: messages, and failed tool calls."""
+MAX_ERRORS = 10  # limits of the package's command line for an episode: messages, and failed tool calls
 
 _episode: ContextVar[Tau2Episode | None] = ContextVar("tau2 episode", default=None)
 
 
 def _tau2(module: str) -> Any:
     """A module of tau2; a `DatasetError` where it is absent, the other package of that name, or lacks what it needs."""
-    spec = util.find_spec("tau2")
-    if spec is None:
-        raise DatasetError(f"tau2-bench is not installed: {INSTALL}")
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    if not any((folder / "registry.py").is_file() for folder in folders):
-        raise DatasetError(
-            f"the installed package 'tau2' is not tau2-bench but another project of that name (PyPI): "
-            f"pip uninstall tau2, then {INSTALL}"
-        )
     if util.find_spec("loguru") is not None:  # it logs every message of every episode to stderr
         import_module("loguru").logger.disable("tau2")
     try:
         return import_module(f"tau2.{module}")
     except ImportError as error:
         raise DatasetError(
-            f"tau2-bench cannot be imported: {error}; install it with what it needs: {INSTALL}"
+            f"tau2-bench is not installed: {INSTALL} ({error}; where the package 'tau2' of PyPI is, which is another "
+            "project, uninstall that first)"
         ) from error
 
 

@@ -16,19 +16,7 @@ from strands_env.eval.metrics.table import ScoreTable, check_tables
 EXACT_LIMIT = 14
 """Up to this many prompts with a difference all sign flips are counted; above, they are sampled."""
 
-_CELLS = 4_000_000
-"""Values drawn at a time, to bound memory."""
-_MANY = 10_000
-"""Above this many prompts, how often each distinct value is drawn is drawn instead of the values one by one."""
-_FEW = 256
-"""Distinct values up to which that is done."""
-
-
-def _distinct(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:
-    if values.size <= _MANY:
-        return None
-    distinct, counts = np.unique(values, return_counts=True)
-    return (distinct, counts) if distinct.size <= _FEW else None
+_CELLS = 4_000_000  # values drawn at a time, to bound memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,21 +115,11 @@ def sign_flip_test(
         return float((np.abs(flips @ moving) >= observed).mean()), True
     rng = np.random.default_rng(seed)
     beyond = 0
-    if distinct := _distinct(np.abs(moving)):
-        sizes, counts = distinct
-        for rows in _rows(resamples, sizes.size):
-            sums = (2 * rng.binomial(counts, 0.5, size=(rows, sizes.size)) - counts) @ sizes
-            beyond += int((np.abs(sums) >= observed).sum())
-        return (beyond + 1) / (resamples + 1), False
-    for rows in _rows(resamples, moving.size):
-        signs = rng.integers(0, 2, size=(rows, moving.size), dtype=np.int8) * 2.0 - 1.0
+    step = max(1, _CELLS // moving.size)
+    for start in range(0, resamples, step):
+        signs = rng.integers(0, 2, size=(min(step, resamples - start), moving.size), dtype=np.int8) * 2.0 - 1.0
         beyond += int((np.abs(signs @ moving) >= observed).sum())
     return (beyond + 1) / (resamples + 1), False
-
-
-def _rows(total: int, width: int) -> list[int]:
-    step = max(1, _CELLS // max(1, width))
-    return [min(step, total - start) for start in range(0, total, step)]
 
 
 def _values(table: ScoreTable, threshold: float | None) -> dict[str, float]:

@@ -14,9 +14,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+# Prompts with the largest possible variance that are added to the observed ones: a few prompts may show none of the
+# variance that there is.
 WORST_PROMPTS = 4.0
-"""Prompts with the largest possible variance that are added to the observed ones: a few prompts may show none of the
-variance that there is."""
 _TINY = 1e-300
 
 

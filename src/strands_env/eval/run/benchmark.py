@@ -224,8 +224,13 @@ class Benchmark(Evaluator):
         return first
 
     def count(self) -> int | None:
-        """Number of tasks of `dataset`, None where only reading them would tell."""
-        size = None if self.dataset is None else self.dataset.size
+        """Number of tasks of `dataset` or a `.jsonl` file, rows that are left out included; None elsewhere."""
+        size, file = None, None if self.data_path is None else Path(self.data_path)
+        if file is None:
+            size = None if self.dataset is None else self.dataset.size
+        elif file.suffix == ".jsonl" and file.is_file():
+            with file.open("rb") as lines:
+                size = sum(1 for line in lines if line.strip())
         return size if size is None or self.limit is None else min(size, self.limit)
 
     def load_dataset(self) -> Tasks:
@@ -234,18 +239,7 @@ class Benchmark(Evaluator):
         Raises:
             DatasetError: While they are read: there are no tasks, or the data cannot be read.
         """
-        tasks = islice(self._actions(), self.limit)
-        known = self.count() if self.data_path is None else self._rows_in_file()
-        return tasks if known is None else _Counted(tasks, known)
-
-    def _rows_in_file(self) -> int | None:
-        """Rows of a local `.jsonl`: as many tasks, less those that are left out."""
-        file = Path(str(self.data_path))
-        if file.suffix != ".jsonl" or not file.is_file():
-            return None
-        with file.open("rb") as lines:
-            rows = sum(1 for line in lines if line.strip())
-        return rows if self.limit is None else min(rows, self.limit)
+        return islice(self._actions(), self.limit)
 
     def _actions(self) -> Iterator[Action]:
         self.rows_read = self.rows_left_out = 0
@@ -331,20 +325,6 @@ class QuestionBenchmark(Benchmark):
 
 def _keys(row: Row) -> str:
     return ", ".join(map(str, row)) or "none"
-
-
-class _Counted(Iterable[Action]):
-    """Tasks of known number, so that a display can tell how long the rest takes."""
-
-    def __init__(self, tasks: Iterable[Action], count: int) -> None:
-        self._tasks = tasks
-        self._count = count
-
-    def __iter__(self) -> Iterator[Action]:
-        return iter(self._tasks)
-
-    def __len__(self) -> int:
-        return self._count
 
 
 def field(row: Row, *names: str) -> str | None:

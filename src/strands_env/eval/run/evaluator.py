@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, Never
 
@@ -152,6 +152,10 @@ class Evaluator:
         """The tasks of the benchmark, as an iterable or async iterable of actions, read as the run goes on."""
         raise NotImplementedError(f"{type(self).__name__} has no data set: override load_dataset(), or run(actions)")
 
+    def count(self) -> int | None:
+        """Number of tasks of `load_dataset`, for displays; None where only reading them would tell."""
+        return None
+
     def validate_sample(self, sample: EvalSample) -> bool:
         """Accept or refuse a finished sample. Metrics leave a refused one out, and a resume tries it again."""
         return True
@@ -176,6 +180,7 @@ class Evaluator:
             raise TypeError("run() takes several actions: write run([action])")
         with catch_exits():
             tasks = self.load_dataset() if actions is None else actions
+            known = len(tasks) if isinstance(tasks, Sized) else self.count() if actions is None else None
         options = RunOptions(
             name=self.benchmark_name,
             paths=self.paths,
@@ -189,7 +194,7 @@ class Evaluator:
             max_same_failures=self.max_same_failures,
             fsync_interval=self.fsync_interval,
         )
-        run = Run(options, tasks, self.run_config(), self.progress)
+        run = Run(options, tasks, known, self.run_config(), self.progress)
         executor = self.executor or LocalExecutor(self.env_factory, run.check_environment)  # type: ignore[arg-type]
         self._run = run
         try:

@@ -16,20 +16,18 @@ from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureE
 from strands_env.eval.run.groups import GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
-from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, count, sample_id, sample_seed, stream, with_context
+from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, sample_id, sample_seed, stream, with_context
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 
 logger = logging.getLogger(__name__)
 
+# Seconds after which the wall time is saved first, and then at most between two times.
 TIME_SAVED_FROM, TIME_SAVED_EVERY = 1.0, 30.0
-"""Seconds after which the wall time is saved first, and then at most between two times."""
-PASSED_AT_ONCE = 64
-"""Finished samples that a resumed run passes over before it lets others have the event loop."""
+PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
 
 
-CollectedResults: TypeAlias = dict[str, Sequence[EvalSample]]
-"""Samples by prompt id."""
+CollectedResults: TypeAlias = dict[str, Sequence[EvalSample]]  # samples by prompt id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +59,9 @@ class Job:
 class Run:
     """State of one `Evaluator.run`."""
 
-    def __init__(self, options: RunOptions, tasks: Tasks, config: RunConfig, progress: Progress | None) -> None:
+    def __init__(
+        self, options: RunOptions, tasks: Tasks, known: int | None, config: RunConfig, progress: Progress | None
+    ) -> None:
         self._options = options
         self._tasks = tasks
         self._config = config
@@ -80,10 +80,9 @@ class Run:
         self._reading = asyncio.Lock()
         self._reader: asyncio.Task[Any] | None = None
         self._reader_stopped = False
-        tasks_count = count(tasks)
-        if tasks_count is not None:
-            self.state.total = tasks_count * options.n_samples
-            config.about["tasks"] = tasks_count
+        if known is not None:
+            self.state.total = known * options.n_samples
+            config.about["tasks"] = known
 
     def stop(self) -> None:
         """Take no new samples, nor wait for the next task."""

@@ -30,8 +30,8 @@ from strands_env.eval.sample import EvalSample
 
 logger = logging.getLogger(__name__)
 
+# Seconds after `sample_timeout` in which an executor must answer: the time of a cleanup, and some more.
 UNANSWERED_SECONDS = 120.0
-"""Seconds after `sample_timeout` in which an executor must answer: the time of a cleanup, and some more."""
 
 
 class Executor(Protocol):
@@ -88,6 +88,10 @@ async def rollout_within(executor: Executor, action: Action, timeout: float | No
         del answered  # its traceback has this frame, which must not hold it in turn
 
 
+# Reasons that say nothing about the answer.
+#
+# Left out on purpose: a wrong answer and every limit are results; a deadline of the agent loop and a failing reward
+# function depend on what was sampled, and to sample again until they pass would flatter the model.
 INFRASTRUCTURE = frozenset(
     {
         TerminationReason.ABORTED,
@@ -99,11 +103,6 @@ INFRASTRUCTURE = frozenset(
         TerminationReason.TOOL_ERROR,
     }
 )
-"""Reasons that say nothing about the answer.
-
-Left out on purpose: a wrong answer and every limit are results; a deadline of the agent loop and a failing reward
-function depend on what was sampled, and to sample again until they pass would flatter the model.
-"""
 
 
 def is_infrastructure(result: StepResult) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sized
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -22,19 +22,12 @@ from strands_env.core.jsonable import canonical, digest, plain
 from strands_env.core.seeds import derive_seed
 from strands_env.eval.errors import DatasetError
 
-AHEAD = 64
-"""Tasks read ahead from an iterable whose next item may take time, such as a file or a download."""
+AHEAD = 64  # tasks read ahead from an iterable whose next item may take time, such as a file or a download
 
-RENAMED = 3
-"""Tasks with the id of an earlier one that are named."""
+RENAMED = 3  # tasks with the id of an earlier one that are named
 
 
 Tasks = Iterable[Action] | AsyncIterable[Action]
-
-
-def count(tasks: Tasks) -> int | None:
-    """Number of tasks, None where only reading them would tell."""
-    return len(tasks) if isinstance(tasks, Sized) else None
 
 
 async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
