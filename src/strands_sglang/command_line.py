@@ -29,7 +29,6 @@ _EXTRA_OF = {
     "math_verify": "math",
     "openai": "openai",
     "ray": "ray",
-    "shtab": "cli",
 }
 
 
@@ -159,9 +158,6 @@ def json_object(text: str) -> dict[str, Any]:
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
-COMPLETION = "--print-completion"
-"""Option that prints the completion of a shell."""
-
 AddArguments: TypeAlias = Callable[[argparse.ArgumentParser], None]
 """Adds the arguments of a subcommand."""
 
@@ -192,7 +188,6 @@ def run_command_line(
     given = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog=prog, description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
-    parser.add_argument(COMPLETION, metavar="SHELL", help="print what completes this command in bash, zsh, fish, ...")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     parsers = {name: subparsers.add_parser(name, help=text, description=text) for name, (_, text) in commands.items()}
     for argument in given:
@@ -201,9 +196,6 @@ def run_command_line(
             parser.error(
                 f"the argument {argument!r} is not text in this locale's encoding ({encoding}): set PYTHONUTF8=1"
             )
-    if given[:1] == [COMPLETION]:
-        add = {name: (arguments or {}).get(name) or import_module(commands[name][0]).add_arguments for name in parsers}
-        return _run_guarded(prog, COMPLETION, True, lambda: _print_completion(parser, parsers, add, given[1:]))
     chosen = next((argument for argument in given if not argument.startswith("-")), None)
     if chosen is None or chosen not in parsers:
         return _without_command(parser, parsers, chosen, given)
@@ -221,25 +213,6 @@ def run_command_line(
         return status
 
     return _run_guarded(prog, chosen, chosen in showing, run)
-
-
-def _print_completion(
-    parser: argparse.ArgumentParser,
-    parsers: Mapping[str, argparse.ArgumentParser],
-    arguments: Mapping[str, AddArguments],
-    given: Sequence[str],
-) -> int:
-    """Print the completion of a shell, with the arguments of all subcommands."""
-    import shtab
-
-    if len(given) != 1 or given[0] not in shtab.SUPPORTED_SHELLS:
-        said = " ".join(given) or "nothing"
-        parser.error(f"{COMPLETION}: expected one of {', '.join(shtab.SUPPORTED_SHELLS)}, got {said!r}")
-    for name, own in parsers.items():
-        arguments[name](own)
-    sys.stdout.write(str(shtab.complete(parser, shell=given[0])))
-    sys.stdout.write("\n")
-    return Exit.OK
 
 
 def _without_command(

@@ -13,7 +13,6 @@ async with EmbeddedEngine("smollm2") as engine:
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .own_models import ModelLoadError, UnknownModelError
@@ -21,21 +20,21 @@ from .tiny import TinyModel, make_tiny_model, make_tiny_vision_model
 
 if TYPE_CHECKING:
     from .engine import EmbeddedEngine
-    from .loader import load_default_model
 
 __all__ = [
     "EmbeddedEngine",
     "ModelLoadError",
     "TinyModel",
     "UnknownModelError",
-    "load_default_model",
     "make_tiny_model",
     "make_tiny_vision_model",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the rest when it is first used: the engine loads PyTorch."""
-    if name not in __all__:
+    # The engine alone needs PyTorch, which takes seconds to import, and is not there without the extra.
+    if name != "EmbeddedEngine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{'loader' if name == 'load_default_model' else 'engine'}"), name)
+    from .engine import EmbeddedEngine
+
+    return EmbeddedEngine
