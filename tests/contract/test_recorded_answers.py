@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from strands_sglang.backends.contract import PromptIds, check_vocabulary
-from strands_sglang.backends.http.aborts import worker_urls
 from strands_sglang.backends.http.retry import RetryClass
+from strands_sglang.backends.http.transport import worker_urls
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.backends.sglang.answer import read_answer
 from strands_sglang.backends.sglang.errors import classify, http_error, parse_answer

@@ -15,6 +15,7 @@ from rollout_support import failure, make_model
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
 
 from strands_sglang import SGLangClient
+from strands_sglang.backends.sglang.errors import http_error
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -113,7 +114,7 @@ async def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals(cli
     # The words alone do not make one: here the caller says them.
     status, body = await raw(sglang_server.base_url, {"input_ids": [1], "sampling_params": {"context length": 1}})
     assert status == 400
-    assert type(client._classify_http_error(status, body)) is SGLangHTTPError
+    assert type(http_error(status, body)) is SGLangHTTPError
 
 
 async def test_a_history_that_outgrows_the_context_ends_as_the_sdk_knows_it(client, sglang_server, sglang_tokenizer):
@@ -167,9 +168,9 @@ async def test_a_duplicate_id_is_healed_by_a_fresh_one(client: SGLangClient) -> 
     ],
     ids=str,
 )
-async def test_every_refusal_of_a_live_server_is_read(client: SGLangClient, sglang_base_url: str, body: Any) -> None:
+async def test_every_refusal_of_a_live_server_is_read(sglang_base_url: str, body: Any) -> None:
     status, text = await raw(sglang_base_url, body)
-    error = client._classify_http_error(status, text)
+    error = http_error(status, text)
     assert 400 <= status < 600
     assert type(error) is SGLangHTTPError
     assert len(str(error)) > len(f"HTTP {status}: ")

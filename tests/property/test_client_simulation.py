@@ -373,7 +373,7 @@ def schedule(seed: int) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
-    monkeypatch.setattr("strands_sglang.backends.http.aborts.logger.disabled", True)
+    monkeypatch.setattr("strands_sglang.backends.http.transport.logger.disabled", True)
     monkeypatch.setattr("strands_sglang.backends.http.server.logger.disabled", True)
 
 

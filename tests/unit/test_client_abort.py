@@ -275,21 +275,11 @@ async def test_a_dead_worker_does_not_keep_the_others_from_the_abort() -> None:
         assert alive.aborted_rids == ["r1"]
 
 
-async def test_abort_everywhere_counts_who_took_it() -> None:
-    async with FaultyServer() as one, FaultyServer() as two, FaultyServer(workers=[one.url, two.url]) as router:
-        async with make(router.url) as client:
-            assert await client.abort_everywhere("r1") == 2
-        async with make(one.url) as client:
-            assert await client.abort_everywhere("r2") == 1
-    assert one.aborted_rids == ["r1", "r2"]
-
-
 @pytest.mark.parametrize("rid", ["", "\ud800", None])
 async def test_an_id_that_cannot_be_one_is_not_aborted(rid: Any) -> None:
     async with FaultyServer() as server, make(server.url) as client:
-        for abort in (client.abort, client.abort_everywhere):
-            with pytest.raises(BackendRequestError, match="rid"):
-                await abort(rid)
+        with pytest.raises(BackendRequestError, match="rid"):
+            await client.abort(rid)
     assert server.aborts == []
 
 
@@ -382,8 +372,7 @@ async def test_an_abort_is_not_lost_when_a_router_fails_to_name_its_workers_once
         control = {"/abort_request": [404] * 9, "/workers": [listing, 503, *[listing] * 9]}
         async with ControlledServer(lambda call: faults.hang(), control=control) as router, make(router.url) as client:
             assert await client.abort("r1") is True
-            aborts = client._transport().aborts
-            aborts._workers_seen = (0.0, ())  # a second later
+            client._transport()._workers_seen = (0.0, ())  # a second later
             await cancel_in_flight(client, router, known=True)
             assert worker.aborted_rids == ["r1", *router.rids]
 

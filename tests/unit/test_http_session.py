@@ -18,13 +18,18 @@ import pytest
 import trustme
 
 from strands_sglang.backends.http import session
-from strands_sglang.backends.http.attempts import Attempt, CannotConnectError, ConnectionLostError, NotHTTPError
-from strands_sglang.backends.http.session import HTTPSession
+from strands_sglang.backends.http.options import Secrets
+from strands_sglang.backends.http.retry import RetryClass
+from strands_sglang.backends.http.session import Attempt, HTTPSession
 from strands_sglang.backends.http.user_transport import HTTPAnswer, HTTPRequest
-from strands_sglang.exceptions import BackendConnectionError, SGLangAnswerLimitError
+from strands_sglang.exceptions import BackendAnswerError, BackendAnswerLimitError, BackendConnectionError, BackendError
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 LIMIT = 1000
+
+
+def make(**options: Any) -> HTTPSession:
+    return HTTPSession(**{"headers": {}, "secrets": Secrets(), "connect_timeout": 5.0, **options})
 
 
 class RawServer:
@@ -64,7 +69,7 @@ async def serving(server: RawServer, tls: ssl.SSLContext | None = None) -> Async
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0, ssl=tls)
     port = listening.sockets[0].getsockname()[1]
     server.url = f"http{'s' if tls else ''}://localhost:{port}/generate"
-    http = HTTPSession(headers={}, connect_timeout=5.0)
+    http = make()
     try:
         yield http
     finally:
@@ -82,14 +87,14 @@ def whole(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
 
 async def ask(http: HTTPSession, server: RawServer, body: bytes = b"{}", **options: Any) -> HTTPAnswer:
     request = HTTPRequest("POST", server.url, {"Content-Type": "application/json"}, body)
-    return await http.request(request, **{"what": "it", "limit": LIMIT, "timeout": 10.0, **options})
+    return await http.request(request, **{"limit": LIMIT, "timeout": 10.0, **options})
 
 
 async def test_a_request_is_whole_and_its_connection_is_kept() -> None:
     server = RawServer(whole(b"one", b"X-Name: Value"), whole(b"two"))
     async with serving(server) as http:
         headers = {"Content-Type": "application/json", "User-Agent": "mine"}
-        answer = await http.request(HTTPRequest("POST", server.url, headers, b"abcd"), what="it", timeout=9.0, limit=9)
+        answer = await http.request(HTTPRequest("POST", server.url, headers, b"abcd"), timeout=9.0, limit=9)
         assert (answer.status, answer.headers["x-name"], answer.body) == (200, "Value", b"one")
         assert (await ask(http, server)).body == b"two"
     head, _, body = server.requests[0].partition(b"\r\n\r\n")
@@ -190,7 +195,7 @@ async def test_what_follows_an_answer_is_not_the_next_one(more: bytes, at_once: 
 
     server = RawServer(twice, whole(b"cd"))
     async with serving(server) as client:
-        with contextlib.suppress(NotHTTPError, ConnectionLostError):  # it may spoil the answer it came with
+        with contextlib.suppress(BackendError):  # it may spoil the answer it came with
             assert (await ask(client, server)).body == b"ab"
         await written.wait()
         await asyncio.sleep(0.03)
@@ -201,28 +206,31 @@ async def test_what_follows_an_answer_is_not_the_next_one(more: bytes, at_once: 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (b"SSH-2.0-OpenSSH_9.6\r\n", NotHTTPError),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", NotHTTPError),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", NotHTTPError),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", NotHTTPError),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * (1 << 19), NotHTTPError),
-        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(300)) + b"\r\n", NotHTTPError),
-        (whole(b"a" * (LIMIT + 1)), SGLangAnswerLimitError),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (LIMIT + 1), SGLangAnswerLimitError),
-        (whole(b"a", b"Content-Encoding: gzip"), SGLangAnswerLimitError),
-        (b"", ConnectionLostError),
-        (b"HTTP/1.1 200 OK\r\nContent-Le", ConnectionLostError),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", ConnectionLostError),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", ConnectionLostError),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * (1 << 19), "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(300)) + b"\r\n", "does not speak HTTP"),
+        (whole(b"a" * (LIMIT + 1)), "more than|compressed"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (LIMIT + 1), "more than|compressed"),
+        (whole(b"a", b"Content-Encoding: gzip"), "more than|compressed"),
+        (b"", "broke:"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "broke:"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "broke off"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", "broke off"),
     ],
 )
-async def test_answers_that_are_none(answer: bytes, expected: type[Exception]) -> None:
-    server = RawServer(answer, hang_up=True)
+async def test_answers_that_are_none(answer: bytes, expected: str) -> None:
+    server, attempt = RawServer(answer, hang_up=True), Attempt()
     async with serving(server) as client:
-        with pytest.raises(expected) as caught:
-            await ask(client, server)
-        if isinstance(caught.value, ConnectionLostError):
-            assert caught.value.has_begun == (b"\r\n\r\n" in answer)
+        with pytest.raises(BackendError, match=expected) as caught:
+            await ask(client, server, attempt=attempt)
+    kinds = {
+        "broke:": (BackendConnectionError, RetryClass.RESET),
+        "more than|compressed": (BackendAnswerLimitError, None),
+    }
+    assert (type(caught.value), attempt.kind) == kinds.get(expected, (BackendAnswerError, RetryClass.DECODING))
 
 
 async def test_honest_chunks_of_a_long_answer_are_read() -> None:
@@ -263,7 +271,7 @@ async def test_a_request_that_hangs_ends_with_its_time_and_its_task() -> None:
 
     server = RawServer(hang)
     async with serving(server) as client:
-        with pytest.raises(TimeoutError):
+        with pytest.raises(BackendConnectionError, match=r"within 0\.02 s"):
             await ask(client, server, timeout=0.02)
         task = asyncio.create_task(ask(client, server))
         await asyncio.sleep(0.02)
@@ -273,26 +281,28 @@ async def test_a_request_that_hangs_ends_with_its_time_and_its_task() -> None:
 
 
 async def test_nobody_listens_or_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    http = HTTPSession(headers={}, connect_timeout=0.01)
+    http, impatient = make(), make(connect_timeout=0.01)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        with pytest.raises(CannotConnectError) as caught:
+        with pytest.raises(BackendConnectionError, match="cannot connect") as caught:
             await http.call("GET", f"http://127.0.0.1:{held.getsockname()[1]}")
         assert isinstance(caught.value.__cause__, ConnectionRefusedError)
-    with pytest.raises(CannotConnectError):
+    with pytest.raises(BackendConnectionError, match="cannot connect"):
         await http.call("GET", "http://no-such-host.invalid")
 
     async def never(*args: Any) -> None:
         await asyncio.sleep(60)
 
     monkeypatch.setattr(session._Connector, "_create_connection", never)
-    with pytest.raises(CannotConnectError, match=r"within 0\.01 s"):
-        await http.call("GET", "http://localhost")
-    patient = HTTPSession(headers={}, connect_timeout=5.0)
-    with pytest.raises(TimeoutError):  # of the whole call: it is no server that does not listen
-        await patient.call("GET", "http://localhost", timeout=0.01)
+    attempt = Attempt()
+    with pytest.raises(BackendConnectionError, match=r"no connection within 0\.01 s"):
+        await impatient.call("GET", "http://localhost", attempt=attempt)
+    assert attempt.kind is RetryClass.UNREACHABLE
+    with pytest.raises(BackendConnectionError, match="no answer"):  # of the whole call
+        await http.call("GET", "http://localhost", timeout=0.01, attempt=attempt)
+    assert attempt.kind is RetryClass.TIMEOUT
     http.close()
-    patient.close()
+    impatient.close()
 
 
 async def test_connections_are_told_and_a_fresh_one_is_new() -> None:
@@ -339,15 +349,16 @@ async def test_tls_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     authority.issue_cert("localhost").configure_cert(context)
     server = RawServer(whole(b"safe"))
     async with serving(server, context) as http:
-        with pytest.raises(CannotConnectError, match="certificate") as caught:
-            await ask(http, server)
-        assert caught.value.is_final
+        attempt = Attempt()
+        with pytest.raises(BackendConnectionError, match="certificate"):
+            await ask(http, server, attempt=attempt)
+        assert attempt.kind is RetryClass.NEVER
         trusting = ssl.create_default_context()
         authority.configure_trust(trusting)
         monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", trusting)
         assert [(await ask(http, server)).body for _ in range(2)] == [b"safe"] * 2
         server.url = server.url.replace("https", "http")
-        with pytest.raises((ConnectionLostError, NotHTTPError)):
+        with pytest.raises(BackendError):
             await ask(http, server)
 
 
@@ -378,7 +389,7 @@ def test_sockets_of_a_loop_that_is_over_are_closed_without_it() -> None:
 
         async def run() -> tuple[HTTPSession, socket.socket]:
             answering = asyncio.get_running_loop().run_in_executor(None, answer)
-            http = HTTPSession(headers={}, connect_timeout=5.0)
+            http = make()
             await http.call("GET", f"http://127.0.0.1:{server.getsockname()[1]}")
             return http, await answering
 

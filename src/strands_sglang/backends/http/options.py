@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import takewhile
-from typing import Any, overload
+from typing import Any
 
 from yarl import URL
 
@@ -151,14 +151,8 @@ def affinity_header(name: str, routing_key: Any) -> dict[str, str]:
     return {name: routing_key}
 
 
-@overload
-def checked_count(name: str, value: Any) -> int: ...
-@overload
-def checked_count(name: str, value: Any, *, optional: bool) -> int | None: ...
-def checked_count(name: str, value: Any, *, optional: bool = False) -> int | None:
+def checked_count(name: str, value: Any) -> int:
     """An integer of at least 1; `ValueError` for anything else."""
-    if value is None and optional:
-        return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be an integer from 1{', or None' if optional else ''}, got {value!r}")
+        raise ValueError(f"{name} must be an integer from 1, got {value!r}")
     return value

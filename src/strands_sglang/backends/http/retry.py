@@ -92,23 +92,10 @@ def classify_status(status: int) -> RetryClass:
 
 
 def classify_failure(error: BaseException) -> RetryClass:
-    """The class of a failure without an answer, or with one that cannot be read, by its type."""
-    if isinstance(error, BackendAnswerLimitError):
-        return RetryClass.NEVER
+    """The class of a failure without an error status, by its type."""
     if isinstance(error, BackendAnswerError):
-        return RetryClass.DECODING
-    if isinstance(error, BackendConnectionError):
-        cause = error.__cause__
-        return RetryClass.UNREACHABLE if cause is None else _classify_transport(cause)
-    return _classify_transport(error, otherwise=RetryClass.NEVER)
-
-
-def _classify_transport(error: BaseException, otherwise: RetryClass = RetryClass.RESET) -> RetryClass:
-    if isinstance(error, TimeoutError):
-        return RetryClass.TIMEOUT
-    if isinstance(error, ConnectionRefusedError):
-        return RetryClass.UNREACHABLE
-    return RetryClass.RESET if isinstance(error, OSError) else otherwise
+        return RetryClass.NEVER if isinstance(error, BackendAnswerLimitError) else RetryClass.DECODING
+    return RetryClass.UNREACHABLE if isinstance(error, BackendConnectionError) else RetryClass.NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

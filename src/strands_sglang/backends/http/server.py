@@ -22,8 +22,6 @@ import orjson
 from ...exceptions import BackendError, BackendHTTPError, BackendRequestError
 from ..contract import Backend, GenerateAnswer, GenerateRequest
 from . import served
-from .aborts import Aborts, Outcome
-from .attempts import FAILURES, Attempt, Failures
 from .options import (
     Secrets,
     affinity_header,
@@ -35,12 +33,14 @@ from .options import (
     checked_url,
 )
 from .retry import RequestRetryPolicy, RetryBudget, RetryClass, parse_retry_after
-from .session import HTTPSession, closed_error
-from .transport import LoopTransport, close_all
+from .session import Attempt, HTTPSession, closed_error
+from .transport import LoopTransport, Outcome, close_all
 from .user_transport import HTTPAnswer, HTTPRequest, Transport
 
 logger = logging.getLogger(__name__)
 
+NOT_ROUTED = frozenset({404, 405, 501})
+"""Statuses by which a router says that it does not forward a control call."""
 _REMEMBERED_IDS = 4096
 _READ_IN_THREAD = 1 << 21
 """Bytes from which an answer is read on a thread."""
@@ -183,18 +183,17 @@ class ServerClient(Backend):
             api_key = os.environ.get(self.key_variable) or None
         checked_headers({self._affinity_header: ""})
         self._headers = checked_headers({"Content-Type": "application/json", **(headers or {}), **bearer(api_key)})
-        self._failures = Failures(classify=self._classify, secrets=Secrets(self._headers, bearer(admin_api_key)))
+        self._secrets = Secrets(self._headers, bearer(admin_api_key))
         self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
         self._generate_url = f"{self.base_url}{self.generate_path}"
         self._rng = random.Random()
-        self._vocab_size = checked_count("vocab_size", vocab_size, optional=True)
+        self._vocab_size = None if vocab_size is None else checked_count("vocab_size", vocab_size)
         self._user_transport = transport
         self._abort_headers = checked_headers(bearer(admin_api_key))
         self._worker_urls = tuple(checked_url("worker_urls", url) for url in worker_urls or ())
         self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         self._sent_ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
         self._closings = 0
-        self._set_up()
 
     @property
     def max_retries(self) -> int:
@@ -226,9 +225,6 @@ class ServerClient(Backend):
 
     # ------------------------------------------------------------ of the server
 
-    def _set_up(self) -> None:
-        """Initialise what the subclass keeps; runs at the end of the constructor."""
-
     @abstractmethod
     def _write(self, request: GenerateRequest) -> GenerateCall:
         """What is sent for the request of a conversation; `BackendRequestError` if it is wrong."""
@@ -240,6 +236,10 @@ class ServerClient(Backend):
         Raises:
             BackendError: It is not the answer to this call, or contradicts itself.
         """
+
+    @abstractmethod
+    def _parse(self, body: bytes) -> Any:
+        """The JSON of an answer of status 200; `BackendAnswerError` if it is none, `BackendHTTPError` of an error."""
 
     @staticmethod
     @abstractmethod
@@ -279,15 +279,15 @@ class ServerClient(Backend):
                 return await self._attempt(transport, call, headers, attempt)
             except asyncio.CancelledError:
                 if attempt.connected:
-                    await transport.aborts.tell(attempt.rid, attempt.age)
+                    await transport.tell_abort(attempt.rid, attempt.age)
                 raise
-            except FAILURES as error:
+            except BackendError as error:
                 closed = transport.http.closed.is_set()
-                delay = None if closed else budget.next_delay(attempt.kind, attempt.retry_after)
+                delay = budget.next_delay(attempt.kind, attempt.retry_after) if attempt.kind and not closed else None
                 if delay is not None:
                     logger.info(
                         "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
-                        attempt.kind, number, delay, self._make_error(transport, attempt, error),
+                        attempt.kind, number, delay, self._show(error),
                     )  # fmt: skip
                     if delay:
                         await transport.http.wait(delay)
@@ -298,15 +298,19 @@ class ServerClient(Backend):
                         continue
                     transport.slots.release()
                 if attempt.maybe_running or (closed and attempt.connected):
-                    await transport.aborts.tell(attempt.rid, attempt.age)  # the loop may end with this task
-                note = f"{number} attempts in {budget.age:.1f} s, the last one failed so" if number > 1 else ""
-                raise self._make_error(transport, attempt, error, note)  # noqa: B904 - it names its cause
+                    await transport.tell_abort(attempt.rid, attempt.age)  # the loop may end with this task
+                if closed:
+                    raise closed_error(f"request {attempt.rid}") from None
+                if number > 1:
+                    error.add_note(f"{number} attempts in {budget.age:.1f} s, the last one failed so")
+                self._show(error)
+                raise
 
     async def _attempt(
         self, transport: LoopTransport, call: GenerateCall, headers: Mapping[str, str], attempt: Attempt
     ) -> GenerateAnswer:
         """One attempt in the slot that its caller has taken, and that is given back."""
-        rid, timeout = attempt.rid, self.timeout
+        rid = attempt.rid
         try:
             if transport.http.closed.is_set():
                 raise closed_error(f"request {rid}")
@@ -318,7 +322,7 @@ class ServerClient(Backend):
             try:
                 request = HTTPRequest("POST", self._generate_url, headers, call.body(rid, self.wire_names))
                 answer = await transport.http.request(
-                    request, what=f"request {rid}", timeout=timeout, limit=self._max_answer_bytes, attempt=attempt
+                    request, timeout=self.timeout, limit=self._max_answer_bytes, attempt=attempt
                 )
                 if answer.status != 200:
                     attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
@@ -327,7 +331,7 @@ class ServerClient(Backend):
                     read = await asyncio.to_thread(self._read, call, answer, rid)
                 else:
                     read = self._read(call, answer, rid)
-            except FAILURES as error:
+            except BackendError as error:
                 self._note_failure(transport, attempt, error)
                 raise
             call.opened = attempt.opened
@@ -338,26 +342,66 @@ class ServerClient(Backend):
             transport.in_flight.pop(rid, None)
             transport.slots.release()
 
-    def _note_failure(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> None:
+    def _note_failure(self, transport: LoopTransport, attempt: Attempt, error: BackendError) -> None:
         """Classify the failure of an attempt, and abort what the server may still be working on."""
-        if transport.http.closed.is_set():
-            return
-        attempt.kind = self._failures.kind(error, attempt)
-        if attempt.maybe_running:
-            transport.aborts.begin(attempt.rid, attempt.age)
+        if not transport.http.closed.is_set():
+            attempt.kind = attempt.kind or self._classify(error)
+            if attempt.maybe_running:
+                transport.begin_abort(attempt.rid, attempt.age)
 
-    def _make_error(
-        self, transport: LoopTransport, attempt: Attempt, error: BaseException, note: str = ""
-    ) -> BackendError:
-        if transport.http.closed.is_set():
-            typed: BackendError = closed_error(f"request {attempt.rid}")
-        else:
-            typed = self._failures.make_error(error, self.base_url, attempt.rid, timeout=self.timeout)
-        if note:
-            typed.add_note(note)
-        return typed
+    def _show(self, error: BackendError) -> BackendError:
+        """The error without keys: a server may repeat them, and aiohttp's error, its context, holds the request."""
+        error.__context__ = None
+        self._secrets.hide_in(error)
+        return error
 
     # ----------------------------------------------------------- control calls
+
+    async def _get(
+        self,
+        *paths: str,
+        base_url: str | None = None,
+        retries: int = 0,
+        transport: LoopTransport | None = None,
+    ) -> Any:
+        """The JSON at the first of several paths that the server knows.
+
+        A question of several requests gives its transport: after a close the client would make a new one.
+        """
+        policy = self.retry_policy
+        budget = RetryBudget(replace(policy, max_retries=min(retries, policy.max_retries)))
+        transport, remaining = transport or self._transport(), list(paths)
+        while True:
+            url, attempt = f"{base_url or self.base_url}{remaining[0]}", Attempt()
+            try:
+                status, body = await transport.http.call("GET", url, attempt=attempt)
+                # Routers and servers before 0.5.6 know the second name only.
+                if status in NOT_ROUTED and len(remaining) > 1:
+                    remaining.pop(0)
+                    continue
+                if status != 200:
+                    raise self._http_error(status, body)
+                return self._parse(body)
+            except BackendError as error:
+                closed = transport.http.closed.is_set()
+                delay = None if closed else budget.next_delay(attempt.kind or self._classify(error))
+                if delay is None:
+                    self._show(error)
+                    raise
+            await transport.http.wait(delay)
+            if transport.http.closed.is_set():
+                raise closed_error(f"GET {url}")
+
+    async def health(self, timeout: float = 25.0) -> bool:
+        """True if the server answers `GET /health` with 200. SGLang generates one token for that (about a second).
+
+        False for a paused server, too (after 20 s); requests are waiting there, and do not fail.
+        """
+        try:
+            status, _ = await self._transport().http.call("GET", f"{self.base_url}/health", timeout=timeout)
+        except BackendError:
+            return False
+        return status == 200
 
     async def abort(self, rid: str) -> bool:
         """Ask the server to stop the request with this id; through routers, every worker is asked.
@@ -368,12 +412,7 @@ class ServerClient(Backend):
             BackendRequestError: The id cannot be one; servers that abort by prefix would end every request for "".
         """
         check_rid(rid)
-        return Outcome.TOOK in await self._transport().aborts.abort(rid)
-
-    async def abort_everywhere(self, rid: str) -> int:
-        """Ask `base_url` and every worker behind it to stop a request, as `abort`; returns how many took the call."""
-        check_rid(rid)
-        return await self._transport().aborts.abort_everywhere(rid)
+        return Outcome.TOOK in await self._transport().abort(rid)
 
     # --------------------------------------------------------------- lifecycle
 
@@ -391,23 +430,25 @@ class ServerClient(Backend):
                 if transport.is_over:
                     self._transports.pop(other, None)
             http = HTTPSession(
-                headers=self._headers, connect_timeout=self.connect_timeout, user_transport=self._user_transport
+                headers=self._headers,
+                secrets=self._secrets,
+                connect_timeout=self.connect_timeout,
+                user_transport=self._user_transport,
             )
-            aborts = Aborts(
+            held = self._transports[loop] = LoopTransport(
+                max_connections=self.max_connections,
                 http=http,
                 base_url=self.base_url,
                 workers=self._worker_urls,
-                headers=self._abort_headers,
-                path=self.abort_path,
-                body=self._abort_body,
+                abort_path=self.abort_path,
+                abort_headers=self._abort_headers,
+                abort_body=self._abort_body,
             )
-            held = LoopTransport(max_connections=self.max_connections, http=http, aborts=aborts)
-            self._transports[loop] = held
         return held
 
     async def settle(self) -> None:
         """Wait until no abort is outstanding, as `close` does."""
-        await self._transport().aborts.settle()
+        await self._transport().settle()
 
     async def close(self) -> None:
         """Abort what is in flight, send outstanding aborts, close all connections of all event loops.

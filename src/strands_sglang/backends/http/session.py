@@ -8,16 +8,18 @@ import os
 import time
 import traceback
 import weakref
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from contextvars import Context, ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import orjson
 
-from ...exceptions import BackendAnswerLimitError, BackendConnectionError
-from .attempts import Attempt, CannotConnectError, ConnectionLostError, NotHTTPError
+from ...exceptions import BackendAnswerError, BackendAnswerLimitError, BackendConnectionError, BackendError
+from .options import Secrets
+from .retry import RetryClass
 from .user_transport import HTTPAnswer, HTTPRequest, Transport
 
 KEEPALIVE_S = 4.0
@@ -30,6 +32,60 @@ _LONGEST_HEADER = 1 << 16
 _LARGE_BODY = 1 << 20  # bytes of a request
 _READ_BUFFER = 1 << 22
 _ENCODINGS = frozenset({"gzip", "deflate", "br", "zstd", "compress"})  # other words of the answer are not shown
+
+# A reset this soon after sending on a reused connection is the server's idle timer, not its death.
+_STALE_WITHIN_S = 2.0
+# Of a refusal the server knows; of these it may not: it, or a worker behind a router, may still be sampling.
+_MAYBE_RUNNING = frozenset(
+    {
+        RetryClass.STALE,
+        RetryClass.RESET,
+        RetryClass.TIMEOUT,
+        RetryClass.GATEWAY,
+        RetryClass.WORKER_LOST,
+        RetryClass.DECODING,
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """Facts about an attempt, filled in as they become known.
+
+    Attributes:
+        fresh: It must have a new connection.
+        started: Loop time when it was sent, in seconds.
+        connected: It had a connection, so that the server may know of it.
+        reused: That connection had served an earlier request.
+        opened: When that connection was opened (`time.monotonic`), or 0 if it is not known.
+        kind: The class of its failure in the retry table; None while it has not failed, or has an answer.
+        retry_after: Seconds the server asked to wait, or None.
+    """
+
+    rid: str = ""
+    fresh: bool = False
+    started: float = 0.0
+    connected: bool = False
+    reused: bool = False
+    opened: float = 0.0
+    kind: RetryClass | None = None
+    retry_after: float | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was sent."""
+        return asyncio.get_running_loop().time() - self.started
+
+    @property
+    def maybe_running(self) -> bool:
+        """The server may still be working on the request, which then must be aborted."""
+        return self.connected and self.kind in _MAYBE_RUNNING
+
+    @property
+    def wants_new_connection(self) -> bool:
+        """Other kept connections may be as bad: closed by the peer as well, or out of step with it."""
+        return self.kind in (RetryClass.STALE, RetryClass.DECODING)
+
 
 _sending: ContextVar[Attempt] = ContextVar("sending")
 """The attempt that the running task sends."""
@@ -73,6 +129,7 @@ class HTTPSession:
 
     Args:
         headers: Headers of every request.
+        secrets: The keys in them, which a server may repeat.
         connect_timeout: Seconds to connect for generate calls, TLS included, or None.
         user_transport: Sends the requests in place of aiohttp.
     """
@@ -81,11 +138,13 @@ class HTTPSession:
         self,
         *,
         headers: Mapping[str, str],
+        secrets: Secrets,
         connect_timeout: float | None,
         user_transport: Transport | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._headers = headers
+        self._secrets = secrets
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout)
         self._user = user_transport
         self._tasks: dict[asyncio.Task[HTTPAnswer], bool] = {}
@@ -135,17 +194,18 @@ class HTTPSession:
         json: Any = None,
         headers: Mapping[str, str] | None = None,
         timeout: float = 10.0,
+        attempt: Attempt | None = None,
         outlives_closing: bool = False,
     ) -> tuple[int, bytes]:
         """A control call: status and body. Raises as `request`."""
         body = b"" if json is None else orjson.dumps(json)
         request = HTTPRequest(method, url, {**self._headers, **(headers or {})}, body)
-        async with asyncio.timeout(timeout), self._control_slots:
+        async with self._control_slots:
             answer = await self.request(
                 request,
-                what=f"{method} {url}",
-                timeout=None,
+                timeout=timeout,
                 limit=_LONGEST_CONTROL_ANSWER,
+                attempt=attempt,
                 outlives_closing=outlives_closing,
             )
         return answer.status, answer.body
@@ -154,7 +214,6 @@ class HTTPSession:
         self,
         request: HTTPRequest,
         *,
-        what: str,
         timeout: float | None,
         limit: int,
         attempt: Attempt | None = None,
@@ -163,42 +222,40 @@ class HTTPSession:
         """Send a request and read its answer.
 
         Args:
-            what: Names the request, for `closed_error`.
             timeout: Seconds until the last byte of the answer, or None.
             limit: Most bytes of the body of an answer with status 200.
-            attempt: Says whether the connection must be new, and records which one was used.
+            attempt: Says whether the connection must be new; records the one that was used, and the class of a failure.
             outlives_closing: `interrupt` does not concern it.
 
         Raises:
-            CannotConnectError: There is no connection.
-            ConnectionLostError: It broke.
-            NotHTTPError: The answer is not HTTP.
-            BackendAnswerLimitError: The body is compressed, or longer than `limit`.
-            BackendConnectionError: The session was interrupted.
-            TimeoutError: It took longer.
+            BackendConnectionError: No connection, it broke, no answer in time, or the session was interrupted.
+            BackendAnswerError: The answer broke off, or is not HTTP.
+            BackendAnswerLimitError: Its body is compressed, or longer than `limit`.
         """
+        attempt = attempt or Attempt()
+        what = f"request {attempt.rid}" if attempt.rid else f"{request.method} {request.url}"
         if not self.release.alive or (self.closed.is_set() and not outlives_closing):
             raise closed_error(what)
         caller = asyncio.current_task()
         cancelled_before = caller.cancelling() if caller is not None else 0
         try:
-            return await self._start(request, timeout, limit, attempt or Attempt(), outlives_closing)
+            return await self._start(self._exchange(request, what, timeout, limit, attempt), outlives_closing)
         except asyncio.CancelledError:
             # Closing cancels the request's own task; a cancellation of the caller stays one.
             if caller is not None and caller.cancelling() > cancelled_before:
                 raise
         raise closed_error(what)
 
-    def _start(
-        self, request: HTTPRequest, timeout: float | None, limit: int, attempt: Attempt, outlives_closing: bool
-    ) -> asyncio.Task[HTTPAnswer]:
+    def _start(self, exchange: Coroutine[Any, Any, HTTPAnswer], outlives_closing: bool) -> asyncio.Task[HTTPAnswer]:
         """The task of a request. No frame of the caller holds it: with its error it would be a cycle."""
-        task = Context().run(self._loop.create_task, self._exchange(request, timeout, limit, attempt))
+        task = Context().run(self._loop.create_task, exchange)
         self._tasks[task] = outlives_closing
         task.add_done_callback(self._tasks.pop)
         return task
 
-    async def _exchange(self, request: HTTPRequest, timeout: float | None, limit: int, attempt: Attempt) -> HTTPAnswer:
+    async def _exchange(
+        self, request: HTTPRequest, what: str, timeout: float | None, limit: int, attempt: Attempt
+    ) -> HTTPAnswer:
         has_begun = False
         try:
             async with asyncio.timeout(timeout):
@@ -222,28 +279,44 @@ class HTTPSession:
                 ) as response:
                     has_begun = True
                     return await _read(response, limit)
-        except (aiohttp.ClientError, TimeoutError, ConnectionRefusedError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             traceback.clear_frames(error.__traceback__)  # they hold the request, some in cycles
-            raise self._translate(error, attempt, has_begun)  # noqa: B904 - some name their cause
+            raise self._translate(error, attempt, has_begun, request.url, what, timeout)  # noqa: B904 - names its cause
 
-    def _translate(self, error: Exception, attempt: Attempt, has_begun: bool) -> OSError:
-        """The failure without aiohttp's error, which holds the request and its keys."""
-        words = str(error) or type(error).__name__
+    def _translate(
+        self, error: Exception, attempt: Attempt, has_begun: bool, url: str, what: str, timeout: float | None
+    ) -> BackendError:
+        """The typed error of a failure, whose class it notes; without aiohttp's error, which holds the keys sent."""
+        # The text of an error of aiohttp's parser escapes its message, and so a key in it, twice.
+        said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+        words = self._secrets.hide(" ".join(said.split()) or type(error).__name__)
+        is_aiohttps = isinstance(error, aiohttp.ClientError)
+        cause: BaseException = ConnectionError(words) if is_aiohttps else error.with_traceback(None)
+        typed: type[BackendError] = BackendConnectionError
         if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return CannotConnectError(f"no connection within {self._timeout.connect:g} s")
-        if isinstance(error, TimeoutError):
-            return TimeoutError()
-        if isinstance(error, aiohttp.ClientSSLError):
+            kind, cause = RetryClass.UNREACHABLE, TimeoutError()
+            said = f"cannot connect to {url}: no connection within {self._timeout.connect:g} s"
+        elif isinstance(error, TimeoutError):
+            kind, cause = RetryClass.TIMEOUT, TimeoutError()
+            said = f"no answer from {url} {'in time' if timeout is None else f'within {timeout:g} s'} ({what})"
+        elif isinstance(error, aiohttp.ClientSSLError):
             # A wrong certificate or protocol stays wrong; everything else may be a server that is starting.
-            return CannotConnectError(words, is_final=True)
-        if isinstance(error, ConnectionRefusedError) or not attempt.connected:
-            cause = getattr(error, "os_error", error)
-            failure = CannotConnectError(str(cause) or words)
-            failure.__cause__ = cause.with_traceback(None)
-            return failure
-        if isinstance(error, aiohttp.ClientResponseError):
-            return NotHTTPError(" ".join(error.message.split()))
-        return ConnectionLostError(words, has_begun=has_begun)
+            kind, said = RetryClass.NEVER, f"cannot connect to {url}: {words}"
+        elif isinstance(error, ConnectionRefusedError) or not attempt.connected:
+            kind, cause = RetryClass.UNREACHABLE, getattr(error, "os_error", cause)
+            said = f"cannot connect to {url}: {cause}"
+        elif isinstance(error, aiohttp.ClientResponseError):
+            kind, typed = RetryClass.DECODING, BackendAnswerError
+            said = f"{url} does not speak HTTP: {words:.200} ({what})"
+        elif has_begun:
+            kind, typed, said = RetryClass.DECODING, BackendAnswerError, f"the answer broke off: {words} ({what})"
+        else:
+            is_stale = attempt.reused and attempt.age < _STALE_WITHIN_S
+            kind = RetryClass.STALE if is_stale else RetryClass.RESET
+            said = f"connection to {url} broke: {words} ({what})"
+        attempt.kind, made = kind, typed(said)
+        made.__cause__ = cause.with_traceback(None)
+        return made
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:

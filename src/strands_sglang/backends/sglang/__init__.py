@@ -1,5 +1,5 @@
 """The asynchronous client of SGLang's native API: one prompt of ids in, one checked answer out."""
 
-from .client import NON_RETRYABLE_STATUS_CODES, SGLangClient
+from .client import SGLangClient
 
-__all__ = ["NON_RETRYABLE_STATUS_CODES", "SGLangClient"]
+__all__ = ["SGLangClient"]

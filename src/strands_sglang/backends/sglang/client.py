@@ -5,20 +5,24 @@ What happens for any status, body and exception is written down in `docs/errors-
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import time
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
 
-from ...exceptions import BackendHTTPError
+from ...exceptions import BackendAnswerError, BackendError, BackendHTTPError
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, PromptIds, check_vocabulary
-from ..http.attempts import FAILURES
 from ..http.retry import RetryClass
+from ..http.served import vocab_size_of, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
+from ..http.session import closed_error
+from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPAnswer
-from . import server_info
 from .answer import check_belongs, read_answer
 from .errors import classify, http_error, parse_answer
 from .request import CAPABILITIES, check_request_fields, check_sampling_params, checked_fields, wire_fields
@@ -26,10 +30,11 @@ from .routers import ROUTING_KEY_HEADER, dropped_fields
 
 logger = logging.getLogger(__name__)
 
-NON_RETRYABLE_STATUS_CODES = frozenset({401, 403, 404, 405, 409, 410, 411, 413, 414, 415, 422, 501, 505})
-"""Statuses that are never retried, whatever the body says. 400 is one too, but for a duplicate request id."""
-
-
+_MODEL_INFO = ("/model_info", "/get_model_info")
+_SERVER_INFO = ("/server_info", "/get_server_info")
+_INFO_RETRIES = 3
+_PAUSE_S = 10.0
+_VOCAB_PAUSE_S = 600.0  # most servers do not tell; asking is not free
 _HINTS = {
     401: "give api_key, or set SGLANG_API_KEY, to the key that the server was started with",
     404: "an SGLang server has /generate; a vLLM server is reached with VLLMClient, or --backend vllm",
@@ -54,17 +59,11 @@ class SGLangClient(ServerClient):
     tokenizer_route = "/get_model_info"
     tokenizer_fields = "tokenizer_path", "model_path"
 
-    @override
-    def _set_up(self) -> None:
-        self._probes = server_info.Probes(
-            base_url=self.base_url,
-            vocab_size=self._vocab_size,
-            policy=self.retry_policy,
-            failures=self._failures,
-            transport=self._transport,
-        )
-        self._reported: set[str] = set()
-        self._is_multimodal: bool | None = None
+    _max_model_len: int | None = None
+    _length_again_at = 0.0
+    _vocab_again_at = 0.0
+    _reported: frozenset[str] = frozenset()
+    _is_multimodal: bool | None = None
 
     @property
     @override
@@ -98,7 +97,7 @@ class SGLangClient(ServerClient):
             BackendAnswerError: The answer is not what it should be (`BackendAnswerLimitError`: it is too large, or
                 compressed).
         """
-        prompt, vocab_size = PromptIds.of(input_ids), self._probes.vocab_size
+        prompt, vocab_size = PromptIds.of(input_ids), self._vocab_size
         given = {**fields, "routing_key": routing_key}
         checked = checked_fields(prompt, given, vocab_size=vocab_size, extra_sampling_keys=self.extra_sampling_keys)
         rid, key = checked.pop("rid", None), checked.pop("routing_key", None)
@@ -113,22 +112,26 @@ class SGLangClient(ServerClient):
 
     @override
     def _write(self, request: GenerateRequest) -> GenerateCall:
-        check_vocabulary(request.prompt.highest, self._probes.vocab_size)
+        check_vocabulary(request.prompt.highest, self._vocab_size)
         return GenerateCall.of(request, {**wire_fields(request), "stream": False})
 
     @override
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
         limit = (call.fields.get("sampling_params") or {}).get("max_new_tokens")
-        vocab_size = call.request.vocab_size or self._probes.vocab_size
+        vocab_size = call.request.vocab_size or self._vocab_size
         prompt = None if call.request.images else call.request.prompt
-        payload = parse_answer(answer.body)
+        payload = self._parse(answer.body)
         read = read_answer(payload, vocab_size=vocab_size, max_new_tokens=limit, prompt=prompt)
         check_belongs(read, call, rid=rid, sent_ids=self._sent_ids)
         for name, reason in dropped_fields(call.fields, rid, read.payload, answer.headers):
             if name not in self._reported:  # once: it is so for every request of a run
-                self._reported.add(name)
+                self._reported |= {name}
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
         return read
+
+    @override
+    def _parse(self, body: bytes) -> Any:
+        return parse_answer(body)
 
     @staticmethod
     @override
@@ -144,30 +147,11 @@ class SGLangClient(ServerClient):
     def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
         return http_error(status, body, hint=_HINTS.get(status, ""))
 
-    @staticmethod
-    def _classify_http_error(status: int, body: str) -> BackendHTTPError:
-        return http_error(status, body)
-
-    def _is_retryable_error(self, error: BaseException) -> bool:
-        """True if the table repeats a failure at all."""
-        return self.retry_policy.limit(classify(error)) > 0
-
     # ----------------------------------------------------------- control calls
-
-    async def health(self, timeout: float = 25.0) -> bool:
-        """True if the server answers `GET /health` with 200. It generates one token for that (about a second).
-
-        False for a paused server, too (after 20 s); requests are waiting there, and do not fail.
-        """
-        try:
-            status, _ = await self._transport().http.call("GET", f"{self.base_url}/health", timeout=timeout)
-        except FAILURES:
-            return False
-        return status == 200
 
     async def get_model_info(self) -> dict[str, Any]:
         """`GET /model_info` (at routers and servers before 0.5.6 `/get_model_info`)."""
-        return await self._probes.read(*server_info.MODEL_INFO)
+        return await self._get_object(*_MODEL_INFO, retries=_INFO_RETRIES)
 
     async def model_info(self) -> dict[str, Any]:
         """Upstream's name for `get_model_info`."""
@@ -175,7 +159,7 @@ class SGLangClient(ServerClient):
 
     async def get_server_info(self) -> dict[str, Any]:
         """`GET /server_info` (at routers and servers before 0.5.6 `/get_server_info`)."""
-        return await self._probes.read(*server_info.SERVER_INFO)
+        return await self._get_object(*_SERVER_INFO, retries=_INFO_RETRIES)
 
     async def info(self) -> BackendInfo:
         """Context length and vocabulary, each asked for until it is known."""
@@ -194,7 +178,30 @@ class SGLangClient(ServerClient):
 
         None where no server says it. A success is remembered for good, a failure for a few seconds only.
         """
-        return await self._probes.ask_max_model_len()
+        if self._max_model_len is None and time.monotonic() >= self._length_again_at:
+            transport = self._transport()
+            async with transport.probing:  # a thousand rollouts that start together ask once
+                if self._max_model_len is None and time.monotonic() >= self._length_again_at:
+                    lengths = [await self._model_len_at(transport, self.base_url)]
+                    if lengths == [None]:  # a router does not say it, its workers do
+                        workers = await transport.list_workers()
+                        lengths = await asyncio.gather(*(self._model_len_at(transport, url) for url in workers))
+                    self._max_model_len = min((length for length in lengths if length is not None), default=None)
+                    self._length_again_at = time.monotonic() + _PAUSE_S
+        return self._max_model_len
+
+    async def _model_len_at(self, transport: LoopTransport, base_url: str) -> int | None:
+        try:
+            listing = await self._get_object("/v1/models", base_url=base_url, transport=transport)
+        except BackendError as error:
+            if transport.http.closed.is_set():
+                raise
+            logger.debug("base_url=<%s>, error=<%s> | no model list", base_url, error)
+            return None
+        models = listing.get("data")
+        entries = models if isinstance(models, list) else []
+        lengths = [model.get("max_model_len") for model in entries if isinstance(model, dict)]
+        return next((length for length in lengths if type(length) is int and length > 0), None)
 
     async def vocab_size(self) -> int | None:
         """Rows of the model's embedding, from the server or from its model folder if that is here, else None.
@@ -202,10 +209,41 @@ class SGLangClient(ServerClient):
         Once known, ids beyond it are refused. The tokenizer's length is not a substitute: embeddings are often
         padded beyond it.
         """
-        return await self._probes.ask_vocab_size()
+        if self._vocab_size is None and time.monotonic() >= self._vocab_again_at:
+            transport = self._transport()
+            async with transport.probing:
+                if self._vocab_size is None and time.monotonic() >= self._vocab_again_at:
+                    await self._ask_vocab_size(transport)
+        return self._vocab_size
+
+    async def _ask_vocab_size(self, transport: LoopTransport) -> None:
+        pause = _PAUSE_S
+        for paths in (_MODEL_INFO, _SERVER_INFO):
+            with contextlib.suppress(BackendError):
+                info = await self._get_object(*paths, transport=transport)
+                pause = _VOCAB_PAUSE_S
+                folder = info.get("model_path")
+                self._vocab_size = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, folder)
+            if transport.http.closed.is_set():
+                raise closed_error("the question for the vocabulary")
+            if self._vocab_size is not None:
+                return
+        if pause is _VOCAB_PAUSE_S and not self._vocab_again_at:
+            logger.warning(
+                "base_url=<%s> | the server does not tell its vocabulary size, and an id beyond it would kill it; give "
+                "vocab_size",
+                self.base_url,
+            )
+        self._vocab_again_at = time.monotonic() + pause
 
     async def is_multimodal(self) -> bool:
         """True if the served model takes images or audio; the server is asked until it answers once."""
         if self._is_multimodal is None and (info := await self.model_info()):
             self._is_multimodal = bool(info.get("has_image_understanding") or info.get("has_audio_understanding"))
         return bool(self._is_multimodal)
+
+    async def _get_object(self, *paths: str, **options: Any) -> dict[str, Any]:
+        parsed = await self._get(*paths, **options)
+        if not isinstance(parsed, dict):
+            raise BackendAnswerError(f"{paths[0]} must be answered with a JSON object, got {parsed!r:.200}")
+        return parsed

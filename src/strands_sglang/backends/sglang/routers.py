@@ -8,9 +8,6 @@ from typing import Any
 ROUTING_KEY_HEADER = "X-SMG-Routing-Key"
 """Header by which routers keep the requests of one episode on one worker (policies `manual`, `consistent_hashing`)."""
 
-NOT_ROUTED = frozenset({404, 405, 501})
-"""Statuses by which a router says that it does not forward a control call."""
-
 # Measured: both routers drop these sampling parameters, and answer 200.
 _DROPPED_SAMPLING_KEYS = frozenset(
     {"spaces_between_special_tokens", "logit_bias", "custom_params", "stop_regex", "structural_tag"}

@@ -20,7 +20,9 @@ from typing_extensions import override
 
 from ...exceptions import (
     BackendAnswerError,
+    BackendConnectionError,
     BackendContextLengthError,
+    BackendError,
     BackendHTTPError,
     BackendRequestError,
 )
@@ -33,11 +35,10 @@ from ..contract import (
     PromptIds,
     check_vocabulary,
 )
-from ..http.attempts import FAILURES, Attempt
 from ..http.retry import RetryClass
 from ..http.served import MODELS, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
-from ..http.session import KEEPALIVE_S
+from ..http.session import KEEPALIVE_S, Attempt
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPAnswer
 from .answer import RID_PREFIX, read_answer
@@ -79,12 +80,10 @@ class VLLMClient(ServerClient):
     tokenizer_route = MODELS
     tokenizer_fields = "root", "id"
 
-    @override
-    def _set_up(self) -> None:
-        self._info: BackendInfo | None = None
-        self._logprobs: LogprobKind | None = None
-        self._asked_at = 0.0
-        self._used_at = 0.0
+    _info: BackendInfo | None = None
+    _logprobs: LogprobKind | None = None
+    _asked_at = 0.0
+    _used_at = 0.0
 
     @property
     @override
@@ -103,28 +102,22 @@ class VLLMClient(ServerClient):
     async def info(self) -> BackendInfo:
         """Model and context length from `/v1/models`, asked for until they are known."""
         if self._info is None:
-            path = "/v1/models"
             try:
-                self._info = await asyncio.to_thread(self._read_models, *await self._get(path))
-            except BackendRequestError:
-                raise
-            except FAILURES as error:
-                if self._failures.kind(error) is RetryClass.NEVER:
-                    raise self._failures.make_error(error, self.base_url, path)  # noqa: B904 - it names its cause
+                self._info = await asyncio.to_thread(self._read_models, await self._get(MODELS))
+            except (BackendHTTPError, BackendAnswerError, BackendConnectionError) as error:
                 # The server may be starting, or a router lists no models: the call itself is repeated by the table.
-                typed = self._failures.make_error(error, self.base_url, path)
-                logger.debug("base_url=<%s>, error=<%s> | no model list", self.base_url, typed)
+                if self._classify(error) is RetryClass.NEVER:
+                    raise
+                logger.debug("base_url=<%s>, error=<%s> | no model list", self.base_url, error)
                 return BackendInfo(vocab_size=self._vocab_size)
         return self._info
 
-    def _read_models(self, status: int, body: bytes) -> BackendInfo:
-        if status != 200:
-            raise http_error(status, body)
+    def _read_models(self, listing: Any) -> BackendInfo:
         try:
-            model = orjson.loads(body)["data"][0]
+            model = listing["data"][0]
             name, length, owner = model["id"], model.get("max_model_len"), model.get("owned_by")
-        except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
-            raise BackendAnswerError(f"/v1/models names no model: {body!r:.200}") from error
+        except (LookupError, TypeError, AttributeError) as error:
+            raise BackendAnswerError(f"{MODELS} names no model: {listing!r:.200}") from error
         if owner == "sglang":
             raise BackendRequestError(f"{self.base_url} is an SGLang server: use SGLangClient, or --backend sglang")
         logger.info(
@@ -138,14 +131,6 @@ class VLLMClient(ServerClient):
             context_length=length if isinstance(length, int) else None,
             vocab_size=self._vocab_size or vocab_size_of_folder(model.get("root")),
         )
-
-    async def health(self, timeout: float = 25.0) -> bool:
-        """True if the server answers `GET /health` with 200; it answers 503 when its engine is dead."""
-        try:
-            status, _ = await self._get("/health", timeout)
-        except FAILURES:
-            return False
-        return status == 200
 
     @override
     async def ask(self, request: GenerateRequest, *, call: GenerateCall | None = None) -> GenerateAnswer:
@@ -180,7 +165,7 @@ class VLLMClient(ServerClient):
         return answer
 
     @override
-    def _note_failure(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> None:
+    def _note_failure(self, transport: LoopTransport, attempt: Attempt, error: BackendError) -> None:
         super()._note_failure(transport, attempt, error)
         if attempt.kind is RetryClass.UNREACHABLE:  # what answers next may be another model, in another mode
             self._info, self._asked_at = None, 0.0
@@ -246,14 +231,18 @@ class VLLMClient(ServerClient):
 
     @override
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
-        body = answer.body
+        body = _ALTERNATIVES.sub(b"", answer.body) if call.request.logprobs else answer.body
+        return read_answer(self._parse(body), call.request, rid=rid)
+
+    @override
+    def _parse(self, body: bytes) -> Any:
         try:
-            parsed = orjson.loads(_ALTERNATIVES.sub(b"", body) if call.request.logprobs else body)
+            parsed = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {body!r:.200}") from error
         if (failure := embedded_error(parsed, body)) is not None:
             raise failure
-        return read_answer(parsed, call.request, rid=rid)
+        return parsed
 
     @staticmethod
     @override
@@ -268,6 +257,3 @@ class VLLMClient(ServerClient):
     @override
     def _classify(error: BaseException) -> RetryClass:
         return classify(error)
-
-    async def _get(self, path: str, timeout: float = 10.0) -> tuple[int, bytes]:
-        return await self._transport().http.call("GET", f"{self.base_url}{path}", timeout=timeout)
