@@ -78,17 +78,15 @@ class HarborEvaluator(Benchmark):
 
     def rows(self) -> Iterator[Row]:
         """One row a task folder: a folder with `task.toml`, here or in `tasks/`, or the given folder itself."""
-        root = self._root()
+        if self.data_path is not None:
+            root = Path(self.data_path)
+        elif self.repository is not None:
+            root = self.repository.fetch(self.benchmark_name)
+        else:
+            raise DatasetError("harbor needs the folder with its tasks: give data_path (--data FOLDER)")
         work = read_work(root) if (root / REPORT).is_file() else {}
         for folder in task_folders(root):
             yield {**_row(folder), "work": work.get(folder.name)}
-
-    def _root(self) -> Path:
-        if self.data_path is not None:
-            return Path(self.data_path)
-        if self.repository is None:
-            raise DatasetError("harbor needs the folder with its tasks: give data_path (--data FOLDER)")
-        return self.repository.fetch(self.benchmark_name)
 
     def action(self, row: Row, index: int) -> Action:
         """The instruction; its context has `task_dir` (text), `timeout_s`, `difficulty` and `work`."""

@@ -156,14 +156,6 @@ class Run:
         if self._writer is not None:
             await self._writer.run(lambda: self._config.check_environment(description))
 
-    async def _check_environments(self, executor: Any) -> None:
-        """Check the environments that an executor made elsewhere, before a sample of theirs is saved."""
-        described = getattr(executor, "environments", ())
-        while self._checked < len(described):
-            checked = self._checked + 1
-            await self.check_environment(described[self._checked])
-            self._checked = max(self._checked, checked)  # another worker may have checked it meanwhile
-
     # ---- the stream of jobs ------------------------------------------------------------------------------------------
 
     async def _jobs(self) -> AsyncGenerator[Job, None]:
@@ -223,7 +215,11 @@ class Run:
             self.state.running += 1
             try:
                 sample = await self._sample(job, sampler)
-                await self._check_environments(sampler.executor)
+                described = getattr(sampler.executor, "environments", ())  # those that it made elsewhere
+                while self._checked < len(described):
+                    checked = self._checked + 1
+                    await self.check_environment(described[self._checked])
+                    self._checked = max(self._checked, checked)  # another worker may have checked it meanwhile
                 await self._finish(sample)
                 await asyncio.sleep(0)  # an environment that never waits must not keep the others from the event loop
             finally:

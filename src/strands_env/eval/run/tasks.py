@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import threading
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +18,10 @@ from strands_env.core import Action, TaskContext
 from strands_env.core.deadline import is_closing
 from strands_env.core.jsonable import canonical, digest, plain
 from strands_env.core.seeds import derive_seed
+from strands_env.core.threads import OneThread
 from strands_env.eval.errors import DatasetError
 
-AHEAD = 64  # tasks read ahead from an iterable whose next item may take time, such as a file or a download
+_END: Any = object()
 
 RENAMED = 3  # tasks with the id of an earlier one that are named
 
@@ -32,37 +31,24 @@ Tasks = Iterable[Action] | AsyncIterable[Action]
 
 async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
     """The tasks in order, each as soon as it is there. Closing it leaves a blocked iterable behind."""
-    if isinstance(tasks, AsyncIterable):
-        items = aiter(tasks)
-        while True:
-            with catch_exits():
-                item = await anext(items, _END)
-            if isinstance(item, _End):
-                return
-            yield _check_action(item)
     if isinstance(tasks, list | tuple):
         for action in tasks:
             yield _check_action(action)
         return
-    reader = _Reader(tasks)
+    # A thread for the source alone, and one context: it may block, open files or hold what is bound to a thread.
+    thread, context = OneThread(), copy_context()
+    is_async = isinstance(tasks, AsyncIterable)
     try:
-        while not isinstance(item := await reader.next(), _End):
-            yield _check_action(item)
-        if item.error is not None:
+        with catch_exits():
+            items: Any = aiter(tasks) if is_async else await thread.run(context.run, iter, tasks)  # type: ignore[arg-type]
+        while True:
             with catch_exits():
-                raise item.error
+                item = await (anext(items, _END) if is_async else thread.run(context.run, next, items, _END))
+            if item is _END:
+                return
+            yield _check_action(item)
     finally:
-        reader.stop()
-
-
-class _End:
-    """The end of an iterable, or what it raised."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-
-
-_END = _End()
+        thread.close()
 
 
 @contextmanager
@@ -78,60 +64,6 @@ def catch_exits() -> Iterator[None]:
         if is_closing(error):
             raise
         raise DatasetError(f"the data source raised {type(error).__name__}: {error}") from error
-
-
-class _Reader:
-    """Reads an iterable on a daemon thread: one that blocks for ever holds up neither the run nor the program's end."""
-
-    def __init__(self, tasks: Iterable[Action]) -> None:
-        self._source = tasks
-        self._items: deque[Action | _End] = deque()
-        self._room = threading.Semaphore(AHEAD)
-        self._loop = asyncio.get_running_loop()
-        self._arrived = asyncio.Event()
-        self._waiting = False
-        self._stopped = False
-        context = copy_context()
-        threading.Thread(target=lambda: context.run(self._read), name="strands-eval-source", daemon=True).start()
-
-    async def next(self) -> Action | _End:
-        """The next item; waits for it."""
-        while not self._items:
-            self._arrived.clear()
-            self._waiting = True
-            if not self._items:  # one may have come before the thread could see that we wait
-                await self._arrived.wait()
-            self._waiting = False
-        self._room.release()
-        return self._items.popleft()
-
-    def stop(self) -> None:
-        """Read nothing more."""
-        self._stopped = True
-        self._room.release()
-
-    def _read(self) -> None:
-        end, items = _End(), None
-        try:
-            items = iter(self._source)  # here, for it may open a file
-            for item in items:
-                self._give(item)
-                self._room.acquire()  # waits while the run is far behind: a data set may not fit into memory
-                if self._stopped:
-                    break
-        except BaseException as error:
-            end = _End(error)
-        finally:
-            if (close := getattr(items, "close", None)) is not None:
-                with suppress(Exception):
-                    close()
-            self._give(end)
-
-    def _give(self, item: Action | _End) -> None:
-        self._items.append(item)
-        if self._waiting:  # a wake-up through the loop for each item would cost more than the item
-            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
-                self._loop.call_soon_threadsafe(self._arrived.set)
 
 
 def _check_action(action: object) -> Action:
