@@ -115,3 +115,9 @@ def test_commands_that_take_long_say_what_they_do(tmp_path, capsys: pytest.Captu
         assert capsys.readouterr().err.startswith(f"reading {tmp_path} ...")
     env_cli.main(["check", "--env", "nothing:here"])
     assert capsys.readouterr().err.startswith("trying the environment ...")
+
+
+def test_no_command_is_wrong_usage_and_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        env_cli.main([])
+    assert stop.value.code == 2 and "rescore" in capsys.readouterr().err

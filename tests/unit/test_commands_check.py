@@ -166,21 +166,9 @@ def test_check_calls_tools(given, findings, shown, capsys):
     assert "test_commands_check.py:" in out
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("prize({})", "did you mean 'price'"),
-        ("price(1)", "name({...})"),
-        ("price({)", "not JSON"),
-        ("price", "name({...})"),
-    ],
-)
-def test_a_call_that_cannot_be_made_is_wrong_usage(given, message, capsys):
-    try:
-        status = main(["check", "--env", f"{HERE}:Shop", "--tokenizer", "none", "--call", given])
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2 and message in capsys.readouterr().err
+def test_a_tool_that_is_not_there_is_named(capsys):
+    assert main(["check", "--env", f"{HERE}:Shop", "--tokenizer", "none", "--call", "prize({})"]) == 2
+    assert "did you mean 'price'" in capsys.readouterr().err
 
 
 def test_check_calls_tools_on_the_thread_of_a_plain_reset(capsys):
@@ -217,11 +205,6 @@ def test_a_tokenizer_without_a_chat_template_is_named(capsys, monkeypatch):
     assert "chat template" in capsys.readouterr().out
 
 
-def test_nothing_to_check(capsys):
-    assert main(["check"]) == 2
-    assert "nothing to check" in capsys.readouterr().err
-
-
 # ---- data without a class -------------------------------------------------------------------------------------------
 
 
@@ -253,16 +236,6 @@ def test_data_without_a_question_names_its_columns(tmp_path, capsys):
     file = data(tmp_path / "quiz.jsonl", {"foo": "2+2?"})
     assert evaluate(*FAST, "--data", file, "-o", str(tmp_path / "out")) == 2
     assert "no column for the question; there are foo: name it with --columns question=NAME" in capsys.readouterr().err
-
-
-def test_a_model_that_is_nearly_an_own_one_is_not_looked_for_on_a_hub(tmp_path, capsys):
-    assert evaluate("arithmetic", "--model-id", "smolm2", "-o", str(tmp_path)) == 2
-    assert "unknown model 'smolm2' (did you mean 'smollm2'?)" in capsys.readouterr().err
-
-
-def test_columns_are_for_data_without_a_benchmark(tmp_path, capsys):
-    assert evaluate("arithmetic", *FAST, "--columns", "question=x", "-o", str(tmp_path)) == 2
-    assert "--columns would have no effect" in capsys.readouterr().err
 
 
 # ---- init -----------------------------------------------------------------------------------------------------------

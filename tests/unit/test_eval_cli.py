@@ -86,69 +86,9 @@ def test_rollouts_in_processes(tmp_path):
     assert len(list(read_results(tmp_path))) == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["arithmatic"], "unknown benchmark 'arithmatic' (did you mean 'arithmetic'?)"),
-        ([f"{HOOKS}:tree_tasks", "--env", HOOKS], "(did you mean 'three_tasks'?)"),
-        (["nothing"], "unknown benchmark 'nothing'; known are aime-2024"),
-        ([], "name a benchmark"),
-        (["no.such.module:x", "--env", HOOKS], "no module 'no.such.module'"),
-        ([f"{HOOKS}:missing", "--env", HOOKS], "has no 'missing'"),
-        ([f"{HOOKS}:NOT_A_FUNCTION", "--env", HOOKS], "an Evaluator class or a function"),
-        ([f"{HOOKS}:three_tasks"], "no environment of its own"),
-        (["arithmetic", "--env", f"{HOOKS}:NOT_A_FUNCTION"], "must be a function or an Environment class"),
-        (["arithmetic", "--env", "tests.unit"], "has no 'create_env_factory'"),
-        (["arithmetic", "--workers", "2"], "--workers is for"),
-        ([HOOKS, "--env", HOOKS, "--limit", "2"], "is not a Benchmark"),
-        (["gsm8k", "--data", "missing.jsonl"], "no data file at 'missing.jsonl'"),
-        (["harbor", "--env", HOOKS], "harbor needs the folder"),
-        (["arithmetic", "--from-run", "missing.json"], "no saved run at 'missing.json'"),
-        (["arithmetic", "--sample-timeout", "-1"], "sample_timeout"),
-    ],
-)
-def test_wrong_arguments_say_what_is_wrong(arguments, message, tmp_path, capsys):
-    pytest.importorskip("math_verify") if "gsm8k" in arguments else None
-    assert evaluate(*arguments, *FAST, "-o", str(tmp_path / "out")) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-n", "0"], "whole number of at least 1, got '0'"),
-        (["-c", "many"], "got 'many'"),
-        (["--sampling", "[1]"], "a file with one"),
-        (["--env-config", "{no"], "not JSON"),
-        (["--backend", "abacus"], "unknown 'abacus'; choose one of local, sglang"),
-        (["--backend", "loca"], "(did you mean 'local'?)"),
-        (["--limt", "3"], "(did you mean '--limit'?)"),
-        (["--unknown"], "unrecognized arguments: --unknown"),
-    ],
-)
-def test_arguments_that_cannot_be_read(arguments, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        evaluate("arithmetic", *arguments)
-    assert caught.value.code == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert len(err.splitlines()) == 1
-
-
 def test_names_that_arguments_offer_are_the_registered_ones():
     assert tuple(GroupPolicy) == names.GROUP_POLICIES
     assert names.TRACKERS == TRACKERS
-
-
-def test_a_command_that_is_nearly_one(capsys):
-    with pytest.raises(SystemExit):
-        main(["evl", "arithmetic"])
-    assert capsys.readouterr().err.startswith("strands-env: unknown command 'evl' (did you mean 'eval'?); there are")
-
-
-def test_a_server_that_is_missing_is_named(tmp_path, capsys):
-    assert evaluate("arithmetic", "--backend", "sglang", "-o", str(tmp_path)) == 2
-    assert "give --base-url" in capsys.readouterr().err
 
 
 def test_existing_results_need_resume(tmp_path, capsys):
@@ -340,12 +280,6 @@ def test_report_and_init_say_in_json_what_they_wrote(two_runs, tmp_path, capsys,
     shown = json.loads(capsys.readouterr().out)
     assert all(Path(file).is_file() for file in shown["files"])
     assert "strands-env check --env my_game" in shown["next"][0]
-
-
-def test_no_command_is_wrong_usage(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main([])
-    assert caught.value.code == 2
 
 
 # ---- display ---------------------------------------------------------------------------------------------------------

@@ -29,59 +29,6 @@ def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 # ---- arguments and data ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([f"{HOOKS}:raising_tasks", "--env", HOOKS], "cannot be made: RuntimeError: boom"),
-        ([f"{HOOKS}:raising_stream", "--env", HOOKS], "cannot be made: RuntimeError: boom"),
-        ([f"{HOOKS}:texts", "--env", HOOKS], "item 0 of 'tests.unit.eval_hooks:texts' must be an Action"),
-        ([f"{HOOKS}:number", "--env", HOOKS], "must return an iterable of Actions, got 3"),
-        ([f"{HOOKS}:no_tasks", "--env", HOOKS], "has no tasks: nothing was run"),
-        ([f"{HOOKS}:NoTasks", "--env", HOOKS], "has no tasks: nothing was run"),
-        ([f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:raising_hook"], "cannot be made: KeyError: 'x'"),
-        ([f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:hook_of_nothing"], "must return a function that makes"),
-        ([f"{HOOKS}:three_tasks", "--env", HOOKS, "--env-config", '{"colour": 1}'], "unexpected keyword argument"),
-        ([f"{HOOKS}:three_tasks", "--env", HOOKS, "--data", "nosuch.jsonl"], "--data would have no effect"),
-        ([HOOKS, "--env", HOOKS, "--data", "nosuch.jsonl"], "is not a Benchmark"),
-        (["arithmetic", "--base-url", "http://x"], "--base-url would have no effect: the backend 'scripted'"),
-        (["arithmetic", "--tokenizer", "x"], "--tokenizer would have no effect"),
-        (["arithmetic", "--data", "x.jsonl"], "generated from its seed and reads no file"),
-        (["arithmetic", "--env-config", '{"colour": 1}'], "unexpected keyword argument 'colour'"),
-        (["arithmetic", "--env-config", '{"max_tool_iters": -1}'], "max_tool_iters"),
-        (["arithmetic", "--env", f"{HOOKS}:PlainEnv", "--env-config", '{"colour": 1}'], "keyword argument 'colour'"),
-        (["arithmetic", "--executor", "processes", "--env", "no.such:hook"], "there is no module 'no.such'"),
-        (["./tasks.jsonl"], "'./tasks.jsonl' is not of the form module:attribute"),
-        (["../tasks"], "data goes to --data"),
-        ([":x"], "':x' is not of the form module:attribute"),
-    ],
-)
-def test_it_is_said_in_one_sentence(arguments, message, tmp_path, capsys):
-    assert evaluate(*arguments, *FAST, "-o", str(tmp_path / "out")) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert len(err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["eval", "arithmetic", "--seed", "-1"], "at least 0, got '-1'"),
-        (["eval", "arithmetic", "--temperature", "nan"], "expected a number, got 'nan'"),
-        (["eval", "arithmetic", "--reward-threshold", "nan"], "expected a number, got 'nan'"),
-        (["eval", "arithmetic", "--seed", "99999999999999999999"], "below 2^63, got '99999999999999999999'"),
-        (["view", "a", "--limit", "-1"], "at least 0, got '-1'"),
-        (["eval", "arithmetic", "--price-input", "-1"], "a price of at least 0"),
-        (["report", "a", "--price-output", "dear"], "a price of at least 0"),
-        (["eval", "arithmetic", "-n", "--2"], "expected"),
-    ],
-)
-def test_numbers_out_of_range(arguments, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_rows_that_are_left_out_are_counted(tmp_path, capsys):
     pytest.importorskip("math_verify")
     rows = [{"problem": "p", "answer": "4"}, {"problem": "p"}]

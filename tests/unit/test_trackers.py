@@ -100,12 +100,6 @@ def test_an_evaluation_reports_its_progress_and_its_summary(tmp_path, monkeypatc
     assert recorder.summary["mean_reward/value"] == 1.0
 
 
-def test_a_wrong_name_on_the_command_line(capsys):
-    with pytest.raises(SystemExit):
-        evaluate("arithmetic", "--track", "wandbb")
-    assert "did you mean 'wandb'?" in capsys.readouterr().err
-
-
 # ---- the packages themselves, offline -------------------------------------------------------------------------------
 
 
