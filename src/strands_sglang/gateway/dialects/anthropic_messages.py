@@ -8,26 +8,7 @@ from typing import Any
 import orjson
 
 from ..canonical import Readings
-from .reading import (
-    Part,
-    common_fields,
-    gather,
-    image_data,
-    join_texts,
-    json_format,
-    quote,
-    read_content,
-    reasoning_block,
-    tool_result,
-    tool_spec,
-    tool_use,
-    unexpected_part,
-    want_count,
-    want_list,
-    want_object,
-    want_stops,
-    want_text,
-)
+from . import reading
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, named_event
 
 _KNOWN = frozenset({
@@ -49,22 +30,22 @@ _ERROR_TYPES = {
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = common_fields(body, _KNOWN, _read_tool)
+    fields = reading.common_fields(body, _KNOWN, _read_tool)
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
         fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
-    items = want_list(body.get("messages"), "messages")
-    reading = readings.of(items)
+    items = reading.want_list(body.get("messages"), "messages")
+    known = readings.of(items)
     system = body.get("system")
     texts = _texts(system, "system") if system is not None else []
-    config = want_object(body.get("output_config") or {}, "output_config")
+    config = reading.want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
-        **gather(reading.read(items, _read_message), texts),
-        max_tokens=want_count(body.get("max_tokens"), "max_tokens"),
-        stop=want_stops(body.get("stop_sequences"), "stop_sequences"),
-        constraints=json_format(config.get("format") or body.get("output_format"), "output_config.format"),
+        **reading.gather(known.read(items, _read_message), texts),
+        max_tokens=reading.want_count(body.get("max_tokens"), "max_tokens"),
+        stop=reading.want_stops(body.get("stop_sequences"), "stop_sequences"),
+        constraints=reading.json_format(config.get("format") or body.get("output_format"), "output_config.format"),
         tool_choice=_read_choice(choice),
-        reading=reading,
+        reading=known,
         **fields,
     )
 
@@ -72,11 +53,11 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
 def _read_choice(value: Any) -> str:
     if value is None:
         return "auto"
-    choice = want_object(value, "tool_choice")
+    choice = reading.want_object(value, "tool_choice")
     kind = choice.get("type")
     if kind in ("auto", "none"):
         return str(kind)
-    return want_text(choice.get("name"), "tool_choice.name") if kind == "tool" else "required"
+    return reading.want_text(choice.get("name"), "tool_choice.name") if kind == "tool" else "required"
 
 
 def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
@@ -84,7 +65,7 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
         return str(tool["type"])
     if tool.get("defer_loading"):
         return "defer_loading"
-    return tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
+    return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
 
 
 def _texts(value: Any, where: str) -> list[str]:
@@ -92,26 +73,28 @@ def _texts(value: Any, where: str) -> list[str]:
     if isinstance(value, str):
         return [value]
     texts = []
-    for index, item in enumerate(want_list(value, where)):
-        block = want_object(item, f"{where}[{index}]")
+    for index, item in enumerate(reading.want_list(value, where)):
+        block = reading.want_object(item, f"{where}[{index}]")
         if block.get("type") != "text":
-            raise Refused(f"{where}[{index}]: a {quote(block.get('type'))} block is not supported here", param=where)
-        texts.append(want_text(block.get("text"), f"{where}[{index}].text"))
+            raise Refused(
+                f"{where}[{index}]: a {reading.quote(block.get('type'))} block is not supported here", param=where
+            )
+        texts.append(reading.want_text(block.get("text"), f"{where}[{index}].text"))
     return texts
 
 
-def _read_message(item: Any, index: int) -> Part:
+def _read_message(item: Any, index: int) -> reading.Part:
     where = f"messages[{index}]"
-    message = want_object(item, where)
+    message = reading.want_object(item, where)
     role, content = message.get("role"), message.get("content")
     if role == "user":
-        return {"role": "user", "content": read_content(content, f"{where}.content", _read_part)}, None
+        return {"role": "user", "content": reading.read_content(content, f"{where}.content", _read_part)}, None
     if role == "assistant":
         blocks, receipt = _read_reply(content, where)
         return {"role": "assistant", "content": blocks}, receipt
     if role in ("system", "developer"):
-        return {"role": "system", "content": join_texts(_texts(content, f"{where}.content"))}, None
-    raise Refused(f"{where}.role is {quote(role)}, expected user, assistant or system", param=where)
+        return {"role": "system", "content": reading.join_texts(_texts(content, f"{where}.content"))}, None
+    raise Refused(f"{where}.role is {reading.quote(role)}, expected user, assistant or system", param=where)
 
 
 def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | None]:
@@ -119,38 +102,42 @@ def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | N
         return [{"text": content}], None
     blocks: list[dict[str, Any]] = []
     receipt: str | None = None
-    for index, item in enumerate(want_list(content, f"{where}.content")):
+    for index, item in enumerate(reading.want_list(content, f"{where}.content")):
         place = f"{where}.content[{index}]"
-        block = want_object(item, place)
+        block = reading.want_object(item, place)
         kind = block.get("type")
         if kind == "text":
-            blocks.append({"text": want_text(block.get("text"), place)})
+            blocks.append({"text": reading.want_text(block.get("text"), place)})
         elif kind == "tool_use":
-            blocks.append(tool_use(block.get("id"), block.get("name"), block.get("input"), place))
+            blocks.append(reading.tool_use(block.get("id"), block.get("name"), block.get("input"), place))
         elif kind == "thinking":
             signature = block.get("signature")
             receipt = signature if isinstance(signature, str) and signature else receipt
-            blocks.append(reasoning_block(want_text(block.get("thinking"), place)))
+            blocks.append(reading.reasoning_block(reading.want_text(block.get("thinking"), place)))
         elif kind != "redacted_thinking":  # reasoning of another provider, which no template can print
-            raise Refused(f"{place}: a {quote(kind)} block is not supported in an assistant message", param=place)
+            raise Refused(
+                f"{place}: a {reading.quote(kind)} block is not supported in an assistant message", param=place
+            )
     return blocks, receipt
 
 
 def _read_part(block: Mapping[str, Any], where: str) -> str | dict[str, Any]:
     kind = block.get("type")
     if kind == "text":
-        return want_text(block.get("text"), where)
+        return reading.want_text(block.get("text"), where)
     if kind == "tool_result":
         inner = block.get("content")
-        result = read_content(inner, f"{where}.content", _read_part) if inner is not None else []
-        return tool_result(block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error")))
+        result = reading.read_content(inner, f"{where}.content", _read_part) if inner is not None else []
+        return reading.tool_result(
+            block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error"))
+        )
     if kind == "image":
-        source = want_object(block.get("source"), f"{where}.source")
-        media = want_text(source.get("media_type"), f"{where}.source") if source.get("type") == "base64" else ""
+        source = reading.want_object(block.get("source"), f"{where}.source")
+        media = reading.want_text(source.get("media_type"), f"{where}.source") if source.get("type") == "base64" else ""
         if not media.startswith("image/"):
             raise Refused(f"{where}: images must be base64", param=where)
-        return image_data(media[len("image/") :], want_text(source.get("data"), where))
-    raise unexpected_part(kind, where)
+        return reading.image_data(media[len("image/") :], reading.want_text(source.get("data"), where))
+    raise reading.unexpected_part(kind, where)
 
 
 # ---- answers ------------------------------------------------

@@ -6,25 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..canonical import Readings
-from .reading import (
-    Part,
-    common_fields,
-    gather,
-    image_block,
-    json_format,
-    quote,
-    read_content,
-    reasoning_block,
-    tool_result,
-    tool_spec,
-    tool_use,
-    unexpected_part,
-    want_count,
-    want_list,
-    want_object,
-    want_stops,
-    want_text,
-)
+from . import reading
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, logprob_entries, plain_event
 
 _KNOWN = frozenset({
@@ -37,21 +19,21 @@ _KNOWN = frozenset({
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = common_fields(body, _KNOWN, _read_tool)
+    fields = reading.common_fields(body, _KNOWN, _read_tool)
     if body.get("functions") or body.get("function_call"):
         raise Refused("functions and function_call are not supported; use tools and tool_choice", param="functions")
-    items = want_list(body.get("messages"), "messages")
-    reading = readings.of(items)
+    items = reading.want_list(body.get("messages"), "messages")
+    known = readings.of(items)
     options = body.get("stream_options")
     return WireRequest(
-        **gather(reading.read(items, _read_message), joins_replies=False),
-        max_tokens=want_count(body.get("max_completion_tokens") or body.get("max_tokens"), "max_tokens"),
-        stop=want_stops(body.get("stop"), "stop"),
-        constraints=json_format(body.get("response_format"), "response_format"),
+        **reading.gather(known.read(items, _read_message), joins_replies=False),
+        max_tokens=reading.want_count(body.get("max_completion_tokens") or body.get("max_tokens"), "max_tokens"),
+        stop=reading.want_stops(body.get("stop"), "stop"),
+        constraints=reading.json_format(body.get("response_format"), "response_format"),
         tool_choice=read_choice(body.get("tool_choice")),
         usage_chunk=isinstance(options, dict) and bool(options.get("include_usage")),
         logprobs=bool(body.get("logprobs")),
-        reading=reading,
+        reading=known,
         **fields,
     )
 
@@ -62,7 +44,7 @@ def read_choice(value: Any) -> str:
         return "auto"
     if isinstance(value, str):
         return value
-    choice = want_object(value, "tool_choice")
+    choice = reading.want_object(value, "tool_choice")
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else choice.get("name")
     return name if isinstance(name, str) else "required"
@@ -72,51 +54,55 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
         return str(tool.get("type"))
-    return tool_spec(function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function")
+    return reading.tool_spec(
+        function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function"
+    )
 
 
-def _read_message(item: Any, index: int) -> Part:
+def _read_message(item: Any, index: int) -> reading.Part:
     where = f"messages[{index}]"
-    message = want_object(item, where)
+    message = reading.want_object(item, where)
     role, content = message.get("role"), message.get("content")
     if role == "assistant":
         return {"role": "assistant", "content": _read_reply(message, where)}, None
     if role == "user":
         return {"role": "user", "content": _read_content(content, where)}, None
     if role == "tool":
-        result = tool_result(message.get("tool_call_id"), _read_content(content, where), f"{where}.tool_call_id")
+        result = reading.tool_result(
+            message.get("tool_call_id"), _read_content(content, where), f"{where}.tool_call_id"
+        )
         return {"role": "user", "content": [result]}, None
     if role in ("system", "developer"):
         return {"role": "system", "content": _read_content(content, where)}, None
-    raise Refused(f"{where}.role is {quote(role)}, expected system, user, assistant or tool", param=where)
+    raise Refused(f"{where}.role is {reading.quote(role)}, expected system, user, assistant or tool", param=where)
 
 
 def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     content = message.get("content")
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    blocks = [reasoning_block(reasoning)] if isinstance(reasoning, str) else []
+    blocks = [reading.reasoning_block(reasoning)] if isinstance(reasoning, str) else []
     if content is not None:
         blocks.extend(_read_content(content, where))
-    for index, item in enumerate(want_list(message.get("tool_calls") or [], f"{where}.tool_calls")):
+    for index, item in enumerate(reading.want_list(message.get("tool_calls") or [], f"{where}.tool_calls")):
         place = f"{where}.tool_calls[{index}]"
-        call = want_object(item, place)
-        function = want_object(call.get("function"), f"{place}.function")
-        blocks.append(tool_use(call.get("id"), function.get("name"), function.get("arguments"), place))
+        call = reading.want_object(item, place)
+        function = reading.want_object(call.get("function"), f"{place}.function")
+        blocks.append(reading.tool_use(call.get("id"), function.get("name"), function.get("arguments"), place))
     return blocks
 
 
 def _read_content(content: Any, where: str) -> list[dict[str, Any]]:
-    return read_content("" if content is None else content, f"{where}.content", _read_part)
+    return reading.read_content("" if content is None else content, f"{where}.content", _read_part)
 
 
 def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
     kind = part.get("type")
     if kind in ("text", "refusal"):
-        return want_text(part.get(kind), where)
+        return reading.want_text(part.get(kind), where)
     if kind == "image_url":
         url = part.get("image_url")
-        return image_block(url.get("url") if isinstance(url, dict) else url, where)
-    raise unexpected_part(kind, where)
+        return reading.image_block(url.get("url") if isinstance(url, dict) else url, where)
+    raise reading.unexpected_part(kind, where)
 
 
 # ---- answers ------------------------------------------------

@@ -14,25 +14,7 @@ from typing import Any
 import orjson
 
 from ..canonical import Message, Readings
-from .reading import (
-    Part,
-    common_fields,
-    gather,
-    image_data,
-    json_format,
-    quote,
-    read_content,
-    reasoning_block,
-    tool_result,
-    tool_spec,
-    tool_use,
-    unexpected_part,
-    want_count,
-    want_list,
-    want_object,
-    want_stops,
-    want_text,
-)
+from . import reading
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, plain_event
 
 _KNOWN = frozenset({
@@ -54,7 +36,9 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 def _snake(value: Any, where: str) -> dict[str, Any]:
     """An object with its names in snake case."""
-    return {_CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in want_object(value, where).items()}
+    return {
+        _CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in reading.want_object(value, where).items()
+    }
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
@@ -69,22 +53,22 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     for name in ("seed", "top_k"):  # doubles in Google's API
         if isinstance(value := flat.get(name), float) and value.is_integer() and abs(value) < 2**53:
             flat[name] = int(value)
-    fields = common_fields(flat, _KNOWN, _read_tool)
+    fields = reading.common_fields(flat, _KNOWN, _read_tool)
     choice, ignored = _read_choice(top.get("tool_config"))
     fields["ignored"] = (*fields["ignored"], *ignored)
-    items = want_list(top.get("contents"), "contents")
-    reading = readings.of(items)
+    items = reading.want_list(top.get("contents"), "contents")
+    known = readings.of(items)
     system = top.get("system_instruction")
-    history = gather(reading.read(items, _read_content), _texts(system) if system is not None else [])
+    history = reading.gather(known.read(items, _read_content), _texts(system) if system is not None else [])
     history["messages"] = _answer_calls(history["messages"])
     return WireRequest(
         **history,
-        max_tokens=want_count(flat.get("max_output_tokens"), "maxOutputTokens"),
-        stop=want_stops(flat.get("stop_sequences"), "stopSequences"),
+        max_tokens=reading.want_count(flat.get("max_output_tokens"), "maxOutputTokens"),
+        stop=reading.want_stops(flat.get("stop_sequences"), "stopSequences"),
         constraints=_read_format(flat),
         tool_choice=choice,
         logprobs=bool(flat.get("response_logprobs")),
-        reading=reading,
+        reading=known,
         **fields,
     )
 
@@ -93,27 +77,27 @@ def _read_choice(value: Any) -> tuple[str, tuple[str, ...]]:
     """`auto`, `none`, `required` or the name of a tool, and what has no effect."""
     config = _snake(value or {}, "toolConfig")
     calling = _snake(config.get("function_calling_config") or {}, "toolConfig.functionCallingConfig")
-    mode = want_text(calling.get("mode") or "AUTO", "toolConfig.functionCallingConfig.mode").upper()
+    mode = reading.want_text(calling.get("mode") or "AUTO", "toolConfig.functionCallingConfig.mode").upper()
     if mode in ("AUTO", "MODE_UNSPECIFIED"):
         return "auto", ()
     if mode == "VALIDATED":  # calls that follow their schemas
         return "auto", ("toolConfig.functionCallingConfig.mode",)
     if mode == "NONE":
         return "none", ()
-    names = want_list(calling.get("allowed_function_names") or [], "allowedFunctionNames")
-    return (want_text(names[0], "allowedFunctionNames[0]") if len(names) == 1 else "required"), ()
+    names = reading.want_list(calling.get("allowed_function_names") or [], "allowedFunctionNames")
+    return (reading.want_text(names[0], "allowedFunctionNames[0]") if len(names) == 1 else "required"), ()
 
 
 def _single_tools(value: Any) -> list[dict[str, Any]]:
     """One object for each tool: Google's hold several declarations, or several tools of its own."""
     tools: list[dict[str, Any]] = []
-    for index, item in enumerate(want_list(value, "tools") if value is not None else ()):
+    for index, item in enumerate(reading.want_list(value, "tools") if value is not None else ()):
         for kind, held in _snake(item, f"tools[{index}]").items():
             if kind != "function_declarations":
                 tools.append({"kind": kind})
             else:
                 where = f"tools[{index}].functionDeclarations"
-                tools += [{"declaration": declaration} for declaration in want_list(held, where)]
+                tools += [{"declaration": declaration} for declaration in reading.want_list(held, where)]
     return tools
 
 
@@ -123,22 +107,22 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     declaration = _snake(tool["declaration"], where)
     schema = declaration.get("parameters_json_schema")
     if schema is None and (own := declaration.get("parameters")) is not None:
-        schema = _json_schema(want_object(own, f"{where}.parameters"))
-    return tool_spec(declaration.get("name"), declaration.get("description"), schema, where)
+        schema = _json_schema(reading.want_object(own, f"{where}.parameters"))
+    return reading.tool_spec(declaration.get("name"), declaration.get("description"), schema, where)
 
 
 def _read_format(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The grammar of a structured format."""
-    kind = want_text(flat.get("response_mime_type") or "text/plain", "responseMimeType")
+    kind = reading.want_text(flat.get("response_mime_type") or "text/plain", "responseMimeType")
     if kind == "text/plain":
         return {}
     if kind != "application/json":
-        what = f"responseMimeType {quote(kind)} is not supported, use text/plain or application/json"
+        what = f"responseMimeType {reading.quote(kind)} is not supported, use text/plain or application/json"
         raise Refused(what, param="responseMimeType")
     schema = flat.get("response_json_schema")
     if schema is None and (own := flat.get("response_schema")) is not None:
-        schema = _json_schema(want_object(own, "responseSchema"))
-    return json_format(
+        schema = _json_schema(reading.want_object(own, "responseSchema"))
+    return reading.json_format(
         {"type": "json_schema", "schema": schema} if schema else {"type": "json_object"}, "responseSchema"
     )
 
@@ -180,7 +164,7 @@ def _json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(content: Mapping[str, Any], where: str) -> Iterator[tuple[dict[str, Any], str]]:
-    for index, part in enumerate(want_list(content.get("parts") or [], f"{where}.parts")):
+    for index, part in enumerate(reading.want_list(content.get("parts") or [], f"{where}.parts")):
         place = f"{where}.parts[{index}]"
         yield _snake(part, place), place
 
@@ -190,10 +174,10 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     texts = []
-    for part, where in _parts(want_object(value, "systemInstruction"), "systemInstruction"):
+    for part, where in _parts(reading.want_object(value, "systemInstruction"), "systemInstruction"):
         if "text" not in part:
-            raise unexpected_part(_kind(part), where)
-        texts.append(want_text(part["text"], f"{where}.text"))
+            raise reading.unexpected_part(_kind(part), where)
+        texts.append(reading.want_text(part["text"], f"{where}.text"))
     return texts
 
 
@@ -202,51 +186,57 @@ def _kind(part: Mapping[str, Any]) -> str:
     return next((name for name in part if name not in ("thought", "thought_signature")), "empty")
 
 
-def _read_content(item: Any, index: int) -> Part:
+def _read_content(item: Any, index: int) -> reading.Part:
     where = f"contents[{index}]"
-    content = want_object(item, where)
+    content = reading.want_object(item, where)
     role = content.get("role") or "user"
     if role == "model":
         return _read_reply(content, where, index)
     if role not in ("user", "function"):
-        raise Refused(f"{where}.role is {quote(role)}, expected user or model", param=where)
-    blocks = read_content(want_list(content.get("parts") or [], f"{where}.parts"), f"{where}.parts", _read_part)
+        raise Refused(f"{where}.role is {reading.quote(role)}, expected user or model", param=where)
+    blocks = reading.read_content(
+        reading.want_list(content.get("parts") or [], f"{where}.parts"), f"{where}.parts", _read_part
+    )
     return {"role": "user", "content": blocks}, None
 
 
 def _read_part(given: Mapping[str, Any], where: str) -> str | dict[str, Any]:
     part = _snake(given, where)
     if "text" in part:
-        return want_text(part["text"], f"{where}.text")
+        return reading.want_text(part["text"], f"{where}.text")
     if "inline_data" in part:
         return _read_image(part["inline_data"], f"{where}.inlineData")
     if "function_response" in part:
         return _read_result(part["function_response"], f"{where}.functionResponse")
-    raise unexpected_part(_kind(part), where)
+    raise reading.unexpected_part(_kind(part), where)
 
 
 def _read_image(value: Any, where: str) -> dict[str, Any]:
     data = _snake(value, where)
-    kind = want_text(data.get("mime_type"), f"{where}.mimeType")
+    kind = reading.want_text(data.get("mime_type"), f"{where}.mimeType")
     if not kind.startswith("image/"):
-        raise Refused(f"{where}: {quote(kind)} is not supported; send text or images", param=where)
-    plain = want_text(data.get("data"), f"{where}.data").replace("-", "+").replace("_", "/")  # either base64 alphabet
-    return image_data(kind[len("image/") :], plain)
+        raise Refused(f"{where}: {reading.quote(kind)} is not supported; send text or images", param=where)
+    plain = (
+        reading.want_text(data.get("data"), f"{where}.data").replace("-", "+").replace("_", "/")
+    )  # either base64 alphabet
+    return reading.image_data(kind[len("image/") :], plain)
 
 
 def _read_result(value: Any, where: str) -> dict[str, Any]:
     """A result. `output` and `error` hold it, if they are all there is; anything else is a result as a whole."""
     response = _snake(value, where)
-    held = want_object(response.get("response") or {}, f"{where}.response")
+    held = reading.want_object(response.get("response") or {}, f"{where}.response")
     result = next((held[name] for name in ("output", "error") if held.keys() == {name}), held)
     blocks = [{"text": result} if isinstance(result, str) else {"json": result}]
     for part, place in _parts(response, where):
         if "inline_data" not in part:
-            raise unexpected_part(_kind(part), place)
+            raise reading.unexpected_part(_kind(part), place)
         blocks.append(_read_image(part["inline_data"], f"{place}.inlineData"))
-    block = tool_result(response.get("id") or _UNANSWERED, blocks, f"{where}.id", failed=held.keys() == {"error"})
+    block = reading.tool_result(
+        response.get("id") or _UNANSWERED, blocks, f"{where}.id", failed=held.keys() == {"error"}
+    )
     if block["toolResult"]["toolUseId"] == _UNANSWERED:
-        block["toolResult"]["name"] = want_text(response.get("name"), f"{where}.name")
+        block["toolResult"]["name"] = reading.want_text(response.get("name"), f"{where}.name")
     return block
 
 
@@ -259,15 +249,15 @@ def _read_reply(content: Mapping[str, Any], where: str, index: int) -> tuple[Mes
         if "function_call" in part:
             call = _snake(part["function_call"], f"{place}.functionCall")
             call_id = call.get("id") or f"google_{index}_{len(blocks)}"
-            blocks.append(tool_use(call_id, call.get("name"), call.get("args"), f"{place}.functionCall"))
+            blocks.append(reading.tool_use(call_id, call.get("name"), call.get("args"), f"{place}.functionCall"))
         elif "text" in part:
-            text = want_text(part["text"], f"{place}.text")
+            text = reading.want_text(part["text"], f"{place}.text")
             if part.get("thought"):
-                blocks.append(reasoning_block(text))
+                blocks.append(reading.reasoning_block(text))
             elif text:  # an empty one carries a signature
                 blocks.append({"text": text})
         elif _kind(part) != "empty":
-            raise unexpected_part(_kind(part), place)
+            raise reading.unexpected_part(_kind(part), place)
     return {"role": "assistant", "content": blocks}, receipt
 
 
@@ -295,7 +285,7 @@ def _answer_calls(messages: list[Message]) -> list[Message]:
                     call = next((call for call in open_calls if call["name"] == result["name"]), None)
                     if call is None:
                         raise Refused(
-                            f"a functionResponse of {quote(result['name'])} answers no call", param="contents"
+                            f"a functionResponse of {reading.quote(result['name'])} answers no call", param="contents"
                         )
                     open_calls.remove(call)
                     result = {name: value for name, value in result.items() if name != "name"}

@@ -7,25 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..canonical import Readings
+from . import reading
 from .chat_completions import CHAT_COMPLETIONS, read_choice
-from .reading import (
-    Part,
-    common_fields,
-    gather,
-    image_block,
-    json_format,
-    quote,
-    read_content,
-    reasoning_block,
-    tool_result,
-    tool_spec,
-    tool_use,
-    unexpected_part,
-    want_count,
-    want_list,
-    want_object,
-    want_text,
-)
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, logprob_entries, named_event
 
 _KNOWN = frozenset({
@@ -40,26 +23,28 @@ _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = common_fields(body, _KNOWN, _read_tool)
+    fields = reading.common_fields(body, _KNOWN, _read_tool)
     if body.get("background"):
         raise Refused("background responses are not supported; send the request without it", param="background")
-    text = want_object(body.get("text") or {}, "text")
+    text = reading.want_object(body.get("text") or {}, "text")
     instructions = body.get("instructions")
     items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
-    items = want_list(items, "input")
-    reading = readings.of(items)
+    items = reading.want_list(items, "input")
+    known = readings.of(items)
     previous = body.get("previous_response_id")
     return WireRequest(
-        **gather(reading.read(items, _read_item), [want_text(instructions, "instructions")] if instructions else []),
-        max_tokens=want_count(body.get("max_output_tokens"), "max_output_tokens"),
-        constraints=json_format(text.get("format"), "text.format"),
+        **reading.gather(
+            known.read(items, _read_item), [reading.want_text(instructions, "instructions")] if instructions else []
+        ),
+        max_tokens=reading.want_count(body.get("max_output_tokens"), "max_output_tokens"),
+        constraints=reading.json_format(text.get("format"), "text.format"),
         tool_choice=read_choice(body.get("tool_choice")),
-        logprobs="message.output_text.logprobs" in want_list(body.get("include") or [], "include"),
-        previous=want_text(previous, "previous_response_id") if previous is not None else None,
+        logprobs="message.output_text.logprobs" in reading.want_list(body.get("include") or [], "include"),
+        previous=reading.want_text(previous, "previous_response_id") if previous is not None else None,
         keeps_response=True,
-        reading=reading,
+        reading=known,
         **fields,
     )
 
@@ -67,41 +52,46 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
 def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     if tool.get("type") != "function":
         return str(tool.get("type"))
-    return tool_spec(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
+    return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
 
 
-def _read_item(given: Any, index: int) -> Part:
+def _read_item(given: Any, index: int) -> reading.Part:
     """An item as a message; those of one reply are joined afterwards."""
     where = f"input[{index}]"
-    item = want_object(given, where)
+    item = reading.want_object(given, where)
     kind = item.get("type", "message")
     if kind == "message":
-        role, content = item.get("role"), read_content(item.get("content"), f"{where}.content", _read_part)
+        role, content = item.get("role"), reading.read_content(item.get("content"), f"{where}.content", _read_part)
         if role not in ("system", "developer", "user", "assistant"):
-            raise Refused(f"{where}.role is {quote(role)}, expected system, developer, user or assistant", param=where)
+            raise Refused(
+                f"{where}.role is {reading.quote(role)}, expected system, developer, user or assistant", param=where
+            )
         return {"role": "system" if role == "developer" else role, "content": content}, None
     if kind == "function_call":
-        call = tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
+        call = reading.tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
         return {"role": "assistant", "content": [call]}, None
     if kind == "function_call_output":
-        content = read_content(item.get("output"), f"{where}.output", _read_part)
-        return {"role": "user", "content": [tool_result(item.get("call_id"), content, f"{where}.call_id")]}, None
+        content = reading.read_content(item.get("output"), f"{where}.output", _read_part)
+        return {
+            "role": "user",
+            "content": [reading.tool_result(item.get("call_id"), content, f"{where}.call_id")],
+        }, None
     if kind == "reasoning":
-        parts = want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
+        parts = reading.want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
         receipt = item.get("encrypted_content")
-        blocks = [reasoning_block("\n".join(texts))] if texts else []
+        blocks = [reading.reasoning_block("\n".join(texts))] if texts else []
         return {"role": "assistant", "content": blocks}, receipt if isinstance(receipt, str) and receipt else None
-    raise Refused(f"{where}: an item of type {quote(kind)} is not supported", param=where)
+    raise Refused(f"{where}: an item of type {reading.quote(kind)} is not supported", param=where)
 
 
 def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
     kind = part.get("type")
     if kind in _TEXT_PARTS:
-        return want_text(part.get("refusal" if kind == "refusal" else "text"), where)
+        return reading.want_text(part.get("refusal" if kind == "refusal" else "text"), where)
     if kind == "input_image":
-        return image_block(part.get("image_url"), where)
-    raise unexpected_part(kind, where)
+        return reading.image_block(part.get("image_url"), where)
+    raise reading.unexpected_part(kind, where)
 
 
 # ---- answers ------------------------------------------------
