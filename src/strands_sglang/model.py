@@ -218,16 +218,10 @@ class TokenModel(Model):
             sampled = await self.conversation.turn(request, cancel_signal=cancel_signal)
         except CallCancelled:
             return  # a stream without messageStop: the SDK reports the cancellation
-        turn = sampled.turn
-        self._callers.note_sampled(caller, turn)
-        self.forest.begin_delivery(turn)
-        try:
+        self._callers.note_sampled(caller, sampled.turn)
+        with self.forest.delivering(sampled.turn):
             for event in _events(sampled):
                 yield event
-        except BaseException:  # the stream was closed: what the SDK has of the answer is thrown away
-            self.forest.discard(turn)
-            raise
-        self.forest.end_delivery(turn)
 
     # The messages of a call are never changed, and nothing of them that could change is kept: they need no copy.
     stream.only_reads_messages = True  # type: ignore[attr-defined]

@@ -111,7 +111,7 @@ class ToolLimiter(HookProvider):
         if not isinstance(content, list):
             return
         if message.get("role") == "assistant":
-            self.total_tokens = _tokens(message, event.agent) or self.total_tokens
+            self.total_tokens = _tokens(message) or self.total_tokens
             call_ids = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
             if call_ids:
                 self.tool_iter_count += 1
@@ -154,14 +154,8 @@ def _check_limit(name: str, limit: int | None) -> int | None:
     return limit
 
 
-def _tokens(message: Mapping[str, Any], agent: Any) -> int:
+def _tokens(message: Mapping[str, Any]) -> int:
     """Tokens of prompt and reply of the call that made this message; 0 when unknown."""
     metadata = message.get("metadata")
     usage = metadata.get("usage") if isinstance(metadata, Mapping) else None
-    total = usage.get("totalTokens") if isinstance(usage, Mapping) else None
-    if isinstance(total, int) and total > 0:
-        return total
-    try:
-        return len(agent.model.token_manager)
-    except (AttributeError, TypeError):
-        return 0
+    return int(usage.get("totalTokens") or 0) if isinstance(usage, Mapping) else 0

@@ -372,9 +372,8 @@ def test_a_reply_in_a_trimmed_history_is_used() -> None:
 def test_a_reply_that_was_not_delivered_whole_is_thrown_away_unless_it_comes_back() -> None:
     episode = Episode()
     turn = episode.call([user("q")], "a")
-    episode.forest.begin_delivery(turn)
-    assert fates(episode) == [True]
-    episode.forest.end_delivery(turn)
+    with episode.forest.delivering(turn):
+        assert fates(episode) == [True]
     assert fates(episode) == [False]
     episode.forest.discard(turn)
     assert fates(episode) == [True]

@@ -148,13 +148,6 @@ def test_total_tokens_come_from_the_reply() -> None:
     assert (raised.value.limit, raised.value.count) == (100, 100)
 
 
-def test_total_tokens_come_from_the_token_manager_when_the_reply_has_none() -> None:
-    limiter = ToolLimiter()
-    agent = SimpleNamespace(model=SimpleNamespace(token_manager=[0] * 7))
-    send(limiter, added({"role": "assistant", "content": [{"text": "x"}]}, agent))
-    assert limiter.total_tokens == 7
-
-
 @pytest.mark.parametrize("limit", [-1, True, 1.5, "3"])
 @pytest.mark.parametrize("name", ["max_tool_iters", "max_tool_calls", "max_parallel_tool_calls", "max_total_tokens"])
 def test_other_limits_are_refused(name: str, limit: Any) -> None:

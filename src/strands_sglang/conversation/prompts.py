@@ -30,7 +30,7 @@ from ..template import (
     special_values,
 )
 from ..tool_parsers import ToolParser
-from ..trajectory import Location, Turn
+from ..trajectory import Location, Turn, encode_value
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
 from .fast_paths import EncodedRoot, FastPath, SharedPrompts, digest_parts, shared_prompts
 from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
@@ -355,9 +355,10 @@ class PromptBuilder:
         return to_chat_messages(self.calls.in_history(messages, lambda: dialect.call_ids), system_prompt)
 
     def estimate_tokens(self, messages: Sequence[Mapping[str, Any]], *more: str | None) -> int:
-        """A guess at the length of texts, from the characters a token of this episode has had so far (4 at first)."""
+        """A guess at a length by that of its JSON, at the characters of a token of this episode so far (4 at first)."""
         ratio = self._characters / self._encoded if self._encoded else 4.0
-        return round(_text_length([*messages, *more]) / ratio)
+        parts = [*messages, *filter(None, more)]
+        return round(len(encode_value(parts)) / ratio) if parts else 0
 
 
 def drops_reasoning(dialect: Dialect, new: Messages) -> bool:
@@ -390,19 +391,3 @@ def _stub(turn: Turn) -> ChatMessage:
             for call in calls
         ]
     return message
-
-
-def _text_length(value: Any) -> int:
-    """Number of characters of all texts in plain data; other values count as they are printed, bytes do not count."""
-    length, waiting = 0, [value]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            length += len(value)
-        elif isinstance(value, (dict, Mapping)):
-            waiting.extend(value.values())
-        elif isinstance(value, list | tuple):
-            waiting.extend(value)
-        elif value is not None and not isinstance(value, bytes):
-            length += len(str(value))
-    return length

@@ -10,7 +10,6 @@ them.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import re
@@ -174,23 +173,16 @@ def _reads(parser: ToolParser, printed: str) -> bool:
 def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
     """The registered parser that reads this template's calls; `ToolParserError` if none does, or it prints none."""
     names = list_tool_parsers()
-    fitting = _find_fitting(printed, tuple(dict.fromkeys(TOOL_PARSER_REGISTRY[name] for name in names)))
-    if fitting is not None:
-        return fitting()
+    for family in dict.fromkeys(TOOL_PARSER_REGISTRY[name] for name in names):
+        parser = family()
+        if printed.read_by(parser):
+            logger.debug("tool_parser=<%s> | chosen by what the chat template prints", family.__name__)
+            return parser
     shown = f"prints calls as {printed.texts[0]!r}" if printed.texts else "prints no structured calls"
     raise ToolParserError(
         f"no tool parser was given and none can be chosen: this chat template {shown}; "
         f"pass tool_parser= with one of {', '.join(names)}"
     )
-
-
-@functools.lru_cache(maxsize=256)  # every rollout has a model of its own
-def _find_fitting(printed: PrintedCalls, families: tuple[type[ToolParser], ...]) -> type[ToolParser] | None:
-    for family in families:
-        if printed.read_by(family()):
-            logger.debug("tool_parser=<%s> | chosen by what the chat template prints", family.__name__)
-            return family
-    return None
 
 
 def check_tool_parser(parser: ToolParser, printed: PrintedCalls) -> None:

@@ -124,19 +124,12 @@ class ReplyPrint:
                 return None
         return cls.of(calls=calls, text="".join(texts), reasoning="".join(reasoning))
 
-    def is_seen_in(self, observed: ReplyPrint) -> bool:
-        """True if an observed message is this reply: same calls, same text, and the same reasoning or none at all."""
-        return (
-            self.call_ids == observed.call_ids
-            and self.text == observed.text
-            and observed.reasoning in (None, self.reasoning)
-        )
+    def is_seen_in(self, observed: ReplyPrint, *, with_ids: bool = True) -> bool:
+        """True if an observed message is this reply: same calls, same text, and the same reasoning or none at all.
 
-    def is_seen_with_other_ids_in(self, observed: ReplyPrint) -> bool:
-        """The same, for a client that gives every call an id of its own: names and number of the calls are compared."""
-        return (
-            bool(self.call_ids)
-            and self.call_names == observed.call_names
-            and self.text == observed.text
-            and observed.reasoning in (None, self.reasoning)
-        )
+        Without `with_ids`, for a client that gives every call an id of its own, names and number of the calls count.
+        """
+        same_calls = self.call_ids == observed.call_ids
+        if not with_ids:
+            same_calls = bool(self.call_ids) and self.call_names == observed.call_names
+        return same_calls and self.text == observed.text and observed.reasoning in (None, self.reasoning)

@@ -33,7 +33,8 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, NoReturn
@@ -306,14 +307,17 @@ class TrajectoryForest:
             if self._is_held(turn):
                 self._discard(turn)
 
-    def begin_delivery(self, turn: Turn) -> None:
-        """Record that the caller began to hand a reply on; without `end_delivery` it counts as thrown away."""
+    @contextmanager
+    def delivering(self, turn: Turn) -> Iterator[None]:
+        """Until the block ends well, a reply that is handed on in it counts as thrown away."""
         with self._lock:
             if self._is_held(turn):
                 self._records.fates.setdefault(turn.index, _Fate.UNDELIVERED)
-
-    def end_delivery(self, turn: Turn) -> None:
-        """Record that a reply was handed on whole."""
+        try:
+            yield
+        except BaseException:  # the stream was closed: what the caller has of the answer is thrown away
+            self.discard(turn)
+            raise
         with self._lock:
             if self._is_held(turn) and self._records.fates.get(turn.index) is _Fate.UNDELIVERED:
                 del self._records.fates[turn.index]
@@ -429,7 +433,7 @@ class _Follower:
         matching = [turn for turn in candidates if turn.reply.is_seen_in(observed)]
         # A client may name calls by ids of its own; ids that were given out here can only mean those very calls.
         if not matching and self.records.given_ids.isdisjoint(observed.call_ids):
-            matching = [turn for turn in candidates if turn.reply.is_seen_with_other_ids_in(observed)]
+            matching = [turn for turn in candidates if turn.reply.is_seen_in(observed, with_ids=False)]
         if receipt is not None and (proved := [turn for turn in matching if turn.index == receipt]):
             return proved[0]
         own = [turn for turn in matching if self.agent_id in (turn.agent_id, self.ANYONE)]

@@ -103,20 +103,6 @@ def encode(picture: Any, encoding: ImageEncoding) -> bytes:
     return file.getvalue()
 
 
-def resize(picture: Any, size: tuple[int, int]) -> Any:
-    """A picture in another size, as the processors of the Qwen family do it."""
-    from PIL.Image import Resampling
-
-    return picture.resize(size, Resampling.BICUBIC)
-
-
-def blank(size: tuple[int, int]) -> Any:
-    """A black picture."""
-    from PIL import Image
-
-    return Image.new("RGB", size)
-
-
 def _eight_bits(picture: Any) -> Any:
     """The high bytes of a 16-bit image; the value that a file declares to be transparent becomes white."""
     import numpy as np

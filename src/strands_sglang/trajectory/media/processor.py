@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ...cache import cache_folder
 from ...exceptions import MediaError, install_command
-from .entry import MAX_PIXELS, ImageEncoding, blank, encode, open_image, resize
+from .entry import MAX_PIXELS, ImageEncoding, encode, open_image
 from .medium import EnteredImage, ImageExpander
 
 PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
@@ -170,7 +170,9 @@ class ProcessorExpander:
         picture, encoded = open_image(image)
         final = self._final(picture.size, max_pixels)
         if picture.size != final.size:
-            picture, encoded = resize(picture, final.size), None
+            from PIL.Image import Resampling
+
+            picture, encoded = picture.resize(final.size, Resampling.BICUBIC), None  # as the Qwen family does it
         if encoded is not encoding:
             image = encode(picture, encoding)
         span = array("i", [self.placeholder_id]) * (math.prod(final.grid) // (self._unit // self._patch) ** 2)
@@ -187,10 +189,12 @@ class ProcessorExpander:
         width, height = given
         if max(width, height) > _MOST_ELONGATED * min(width, height):
             raise MediaError(f"an image of {width} x {height} pixels is too elongated: at most {_MOST_ELONGATED} to 1")
+        from PIL import Image
+
         size = _smart_resize(width, height, self._unit, self._fewest, min(self._most, max_pixels or self._most))
         # A size is final when the processor gives it back: only then do server and trainer resize nothing.
         for _ in range(_TRIES):
-            made = self._process(blank(size))
+            made = self._process(Image.new("RGB", size))
             time, high, wide = (int(side) for side in made["image_grid_thw"][0])
             before, size = size, (wide * self._patch, high * self._patch)
             if before == size:
