@@ -25,6 +25,7 @@ def derive_seed(*parts: int | str | bytes) -> int:
     data = b""
     for part in parts:
         encoded = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+        # With their lengths, so that "ab", "c" and "a", "bc" differ.
         data += len(encoded).to_bytes(8, "little") + encoded
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> (64 - _BITS)
 

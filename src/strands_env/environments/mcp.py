@@ -85,6 +85,7 @@ class MCPTools:
         ]
 
     async def _start(self, client: MCPClient) -> None:
+        # On a thread: the SDK waits for the server, and would hold up the event loop.
         starting = asyncio.ensure_future(default_threads.run(client.start))
         starting.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:

@@ -46,6 +46,7 @@ class FormatReward(RewardFunction):
         if not self.every_turn:
             texts = {} if answer is None else {0: answer}
         else:
+            # A turn of calls alone has no form to look at.
             texts = {turn.index: turn.text for turn in turns_of(step_result.observation.messages) if turn.text}
         if not texts:
             return RewardResult(reward=0.0, info={"reason": "no_text"})
@@ -95,6 +96,7 @@ class ToolUseReward(RewardFunction):
         """Count calls and errors in the messages."""
         calls = errors = 0
         for turn in turns_of(step_result.observation.messages):
+            # Results name their call, not their tool.
             counted = {call["toolUseId"] for call in turn.calls if self.tools is None or call["name"] in self.tools}
             calls += len(counted)
             errors += sum(result["toolUseId"] in counted and result.get("status") == "error" for result in turn.results)

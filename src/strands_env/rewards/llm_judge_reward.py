@@ -84,7 +84,9 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
     async def _judge(self, prompt: str) -> Any:
         attempt = 0
         while True:
+            # After the last the first again: what was throttled may have recovered.
             source: Any = self.judge_models[attempt % len(self.judge_models)]
+            # A class has `stream` too, but is a factory.
             is_model = hasattr(source, "stream") and not isinstance(source, type)
             agent = Agent(
                 model=source if is_model else source(),

@@ -14,6 +14,7 @@ from strands_env.core.types import Action, RewardFunction, RewardResult, StepRes
 DEFAULT_TIMEOUT = 5.0
 """Seconds of CPU time a search may take."""
 
+# The two packages have flags of the same names, but not of the same values.
 _FLAGS = {
     re.IGNORECASE: regex.IGNORECASE,
     re.MULTILINE: regex.MULTILINE,
@@ -107,6 +108,7 @@ class RegexMatchReward(RewardFunction):
             return RewardResult(reward=0.0, info={**info, "reason": "no_match"})
         if self.group is None:
             return RewardResult(reward=1.0, info={**info, "matched": True})
+        # None where the group stands in a branch that did not match.
         info["extracted"] = found[self.group]
         info["matched"] = info["extracted"] is not None and info["extracted"].strip() == str(truth).strip()
         return RewardResult(reward=float(info["matched"]), info=info)

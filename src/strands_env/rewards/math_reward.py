@@ -250,7 +250,7 @@ class VerifierPool:
         except BaseException as error:
             with self._lock:
                 self._workers.discard(worker)
-            worker.kill()
+            worker.kill()  # what it would still write belongs to no later request
             if is_repeat or not isinstance(error, WorkerDiedError) or self._threads is not threads:
                 raise
             logger.debug("error=<%s> | worker died, repeating the request", error)

@@ -132,6 +132,7 @@ def token_rewards(
     rewards = [0.0] * len(mask)
     spans = tokens.turn_spans
     for turn, reward in result.turn_rewards.items():
+        # Sampled tokens alone: a reward on any other trains nothing, so it would be lost.
         positions = [i for start, end in spans.get(turn, []) for i in range(start, end) if mask[i]]
         if not positions:
             raise ValueError(f"turn {turn} has a reward but no trained token; turns with tokens are {sorted(spans)}")

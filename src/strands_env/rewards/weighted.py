@@ -72,13 +72,14 @@ class WeightedReward(RewardFunction):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Compute all parts and add them up."""
         try:
+            # `within`, because an exit that leaves a task would end the event loop.
             async with asyncio.TaskGroup() as group:
                 tasks = {
                     name: group.create_task(within(reward.compute(action, step_result), None, Phase.REWARD))
                     for name, (reward, _) in self.parts.items()
                 }
         except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            raise errors.exceptions[0] from None  # as it would be without the other parts
         results: dict[str, RewardResult] = {name: as_reward_result(task.result()) for name, task in tasks.items()}
         weights = {name: weight for name, (_, weight) in self.parts.items()}
         broken = next((part.error for name, part in results.items() if part.error and weights[name]), None)

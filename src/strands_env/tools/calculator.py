@@ -24,6 +24,7 @@ MAX_BITS = 3322
 """Largest integer, in bits: 1000 decimal digits."""
 _LARGEST = 1 << MAX_BITS
 
+# As models and textbooks write them.
 _SPELLINGS = str.maketrans({"^": "**", "×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "π": "pi", "√": "sqrt"})
 
 
@@ -45,7 +46,7 @@ def calculate(expression: str) -> Number:
     """
     if not isinstance(expression, str) or not expression.strip():
         raise CalculatorError(f"expected an arithmetic expression such as '2 * (3 + 4)', got {expression!r}")
-    if len(expression) > MAX_LENGTH:
+    if len(expression) > MAX_LENGTH:  # before it is parsed: the parser's memory grows with it
         raise CalculatorError(f"the expression has {len(expression)} characters, at most {MAX_LENGTH} are allowed")
     try:
         tree = ast.parse(expression.translate(_SPELLINGS).strip(), mode="eval")
@@ -96,7 +97,7 @@ def _value(node: ast.expr, depth: int) -> Number:
     if depth > MAX_DEPTH:
         raise CalculatorError(f"the expression is nested more than {MAX_DEPTH} levels deep")
     match node:
-        case ast.Constant(value=bool()):
+        case ast.Constant(value=bool()):  # an int to Python
             raise CalculatorError(f"{node.value!r} is not a number")
         case ast.Constant(value=int() | float()):
             return _check(node.value)

@@ -49,6 +49,7 @@ class SandboxTools:
             self._fail(error)
             return error_result("the sandbox is not available.")
         except asyncio.CancelledError:
+            # The deadline of the tool passed before its code began.
             if getattr(self.sandbox, "is_waiting", False):
                 why = "no sandbox became free in the time of the tool call: allow more of them at the same time "
                 self._fail(SandboxUnavailableError(f"{why}(SandboxSlots), or fewer episodes"))

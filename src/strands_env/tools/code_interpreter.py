@@ -43,6 +43,7 @@ class CodeInterpreterToolkit(CodeTools):
         result = next((event["result"] for event in events if "result" in event), None)
         if result is not None:
             return text_of(result) or str(result.get("content", ""))
+        # A failure of the service comes as an event too, and is text here, as upstream has it.
         return "\n".join(f"{kind}: {message}" for kind, message in errors_of(events)) or NO_RESULT
 
     async def cleanup(self) -> None:

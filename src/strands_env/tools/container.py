@@ -12,7 +12,7 @@ from .code import DEFAULT_MAX_OUTPUT_CHARS, SandboxTools
 from .results import error_result, text_result
 
 MAX_COMMAND_SECONDS = 24 * 3600.0
-_MAX_VIEW_LINES = 400
+_MAX_VIEW_LINES = 400  # the rest costs context, and the model can ask for it
 
 
 class ContainerTools(SandboxTools):
@@ -79,6 +79,7 @@ class ContainerTools(SandboxTools):
             if command == "create":
                 await self.sandbox.write_file(path, text or "")
                 return text_result(f"{path}: written.")
+            # Bytes that are not UTF-8 survive a change elsewhere in the file.
             content = (await self.sandbox.read_file(path)).decode("utf-8", "surrogateescape")
             if command == "view":
                 return text_result(_number_lines(content, first_line, last_line))

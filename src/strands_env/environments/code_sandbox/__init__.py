@@ -116,7 +116,7 @@ class CodeSandboxEnv(Environment):
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Run the agent; an episode whose sandbox was lost may be left unscored."""
-        self._tools.forget()
+        self._tools.forget()  # its counts are those of one step; the sandbox lasts over several
         result = await super().interact(agent, action)
         if self._tools.lost and not self.score_lost:
             raise SandboxLostError(f"the sandbox was lost in {self._tools.lost} calls, and score_lost is False")

@@ -72,6 +72,7 @@ class RepositoryEnvironment(HarnessEnvironment):
 
         def start(action: Action) -> Harness:
             given = harness(action) if callable(harness) else harness
+            # The folder is `$0`, so no word of the command has to be quoted.
             return replace(given, command=("sh", "-c", 'cd "$0" && exec "$@"', self.folder, *given.command))
 
         super().__init__(harness=start, **{"reward_fn": self.passes_tests, **options})
@@ -107,6 +108,7 @@ class RepositoryEnvironment(HarnessEnvironment):
         """The program's changes, committed or not; None where it has made that impossible to say."""
         name = ".change.diff"
         take = f"{_GIT} add -A && {_GIT} diff --cached --binary --no-color --no-ext-diff --no-textconv {self._base}"
+        # The program may have left a link of this name, through which the diff would be written.
         done = await self.sandbox.exec(f"rm -rf {name}; (cd {self._at} && {take}) > {name}")
         if done.outcome is not Outcome.OK:
             logger.info("outcome=<%s> | no diff could be taken", done.outcome)
@@ -135,7 +137,7 @@ class RepositoryEnvironment(HarnessEnvironment):
         if not test:
             raise ValueError("a repository needs a test: give test=, or an action whose context has it")
         diff = await self.diff()
-        await self.sandbox.close()
+        await self.sandbox.close()  # a process that the program left behind must not outlive it
         if diff is None:
             return RewardResult(reward=0.0, info={"diff": None})
         done = await self.try_diff(diff, test)
