@@ -162,15 +162,19 @@ async def test_failing_tool_is_a_tool_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason", "where"),
+    ("kind", "messages", "reason", "where"),
     [
-        (BeforeToolCallEvent, TerminationReason.TOOL_ERROR, Phase.TOOL),
-        (BeforeModelCallEvent, TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP),
+        (BeforeToolCallEvent, 2, TerminationReason.TOOL_ERROR, Phase.TOOL),
+        (BeforeModelCallEvent, 1, TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP),
+        (BeforeModelCallEvent, 3, TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP),
     ],
 )
-async def test_failing_hook_is_an_error_of_its_place(kind: type, reason: TerminationReason, where: Phase) -> None:
+async def test_failing_hook_is_an_error_of_its_place(
+    kind: type, messages: int, reason: TerminationReason, where: Phase
+) -> None:
     def fail(event: Any) -> None:
-        raise LookupError("no permission")
+        if len(event.agent.messages) == messages:
+            raise LookupError("no permission")
 
     fail.__annotations__["event"] = kind
     env = ToolEnv(model_factory=scripted(call("add", a=1, b=2), "3"))

@@ -223,6 +223,22 @@ async def test_cleanup_has_its_own_time_however_the_rollout_was_ended(ended_by, 
     assert env.log[-1] == "cleanup done"
 
 
+async def test_deadline_of_a_rollout_that_is_cleaning_up_takes_nothing_away() -> None:
+    env = LoggedEnv({"cleanup": lambda: asyncio.sleep(12 * SOON)})
+    result = await LocalExecutor(lambda: env).rollout(ACTION, timeout=8 * SOON)
+    assert (result.termination_reason, result.cleanup_error) == (TerminationReason.TASK_COMPLETE, None)
+
+
+async def test_rollout_inside_a_rollout_does_not_move_its_phase() -> None:
+    class Outer(LoggedEnv):
+        async def interact(self, agent: Any, action: Action) -> Any:
+            await LoggedEnv().rollout(action)
+            await sleep_long()
+
+    with pytest.raises(EpisodeTimeoutError, match="loop took longer"):
+        await asyncio.wait_for(LocalExecutor(Outer).rollout(ACTION, timeout=4 * SOON), LONG / 2)
+
+
 @pytest.mark.parametrize("part", ["reset", "factory"])
 async def test_limit_met_before_the_episode_is_no_end_of_it(part: str) -> None:
     def broken() -> Any:
