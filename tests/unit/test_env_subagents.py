@@ -41,8 +41,10 @@ async def test_agent_as_tool() -> None:
             return [sub_agent(self, "researcher", ["Paris"], trainable=False).as_tool()]
 
     env = Env(model_factory=lambda: ScriptedModel([call("researcher", input="capital?"), "It is Paris"]))
-    result = await env.step(ACTION)
+    await env.step(ACTION)
+    result = await env.step(ACTION)  # its trajectories are its own
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert len(result.trajectories) == 2
     found = by_agent(result)
     assert found["researcher"] == (False, "Paris\n")
     assert found["agent"][0] is True
@@ -74,16 +76,6 @@ async def test_graph_and_swarm_inside_a_tool() -> None:
         "right": "R\n",
         "bee": "buzz\n",
     }
-
-
-async def test_trajectories_belong_to_their_own_step() -> None:
-    class Env(Environment):
-        def get_tools(self) -> list[Any]:
-            return [sub_agent(self, "helper", ["yes"]).as_tool()]
-
-    env = Env(model_factory=lambda: ScriptedModel([call("helper", input="?"), "ok"]))
-    first, second = await env.step(ACTION), await env.step(ACTION)
-    assert len(first.trajectories) == len(second.trajectories) == 2
 
 
 async def test_default_factory_makes_sub_agents_too() -> None:

@@ -265,15 +265,7 @@ sys.exit(0 if status == 400 and len(sys.argv) < 4 else 1)
 )
 
 
-@pytest.mark.parametrize(("further", "reason"), [((), "task_complete"), (("fail",), "program_failed")])
-async def test_a_request_that_is_refused_does_not_hide_the_episode(further: tuple[str, ...], reason: str) -> None:
-    harness = dataclasses.replace(HARNESS, command=(*HARNESS.command, *further), files={"agent.py": REFUSED})
-    env = environment([completion("Four.")], harness=harness, reward_fn=lambda action, result: 0.0)
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
-    assert (result.termination_reason, len(result.trajectories)) == (reason, 1), result.error
-    assert result.reward is not None and result.reward.reward == 0.0
-
-
+# Refused by the template, and by the gateway.
 PREFILLED = REFUSED.replace(
     """[{"type": "image_url",
     "image_url": {"url": "data:image/png;base64,AAAA"}}]}]}""",
@@ -281,12 +273,17 @@ PREFILLED = REFUSED.replace(
 )
 
 
-async def test_a_request_that_the_gateway_refuses_does_not_hide_the_episode_either() -> None:
-    assert "Well" in PREFILLED
-    harness = dataclasses.replace(HARNESS, files={"agent.py": PREFILLED})
+@pytest.mark.parametrize(
+    ("source", "further", "reason"),
+    [(REFUSED, (), "task_complete"), (REFUSED, ("fail",), "program_failed"), (PREFILLED, (), "task_complete")],
+    ids=["got over", "not got over", "by the gateway"],
+)
+async def test_a_request_that_is_refused_does_not_hide_the_episode(source: str, further: Any, reason: str) -> None:
+    assert REFUSED != PREFILLED
+    harness = dataclasses.replace(HARNESS, command=(*HARNESS.command, *further), files={"agent.py": source})
     env = environment([completion("Four.")], harness=harness, reward_fn=lambda action, result: 0.0)
     result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
-    assert result.termination_reason == "task_complete", result.error
+    assert (result.termination_reason, len(result.trajectories)) == (reason, 1), result.error
     assert result.reward is not None and result.reward.reward == 0.0
 
 

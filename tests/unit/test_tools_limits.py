@@ -41,65 +41,103 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-async def test_sync_tool_answers_as_before() -> None:
-    result = await run(with_limits(add), a=2, b=3)
-    assert (result["status"], text_of(result)) == ("success", "5")
-
-
 async def test_specification_stays_the_same() -> None:
     wrapped = with_limits(add)
     assert (wrapped.tool_name, wrapped.tool_spec, wrapped.tool_type) == (add.tool_name, add.tool_spec, add.tool_type)
 
 
-async def test_invalid_arguments_are_an_error_result() -> None:
-    assert (await run(with_limits(add), a="x"))["status"] == "error"
+class Counter:
+    count = 0
 
-
-async def test_plain_function_becomes_a_tool() -> None:
-    def double(x: int) -> int:
-        """Double a number.
-
-        Args:
-            x: The number.
-        """
-        return 2 * x
-
-    assert text_of(await run(with_limits(double), x=4)) == "8"
-
-
-async def test_method_tool_keeps_its_instance() -> None:
-    class Counter:
-        count = 0
-
-        @tool
-        def bump(self) -> int:
-            """Count."""
-            self.count += 1
-            return self.count
-
-    counter = Counter()
-    await run(with_limits(counter.bump))
-    assert counter.count == 1
-
-
-async def test_tool_context_is_injected() -> None:
-    @tool(context=True)
-    def who(tool_context: ToolContext) -> str:
-        """Name the agent."""
-        return tool_context.tool_use["name"]
-
-    assert text_of(await run(with_limits(who))) == "who"
-
-
-async def test_exception_is_an_error_result() -> None:
     @tool
-    def fail() -> str:
-        """Fail."""
-        raise KeyError("missing")
+    def bump(self) -> int:
+        """Count."""
+        self.count += 1
+        return self.count
 
-    result = await run(with_limits(fail))
-    assert result["status"] == "error"
-    assert "KeyError" in text_of(result)
+
+@tool(context=True)
+def who(tool_context: ToolContext) -> str:
+    """Name the agent."""
+    return tool_context.tool_use["name"]
+
+
+def double(x: int) -> int:
+    """Double a number.
+
+    Args:
+        x: The number.
+    """
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("made", "arguments", "text"),
+    [(add, {"a": 2, "b": 3}, "5"), (double, {"x": 4}, "8"), (Counter().bump, {}, "1"), (who, {}, "who")],
+    ids=["tool", "plain function", "method", "with context"],
+)
+async def test_sync_tool_answers_as_before(made: Any, arguments: dict[str, Any], text: str) -> None:
+    result = await run(with_limits(made), **arguments)
+    assert (result["status"], text_of(result)) == ("success", text)
+
+
+def returning(content: Any) -> Any:
+    @tool
+    def greet() -> Any:
+        """Greet."""
+        return {"status": "success", "content": content}
+
+    return greet
+
+
+@tool
+def failing() -> str:
+    """Fail."""
+    raise KeyError("missing")
+
+
+class Raw(AgentTool):
+    """A tool without a decorator: some notes, and then its result or an error."""
+
+    tool_name = "raw"
+    tool_type = "python"
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.error = error
+
+    @property
+    def tool_spec(self) -> ToolSpec:
+        return {"name": "raw", "description": "raw", "inputSchema": {"json": {"type": "object", "properties": {}}}}
+
+    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+        for index in range(20):
+            yield {"note": index}
+        if self.error is not None:
+            raise self.error
+        yield {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": "result"}]}
+
+
+NO_BLOCKS = "list of blocks such as {'text': ...}"
+
+
+@pytest.mark.parametrize(
+    ("made", "arguments", "text"),
+    [
+        (add, {"a": "x"}, "a"),
+        (failing, {}, "KeyError"),
+        (Raw(RuntimeError("broken")), {}, "broken"),
+        *[(returning(content), {}, NO_BLOCKS) for content in ("hello", ["hello"], None)],
+    ],
+    ids=["arguments", "exception", "raw", "text", "list of texts", "nothing"],
+)
+async def test_what_goes_wrong_is_an_error_result(made: Any, arguments: dict[str, Any], text: str) -> None:
+    result = await run(with_limits(made), **arguments)
+    assert result["status"] == "error" and text in text_of(result)
+
+
+async def test_last_event_of_a_raw_tool_is_its_result_whatever_its_number() -> None:
+    assert text_of(await run(with_limits(Raw()))) == "result"
 
 
 class Panic(BaseException):
@@ -264,18 +302,6 @@ async def test_cancelled_waiter_gives_its_place_back() -> None:
     assert await asyncio.wait_for(threads.run(lambda: 7), 5) == 7
 
 
-@pytest.mark.parametrize("content", ["hello", ["hello"], None], ids=repr)
-async def test_content_that_is_no_list_of_blocks_is_an_error_result(content: Any) -> None:
-    @tool
-    def greet() -> Any:
-        """Greet."""
-        return {"status": "success", "content": content}
-
-    result = await run(with_limits(greet))
-    assert result["status"] == "error"
-    assert "list of blocks such as {'text': ...}" in text_of(result)
-
-
 async def test_long_output_keeps_both_ends() -> None:
     @tool
     def flood() -> str:
@@ -298,28 +324,6 @@ async def test_stream_events_pass_through() -> None:
     events = [event async for event in with_limits(steps).stream({"toolUseId": "1", "name": "steps", "input": {}}, {})]
     assert [event.get("tool_stream_event", {}).get("data") for event in events[:2]] == ["one", "two"]
     assert isinstance(events[-1], ToolResultEvent)
-
-
-async def test_error_of_a_raw_tool_passes_through() -> None:
-    class Raw(AgentTool):
-        tool_name = "raw"
-        tool_type = "python"
-
-        @property
-        def tool_spec(self) -> ToolSpec:
-            return {"name": "raw", "description": "raw", "inputSchema": {"json": {"type": "object", "properties": {}}}}
-
-        async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
-            yield {"note": "working"}
-            raise RuntimeError("broken")
-
-    result = await run(with_limits(Raw()))
-    assert (result["status"], "broken" in text_of(result)) == ("error", True)
-
-
-async def stream(wrapped: AgentTool) -> list[Any]:
-    """All events of one call."""
-    return [event async for event in wrapped.stream({"toolUseId": "1", "name": wrapped.tool_name, "input": {}}, {})]
 
 
 async def test_endless_stream_without_a_pause_is_a_timeout() -> None:
@@ -347,23 +351,6 @@ async def test_endless_stream_without_a_pause_is_a_timeout() -> None:
     assert "did not finish within 1 seconds" in text_of(result)
     assert beats > 3
     assert seen < 300_000
-
-
-async def test_last_event_of_a_raw_tool_is_its_result_whatever_its_number() -> None:
-    class Raw(AgentTool):
-        tool_name = "raw"
-        tool_type = "python"
-
-        @property
-        def tool_spec(self) -> ToolSpec:
-            return {"name": "raw", "description": "raw", "inputSchema": {"json": {"type": "object", "properties": {}}}}
-
-        async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
-            for index in range(20):
-                yield {"note": index}
-            yield {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": "result"}]}
-
-    assert text_of(await run(with_limits(Raw()))) == "result"
 
 
 def test_wrapping_twice_replaces_the_limits() -> None:
