@@ -10,7 +10,6 @@ import pytest
 from provider_support import completion
 from slime_support import AddEnv, Rig, Sample, rig, settle
 
-from strands_env.training import slime
 from strands_env.training.slime.rollout import SUSPENDED, Episode, SuspendedEpisodes
 from strands_sglang.testing import Reply
 
@@ -58,12 +57,6 @@ async def test_a_rollout_waits_for_its_call_up_to_a_limit(rig: Rig) -> None:
     assert (await rig.run(sample)).metadata["strands_env"]["suspensions"] == 1
 
 
-async def test_close_ends_every_suspended_rollout(rig: Rig) -> None:
-    await suspend(rig, "closed")
-    await slime.close()
-    assert (len(SUSPENDED), Sandboxed.cleaned) == (0, [1])
-
-
 def on_a_loop_of_its_own(rig: Rig) -> tuple[asyncio.AbstractEventLoop, threading.Thread, Sample]:
     """A rollout that is suspended on a loop which goes on in another thread."""
     loop = asyncio.new_event_loop()
@@ -80,13 +73,11 @@ def pending_of(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
     return asyncio.run_coroutine_threadsafe(others(), loop).result(30)
 
 
-@pytest.mark.parametrize("how", ["asked for from another loop", "close", "exit"])
+@pytest.mark.parametrize("how", ["asked for from another loop", "exit"])
 def test_a_rollout_of_another_loop_is_ended_there(rig: Rig, how: str) -> None:
     loop, thread, sample = on_a_loop_of_its_own(rig)
     try:
-        if how == "close":
-            asyncio.run(slime.close())
-        elif how == "exit":
+        if how == "exit":
             SUSPENDED.close_at_exit()
         else:
             assert asyncio.run(rig.run(sample)).status is Sample.Status.COMPLETED
@@ -108,5 +99,5 @@ async def test_what_belongs_to_a_closed_loop_is_forgotten() -> None:
         suspended.put(key, Episode(task=future, is_aborted=lambda: False))
     assert suspended.take("taken") is None
     suspended.put("replaced", Episode(task=future, is_aborted=lambda: False))
-    await suspended.close()
+    suspended.close_at_exit()
     assert len(suspended) == 0

@@ -583,20 +583,6 @@ def test_prime_rl_and_verifiers_get_reference_logprobs() -> None:
     assert [node["reference_logprobs"] for node in nodes] == [None, [-1.0, -2.0], None, [-4.0]]
 
 
-@pytest.mark.parametrize("top_k", [0, 2])
-def test_verl_rows_of_a_batch_have_a_teacher_of_one_width(top_k: int) -> None:
-    pytest.importorskip("torch")
-    rows = [
-        verl.agent_loop_output(samples, prompt_length=1, response_length=3, teacher_top_k=top_k)["extra_fields"]
-        for samples in ([TAUGHT], [FAILED], [])
-    ]
-    assert {row["teacher_ids"].shape[1:] for row in rows} == {(max(top_k, 1),)}
-    taught = rows[0]  # the prompt is cut by one token and the response by one
-    assert taught["teacher_ids"][:, 0].tolist() == ([12, 8, 14, 0] if top_k else [12, 13, 14, 0])
-    assert taught["teacher_logprobs"][:, 0].tolist() == pytest.approx([-1, -0.5, -3, 0] if top_k else [-1, -2, -3, 0])
-    assert not any(row["teacher_logprobs"].any() for row in rows[1:])
-
-
 # ---- other versions of a trainer -------------------------------------------------------------------------------------
 
 

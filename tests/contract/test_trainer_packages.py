@@ -209,40 +209,6 @@ def test_verl_and_we_mean_the_same_advantages(algorithms: Any) -> None:
     assert theirs[:, 0].tolist() == pytest.approx(ours, abs=1e-5)
 
 
-def test_verls_distillation_reads_the_teacher_of_each_token_of_the_response(agent_loop: Any) -> None:
-    torch = importlib.import_module("torch")
-    padding = package("verl.workers.utils.padding")
-    taught = make(
-        teacher_logprobs=np.array([np.nan, np.nan, -1.0, -2.0, -3.0, -4.0]),
-        teacher_top_ids=np.arange(12, dtype=np.int32).reshape(6, 2),
-        teacher_top_logprobs=np.arange(-12, 0, dtype=np.float32).reshape(6, 2),
-    )
-    for top_k in (0, 2):
-        outputs = [
-            agent_loop.AgentLoopOutput(
-                **{**fields, "metrics": agent_loop.AgentLoopMetrics(**fields["metrics"])}
-            ).as_dict()
-            for fields in (
-                verl.agent_loop_output(samples, prompt_length=2, response_length=4, teacher_top_k=top_k)
-                for samples in ([taught], [FAILED])
-            )
-        ]
-        nested = {
-            name: torch.nested.as_nested_tensor([torch.as_tensor(row[name]) for row in outputs], layout=torch.jagged)
-            for name in ("prompts", "responses", "teacher_logprobs", "teacher_ids")
-        }
-        data = importlib.import_module("tensordict").TensorDict(nested, batch_size=[2])
-        read = padding.no_padding_2_padding(data["teacher_logprobs"], data)
-        ids = padding.no_padding_2_padding(data["teacher_ids"], data)
-        if top_k:
-            assert read[0].tolist() == taught.teacher_top_logprobs[2:].tolist()  # type: ignore[index]
-            assert ids[0].tolist() == taught.teacher_top_ids[2:].tolist()  # type: ignore[index]
-        else:
-            assert read[0, :, 0].tolist() == [-1, -2, -3, -4]
-            assert ids[0, :, 0].tolist() == taught.token_ids[2:].tolist()
-        assert not read[1].any()
-
-
 # ---- AReaL -----------------------------------------------------------------------------------------------------------
 
 

@@ -160,11 +160,6 @@ async def test_agents_that_are_not_trained_are_left_out() -> None:
     assert [sample.agent_name for sample in samples_from_step(result)] == ["agent"]
 
 
-async def test_agents_that_are_not_trained_carry_no_loss_when_asked_for() -> None:
-    samples = samples_from_step(await frozen_step(), include_untrainable=True)
-    assert sum(sample.trained_tokens for sample in samples if not sample.trainable) == 0
-
-
 def branching_model() -> SGLangModel:
     replies = [completion(text, version="7") for text in ("first", "second", "third")]
     return SGLangModel(client=Replay(replies), tokenizer=tokenizer())

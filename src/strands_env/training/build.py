@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strands_env.core.termination import TerminationReason
 from strands_env.core.tokens import Trajectory, trajectories_of
@@ -41,7 +42,6 @@ def samples_from_step(
     group_id: str | None = None,
     rollout_id: str | None = None,
     include_discarded: bool = False,
-    include_untrainable: bool = False,
     experts_shape: tuple[int, int] | None = None,
     placement: Placement | str = Placement.LAST,
     metadata: Mapping[str, Any] | None = None,
@@ -53,7 +53,6 @@ def samples_from_step(
         group_id: Id that all rollouts of the prompt share.
         rollout_id: Id of this rollout; a random one if None.
         include_discarded: Keep completions that a retry threw away.
-        include_untrainable: Keep agents that are not trained; their loss mask is 0.
         experts_shape: `(layers, top_k)` of routed experts.
         placement: The tokens of a turn or span that get its reward.
         metadata: Added to every sample, beside `termination_reason`.
@@ -72,32 +71,24 @@ def samples_from_step(
     status = status_of(result.termination_reason)
     # What broke is never scored: a reward that was computed before it broke says nothing of the policy.
     reward = None if result.reward is None or status is SampleStatus.FAILED else result.reward.reward
-    shared: dict[str, Any] = {
-        "group_id": group_id,
-        "rollout_id": rollout_id or uuid.uuid4().hex,
-        "status": status,
-        "reward": reward,
-        "metadata": {"termination_reason": result.termination_reason.value, **(metadata or {})},
-    }
     trajectories = result.trajectories
     if not trajectories and result.observation.tokens is not None:
         trajectories = [Trajectory(agent_name="agent", tokens=result.observation.tokens, is_main=True)]
-    main = result.main_trajectory if result.trajectories else trajectories[0] if trajectories else None
+    main = next((trajectory for trajectory in trajectories if trajectory.is_main), None)
     rewards_of_tokens = None
     if main is not None and result.reward is not None and (result.reward.turn_rewards or result.reward.span_rewards):
         values = token_rewards(result.reward, main.tokens, placement=placement)
         rewards_of_tokens = np.array(values, dtype=np.float64)
-    samples = [
-        _sample(
-            trajectory,
-            experts_shape=experts_shape,
-            token_rewards=rewards_of_tokens if trajectory is main else None,
-            **shared,
-        )
-        for trajectory in trajectories
-        if (include_discarded or not trajectory.is_discarded) and (include_untrainable or trajectory.trainable)
-    ]
-    return _with_loss(samples)
+    return _samples(
+        [(each, rewards_of_tokens if each is main else None) for each in trajectories if each.trainable],
+        include_discarded,
+        experts_shape=experts_shape,
+        group_id=group_id,
+        rollout_id=rollout_id or uuid.uuid4().hex,
+        status=status,
+        reward=reward,
+        metadata={"termination_reason": result.termination_reason.value, **(metadata or {})},
+    )
 
 
 def samples_from_model(
@@ -107,11 +98,8 @@ def samples_from_model(
     status: SampleStatus = SampleStatus.COMPLETED,
     group_id: str | None = None,
     rollout_id: str | None = None,
-    agent_name: str = "agent",
-    trainable: bool = True,
     include_discarded: bool = False,
     experts_shape: tuple[int, int] | None = None,
-    metadata: Mapping[str, Any] | None = None,
 ) -> list[TrainingSample]:
     """The samples of everything a model has sampled since its last `reset`, without an environment.
 
@@ -119,7 +107,6 @@ def samples_from_model(
         model: A model with `trajectories` (`SGLangModel`), or with a `token_manager` alone.
         group_id: Id that all rollouts of the prompt share.
         rollout_id: Id of this rollout; a random one if None.
-        agent_name: Name of trajectories that have none.
         include_discarded: Keep completions that a retry threw away.
         experts_shape: `(layers, top_k)` of routed experts.
 
@@ -129,51 +116,47 @@ def samples_from_model(
     exported = trajectories_of(model)
     if exported is None:
         raise TypeError(f"{type(model).__name__} has no token data: expected trajectories or a token_manager")
-    rollout = rollout_id or uuid.uuid4().hex
-    samples = [
-        _sample(
-            trajectory.with_labels(
-                agent_name=trajectory.agent_name or agent_name, trainable=trainable, is_main=trajectory.is_main
-            ),
-            experts_shape=experts_shape,
-            reward=reward,
-            group_id=group_id,
-            rollout_id=rollout,
-            status=status,
-            metadata=dict(metadata or {}),
-        )
-        for trajectory in exported
-        if include_discarded or not trajectory.is_discarded
-    ]
-    return _with_loss(samples)
-
-
-def _sample(trajectory: Trajectory, *, experts_shape: tuple[int, int] | None, **fields: Any) -> TrainingSample:
-    tokens = trajectory.tokens
-    logprobs, mask = tokens.logprobs_array, tokens.loss_mask_array
-    elsewhere = tokens.output_mask_array & (1 - mask)
-    return TrainingSample(
-        token_ids=tokens.token_ids_array,
-        prompt_length=tokens.prompt_length,
-        loss_mask=mask if trajectory.trainable else np.zeros_like(mask),
-        trained_elsewhere=elsewhere if trajectory.trainable and elsewhere.any() else None,
-        # None at all were asked for; single ones that are missing stay NaN, and a trained one is an error later.
-        logprobs=None if len(logprobs) and np.isnan(logprobs).all() else logprobs,
-        weight_versions=tokens.weight_versions,
-        routed_experts=trajectory.routed_experts,
+    return _samples(
+        [(each, None) for each in exported],
+        include_discarded,
         experts_shape=experts_shape,
-        sampling_mask=trajectory.sampling_mask,
-        media=tuple(trajectory.media),
-        agent_name=trajectory.agent_name or "agent",
-        trainable=trajectory.trainable,
-        is_discarded=trajectory.is_discarded,
-        finish_reason=trajectory.finish_reason,
-        **fields,
+        reward=reward,
+        group_id=group_id,
+        rollout_id=rollout_id or uuid.uuid4().hex,
+        status=status,
     )
 
 
-def _with_loss(samples: list[TrainingSample]) -> list[TrainingSample]:
-    """Skips paths without trained tokens, unless every path is one."""
+def _samples(
+    paths: Sequence[tuple[Trajectory, NDArray[np.float64] | None]], include_discarded: bool, **fields: Any
+) -> list[TrainingSample]:
+    """A sample a path, with its token rewards; without paths that train nothing, unless every path is one."""
+    samples = []
+    for trajectory, rewards_of_tokens in paths:
+        if trajectory.is_discarded and not include_discarded:
+            continue
+        tokens = trajectory.tokens
+        logprobs, mask = tokens.logprobs_array, tokens.loss_mask_array
+        elsewhere = tokens.output_mask_array & (1 - mask)
+        samples.append(
+            TrainingSample(
+                token_ids=tokens.token_ids_array,
+                prompt_length=tokens.prompt_length,
+                loss_mask=mask,
+                trained_elsewhere=elsewhere if elsewhere.any() else None,
+                # None at all were asked for. Single ones that are missing stay NaN: an error where they are trained.
+                logprobs=None if len(logprobs) and np.isnan(logprobs).all() else logprobs,
+                weight_versions=tokens.weight_versions,
+                routed_experts=trajectory.routed_experts,
+                sampling_mask=trajectory.sampling_mask,
+                media=tuple(trajectory.media),
+                token_rewards=rewards_of_tokens,
+                agent_name=trajectory.agent_name or "agent",
+                is_discarded=trajectory.is_discarded,
+                finish_reason=trajectory.finish_reason,
+                **fields,
+            )
+        )
     return [sample for sample in samples if sample.trained_tokens] or samples[:1]
 
 

@@ -203,28 +203,3 @@ def reference_logprobs(sample: TrainingSample) -> list[float]:
         raise InvalidSampleError(f"rollout {sample.rollout_id!r} has no log-probabilities of the teacher: {why}")
     listed: list[float] = np.nan_to_num(values).tolist()
     return listed
-
-
-def next_token_scores(sample: TrainingSample, top_k: int = 0) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The teacher's ids and log-probabilities as verl has them: row i is about token i + 1, zeros where none is.
-
-    Args:
-        top_k: As for `score_with_teacher`; 0 for the tokens that are there, in one column.
-
-    Returns:
-        int32 and float32, both `[tokens, max(top_k, 1)]`.
-
-    Raises:
-        InvalidSampleError: The sample may be trained, and the teacher did not score it all, or kept fewer tokens.
-    """
-    logprobs = np.array(reference_logprobs(sample))[:, None]
-    ids = sample.token_ids[:, None]
-    if top_k and sample.is_usable:
-        if sample.teacher_top_ids is None or sample.teacher_top_logprobs is None:
-            raise InvalidSampleError(f"rollout {sample.rollout_id!r} was not scored with top_k={top_k}")
-        ids, logprobs = sample.teacher_top_ids[:, :top_k], sample.teacher_top_logprobs[:, :top_k]  # best first
-    rows = np.zeros((len(sample), max(top_k, 1)), dtype=np.int32), np.zeros((len(sample), max(top_k, 1)), np.float32)
-    if sample.is_usable:
-        scored = slice(sample.prompt_length, None)
-        rows[0][sample.prompt_length - 1 : -1], rows[1][sample.prompt_length - 1 : -1] = ids[scored], logprobs[scored]
-    return rows

@@ -41,7 +41,6 @@ def generator_output(
     token_rewards: bool = False,
     routed_experts: bool = False,
     expander: ProcessorExpander | None = None,
-    rollout_metrics: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The result of `GeneratorInterface.generate` for the rollouts of an input batch, in its order.
 
@@ -87,7 +86,7 @@ def generator_output(
         ],
         "stop_reasons": [_STOP_REASONS.get(sample.status, "error") for _, sample, _ in rows],
         "rollout_logprobs": [sample.full_logprobs()[sample.prompt_length :] for _, sample, _ in rows],
-        "rollout_metrics": rollout_metrics,
+        "rollout_metrics": None,
     }
     if trajectory_ids is not None:
         output["trajectory_ids"] = [trajectory_ids[index] for index, _, _ in rows]

@@ -117,6 +117,7 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
     if offsets is not None:
         mask = SamplingMask(ids=np.array(ids, dtype=np.int32), offsets=np.array(offsets, dtype=np.int64))
     del row["advantage"]
+    media = [{**each, "grid": each["grid"] and tuple(each["grid"])} for each in row.get("media") or ()]
     arrays = {name: np.array(row[name], dtype=dtype) for name, dtype in PER_TOKEN.items() if row.get(name) is not None}
     return TrainingSample(
         **row
@@ -125,9 +126,7 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
             "weight_versions": tuple(WeightVersionSpan(**span) for span in row["weight_versions"]),
             "experts_shape": row["experts_shape"] and tuple(row["experts_shape"]),
             "sampling_mask": mask,
-            "media": tuple(
-                PlacedMedium(**{**medium, "grid": medium["grid"] and tuple(medium["grid"])}) for medium in row["media"]
-            ),
+            "media": tuple(PlacedMedium(**each) for each in media),
             "status": SampleStatus(row["status"]),
             "metadata": json.loads(row["metadata"]),
         }

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.training.export import next_token_scores, reference_logprobs, written_for
-from strands_env.training.sample import TrainingSample
+from strands_env.training.export import reference_logprobs, written_for
+from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
 def loss_inputs(sample: TrainingSample, *, advantage: float, kl_penalty_coef: float = 0.0) -> dict[str, Any]:
@@ -49,11 +49,19 @@ def soft_targets(sample: TrainingSample, top_k: int) -> dict[str, Any]:
     Raises:
         InvalidSampleError: The sample may be trained, and the teacher kept fewer tokens at each position.
     """
-    ids, logprobs = next_token_scores(sample, top_k)
-    weights = np.exp(logprobs[:-1]) * np.array(sample.trained_mask()[1:], dtype=np.float32)[:, None]
+    mask = np.array(sample.trained_mask()[1:], dtype=np.float32)[:, None]
+    if not sample.is_usable:
+        return {"target_tokens": np.zeros((len(mask), top_k), np.int64), "weights": np.zeros((len(mask), top_k), "f4")}
+    ids, logprobs = sample.teacher_top_ids, sample.teacher_top_logprobs
+    if ids is None or logprobs is None or ids.shape[1] < top_k:
+        raise InvalidSampleError(f"rollout {sample.rollout_id!r} was not scored with top_k={top_k}")
+    weights = np.nan_to_num(np.exp(logprobs[1:, :top_k])) * mask  # best first; the prompt has none
     total = weights.sum(axis=1, keepdims=True)
     # The teacher kept only its likeliest tokens: what is left of its probability is spread over them.
-    return {"target_tokens": ids[:-1].astype(np.int64), "weights": weights / np.where(total > 0, total, 1)}
+    return {
+        "target_tokens": np.maximum(ids[1:, :top_k], 0).astype(np.int64),
+        "weights": weights / np.where(total > 0, total, 1),
+    }
 
 
 def datum(sample: TrainingSample, *, advantage: float, kl_penalty_coef: float = 0.0) -> Any:

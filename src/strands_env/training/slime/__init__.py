@@ -19,7 +19,6 @@ from .hooks import (
     reward_post_process,
     teacher_log_probs,
 )
-from .rollout import close
 from .settings import SlimeConfigError, SlimeSettings
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "SlimeConfigError",
     "SlimeSettings",
     "check_reward_nonzero_std",
-    "close",
     "generate",
     "generate_miles",
     "log_eval_rollout",

@@ -308,11 +308,6 @@ class SuspendedEpisodes:
             )
             _end(episode)
 
-    async def close(self) -> None:
-        """End all, and wait for their cleanups."""
-        ends = [asyncio.wrap_future(end) for end in self._end_all()]
-        await asyncio.gather(*ends, return_exceptions=True)
-
     def close_at_exit(self) -> None:
         """End those whose event loops run in other threads, and wait for their cleanups for a while."""
         concurrent.futures.wait(list(self._end_all()), timeout=EXIT_SECONDS)
@@ -335,8 +330,3 @@ SUSPENDED = SuspendedEpisodes()
 """The suspended rollouts of this process."""
 
 atexit.register(SUSPENDED.close_at_exit)
-
-
-async def close() -> None:
-    """End the rollouts that wait for slime to resume them (`--partial-rollout`), their cleanups included."""
-    await SUSPENDED.close()

@@ -250,8 +250,6 @@ def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> N
         sampling_mask=SamplingMask(ids=np.zeros(0, dtype=np.int32), offsets=np.zeros(count + 1, dtype=np.int64)),
     )
     fill(sample, untrained, needs, lambda ids: "")
-    if hasattr(sample, "multimodal_train_inputs"):
-        sample.multimodal_train_inputs = None
     sample.remove_sample = True
 
 

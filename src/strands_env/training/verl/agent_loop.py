@@ -13,7 +13,7 @@ from strands_env.core import Action, Environment, TaskContext
 from strands_env.core.chat import ChatPrompt
 from strands_env.training.advantages import group_advantages
 from strands_env.training.build import run_until_whole, samples_from_step, status_of
-from strands_env.training.export import image_inputs, next_token_scores, one_row, written_for
+from strands_env.training.export import image_inputs, one_row, written_for
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.verl.backend import ServerManagerBackend, stop_token_ids
 from strands_sglang import SGLangModel
@@ -37,7 +37,6 @@ def agent_loop_output(
     status: SampleStatus = SampleStatus.FAILED,
     extra_fields: Mapping[str, Any] | None = None,
     expander: ProcessorExpander | None = None,
-    teacher_top_k: int | None = None,
 ) -> dict[str, Any]:
     """The fields of `AgentLoopOutput`. verl takes one output per rollout, so one path stands for it.
 
@@ -55,9 +54,6 @@ def agent_loop_output(
         extra_fields: Added to `extra_fields`.
         expander: `strands_sglang.trajectory.media.image_expander(model)` of a vision model: adds the images as
             `multi_modal_data`, which verl processes itself. Images are refused without, and where a prompt is cut.
-        teacher_top_k: Add `teacher_ids` and `teacher_logprobs` to `extra_fields`, the tensors of verl's distillation
-            losses, `[tokens, max(top_k, 1)]`: what `score_with_teacher` found with the same `top_k`. None leaves the
-            teacher to verl.
 
     Raises:
         InvalidSampleError: A trained token has no log-probability, the routed experts asked for are missing, or the
@@ -87,13 +83,6 @@ def agent_loop_output(
     experts = sample.experts_array()
     if experts is not None:
         output["routed_experts"] = experts[first:]  # its first axis is the absolute position
-    if teacher_top_k is not None:
-        import torch
-
-        for name, rows in zip(
-            ("teacher_ids", "teacher_logprobs"), next_token_scores(sample, teacher_top_k), strict=True
-        ):
-            output["extra_fields"][name] = torch.from_numpy(rows[first:])
     if sample.media and expander is not None:
         if start > prompt_length:
             raise InvalidSampleError(
