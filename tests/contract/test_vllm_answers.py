@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from strands_sglang.backends import GenerateAnswer, GenerateRequest, PromptIds
-from strands_sglang.backends.http.retry import RetryClass
+from strands_sglang.backends.answer import parse_answer
+from strands_sglang.backends.http.retry import RetryClass, classify_status
 from strands_sglang.backends.vllm.answer import read_answer
-from strands_sglang.backends.vllm.errors import classify, embedded_error, http_error
+from strands_sglang.backends.vllm.errors import http_error
 from strands_sglang.exceptions import BackendAnswerError, BackendContextLengthError, BackendHTTPError
 from strands_sglang.trajectory import FinishType
 
@@ -205,7 +206,7 @@ def test_a_prompt_that_is_too_long_is_a_context_overflow() -> None:
 def test_a_wrong_request_is_not_repeated_and_says_what_the_server_said(name: str) -> None:
     error = error_of(name)
     assert type(error) is BackendHTTPError
-    assert classify(error) is RetryClass.NEVER
+    assert classify_status(error.status) is RetryClass.NEVER
     assert json.loads(RECORDED[name]["body"])["error"]["message"] in str(error)
 
 
@@ -221,11 +222,11 @@ def test_a_wrong_request_is_not_repeated_and_says_what_the_server_said(name: str
 )
 def test_errors_say_what_helps(status: int, body: bytes, words: str, kind: RetryClass) -> None:
     error = http_error(status, body)
-    assert words in str(error) and classify(error) is kind
+    assert words in str(error) and classify_status(error.status) is kind
 
 
 def test_an_error_inside_an_answer_has_its_own_status() -> None:
-    body = b'{"error":{"message":"no","code":400}}'
-    found = embedded_error(json.loads(body), body)
-    assert found is not None and found.status == 400
-    assert embedded_error(payload("plain"), b"") is None
+    with pytest.raises(BackendHTTPError) as caught:
+        parse_answer(b'{"error":{"message":"no","code":400}}', "choices", http_error)
+    assert caught.value.status == 400
+    assert parse_answer(json.dumps(payload("plain")).encode(), "choices", http_error) == payload("plain")

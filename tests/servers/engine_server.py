@@ -23,7 +23,7 @@ from aiohttp.typedefs import Handler
 from strands_sglang.backends.contract import GenerateAnswer, GenerateRequest, PromptIds
 from strands_sglang.backends.engine import EmbeddedEngine, ModelLoadError
 from strands_sglang.backends.engine.loader import load_model
-from strands_sglang.backends.sglang.sampling import validate_fields
+from strands_sglang.backends.sglang.request import validate_fields
 from strands_sglang.exceptions import (
     BackendContextLengthError,
     BackendError,

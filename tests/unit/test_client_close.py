@@ -133,7 +133,7 @@ class SlowControl(FaultyServer):
         raise AssertionError
 
 
-@pytest.mark.parametrize("probe", ["get_model_info", "get_server_info", "max_model_len", "vocab_size", "is_multimodal"])
+@pytest.mark.parametrize("probe", ["get_model_info", "max_model_len", "vocab_size"])
 async def test_close_ends_probes_and_none_begins_anew(probe: str) -> None:
     async with SlowControl() as server:
         client = make(server.url)

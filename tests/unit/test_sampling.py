@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strands_sglang.backends.contract import PromptIds, check_vocabulary
-from strands_sglang.backends.sglang.sampling import (
-    SGLangSamplingParams,
-    validate_fields,
-    validate_sampling_params,
-)
+from strands_sglang.backends.sglang.request import SGLangSamplingParams, check_sampling_params, validate_fields
 from strands_sglang.exceptions import SGLangRequestError
 
 GOOD: dict[str, Any] = {
@@ -48,7 +44,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_good_parameters_pass_unchanged() -> None:
-    assert validate_sampling_params(GOOD) == {key: value for key, value in GOOD.items() if value is not None}
+    assert check_sampling_params(GOOD) == {key: value for key, value in GOOD.items() if value is not None}
 
 
 def test_every_known_key_is_covered_here() -> None:
@@ -58,7 +54,7 @@ def test_every_known_key_is_covered_here() -> None:
 def test_the_result_shares_nothing_with_the_input() -> None:
     params = {"stop": ["a"], "custom_params": {"a": [1]}, "logit_bias": {"1": 1.0}, "stop_token_ids": [1]}
     before = copy.deepcopy(params)
-    checked = validate_sampling_params(params)
+    checked = check_sampling_params(params)
     checked["stop"].append("b")
     checked["custom_params"]["a"].append(2)
     checked["logit_bias"]["2"] = 0.0
@@ -81,18 +77,18 @@ def test_the_result_shares_nothing_with_the_input() -> None:
 )
 def test_an_unknown_key_names_the_nearest_valid_one(key: str, nearest: str) -> None:
     with pytest.raises(SGLangRequestError, match=f"did you mean '{nearest}'"):
-        validate_sampling_params({key: 1})
+        check_sampling_params({key: 1})
 
 
 def test_a_key_like_no_other_lists_the_valid_ones() -> None:
     with pytest.raises(SGLangRequestError, match=r"valid names are .*temperature"):
-        validate_sampling_params({"qqqq": 1})
+        check_sampling_params({"qqqq": 1})
     with pytest.raises(SGLangRequestError, match="choice"):
-        validate_sampling_params({"choice": ["a"]})
+        check_sampling_params({"choice": ["a"]})
 
 
 def test_extra_keys_may_be_let_through() -> None:
-    assert validate_sampling_params({"brand_new": 1}, extra_keys={"brand_new"}) == {"brand_new": 1}
+    assert check_sampling_params({"brand_new": 1}, extra_keys={"brand_new"}) == {"brand_new": 1}
 
 
 @pytest.mark.parametrize(
@@ -114,28 +110,28 @@ def test_extra_keys_may_be_let_through() -> None:
 )  # fmt: skip
 def test_wrong_values_are_refused_with_their_name_and_value(key: str, value: Any) -> None:
     with pytest.raises(SGLangRequestError) as caught:
-        validate_sampling_params({key: value})
+        check_sampling_params({key: value})
     assert key in str(caught.value)
     assert "must" in str(caught.value)
 
 
 def test_top_k_zero_is_greedy_only() -> None:
-    assert validate_sampling_params({"top_k": 0, "temperature": 0})["top_k"] == 0
+    assert check_sampling_params({"top_k": 0, "temperature": 0})["top_k"] == 0
 
 
 def test_one_grammar_at_most() -> None:
     with pytest.raises(SGLangRequestError, match="json_schema and regex"):
-        validate_sampling_params({"json_schema": "{}", "regex": "a"})
-    assert validate_sampling_params({"json_schema": "{}", "regex": None}) == {"json_schema": "{}"}
+        check_sampling_params({"json_schema": "{}", "regex": "a"})
+    assert check_sampling_params({"json_schema": "{}", "regex": None}) == {"json_schema": "{}"}
 
 
 def test_min_must_not_exceed_max() -> None:
     with pytest.raises(SGLangRequestError, match="min_new_tokens"):
-        validate_sampling_params({"min_new_tokens": 5, "max_new_tokens": 4})
+        check_sampling_params({"min_new_tokens": 5, "max_new_tokens": 4})
 
 
 def test_integers_of_numpy_and_integer_keys_become_what_json_takes() -> None:
-    checked = validate_sampling_params({"top_k": np.int64(5), "temperature": np.float32(0.5), "logit_bias": {7: 1}})
+    checked = check_sampling_params({"top_k": np.int64(5), "temperature": np.float32(0.5), "logit_bias": {7: 1}})
     assert checked == {"top_k": 5, "temperature": 0.5, "logit_bias": {"7": 1}}
     assert type(checked["top_k"]) is int
     assert type(checked["temperature"]) is float
@@ -143,7 +139,7 @@ def test_integers_of_numpy_and_integer_keys_become_what_json_takes() -> None:
 
 def test_parameters_must_be_a_mapping() -> None:
     with pytest.raises(SGLangRequestError, match="mapping"):
-        validate_sampling_params([("temperature", 1)])  # type: ignore[arg-type]
+        check_sampling_params([("temperature", 1)])  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------ input ids
@@ -192,21 +188,20 @@ def test_fields_that_are_none_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"return_logprob": "yes"}, {"return_routed_experts": 1}, {"logprob_start_len": -2}, {"logprob_start_len": 4},
-     {"routed_experts_start_len": True}, {"top_logprobs_num": 1.0}, {"rid": 5}, {"rid": ["a"]}, {"stream": True},
+    [{"rid": 5}, {"rid": ["a"]}, {"stream": True},
      {"input_embeds": [[0.5]]}, {"token_ids_logprob": 5}, {"token_ids_logprob": [-1]}, {"token_ids_logprob": [1.0]},
      {"token_ids_logprob": [[1]]}, {"token_ids_logprob": [True]}],
 )  # fmt: skip
 def test_known_fields_are_checked(fields: dict[str, Any]) -> None:
     with pytest.raises(SGLangRequestError):
-        validate_fields(fields, prompt_len=3)
+        validate_fields(fields)
 
 
 def test_token_ids_must_lie_in_a_known_vocabulary() -> None:
     for params in ({"logit_bias": {"99": 1.0}}, {"stop_token_ids": [99]}):
-        assert validate_sampling_params(params, vocab_size=100) == params
+        assert check_sampling_params(params, vocab_size=100) == params
         with pytest.raises(SGLangRequestError, match="below the vocabulary size, 99"):
-            validate_sampling_params(params, vocab_size=99)
+            check_sampling_params(params, vocab_size=99)
     fields = {"token_ids_logprob": [0, 99]}
     assert validate_fields(fields, vocab_size=100) == validate_fields(fields) == fields
     with pytest.raises(SGLangRequestError, match="below the vocabulary size, 99"):

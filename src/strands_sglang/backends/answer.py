@@ -1,13 +1,18 @@
-"""Checks of what any backend answers: ids, log-probabilities, weight versions, the length of the output."""
+"""What any backend answers: error bodies, and checks of ids, log-probabilities, weight versions, the length."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from types import NoneType
 from typing import Any, TypeGuard
+
+import orjson
 
 from ..exceptions import BackendAnswerError, BackendContextLengthError, BackendHTTPError, BackendThrottledError
 from ..trajectory import Finish, FinishType, SamplingMask, WeightSpan
@@ -138,3 +143,82 @@ def check_output(ids: array[int], finish: Finish, *, vocab_size: int | None, max
         )
     if max_new_tokens is not None and len(ids) > max_new_tokens and finish.type is not FinishType.ABORT:
         raise BackendAnswerError(f"the answer holds {len(ids)} tokens, but max_new_tokens was {max_new_tokens}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBody:
+    """The content of an error body, whatever its shape.
+
+    Attributes:
+        message: The server's words; the whole body if it is not JSON of a known shape.
+        known: False if the body is JSON of an unknown shape.
+        code: The `code` field (a number at SGLang, a word at routers), or None.
+        retryable: The server's own verdict, where it gives one (stream form), or None.
+    """
+
+    message: str
+    known: bool = True
+    code: int | str | None = None
+    retryable: bool | None = None
+
+
+def parse_error_body(body: str | bytes) -> ErrorBody:
+    """Read any error body. Never raises: a body that is not JSON is its own message."""
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    try:
+        parsed = orjson.loads(_first_event(text))
+    except orjson.JSONDecodeError:
+        return ErrorBody(message=text.strip())
+    if not isinstance(parsed, dict):
+        return ErrorBody(message=parsed if isinstance(parsed, str) else text.strip(), known=isinstance(parsed, str))
+    inner = parsed.get("error")
+    if isinstance(inner, str):
+        return ErrorBody(message=inner)
+    fields: dict[str, Any] = inner if isinstance(inner, dict) else parsed
+    message = fields.get("message", fields.get("detail"))
+    code, retryable = fields.get("code"), fields.get("retryable")
+    return ErrorBody(
+        message=message if isinstance(message, str) else text.strip(),
+        known=isinstance(message, str),
+        code=code if isinstance(code, (int, str)) and not isinstance(code, bool) else None,
+        retryable=retryable if isinstance(retryable, bool) else None,
+    )
+
+
+def _first_event(text: str) -> str:
+    """The JSON of the first `data:` line if the text is an event stream, else the text itself."""
+    if not text.lstrip().startswith("data:"):
+        return text
+    return text.lstrip().splitlines()[0].removeprefix("data:").strip()
+
+
+def parse_answer(body: bytes, key: str, make_error: Callable[[int, bytes], BackendHTTPError]) -> Any:
+    """The JSON of an answer of status 200; `key` is one that every generate answer has.
+
+    Raises:
+        BackendAnswerError: It is not JSON (half-written, or another server).
+        BackendHTTPError: It is an error object or an error event. Its status is the `code` of the error where that is
+            an HTTP status, else 200.
+    """
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        with contextlib.suppress(orjson.JSONDecodeError):  # an event stream may hold an error
+            parsed = orjson.loads(_first_event(body.decode("utf-8", "replace")))
+            if _is_error(parsed, key):
+                raise _embedded_error(body, make_error) from None
+        raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {body!r:.200}") from error
+    if _is_error(parsed, key):
+        raise _embedded_error(body, make_error)
+    return parsed
+
+
+def _is_error(parsed: Any, key: str) -> bool:
+    if not isinstance(parsed, dict) or key in parsed:
+        return False
+    return bool(parsed.get("error")) or parsed.get("object") == "error" or isinstance(parsed.get("detail"), str)
+
+
+def _embedded_error(body: bytes, make_error: Callable[[int, bytes], BackendHTTPError]) -> BackendHTTPError:
+    code = str(parse_error_body(body).code)
+    return make_error(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200, body)

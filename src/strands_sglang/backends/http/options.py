@@ -10,8 +10,6 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from yarl import URL
-
 from ...exceptions import BackendRequestError
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
@@ -26,45 +24,35 @@ _WRITERS: tuple[Callable[[str], str], ...] = (
 _TELLING = 8  # first characters by which a key is recognised
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SECRET_NAME = re.compile("authorization|key$|token|secret|cookie|password", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"https?://(\[[0-9a-fA-F:.]+(%[\w.-]+)?\]|(?P<host>[^\x00-\x20\x7f/?#@:\[\]\\]+))(:(?P<port>[0-9]{1,5}))?"
+    r"(/[^\x00-\x20\x7f?#]*)?",
+    re.IGNORECASE,
+)
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 def checked_url(name: str, url: Any) -> str:
     """A server address without trailing slash; `ValueError` (password left out) unless a URL without user name."""
-    parsed = _parse(url)
-    if parsed is None:
+    if not is_address(url):
         shown = _CREDENTIALS.sub("//***@", url) if isinstance(url, str) else url
-        raise ValueError(f"{name} must be an address such as 'http://localhost:30000', got {shown!r}")
-    if parsed.user is not None or parsed.password is not None:
         raise ValueError(
-            f"{name} must be an address without user name and password, got '{parsed.scheme}://***@{parsed.host}...'; "
-            "give api_key, or headers={'Authorization': ...}"
+            f"{name} must be an address such as 'http://localhost:30000', without user name and password (give "
+            f"api_key, or headers={{'Authorization': ...}}), got {shown!r}"
         )
     return str(url).strip().rstrip("/")
 
 
 def is_address(url: Any) -> bool:
     """True for an address that `checked_url` accepts."""
-    parsed = _parse(url)
-    return parsed is not None and parsed.user is None and parsed.password is None
-
-
-def _parse(url: Any) -> URL | None:
-    if not isinstance(url, str):
-        return None
+    found = _ADDRESS.fullmatch(url.strip()) if isinstance(url, str) else None
+    if found is None or int(found["port"] or 0) > 65535:
+        return False
     try:
-        parsed = URL(url.strip())
-        if re.search(r"[\x00-\x20\x7f]", url.strip()):  # the parser drops some of them
-            return None
-        if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query_string or parsed.fragment:
-            return None
-        if "?" in url or "#" in url:
-            return None
-        if ":" not in parsed.host:
-            parsed.host.encode("idna")  # empty and over-long labels, which would fail at the first request
-    except ValueError:
-        return None
-    return parsed
+        (found["host"] or "ip").encode("idna")  # empty and over-long labels, which would fail at the first request
+    except UnicodeError:
+        return False
+    return True
 
 
 def checked_seconds(name: str, value: Any) -> float | None:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import orjson
 
 from ...exceptions import BackendError, BackendHTTPError, BackendRequestError
+from ..answer import parse_answer
 from ..contract import Backend, GenerateAnswer, GenerateRequest
 from . import served
 from .options import (
@@ -32,7 +33,14 @@ from .options import (
     checked_seconds,
     checked_url,
 )
-from .retry import RequestRetryPolicy, RetryBudget, RetryClass, parse_retry_after
+from .retry import (
+    RequestRetryPolicy,
+    RetryBudget,
+    RetryClass,
+    classify_failure,
+    classify_status,
+    parse_retry_after,
+)
 from .session import Attempt, HTTPSession, closed_error
 from .transport import LoopTransport, Outcome, close_all
 from .user_transport import HTTPAnswer, HTTPRequest, Transport
@@ -126,6 +134,8 @@ class ServerClient(Backend):
     """Path of generate calls."""
     abort_path: ClassVar[str]
     """Path of abort calls."""
+    answer_key: ClassVar[str]
+    """A key that every generate answer has."""
     wire_names: ClassVar[tuple[bytes, bytes]]
     """Names of a request's id and prompt."""
     affinity_header: ClassVar[str]
@@ -237,9 +247,9 @@ class ServerClient(Backend):
             BackendError: It is not the answer to this call, or contradicts itself.
         """
 
-    @abstractmethod
     def _parse(self, body: bytes) -> Any:
         """The JSON of an answer of status 200; `BackendAnswerError` if it is none, `BackendHTTPError` of an error."""
+        return parse_answer(body, self.answer_key, self._http_error)
 
     @staticmethod
     @abstractmethod
@@ -250,10 +260,9 @@ class ServerClient(Backend):
     def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
         """The typed error of an error answer."""
 
-    @staticmethod
-    @abstractmethod
-    def _classify(error: BaseException) -> RetryClass:
+    def _classify(self, error: BackendError) -> RetryClass:
         """The row of the retry table that a typed error of this server belongs to."""
+        return classify_status(error.status) if isinstance(error, BackendHTTPError) else classify_failure(error)
 
     # ---------------------------------------------------------------- generate
 

@@ -55,19 +55,12 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
         raise BackendAnswerError(f"the answer has no meta_info object: {payload!r:.200}")
     finish = _finish(meta)
     listed = payload.get("output_ids")
-    ids = array(TOKEN_TYPECODE) if listed is None else checked_ids("output_ids", listed)
+    if listed is None and finish.type is not FinishType.ABORT:  # one aborted before it ran sampled nothing
+        raise BackendAnswerError("the answer has no output_ids, so the sampled tokens are unknown: is it SGLang 0.5?")
+    ids = checked_ids("output_ids", listed or [])
     entries = meta.get("output_token_logprobs")
     scored = None if entries is None else _read_scored("output_token_logprobs", entries, listed, ids)
-    if listed is None:
-        if scored is None and finish.type is not FinishType.ABORT:  # one aborted before it ran sampled nothing
-            raise BackendAnswerError(
-                "the answer has neither output_ids nor output_token_logprobs, so the sampled tokens are unknown; "
-                "ask for return_logprob, or use a server from 0.5 on"
-            )
-        # Servers before 0.5 name the sampled ids beside their log-probabilities alone.
-        ids = ids if scored is None else scored.ids
-        payload = {**payload, "output_ids": ids.tolist()}
-    elif scored is not None and scored.ids is not ids and scored.ids != ids:
+    if scored is not None and scored.ids is not ids and scored.ids != ids:
         raise BackendAnswerError(
             f"output_token_logprobs ({len(scored.ids)} entries) do not belong to output_ids ({len(ids)} tokens): "
             f"{scored.ids.tolist()!r:.100} against {ids.tolist()!r:.100}"

@@ -24,7 +24,7 @@ from ..http.session import closed_error
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPAnswer
 from .answer import check_belongs, read_answer
-from .errors import classify, http_error, parse_answer
+from .errors import classify, http_error
 from .request import CAPABILITIES, check_request_fields, check_sampling_params, checked_fields, wire_fields
 from .routers import ROUTING_KEY_HEADER, dropped_fields
 
@@ -52,6 +52,7 @@ class SGLangClient(ServerClient):
 
     generate_path = "/generate"
     abort_path = "/abort_request"
+    answer_key = "meta_info"
     wire_names = b"rid", b"input_ids"
     affinity_header = ROUTING_KEY_HEADER
     kind = "sglang"
@@ -63,7 +64,6 @@ class SGLangClient(ServerClient):
     _length_again_at = 0.0
     _vocab_again_at = 0.0
     _reported: frozenset[str] = frozenset()
-    _is_multimodal: bool | None = None
 
     @property
     @override
@@ -129,18 +129,13 @@ class SGLangClient(ServerClient):
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
         return read
 
-    @override
-    def _parse(self, body: bytes) -> Any:
-        return parse_answer(body)
-
     @staticmethod
     @override
     def _abort_body(rid: str) -> dict[str, Any]:
         return {"rid": rid}
 
-    @staticmethod
     @override
-    def _classify(error: BaseException) -> RetryClass:
+    def _classify(self, error: BackendError) -> RetryClass:
         return classify(error)
 
     @override
@@ -156,10 +151,6 @@ class SGLangClient(ServerClient):
     async def model_info(self) -> dict[str, Any]:
         """Upstream's name for `get_model_info`."""
         return await self.get_model_info()
-
-    async def get_server_info(self) -> dict[str, Any]:
-        """`GET /server_info` (at routers and servers before 0.5.6 `/get_server_info`)."""
-        return await self._get_object(*_SERVER_INFO, retries=_INFO_RETRIES)
 
     async def info(self) -> BackendInfo:
         """Context length and vocabulary, each asked for until it is known."""
@@ -235,12 +226,6 @@ class SGLangClient(ServerClient):
                 self.base_url,
             )
         self._vocab_again_at = time.monotonic() + pause
-
-    async def is_multimodal(self) -> bool:
-        """True if the served model takes images or audio; the server is asked until it answers once."""
-        if self._is_multimodal is None and (info := await self.model_info()):
-            self._is_multimodal = bool(info.get("has_image_understanding") or info.get("has_audio_understanding"))
-        return bool(self._is_multimodal)
 
     async def _get_object(self, *paths: str, **options: Any) -> dict[str, Any]:
         parsed = await self._get(*paths, **options)

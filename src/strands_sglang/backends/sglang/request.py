@@ -1,11 +1,18 @@
-"""A request as SGLang's `/generate` takes it: the names of its fields, and their checks."""
+"""A request as SGLang's `/generate` takes it: the names of its fields, and their checks.
+
+A server answers most mistakes with 400, ignores others, and dies of one: an id outside the vocabulary.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator
 
 from ...exceptions import BackendRequestError
+from .. import sampling
 from ..contract import (
     Capabilities,
     GenerateRequest,
@@ -14,8 +21,14 @@ from ..contract import (
     PromptScoring,
     check_vocabulary,
 )
-from ..sampling import CONSTRAINTS
-from .sampling import CONTEXT_RESERVE, validate_fields, validate_sampling_params
+from ..http.options import check_rid
+from ..sampling import CONSTRAINTS, Count, SamplingParams, copy_json
+
+CONTEXT_RESERVE = 2
+"""Tokens the server keeps free: with `max_new_tokens` equal to `context - prompt`, two fewer are sampled.
+
+Servers also refuse prompts within six tokens of the context (506 of 512, measured on 0.5.23), as context overflow.
+"""
 
 CAPABILITIES = Capabilities(
     logprobs=LogprobKind.TEMPERED,
@@ -56,6 +69,33 @@ _SET_BY_US = frozenset(
 _INEXACT = frozenset({"video_data", "audio_data"})
 
 
+def _check_mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ValueError("must be a mapping with string keys")
+    if not _is_finite(value):
+        raise ValueError("must hold finite numbers, which JSON can express")
+    return dict(copy_json(dict(value)))
+
+
+def _is_finite(value: Any) -> bool:
+    """False if a number in JSON data is NaN or infinite (it would be sent as null)."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+class SGLangSamplingParams(SamplingParams):
+    """Every sampling parameter of the server that can be sent (`choice` is listed by its schema, but answers 500)."""
+
+    n: Annotated[Count, Field(ge=1)] | None = None
+    custom_params: Annotated[dict[str, Any] | None, PlainValidator(_check_mapping)] = None
+    beam_width: Annotated[Count, Field(ge=1)] | None = None
+    stream_interval: Annotated[Count, Field(ge=1)] | None = None
+    watermark: Any = None
+
+
 def check_request_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A user's fields, checked; `BackendRequestError` if a conversation sets one, or it makes the prompt inexact."""
     if inexact := sorted(_INEXACT & fields.keys()):
@@ -71,10 +111,38 @@ def check_request_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 def check_sampling_params(
     params: Mapping[str, Any], *, extra_keys: Collection[str] = (), vocab_size: int | None = None
 ) -> dict[str, Any]:
-    """`validate_sampling_params` for a call that has one answer."""
-    checked = validate_sampling_params(params, extra_keys=extra_keys, vocab_size=vocab_size)
+    """`backends.sampling.check_sampling_params` with SGLang's names, for a call that has one answer.
+
+    A `max_new_tokens` of None has a meaning of its own (all that fits) and is kept.
+    """
+    checked = sampling.check_sampling_params(params, SGLangSamplingParams, extra_keys=extra_keys, vocab_size=vocab_size)
     if checked.get("n", 1) != 1:
-        raise BackendRequestError(f"sampling_params['n']={checked['n']}: a call has one answer")
+        raise BackendRequestError(f"sampling_params['n'] must be 1, since a call has one answer, got {checked['n']}")
+    return {"max_new_tokens": None, **checked} if "max_new_tokens" in dict(params) else checked
+
+
+def validate_fields(fields: Mapping[str, Any], vocab_size: int | None = None) -> dict[str, Any]:
+    """A fresh dict of top-level fields of a generate request, without those that are None.
+
+    Other fields than those below pass: servers refuse wrong types, and ignore what they do not know.
+
+    Raises:
+        BackendRequestError: A token id outside the vocabulary, or a field that this client cannot serve.
+    """
+    checked = {key: value for key, value in fields.items() if value is not None}
+    scored = checked.get("token_ids_logprob", [])
+    if not isinstance(scored, (list, tuple)) or any(
+        type(token) is not int or token < 0 or (vocab_size is not None and token >= vocab_size) for token in scored
+    ):
+        below = "" if vocab_size is None else f" below the vocabulary size, {vocab_size}"
+        raise BackendRequestError(f"token_ids_logprob must be a list of token ids{below}, got {scored!r:.200}")
+    if checked.get("stream"):
+        raise BackendRequestError("stream must be left out: this client reads one whole answer per call")
+    if "rid" in checked:
+        check_rid(checked["rid"])
+    for key in ("text", "input_embeds"):
+        if key in checked:
+            raise BackendRequestError(f"{key} must be left out: the server would use input_ids")
     return checked
 
 
@@ -92,11 +160,11 @@ def checked_fields(
         extra_sampling_keys: Sampling parameters to let through unchecked.
 
     Raises:
-        BackendRequestError: A field of the wrong type or out of range, an unknown sampling parameter, or a token id
-            outside the vocabulary.
+        BackendRequestError: A field this client cannot serve, an unknown sampling parameter, or a token id outside the
+            vocabulary.
     """
     check_vocabulary(prompt.highest, vocab_size)
-    checked = validate_fields(fields, len(prompt), vocab_size)
+    checked = validate_fields(fields, vocab_size)
     if "sampling_params" in checked:
         checked["sampling_params"] = check_sampling_params(
             checked["sampling_params"], extra_keys=extra_sampling_keys, vocab_size=vocab_size
@@ -130,6 +198,6 @@ def wire_fields(request: GenerateRequest) -> dict[str, Any]:
     if request.constrain_answer_only:
         fields["require_reasoning"] = True
     if request.fields:
-        fields = {**validate_fields(request.fields, request.prompt_tokens, request.vocab_size), **fields}
+        fields = {**validate_fields(request.fields, request.vocab_size), **fields}
     check_vocabulary(request.prompt.highest, request.vocab_size)
     return fields

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import orjson
 from typing_extensions import override
 
 from ...exceptions import (
@@ -42,7 +41,7 @@ from ..http.session import KEEPALIVE_S, Attempt
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPAnswer
 from .answer import RID_PREFIX, read_answer
-from .errors import classify, embedded_error, http_error
+from .errors import http_error
 from .request import CAPABILITIES, RAW_HINT, check_fields, check_sampling_params, is_plain, wire_fields
 
 logger = logging.getLogger(__name__)
@@ -73,6 +72,7 @@ class VLLMClient(ServerClient):
 
     generate_path = "/inference/v1/generate"
     abort_path = "/inference/v1/abort_requests"
+    answer_key = "choices"
     wire_names = b"request_id", b"token_ids"
     affinity_header = "X-Session-ID"
     kind = "vllm"
@@ -234,16 +234,6 @@ class VLLMClient(ServerClient):
         body = _ALTERNATIVES.sub(b"", answer.body) if call.request.logprobs else answer.body
         return read_answer(self._parse(body), call.request, rid=rid)
 
-    @override
-    def _parse(self, body: bytes) -> Any:
-        try:
-            parsed = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {body!r:.200}") from error
-        if (failure := embedded_error(parsed, body)) is not None:
-            raise failure
-        return parsed
-
     @staticmethod
     @override
     def _abort_body(rid: str) -> dict[str, Any]:
@@ -252,8 +242,3 @@ class VLLMClient(ServerClient):
     @override
     def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
         return http_error(status, body)
-
-    @staticmethod
-    @override
-    def _classify(error: BaseException) -> RetryClass:
-        return classify(error)
