@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +26,7 @@ def test_every_part_is_looked_at_and_the_answer_can_be_read_by_a_program(capsys:
     status = command_line(["doctor", "--tokenizer", "tiny", "--json"])
     shown = json.loads(capsys.readouterr().out)
     parts = {finding["part"] for finding in shown["findings"]}
-    assert {"python", "package", "extras", "machine", "sandbox", "images", "clocks", "model", "template"} <= parts
+    assert {"python", "package", "extras", "machine", "sandbox", "images", "model", "template"} <= parts
     assert shown["ok"] == (status == 0) == all(finding["state"] != "broken" for finding in shown["findings"])
 
 
@@ -79,13 +78,6 @@ def test_upstream_beside_this_package_is_broken(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(doctor, "_version", lambda name: "0.6.2" if name == "strands-sglang" else None)
     (finding,) = doctor._package()
     assert finding.state is doctor.State.BROKEN and "pip uninstall strands-sglang" in (finding.advice or "")
-
-
-def test_a_file_system_with_another_clock_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Path, "touch", lambda self: (self.write_text(""), os.utime(self, (1, 1))))
-    (finding,) = doctor._clocks()
-    assert finding.state is doctor.State.BROKEN
 
 
 def test_without_a_sandbox_the_reason_is_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,20 +10,15 @@ import platform
 import re
 import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module, metadata
-from pathlib import Path
 
 from strands_env.commands.terminal import one_line, say
 from strands_sglang.cache import cache_folder
 from strands_sglang.command_line import Exit
 
-SKEW_S = 2.0
-"""Seconds that clocks may differ: more than what making a file takes."""
 FREE_BYTES = 2 * 2**30
 """Free space below which models and images are likely not to fit."""
 OPEN_FILES = 4096
@@ -94,7 +89,6 @@ def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFindin
         ("machine", _machine),
         ("sandbox", _sandbox),
         ("images", _images),
-        ("clocks", _clocks),
         ("model", _model),
         *(("server", lambda url=url: _server(url, tokenizer)) for url in servers),
     ]
@@ -239,19 +233,6 @@ def _images() -> Iterator[PartFinding]:
     names = [image.name for image in ImageStore().list()]
     listed = f"; here: {', '.join(names[:5])}" if names else "; none is here yet"
     yield _ok("images", f"container images run over bubblewrap{listed}")
-
-
-def _clocks() -> Iterator[PartFinding]:
-    with tempfile.TemporaryDirectory(dir=Path.cwd() if os.access(Path.cwd(), os.W_OK) else None) as folder:
-        file = Path(folder) / "clock"
-        before = time.time()
-        file.touch()
-        skew = file.stat().st_mtime - before
-    if abs(skew) > SKEW_S:
-        advice = "set both clocks by NTP: leases and resumed runs compare times of files"
-        yield _broken("clocks", f"the file system of this folder is {skew:+.1f} s off this machine's clock", advice)
-    else:
-        yield _ok("clocks", "this machine and the file system of this folder agree")
 
 
 def _model() -> Iterator[PartFinding]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from strands_env.backends import BACKENDS
-from strands_env.core import Action, ModelFactory
+from strands_env.core import ModelFactory
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, RetryPolicy, StoreError, read_scores
 from strands_env.recipe.dry_run import find_mistakes
 from strands_env.recipe.environments import make_env_factory, takes_model
@@ -109,7 +109,8 @@ def build_evaluation(
     else:
         _check_data(evaluator, options)
     if isinstance(tape, Recorder):
-        _record_tasks(evaluator, tape)
+        load_tasks = evaluator.load_dataset
+        evaluator.load_dataset = lambda: tape.note_tasks(load_tasks())  # type: ignore[method-assign]
     _check_output(evaluator, resume=resume, note=note)
     if is_inline and options["env"] is not None:
         with announce(loading(options) if makes_own_models else None):
@@ -120,18 +121,6 @@ def build_evaluation(
     if mistakes := find_mistakes(evaluator.env_factory):
         raise EvalError(f"{'; '.join(mistakes)} ('strands-env check' shows more)")
     return Evaluation(evaluator, None if makes_own_models else models.load())
-
-
-def _record_tasks(evaluator: Evaluator, recorder: Recorder) -> None:
-    load = evaluator.load_dataset
-
-    def load_and_note() -> Iterator[Action]:
-        tasks = load()
-        if not isinstance(tasks, Iterable):
-            raise EvalError("--record: tasks that come asynchronously cannot be recorded")
-        return recorder.note_tasks(tasks)
-
-    evaluator.load_dataset = load_and_note  # type: ignore[method-assign]
 
 
 def model_options(options: dict[str, Any]) -> dict[str, Any]:

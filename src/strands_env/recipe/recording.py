@@ -33,6 +33,7 @@ from strands_env.core.jsonable import redact
 from strands_env.core.models import ModelFactory, sglang_model_factory
 from strands_env.core.tokens import common_prefix
 from strands_env.core.types import Action
+from strands_env.eval.errors import EvalError
 from strands_sglang import exceptions
 from strands_sglang.backends import (
     Backend,
@@ -112,8 +113,14 @@ class Recorder:
             vision=_pack_vision(expander),
         )
 
-    def note_tasks(self, tasks: Iterable[Action]) -> Iterator[Action]:
-        """The tasks, each written down."""
+    def note_tasks(self, tasks: Any) -> Iterator[Action]:
+        """The tasks, each written down.
+
+        Raises:
+            EvalError: They come asynchronously.
+        """
+        if not isinstance(tasks, Iterable):
+            raise EvalError("--record: tasks that come asynchronously cannot be recorded")
         for action in tasks:
             self._write(task=json.loads(action.model_dump_json()))
             yield action
