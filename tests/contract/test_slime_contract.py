@@ -38,16 +38,18 @@ __all__ = ["rig"]
 # ---- a rollout -------------------------------------------------------------------------------------------------------
 
 
-def test_the_signatures_are_slimes() -> None:
-    assert list(inspect.signature(slime.generate).parameters) == ["args", "sample", "sampling_params", "evaluation"]
-    assert list(inspect.signature(slime.reward_func).parameters) == ["args", "sample", "kwargs"]
-    assert list(inspect.signature(slime.reward_post_process).parameters) == ["args", "samples"]
-    assert list(inspect.signature(slime.log_rollout).parameters) == [
-        "rollout_id", "args", "samples", "rollout_extra_metrics", "rollout_time",
-    ]  # fmt: skip
-    assert list(inspect.signature(slime.log_eval_rollout).parameters) == [
-        "rollout_id", "args", "data", "extra_metrics",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (slime.generate, "args sample sampling_params evaluation"),
+        (slime.reward_func, "args sample kwargs"),
+        (slime.reward_post_process, "args samples"),
+        (slime.log_rollout, "rollout_id args samples rollout_extra_metrics rollout_time"),
+        (slime.log_eval_rollout, "rollout_id args data extra_metrics"),
+    ],
+)
+def test_the_signatures_are_slimes(function: Any, parameters: str) -> None:
+    assert list(inspect.signature(function).parameters) == parameters.split()
 
 
 async def test_a_rollout_fills_the_sample_with_what_was_sampled(rig: Rig) -> None:
@@ -58,19 +60,12 @@ async def test_a_rollout_fills_the_sample_with_what_was_sampled(rig: Rig) -> Non
     assert sample.tokens[: len(client.prompts[1])] == client.prompts[1]
     assert len(client.prompts[0]) == len(sample.tokens) - sample.response_length
     assert sample.weight_versions == ["7", "8"]
-    assert sample.reward == 1.0
-    assert not sample.remove_sample
+    assert (sample.reward, sample.remove_sample) == (1.0, False)
+    # Tokens of the environment have log-probability 0, and no others.
+    assert [mask for mask in sample.loss_mask] == [int(value != 0.0) for value in sample.rollout_log_probs]
     assert "tool_response" in sample.response
     assert sample.prefix_cache_info.cached_tokens == 13
     assert sample.prefix_cache_info.total_prompt_tokens == sum(map(len, client.prompts))
-
-
-async def test_environment_tokens_have_no_loss_and_logprob_zero(rig: Rig) -> None:
-    rig.serve(*good_replies())
-    sample = await rig.run()
-    by_mask = {mask: {lp == 0.0 for lp, m in zip(sample.rollout_log_probs, sample.loss_mask, strict=True) if m == mask}
-               for mask in (0, 1)}  # fmt: skip
-    assert by_mask == {0: {True}, 1: {False}}
 
 
 async def test_messages_of_the_data_become_history_and_system_prompt(rig: Rig) -> None:
@@ -87,21 +82,15 @@ async def test_messages_of_the_data_become_history_and_system_prompt(rig: Rig) -
     assert sample.response_length == sum(sample.loss_mask)
 
 
-async def test_sampling_params_are_never_changed(rig: Rig) -> None:
-    rig.serve(*good_replies())
+async def test_sampling_params_are_never_changed_and_sent_without_what_is_unset(rig: Rig) -> None:
+    client = rig.serve(*good_replies())
     params = copy.deepcopy(PARAMS) | {"custom_params": {"a": [1]}}
     before = copy.deepcopy(params)
     await slime.generate(rig.args, Sample(), params)
     assert params == before
-
-
-async def test_unset_params_are_not_sent_and_special_tokens_stay(rig: Rig) -> None:
-    client = rig.serve(completion("3"))
-    await rig.run()
     sent = client.requests[0].fields["sampling_params"]
     assert "stop" not in sent
-    assert sent["skip_special_tokens"] is False
-    assert sent["no_stop_trim"] is True
+    assert (sent["skip_special_tokens"], sent["no_stop_trim"]) == (False, True)
 
 
 # ---- budget ----------------------------------------------------------------------------------------------------------
@@ -115,43 +104,28 @@ async def test_max_new_tokens_is_the_budget_of_the_whole_response(rig: Rig) -> N
     assert rooms == [100, 100 - used]
 
 
-async def test_tool_results_use_up_the_budget(rig: Rig) -> None:
-    client = rig.serve(*good_replies())
+@pytest.mark.parametrize("cut_by", ["tool result", "length"])
+async def test_a_rollout_that_is_cut_is_truncated(rig: Rig, cut_by: str) -> None:
     length = len(completion(call(1, 2)).ids) + 2
+    client = rig.serve(*(good_replies() if cut_by == "tool result" else [completion("on and on", stop=False)]))
     sample = await rig.run(params={"max_new_tokens": length})
-    assert len(client.requests) == 1
-    assert sample.status is Sample.Status.TRUNCATED
+    assert (len(client.requests), sample.status) == (1, Sample.Status.TRUNCATED)
     assert sample.response_length <= length
-    check(sample)
-
-
-async def test_a_reply_cut_by_length_is_truncated(rig: Rig) -> None:
-    rig.serve(completion("on and on", stop=False))
-    sample = await rig.run()
-    assert sample.status is Sample.Status.TRUNCATED
     check(sample)
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-async def test_a_broken_server_is_a_failed_sample_that_trains_nothing(rig: Rig) -> None:
-    rig.serve(completion(call(1, 2)), ConnectionError("gone"))
+@pytest.mark.parametrize("replies", [[completion(call(1, 2))], []], ids=["in the second turn", "nothing sampled"])
+async def test_a_broken_server_is_a_failed_sample_that_trains_nothing(rig: Rig, replies: list[Reply]) -> None:
+    rig.serve(*replies, ConnectionError("gone"))
     sample = await rig.run()
     check(sample)
-    assert sample.status is Sample.Status.FAILED
-    assert sample.remove_sample
-    assert sample.reward == 0.0
+    assert (sample.status, sample.remove_sample, sample.reward) == (Sample.Status.FAILED, True, 0.0)
     assert sum(sample.loss_mask) == 0
     assert "gone" in sample.metadata["strands_env"]["error"]["message"]
-
-
-async def test_a_rollout_that_sampled_nothing_is_still_a_sample_slime_can_carry(rig: Rig) -> None:
-    rig.serve(ConnectionError("gone"))
-    sample = await rig.run()
-    check(sample)
-    assert sample.status is Sample.Status.FAILED
-    assert (sample.response_length, sample.loss_mask) == (1, [0])
+    assert replies or (sample.response_length, sample.loss_mask) == (1, [0])  # slime can carry no empty one
 
 
 async def test_an_exception_of_the_factory_is_contained(rig: Rig) -> None:
@@ -202,27 +176,20 @@ async def test_an_abort_starts_no_further_turn(rig: Rig) -> None:
     assert len(client.requests) == 2
 
 
-async def test_an_abort_ends_a_running_tool(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ended_by", ["abort", "cancellation"])
+async def test_a_running_tool_is_ended_and_cleaned_up(rig: Rig, ended_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.environment = WaitingEnv
     monkeypatch.setattr(WaitingEnv, "cleaned", 0)
     rig.serve(waiting_call())
     running = asyncio.ensure_future(rig.run())
     await asyncio.sleep(0.3)
-    rig.state.aborted = True
-    sample = await asyncio.wait_for(running, 60)
-    assert sample.status is Sample.Status.ABORTED
-    assert WaitingEnv.cleaned == 1
-
-
-async def test_cancelling_the_call_cleans_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.environment = WaitingEnv
-    monkeypatch.setattr(WaitingEnv, "cleaned", 0)
-    rig.serve(waiting_call())
-    running = asyncio.ensure_future(rig.run())
-    await asyncio.sleep(0.3)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    if ended_by == "abort":
+        rig.state.aborted = True
+        assert (await asyncio.wait_for(running, 60)).status is Sample.Status.ABORTED
+    else:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
     assert WaitingEnv.cleaned == 1
 
 
@@ -239,17 +206,11 @@ async def suspended_rollout(rig: Rig) -> Sample:
     return await rig.run(Sample(session_id="partial"))
 
 
-async def test_a_partial_rollout_is_suspended_with_what_it_has(rig: Rig) -> None:
-    sample = await suspended_rollout(rig)
-    assert sample.status is Sample.Status.ABORTED
-    assert sample.reward is None
-    assert sample.response_length == len(sample.loss_mask) == len(sample.rollout_log_probs) > 0
-    assert sample.response
-    await SUSPENDED.take("partial").cancel()
-
-
 async def test_a_partial_rollout_goes_on_where_it_was(rig: Rig) -> None:
     sample = await suspended_rollout(rig)
+    assert (sample.status, sample.reward) == (Sample.Status.ABORTED, None)
+    assert sample.response
+    assert sample.response_length == len(sample.loss_mask) == len(sample.rollout_log_probs) > 0
     requests = len(rig.client.requests)
     rig.state.aborted = False
     done = await rig.run(sample)
@@ -315,18 +276,18 @@ async def test_routed_experts_are_decoded(rig: Rig) -> None:
     assert not sample.remove_sample
 
 
-async def test_missing_experts_fail_the_sample_but_keep_its_shape(rig: Rig) -> None:
-    rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 2, 2
+@pytest.mark.parametrize("top_k", [2, 1])
+async def test_missing_experts_fail_the_sample_but_keep_its_shape(rig: Rig, top_k: int) -> None:
+    rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 2, top_k
     rig.serve(completion("3"))
     sample = await rig.run()
     assert sample.status is Sample.Status.FAILED
-    assert sample.rollout_routed_experts.shape == (len(sample.tokens) - 1, 2, 2)
-    assert sample.rollout_routed_experts.any(axis=(0, 2)).all()
+    assert sample.rollout_routed_experts.shape == (len(sample.tokens) - 1, 2, top_k)
+    assert sample.rollout_routed_experts.any(axis=(0, 2)).all()  # no layer is all 0, as slime checks
 
 
 async def test_top_p_data_follows_the_sampled_tokens(rig: Rig) -> None:
     rig.args.rollout_top_p = 0.9
-
     rig.serve(*map(with_top_p, good_replies()))
     sample = await rig.run(params={"custom_params": {"return_top_p_token_ids": True}})
     offsets = sample.rollout_top_p_token_offsets
@@ -336,11 +297,13 @@ async def test_top_p_data_follows_the_sampled_tokens(rig: Rig) -> None:
     assert rig.client.requests[0].fields["sampling_params"]["custom_params"] == {"return_top_p_token_ids": True}
 
 
-async def test_missing_top_p_data_fails_the_sample_with_both_arrays(rig: Rig) -> None:
+@pytest.mark.parametrize("replies", [[completion("3")], [with_top_p(completion(call(1, 2))), completion("3")]])
+async def test_missing_top_p_data_fails_the_sample_with_both_arrays(rig: Rig, replies: list[Reply]) -> None:
     rig.args.rollout_top_p = 0.9
-    rig.serve(completion("3"))
+    rig.serve(*replies)
     sample = await rig.run()
     assert sample.status is Sample.Status.FAILED
+    assert "no top-p token ids" in sample.metadata["strands_env"]["error"]["message"]
     assert sample.rollout_top_p_token_ids == []
     assert len(sample.rollout_top_p_token_offsets) == sample.response_length + 1
 
@@ -397,23 +360,24 @@ def text_reward(action: Any, result: Any) -> float:
     return float(result.observation.final_response == action.task_context.ground_truth)
 
 
-async def test_reward_func_returns_what_the_environment_gave(rig: Rig) -> None:
-    assert await slime.reward_func(rig.args, Sample(reward=0.5)) == 0.5
-    assert await slime.reward_func(rig.args, [Sample(reward=0.5), Sample(reward=1.0)]) == [0.5, 1.0]
+IMAGE_PROMPT = [
+    {"role": "user", "content": [{"type": "image", "image": "one.png"}, {"type": "text", "text": "How many?"}]}
+]
 
 
-async def test_reward_func_scores_text_where_the_environment_has_no_reward(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("given", "reward"),
+    [
+        (Sample(reward=0.5), 0.5),  # of the environment
+        ([Sample(reward=0.5), Sample(reward=1.0)], [0.5, 1.0]),
+        (Sample(response="3"), 1.0),
+        (Sample(response="4"), 0.0),
+        (Sample(response="3", prompt=IMAGE_PROMPT), 1.0),
+    ],
+)
+async def test_reward_func_scores_text_where_the_environment_has_no_reward(rig: Rig, given: Any, reward: Any) -> None:
     rig.args.strands_env_reward = f"{__name__}.text_reward"
-    assert await slime.reward_func(rig.args, Sample(response="3")) == 1.0
-    assert await slime.reward_func(rig.args, Sample(response="4")) == 0.0
-
-
-async def test_reward_func_scores_the_answer_to_a_prompt_with_images(rig: Rig) -> None:
-    rig.args.strands_env_reward = f"{__name__}.text_reward"
-    prompt = [
-        {"role": "user", "content": [{"type": "image", "image": "one.png"}, {"type": "text", "text": "How many?"}]}
-    ]
-    assert await slime.reward_func(rig.args, Sample(response="3", prompt=prompt)) == 1.0
+    assert await slime.reward_func(rig.args, given) == reward
 
 
 async def test_reward_func_says_what_is_missing(rig: Rig) -> None:
@@ -428,46 +392,48 @@ def scored(reward: float, group: int, index: int, **changes: Any) -> Sample:
     return Sample(reward=reward, group_index=group, index=index, **changes)
 
 
-def test_groups_are_normalised_apart_whatever_the_count() -> None:
-    samples = [scored(1, 0, 0), scored(1, 0, 1), scored(0, 1, 2), scored(0, 1, 3), scored(0, 1, 4)]
-    raw, normalised = slime.reward_post_process(EMPTY, samples)
-    assert raw == [1, 1, 0, 0, 0]
-    assert normalised == [0.0] * 5
+NO_STD = {"grpo_std_normalization": False}
 
 
-def test_a_split_rollout_counts_once() -> None:
-    args = types.SimpleNamespace(grpo_std_normalization=False)
-    samples = [scored(1, 0, 0, rollout_id=0), scored(1, 0, 0, rollout_id=0), scored(0, 0, 1)]
-    assert slime.reward_post_process(args, samples)[1] == [0.5, 0.5, -0.5]
+@pytest.mark.parametrize(
+    ("args", "samples", "normalised"),
+    [
+        ({}, [scored(1, 0, 0), scored(1, 0, 1), scored(0, 1, 2), scored(0, 1, 3), scored(0, 1, 4)], [0.0] * 5),
+        (NO_STD, [scored(1, 0, 0, rollout_id=0), scored(1, 0, 0, rollout_id=0), scored(0, 0, 1)], [0.5, 0.5, -0.5]),
+        (NO_STD, [scored(1, 0, 0), scored(0, 0, 1), scored(0, 0, 2, remove_sample=True)], [0.5, -0.5, 0.0]),
+        ({"advantage_estimator": "ppo"}, [scored(1, 0, 0), scored(3, 0, 1)], [1, 3]),
+        (
+            {**NO_STD, "n_samples_per_prompt": 2},
+            [Sample(reward=r, group_index=None, index=i) for r, i in [(1, 0), (1, 1), (1, 1), (0, 2), (0, 3)]],
+            [0.0] * 5,
+        ),
+        ({}, [Sample(reward=0.5, group_index=None, index=i) for i in (0, 1)], [0.0, 0.0]),
+        (NO_STD, [scored(r, 0, i) for i, r in enumerate((1.0, 0.0, float("nan"), "good"))], [0.5, -0.5, 0.0, 0.0]),
+        *((NO_STD, [scored(make(1), 0, 0), scored(make(0), 0, 1)], [0.5, -0.5]) for make in (np.float32, np.array)),
+    ],
+    ids=[
+        *("unequal groups", "a split rollout counts once", "removed samples do not count", "no normalisation"),
+        *("groups by slices", "no arguments and no groups", "a reward that is no number", "float32", "array"),
+    ],
+)
+def test_rewards_are_normalised_by_group(args: dict[str, Any], samples: list[Sample], normalised: list[float]) -> None:
+    raw, found = slime.reward_post_process(types.SimpleNamespace(**args), samples)
+    assert (len(raw), found) == (len(samples), normalised)
 
 
-def test_removed_samples_do_not_move_the_mean() -> None:
-    args = types.SimpleNamespace(grpo_std_normalization=False)
-    samples = [scored(1, 0, 0), scored(0, 0, 1), scored(0, 0, 2, remove_sample=True)]
-    assert slime.reward_post_process(args, samples)[1] == [0.5, -0.5, 0.0]
-
-
-def test_without_normalisation_rewards_stay() -> None:
-    args = types.SimpleNamespace(advantage_estimator="ppo")
-    assert slime.reward_post_process(args, [scored(1, 0, 0), scored(3, 0, 1)])[1] == [1, 3]
-
-
-def test_the_hook_tolerates_empty_arguments_and_missing_groups() -> None:
-    raw, normalised = slime.reward_post_process(EMPTY, [Sample(reward=0.5, group_index=None, index=i) for i in (0, 1)])
-    assert len(raw) == len(normalised) == 2
-
-
-def test_the_filter_takes_fan_out_groups() -> None:
-    args = types.SimpleNamespace(reward_key=None)
-    same = [[scored(1, 0, 0), scored(1, 0, 0)], scored(1, 0, 1)]
-    differ = [[scored(1, 0, 0), scored(1, 0, 0)], scored(0, 0, 1)]
-    assert not slime.check_reward_nonzero_std(args, same)
-    assert slime.check_reward_nonzero_std(args, differ)
-
-
-def test_the_filter_drops_a_group_of_failures() -> None:
-    group = [scored(0, 0, i, remove_sample=True) for i in range(2)]
-    assert not slime.check_reward_nonzero_std(EMPTY, group)
+@pytest.mark.parametrize(
+    ("group", "kept"),
+    [
+        ([[scored(1, 0, 0), scored(1, 0, 0)], scored(1, 0, 1)], False),
+        ([[scored(1, 0, 0), scored(1, 0, 0)], scored(0, 0, 1)], True),
+        ([scored(np.float32(1), 0, 0), scored(np.float32(0), 0, 1)], True),
+        ([scored(0, 0, i, remove_sample=True) for i in range(2)], False),
+        ([scored(0, 0, 1), scored(float("nan"), 0, 2), scored("good", 0, 3)], False),
+        ([[], scored(1, 0, 0)], False),
+    ],
+)
+def test_the_filter_keeps_groups_whose_rollouts_differ(group: list[Any], kept: bool) -> None:
+    assert bool(slime.check_reward_nonzero_std(types.SimpleNamespace(reward_key=None), group)) is kept
 
 
 # ---- logging ---------------------------------------------------------------------------------------------------------

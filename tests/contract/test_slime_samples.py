@@ -9,7 +9,6 @@ import sys
 import types
 from typing import Any
 
-import numpy as np
 import pytest
 from provider_support import add, call, completion, tokenizer
 from slime_support import AddEnv, Rig, Sample, TwoPaths, as_slime_flattens, check, good_replies, rig, with_top_p
@@ -196,29 +195,6 @@ async def test_an_end_that_is_not_scored_is_removed(rig: Rig) -> None:
     assert (sample.status, sample.remove_sample, sample.reward) == (Sample.Status.TRUNCATED, True, 0.0)
 
 
-def test_without_group_index_groups_are_slices() -> None:
-    args = types.SimpleNamespace(n_samples_per_prompt=2, grpo_std_normalization=False)
-    rewards = [(1.0, 0), (1.0, 1), (1.0, 1), (0.0, 2), (0.0, 3)]
-    samples = [Sample(reward=reward, group_index=None, index=index) for reward, index in rewards]
-    assert slime.reward_post_process(args, samples)[1] == [0.0] * 5
-
-
-@pytest.mark.parametrize("number", [np.float32, np.int64, np.array], ids=["float32", "int64", "array"])
-def test_rewards_of_numpy_are_rewards(number: Any) -> None:
-    args = types.SimpleNamespace(grpo_std_normalization=False)
-    samples = [Sample(reward=number(value), index=index) for index, value in enumerate((1, 0))]
-    assert slime.reward_post_process(args, samples) == ([1.0, 0.0], [0.5, -0.5])
-    assert slime.check_reward_nonzero_std(args, samples)
-
-
-def test_a_reward_that_is_no_number_is_left_out() -> None:
-    args = types.SimpleNamespace(grpo_std_normalization=False)
-    samples = [Sample(reward=reward, index=index) for index, reward in enumerate((1.0, 0.0, float("nan"), "good"))]
-    assert slime.reward_post_process(args, samples)[1] == [0.5, -0.5, 0.0, 0.0]
-    assert not slime.check_reward_nonzero_std(args, samples[1:])
-    assert not slime.check_reward_nonzero_std(args, [[], samples[0]])
-
-
 # ---- budgets and limits ----------------------------------------------------------------------------------------------
 
 
@@ -281,14 +257,6 @@ async def test_the_size_of_micro_batches_cuts_no_rollout(rig: Rig) -> None:
 # ---- further data ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_without_top_p_data_fails_the_sample(rig: Rig) -> None:
-    rig.args.rollout_top_p = 0.9
-    rig.serve(with_top_p(completion(call(1, 2))), completion("3"))
-    sample = await rig.run()
-    assert sample.status is Sample.Status.FAILED
-    assert "no top-p token ids" in sample.metadata["strands_env"]["error"]["message"]
-
-
 async def test_top_p_data_that_nobody_asked_for_is_not_looked_at(rig: Rig) -> None:
     rig.serve(with_top_p(completion(call(1, 2))), completion("3"))
     sample = await rig.run()
@@ -300,13 +268,6 @@ async def test_an_abort_before_the_first_token_has_no_top_p_data(rig: Rig) -> No
     nothing = Reply(ids=[], finish="abort", meta={"top_p_token_ids": "", "top_p_token_offsets": ""})
     rig.serve(nothing, with_top_p(completion("3")))
     assert (await rig.run()).status is Sample.Status.COMPLETED
-
-
-async def test_placeholder_experts_are_never_all_zero(rig: Rig) -> None:
-    rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 3, 1
-    rig.serve(ConnectionError("gone"))
-    sample = await rig.run()
-    assert sample.rollout_routed_experts.any(axis=(0, 2)).all()
 
 
 async def test_there_is_one_weight_version_a_call(rig: Rig) -> None:

@@ -70,31 +70,13 @@ SHORT = make(
 # ---- TRL -------------------------------------------------------------------------------------------------------------
 
 
-def test_trl_gets_aligned_rows() -> None:
-    output = trl.rollout_output([[make()], [SHORT, make()]])
-    assert set(output) >= {"prompt_ids", "completion_ids", "logprobs"}
-    assert output["prompt_ids"] == [[10, 11], [10, 11]]
-    assert output["completion_ids"][0] == [12, 13, 14, 15]
+def test_trl_gets_aligned_rows_and_leaves_failures_out_of_the_statistics() -> None:
+    output = trl.rollout_output([[make()], [SHORT, make()], [FAILED]])
+    assert output["prompt_ids"] == [[10, 11]] * 3
+    assert output["completion_ids"] == [[12, 13, 14, 15]] * 3
     assert output["logprobs"][0] == [-0.1, -0.2, 0.0, -0.3]
-    assert output["env_mask"][0] == [1, 1, 0, 1]
-
-
-def test_trl_leaves_a_failed_rollout_out_of_the_statistics() -> None:
-    output = trl.rollout_output([[FAILED]])
-    assert output["env_mask"] == [[0, 0, 0, 0]]
-    assert trl.environment_reward(["x"], strands_reward=output[trl.REWARD_FIELD]) == [None]
-
-
-def test_trl_runs_all_prompts_in_order() -> None:
-    seen = []
-
-    async def run(prompt: str, trainer: str) -> list[TrainingSample]:
-        seen.append((prompt, trainer))
-        return [make(reward=float(prompt))]
-
-    output = trl.make_rollout_func(run)(["1", "2"], "trainer")
-    assert output[trl.REWARD_FIELD] == [1.0, 2.0]
-    assert seen == [("1", "trainer"), ("2", "trainer")]
+    assert output["env_mask"] == [[1, 1, 0, 1]] * 2 + [[0, 0, 0, 0]]
+    assert trl.environment_reward([0] * 3, strands_reward=output[trl.REWARD_FIELD]) == [0.5, 0.5, None]
 
 
 EMPTY = make(
@@ -118,15 +100,16 @@ def test_one_trl_rollout_that_raises_is_run_again_and_then_left_out() -> None:
     seen = []
 
     async def run(prompt: str, trainer: Any) -> list[TrainingSample]:
+        assert trainer == "trainer"
         seen.append(prompt)
         if prompt == "bad" or (prompt == "late" and seen.count("late") < 2):
             raise ConnectionError("engine died")
-        return [make()]
+        return [make(reward=float(len(prompt)), token_ids=np.arange(6, dtype=np.int32))]
 
-    output = trl.make_rollout_func(run, retries=1)(["good", "bad", "late"], None)
-    assert output[trl.REWARD_FIELD] == [0.5, None, 0.5]
+    output = trl.make_rollout_func(run, retries=1)(["good!", "bad", "late"], "trainer")
+    assert output[trl.REWARD_FIELD] == [5.0, None, 4.0]
     assert output["env_mask"][1] == [0]
-    assert sorted(seen) == ["bad", "bad", "good", "late", "late"]
+    assert sorted(seen) == ["bad", "bad", "good!", "late", "late"]
 
 
 def test_a_trl_batch_in_which_all_rollouts_raise_is_an_error() -> None:
@@ -186,13 +169,15 @@ def test_skyrl_refuses_a_rollout_whose_group_nothing_says() -> None:
     assert skyrl.generator_output(rollouts, group_ids="aaa")["rewards"] == [1.0, 1.0, 1.0]
     full = [*rollouts[:2], [replace(FAILED, group_id="a")]]
     assert skyrl.generator_output(full)["rewards"] == [1.0, 1.0, 1.0]
+    with pytest.raises(ValueError, match="step_wise needs trajectory_ids"):
+        skyrl.generator_output([[make()]], step_wise=True)
 
 
-def test_skyrl_token_rewards_of_a_failure_sum_to_the_mean_of_its_group() -> None:
+def test_skyrl_token_rewards_add_up_and_those_of_a_failure_sum_to_the_mean_of_its_group() -> None:
     scored = make(token_rewards=np.array([0, 0, 0, 0.25, 0, 0]))
     output = skyrl.generator_output([[scored], [FAILED], []], token_rewards=True)
     check_skyrl(output, 3)
-    assert output["rewards"][1:] == [[0.0, 0.0, 0.0, 0.75], [0.75]]
+    assert output["rewards"] == [[0.0, 0.25, 0.0, 0.5], [0.0, 0.0, 0.0, 0.75], [0.75]]
 
 
 def test_skyrl_steps_of_a_failure_count_with_the_mean_of_its_group() -> None:
@@ -212,29 +197,6 @@ def test_skyrl_does_not_train_a_rollout_whose_experts_are_missing() -> None:
         skyrl.generator_output([[SHORT]], routed_experts=True)
 
 
-def test_skyrl_steps_of_a_rollout_stay_together() -> None:
-    output = skyrl.generator_output([[make(), SHORT], [SHORT]], trajectory_ids=["a", "b"], step_wise=True)
-    check_skyrl(output, 2, step_wise=True)
-    assert output["is_last_step"] == [False, True, True]
-
-
-def test_skyrl_token_rewards_add_up() -> None:
-    scored = make(token_rewards=np.array([0, 0, 0, 0.25, 0, 0]))
-    output = skyrl.generator_output([[scored], [FAILED]], token_rewards=True)
-    check_skyrl(output, 2)
-    assert output["rewards"][0] == [0.0, 0.25, 0.0, 0.5]
-
-
-def test_skyrl_experts_are_per_token() -> None:
-    output = skyrl.generator_output([[make()]], routed_experts=True)
-    assert np.array(output["rollout_expert_indices"][0]).shape == (5, 2, 2)
-
-
-def test_skyrl_options_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match="trajectory_ids"):
-        skyrl.generator_output([[make()]], step_wise=True)
-
-
 # ---- verl ------------------------------------------------------------------------------------------------------------
 
 
@@ -250,17 +212,13 @@ def test_verl_cuts_everything_together(caplog: pytest.LogCaptureFixture) -> None
     assert output["extra_fields"] == {"status": "truncated", "min_global_steps": 3, "max_global_steps": 3}
 
 
-def test_verl_does_not_train_a_failure() -> None:
-    output = verl.agent_loop_output([FAILED], prompt_length=8, response_length=8)
-    assert output["response_mask"] == [0, 0, 0, 0]
-    assert output["reward_score"] == 0.0
-
-
-def test_verl_gets_a_row_without_loss_for_a_rollout_without_tokens() -> None:
-    output = verl.agent_loop_output([], prompt_length=8, response_length=8, experts_shape=(2, 2))
-    assert [len(output[name]) for name in ("prompt_ids", "response_ids", "response_logprobs")] == [1, 1, 1]
-    assert (output["response_mask"], output["extra_fields"]["status"]) == ([0], "failed")
-    assert output["routed_experts"].shape == (1, 2, 2)
+@pytest.mark.parametrize(("samples", "length"), [([FAILED], 4), ([], 1)], ids=["failed", "without tokens"])
+def test_verl_gets_a_row_without_loss(samples: list[TrainingSample], length: int) -> None:
+    output = verl.agent_loop_output(samples, prompt_length=8, response_length=8, experts_shape=(2, 2))
+    assert [len(output[name]) for name in ("response_ids", "response_logprobs")] == [length, length]
+    assert (output["response_mask"], output["reward_score"]) == ([0] * length, 0.0)
+    assert output["extra_fields"]["status"] == "failed"
+    assert output["routed_experts"].shape == (len(output["prompt_ids"]) + length - 1, 2, 2)
 
 
 @dataclass
@@ -338,9 +296,9 @@ async def test_a_verl_agent_loop_runs_an_environment(monkeypatch: pytest.MonkeyP
 ROW = {"raw_prompt": [{"role": "user", "content": "1 + 2?"}], "reward_model": {"ground_truth": "3"}}
 
 
-async def rollout(manager: ServerManager, **options: Any) -> dict[str, Any]:
+async def rollout(manager: ServerManager, make_environment: Any = AddEnv, **options: Any) -> dict[str, Any]:
     return await verl.run_rollout(
-        AddEnv,
+        make_environment,
         server_manager=manager,
         **{
             "tokenizer": tokenizer(),
@@ -501,14 +459,6 @@ def test_prime_rl_refuses_routed_experts() -> None:
         prime_rl.training_sample(make(), env_name="math")
 
 
-def test_areal_says_what_a_version_must_be() -> None:
-    pytest.importorskip("torch")
-    sample = replace(make(), weight_versions=(WeightVersionSpan(version="default", start=2, end=6),))
-    with pytest.raises(InvalidSampleError, match=r"versions are numbers.*'default'.*version_of="):
-        areal.tensor_dict(sample)
-    assert areal.tensor_dict(sample, version_of=lambda version: 0) is not None
-
-
 def test_areal_has_a_version_for_every_sampled_token() -> None:
     pytest.importorskip("torch")
     row = areal.tensor_dict(make())
@@ -516,17 +466,13 @@ def test_areal_has_a_version_for_every_sampled_token() -> None:
     assert row["loss_mask"].tolist() == [[0, 0, 1, 1, 0, 1]]
     assert {tuple(row[name].shape) for name in row if name != "rewards"} == {(1, 6)}
     assert row["rewards"].tolist() == [0.5]
-
-
-def test_areal_leaves_a_failed_rollout_out() -> None:
-    pytest.importorskip("torch")
     assert areal.tensor_dict(FAILED) is None
-
-
-def test_areal_refuses_a_trained_token_without_version() -> None:
-    pytest.importorskip("torch")
     with pytest.raises(InvalidSampleError, match="token 2 is trained and has no weight version"):
         areal.tensor_dict(make(weight_versions=()))
+    named = replace(make(), weight_versions=(WeightVersionSpan(version="default", start=2, end=6),))
+    with pytest.raises(InvalidSampleError, match=r"versions are numbers.*'default'.*version_of="):
+        areal.tensor_dict(named)
+    assert areal.tensor_dict(named, version_of=lambda version: 0) is not None
 
 
 def test_tinker_inputs_are_shifted_by_one() -> None:

@@ -8,25 +8,8 @@ import pytest
 from provider_support import call, tokenizer
 
 from strands_env.core import Environment, RewardResult
-from strands_env.training import verl
 from strands_sglang import ToolParserError
-from tests.contract.test_trainer_adapters import ROW, AddEnv, ServerManager
-
-
-async def rollout(make_environment: Any = AddEnv, manager: ServerManager | None = None, **options: Any) -> Any:
-    return await verl.run_rollout(
-        make_environment,
-        server_manager=manager or ServerManager(["3"]),
-        **{
-            "tokenizer": tokenizer(),
-            "sampling_params": {},
-            "row": ROW,
-            "prompt_length": 640,
-            "response_length": 256,
-            "retry_pause": 0.0,
-            **options,
-        },
-    )
+from tests.contract.test_trainer_adapters import AddEnv, ServerManager, rollout
 
 
 def failing(*errors: Exception) -> tuple[Any, list[Exception]]:
@@ -43,13 +26,13 @@ def failing(*errors: Exception) -> tuple[Any, list[Exception]]:
 
 async def test_an_environment_that_cannot_be_made_once_is_made_again() -> None:
     make_environment, _ = failing(ConnectionError("no sandbox"), ConnectionError("no sandbox"))
-    output = await rollout(make_environment, ServerManager([call(1, 2), "3"]))
+    output = await rollout(ServerManager([call(1, 2), "3"]), make_environment)
     assert (output["extra_fields"]["status"], output["reward_score"]) == ("completed", 1.0)
 
 
 async def test_an_environment_that_cannot_be_made_is_a_row_without_loss() -> None:
     make_environment, left = failing(*[ConnectionError("no sandbox")] * 3)
-    output = await rollout(make_environment)
+    output = await rollout(ServerManager(["3"]), make_environment)
     assert (output["extra_fields"]["status"], output["response_mask"], output["num_turns"]) == ("failed", [0], 0)
     assert left == []
 
@@ -58,7 +41,7 @@ async def test_an_environment_that_cannot_be_made_is_a_row_without_loss() -> Non
 async def test_an_environment_that_is_wrongly_written_ends_the_run_after_the_last_attempt(error: Exception) -> None:
     make_environment, left = failing(*[error] * 3)
     with pytest.raises(type(error), match="wrong code"):
-        await rollout(make_environment)
+        await rollout(ServerManager(["3"]), make_environment)
     assert left == []
 
 
@@ -73,13 +56,13 @@ async def test_an_environment_that_is_wrongly_written_ends_the_run_after_the_las
 async def test_wrong_model_options_end_the_run(options: dict[str, Any], message: str) -> None:
     manager = ServerManager([])
     with pytest.raises((TypeError, ToolParserError), match=message):
-        await rollout(manager=manager, model_options=options)
+        await rollout(manager, model_options=options)
     assert manager.requests == []
 
 
 async def test_an_environment_without_a_reward_ends_the_run_instead_of_training_nothing() -> None:
     with pytest.raises(ValueError, match="no reward function"):
-        await rollout(lambda model_factory: Environment(model_factory=model_factory))
+        await rollout(ServerManager(["3"]), lambda model_factory: Environment(model_factory=model_factory))
 
 
 class OwnReward(Environment):
@@ -93,7 +76,7 @@ class OwnReward(Environment):
 
 
 async def test_an_environment_with_a_reward_of_its_own_may_leave_a_rollout_out() -> None:
-    outputs = [await rollout(OwnReward), await rollout(OwnReward, response_length=1)]
+    outputs = [await rollout(ServerManager(["3"]), OwnReward, response_length=room) for room in (256, 1)]
     assert [output["reward_score"] for output in outputs] == [0.5, 0.0]
     assert [sum(output["response_mask"]) > 0 for output in outputs] == [True, False]
 
@@ -115,14 +98,14 @@ USER = {"role": "user", "content": "1 + 2?"}
 )
 async def test_a_prompt_that_cannot_be_understood_is_refused(messages: list[Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        await rollout(row={"raw_prompt": messages})
+        await rollout(ServerManager([]), row={"raw_prompt": messages})
 
 
 async def test_a_developer_message_is_a_system_prompt() -> None:
     prompts = []
     for role in ("system", "developer"):
         manager = ServerManager(["3"])
-        await rollout(manager=manager, row={"raw_prompt": [{"role": role, "content": "Add."}, USER]})
+        await rollout(manager, row={"raw_prompt": [{"role": role, "content": "Add."}, USER]})
         prompts.append(manager.requests[0]["prompt_ids"])
     assert prompts[0] == prompts[1]
     assert "Add." in tokenizer().decode(prompts[0])
@@ -135,6 +118,6 @@ async def test_a_prompt_may_hold_earlier_tool_calls_and_their_results() -> None:
         "content": None,
         "tool_calls": [{"function": {"name": "add", "arguments": '{"a": 1}'}}],
     }
-    await rollout(manager=manager, row={"raw_prompt": [USER, used, {"role": "tool", "content": "three"}, USER]})
+    await rollout(manager, row={"raw_prompt": [USER, used, {"role": "tool", "content": "three"}, USER]})
     text = tokenizer().decode(manager.requests[0]["prompt_ids"])
     assert '{"name": "add", "arguments": {"a": 1}}' in text and "three" in text
