@@ -82,25 +82,20 @@ async def test_whatever_the_end_of_a_step_breaks_is_aborted(rig, before, answer,
         await episode.cancel()
 
 
-async def test_an_abort_during_the_setup_is_aborted(rig: Rig) -> None:
+@pytest.mark.parametrize("breaks", [False, True], ids=["setup", "factory that fails"])
+async def test_an_abort_before_the_first_call_is_aborted(rig: Rig, breaks: bool) -> None:
     class Slow(AddEnv):
         async def reset(self) -> None:
             rig.state.aborted = True
 
-    rig.environment = Slow
-    client = rig.serve(completion("3"))
-    sample = await rig.run()
-    assert sample.status is Sample.Status.ABORTED
-    assert client.requests == []
-
-
-async def test_a_factory_that_fails_while_slime_stops_is_aborted(rig: Rig) -> None:
     def broken(**options: Any) -> Any:
         rig.state.aborted = True
         raise RuntimeError("no sandbox")
 
-    rig.environment = broken
+    rig.environment = broken if breaks else Slow
+    client = rig.serve(completion("3"))
     assert (await rig.run()).status is Sample.Status.ABORTED
+    assert client.requests == []
 
 
 async def test_an_aborted_sample_holds_nothing_of_an_earlier_attempt(rig: Rig) -> None:
@@ -133,8 +128,9 @@ async def test_a_suspended_rollout_samples_nothing_until_slime_asks_again(rig: R
     assert len(client.requests) == 2
 
 
-async def test_a_suspended_rollout_does_not_retry_its_call(rig: Rig) -> None:
-    rig.args.partial_rollout = True
+@pytest.mark.parametrize("partial", [True, False], ids=["suspended", "ended"])
+async def test_an_aborted_rollout_does_not_retry_its_call(rig: Rig, partial: bool) -> None:
+    rig.args.partial_rollout = partial
 
     def answer(request: faults.ServerCall) -> Any:
         if len(server.requests) > 1:
@@ -150,16 +146,6 @@ async def test_a_suspended_rollout_does_not_retry_its_call(rig: Rig) -> None:
         assert len(server.requests) == 1
         assert (await rig.run(sample)).status is Sample.Status.COMPLETED
         assert len(server.requests) == 2
-
-
-async def test_without_partial_rollout_an_abort_ends_the_retries(rig: Rig) -> None:
-    def answer(request: faults.ServerCall) -> Any:
-        rig.state.aborted = True
-        return faults.busy()
-
-    async with FaultyServer(answer) as server, make(server.url) as rig.client:
-        assert (await rig.run()).status is Sample.Status.ABORTED
-        assert len(server.requests) == 1
 
 
 async def test_a_rollout_can_be_suspended_twice(rig: Rig) -> None:
@@ -281,8 +267,9 @@ async def test_tokens_of_older_weights_can_be_masked_where_slime_does_not_stop_f
     assert sum(sample.loss_mask) == sum(sample.loss_mask[-len(WHOLE.ids) + 2 :]) == len(WHOLE.ids) - 2
 
 
-async def test_with_partial_rollout_a_rollout_is_one_sample_that_trains_its_whole_path(rig: Rig) -> None:
-    rig.args.partial_rollout = True
+@pytest.mark.parametrize("option", ["partial_rollout", "group_rm"])
+async def test_a_rollout_is_one_sample_that_trains_its_whole_path(rig: Rig, option: str) -> None:
+    setattr(rig.args, option, True)
     rig.environment = TwoPaths
     rig.serve(completion("first"), completion("second"))
     sample = await rig.run()
@@ -297,13 +284,6 @@ async def test_a_failed_rollout_that_was_held_back_starts_over(rig: Rig) -> None
     assert failed.status is Sample.Status.FAILED
     sample = await rig.run(failed)
     assert sample.status is Sample.Status.COMPLETED and not sample.remove_sample
-
-
-async def test_with_a_group_reward_a_rollout_is_one_sample(rig: Rig) -> None:
-    rig.args.group_rm = True
-    rig.environment = TwoPaths
-    rig.serve(completion("first"), completion("second"))
-    assert isinstance(await rig.run(), Sample)
 
 
 # ---- its end ---------------------------------------------------------------------------------------------------------

@@ -100,8 +100,9 @@ async def test_printed_prompts_of_evaluation_data_are_refused(rig: Rig) -> None:
     [
         Sample(prompt="What is it?", multimodal_inputs={"images": ["picture"], "videos": None}),
         Sample(prompt=[{"role": "user", "content": [{"type": "image", "image": "x.png"}]}]),
+        Sample(multimodal_inputs={"images": object()}),  # without a length
     ],
-    ids=["beside the prompt", "in a message"],
+    ids=["beside the prompt", "in a message", "without a length"],
 )
 async def test_images_are_refused_instead_of_lost(rig: Rig, sample: Sample) -> None:
     rig.serve(completion("3"))
@@ -109,20 +110,14 @@ async def test_images_are_refused_instead_of_lost(rig: Rig, sample: Sample) -> N
         await rig.run(sample)
 
 
-async def test_an_image_without_a_length_is_refused_too(rig: Rig) -> None:
-    with pytest.raises(slime.SlimeConfigError, match="multimodal inputs"):
-        await rig.run(Sample(multimodal_inputs={"images": object()}))
-
-
-async def test_multimodal_inputs_that_cannot_be_read_are_a_failed_sample(rig: Rig) -> None:
-    sample: Any = Sample(multimodal_inputs=["image"])  # type: ignore[arg-type]
-    assert (await rig.run(sample)).status is Sample.Status.FAILED
-
-
-async def test_empty_multimodal_inputs_are_no_images(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("inputs", "status"),
+    [(["image"], Sample.Status.FAILED), ({"images": None, "videos": []}, Sample.Status.COMPLETED)],
+    ids=["not to be read", "empty"],
+)
+async def test_other_multimodal_inputs_are_no_matter_of_configuration(rig: Rig, inputs: Any, status: Any) -> None:
     rig.serve(completion("3"))
-    sample = await rig.run(Sample(multimodal_inputs={"images": None, "videos": []}))
-    assert sample.status is Sample.Status.COMPLETED
+    assert (await rig.run(Sample(multimodal_inputs=inputs))).status is status
 
 
 # ---- failures in a row -----------------------------------------------------------------------------------------------
@@ -135,23 +130,44 @@ def broken(error: Exception) -> Any:
     return make
 
 
-async def test_too_many_failures_end_the_run(rig: Rig) -> None:
-    rig.args.strands_env_max_failures = 3
-    rig.environment = broken(RuntimeError("no sandbox"))
-    assert [(await rig.run()).status for _ in range(2)] == [Sample.Status.FAILED] * 2
-    with pytest.raises(
-        slime.FailureStreakError, match=r"3 rollouts .* RuntimeError .*no sandbox.*max_failures"
-    ) as caught:
-        await rig.run()
-    assert (caught.value.count, caught.value.error.type) == (3, "RuntimeError")
+FAILS, EVALUATES, OFFLINE, GOES_WELL = "no sandbox", "no sandbox, in an evaluation", "gone", "3"
 
 
-async def test_failures_of_the_model_count_too(rig: Rig) -> None:
-    rig.args.strands_env_max_failures = 2
-    rig.serve(ConnectionError("gone"), ConnectionError("gone"))
-    await rig.run()
-    with pytest.raises(slime.FailureStreakError, match="ConnectionError in model"):
-        await rig.run()
+@pytest.mark.parametrize(
+    ("limit", "rollouts", "message"),
+    [
+        (3, [FAILS] * 3, r"3 rollouts .* RuntimeError .*no sandbox.*max_failures"),
+        (2, [OFFLINE, OFFLINE], "ConnectionError in model"),
+        (2, [FAILS, OFFLINE], r"2 rollouts .* ConnectionError"),
+        (None, [FAILS] * 64, "64 rollouts"),
+        (2, [OFFLINE, GOES_WELL, OFFLINE], None),
+        (0, [FAILS] * 70, None),
+        (2, [EVALUATES] * 4 + [FAILS], None),
+    ],
+    ids=["factory", "model", "both", "by default", "a good one between", "no limit", "evaluations do not count"],
+)
+async def test_too_many_failures_in_a_row_end_the_run(
+    rig: Rig, limit: int | None, rollouts: list[str], message: str | None
+) -> None:
+    rig.args.strands_env_max_failures = limit
+    rig.serve(
+        *(ConnectionError("gone") if each == OFFLINE else completion("3") for each in rollouts if each in "gone3")
+    )
+
+    async def run(each: str) -> Sample.Status:
+        rig.environment = broken(RuntimeError("no sandbox")) if each.startswith(FAILS) else AddEnv
+        status: Sample.Status = (await rig.run(evaluation=each == EVALUATES)).status
+        return status
+
+    statuses = [await run(each) for each in (rollouts[:-1] if message else rollouts)]
+    assert [status is Sample.Status.COMPLETED for status in statuses] == [
+        each == GOES_WELL for each in rollouts[: len(statuses)]
+    ]
+    if message:
+        with pytest.raises(slime.FailureStreakError, match=message) as caught:
+            await run(rollouts[-1])
+        assert caught.value.count == len(rollouts)
+        assert await run(FAILS) is Sample.Status.FAILED  # the count starts again once it was reported
 
 
 async def test_limits_without_room_for_one_token_end_the_run(rig: Rig) -> None:
@@ -161,26 +177,6 @@ async def test_limits_without_room_for_one_token_end_the_run(rig: Rig) -> None:
     assert (await rig.run()).status is Sample.Status.TRUNCATED
     assert (await rig.run(evaluation=True)).status is Sample.Status.COMPLETED
     with pytest.raises(slime.FailureStreakError, match=r"no room for a single token.*rollout_max_context_len"):
-        await rig.run()
-
-
-async def test_a_good_rollout_starts_the_count_again(rig: Rig) -> None:
-    rig.args.strands_env_max_failures = 2
-    rig.serve(ConnectionError("gone"), completion("3"), ConnectionError("gone"))
-    assert [(await rig.run()).status.name for _ in range(3)] == ["FAILED", "COMPLETED", "FAILED"]
-
-
-async def test_without_a_limit_failures_never_end_the_run(rig: Rig) -> None:
-    rig.args.strands_env_max_failures = 0
-    rig.environment = broken(RuntimeError("no sandbox"))
-    assert {(await rig.run()).status for _ in range(70)} == {Sample.Status.FAILED}
-
-
-async def test_the_limit_is_64_by_default(rig: Rig) -> None:
-    rig.environment = broken(RuntimeError("no sandbox"))
-    for _ in range(63):
-        await rig.run()
-    with pytest.raises(slime.FailureStreakError):
         await rig.run()
 
 
@@ -224,31 +220,6 @@ async def test_failures_wait_for_what_runs_beside_them(rig: Rig, good: bool) -> 
     else:
         with pytest.raises(slime.FailureStreakError, match="5 rollouts"):
             await slow
-
-
-async def test_errors_that_alternate_end_the_run(rig: Rig) -> None:
-    rig.args.strands_env_max_failures = 2
-    rig.environment = broken(RuntimeError("no sandbox"))
-    await rig.run()
-    rig.environment = broken(OSError("no network"))
-    with pytest.raises(slime.FailureStreakError, match=r"2 rollouts .* OSError"):
-        await rig.run()
-
-
-async def test_failures_of_an_evaluation_neither_count_nor_end_the_run(rig: Rig) -> None:
-    rig.args.strands_env_max_failures = 2
-    rig.environment = broken(RuntimeError("no sandbox"))
-    assert {(await rig.run(evaluation=True)).status for _ in range(4)} == {Sample.Status.FAILED}
-    assert (await rig.run()).status is Sample.Status.FAILED
-
-
-async def test_the_count_starts_again_once_it_was_reported(rig: Rig) -> None:
-    rig.args.strands_env_max_failures = 2
-    rig.environment = broken(RuntimeError("no sandbox"))
-    await rig.run()
-    with pytest.raises(slime.FailureStreakError):
-        await rig.run()
-    assert (await rig.run()).status is Sample.Status.FAILED
 
 
 async def test_a_timeout_of_a_suspended_rollout_does_not_count(rig: Rig) -> None:
