@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from strands_sglang.conversation.messages import (
+    AnsweredCall,
     format_content_block,
     format_messages,
     format_tool_specs,
@@ -208,7 +209,8 @@ def test_a_system_prompt_of_other_blocks_than_text_is_refused(block: dict[str, A
 def test_new_messages_alone_know_the_calls_before_them() -> None:
     history = [user(text("q")), assistant(use("b", "two"), use("a", "one"))]
     new = [user(result("a", text("1")), result("b", text("2")))]
-    alone = to_chat_messages(new, preceding=history).messages
+    calls = {"b": AnsweredCall(0, "b", "two"), "a": AnsweredCall(1, "a", "one")}
+    alone = to_chat_messages(new, calls=calls, first=2).messages
     assert alone == format_messages([*history, *new])[2:]
     assert [message["name"] for message in alone] == ["two", "one"]
 
@@ -289,7 +291,7 @@ def test_unsupported_blocks_are_named(kind: str) -> None:
 
 def test_an_unsupported_block_in_a_result_is_located() -> None:
     with pytest.raises(MessageConversionError, match=r"message 5 \(user\), result of 't': a 'document' block"):
-        to_chat_messages([user(result("t", {"document": {}}))], preceding=[user(text("a"))] * 5)
+        to_chat_messages([user(result("t", {"document": {}}))], first=5)
 
 
 @pytest.mark.parametrize("block", [{}, "text", None])

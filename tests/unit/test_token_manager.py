@@ -33,7 +33,6 @@ def test_ids_mask_and_logprobs_are_aligned() -> None:
     assert manager.loss_mask == [0, 0, 1, 1, 0, 1]
     assert manager.output_mask == [False, False, True, True, False, True]
     assert manager.logprobs == [None, None, -0.1, -0.2, None, -0.3]
-    assert manager.turn_indices == [0, 0, 0, 0, 1, 1]
     assert len(manager) == 6
 
 

@@ -12,19 +12,16 @@ import os
 import threading
 import weakref
 from array import array
-from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..backends import PromptIds
+from ..cache import Recent
 from ..trajectory import Turn
 from ..trajectory.media import Medium, move_media
-
-V = TypeVar("V")
 
 VARIABLE = "STRANDS_ROLLOUT_PLAIN"
 """The environment variable: `1`, or names of fast paths, separated by commas."""
@@ -70,41 +67,6 @@ def _turned_off(text: str) -> frozenset[str]:
         known = ", ".join(FastPath)
         raise ValueError(f"{VARIABLE}={text!r} names {sorted(unknown)[0]!r}: write 1, or some of {known}")
     return frozenset(names)
-
-
-class Recent(Generic[V]):
-    """The values used last, up to a total size of `capacity`; several threads may share it."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._size = 0
-        self._values: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable) -> V | None:
-        """The value, or None."""
-        with self._lock:
-            found = self._values.get(key)
-            if found is None:
-                return None
-            self._values.move_to_end(key)
-            return found[0]
-
-    def put(self, key: Hashable, value: V, size: int = 1) -> None:
-        """Keep a value; those that were not used for longest make room for it."""
-        with self._lock:
-            _, replaced = self._values.pop(key, (None, 0))
-            self._values[key] = value, size
-            self._size += size - replaced
-            while self._size > self._capacity and self._values:
-                _, (_, dropped) = self._values.popitem(last=False)
-                self._size -= dropped
-
-    def drop(self, key: Hashable) -> None:
-        """Forget a value."""
-        with self._lock:
-            _, dropped = self._values.pop(key, (None, 0))
-            self._size -= dropped
 
 
 # ---- dialects and first prompts ----------------------------------------------------------------------------------

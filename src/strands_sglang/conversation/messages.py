@@ -69,8 +69,8 @@ def to_chat_messages(
     messages: Iterable[Mapping[str, Any]],
     system_prompt: SystemPrompt = None,
     *,
-    preceding: Sequence[Mapping[str, Any]] = (),
     calls: Mapping[str, AnsweredCall] | None = None,
+    first: int = 0,
     is_multimodal: bool = False,
 ) -> ChatConversation:
     """Convert Strands messages.
@@ -78,9 +78,8 @@ def to_chat_messages(
     Args:
         messages: Strands messages; content is a list of blocks or a plain string.
         system_prompt: Text or the SDK's system content blocks; becomes the first message. Empty means none.
-        preceding: Messages before these, not converted: the calls of the last assistant turn among them give the
-            order and the names of the results. For converting only what is new.
-        calls: These calls instead, by the ids that the results name.
+        calls: Calls of the assistant turn before, by the ids that results name; they give results order and names.
+        first: Number of messages before these, for errors.
         is_multimodal: See `format_messages`.
 
     Raises:
@@ -90,11 +89,8 @@ def to_chat_messages(
     converter = _Converter(is_multimodal=is_multimodal)
     if system := system_text(system_prompt):
         converter.out.append({"role": "system", "content": [_part(system)] if is_multimodal else system})
-    if calls is not None:
-        converter.calls = calls
-    elif last := next((message for message in reversed(preceding) if message.get("role") == "assistant"), None):
-        converter.note_calls(last)
-    for index, message in enumerate(messages, start=len(preceding)):
+    converter.calls = calls or {}
+    for index, message in enumerate(messages, start=first):
         converter.add(index, message)
     return ChatConversation(messages=converter.out, images=converter.images)
 

@@ -280,7 +280,7 @@ class PromptBuilder:
         """The prompt behind the sampled ids of `parent`; `TemplateError` if the template cannot express it."""
         first_new = location.first_new
         calls = self.calls.match_results(parent, messages[first_new - 1])
-        new = to_chat_messages(messages[first_new:], preceding=messages[:first_new], calls=calls)
+        new = to_chat_messages(messages[first_new:], calls=calls, first=first_new)
 
         def whole() -> list[ChatMessage]:
             return self._to_chat(dialect, messages[: first_new - 1], system_prompt).messages

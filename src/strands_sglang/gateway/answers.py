@@ -17,8 +17,8 @@ import time
 import uuid
 from dataclasses import dataclass, field
 
+from ..cache import Recent
 from ..conversation import SampledTurn
-from ..conversation.fast_paths import Recent
 from ..trajectory import TrajectoryForest, Turn
 from .counters import Counters, count
 

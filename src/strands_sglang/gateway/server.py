@@ -12,7 +12,6 @@ import secrets
 import socket
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from ..cache import Recent
 from ..conversation import Conversation
 from ..conversation.options import DEFAULTS, SAMPLING_NAMES
 from ..exceptions import refuse_unknown
@@ -135,7 +135,7 @@ class Gateway:
         )
         self.sessions: dict[str, Session] = {}
         self._by_key: dict[bytes, Session] = {}
-        self._dropped_keys: OrderedDict[bytes, None] = OrderedDict()
+        self._dropped_keys: Recent[bool] = Recent(_REMEMBERED_KEYS)
         self._options = options
         self._admin, self._admin_key = admin, admin_key
         self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
@@ -275,9 +275,7 @@ class Gateway:
         self.sessions.pop(session.id, None)
         key = key_digest(session.key)
         self._by_key.pop(key, None)
-        self._dropped_keys[key] = None
-        if len(self._dropped_keys) > _REMEMBERED_KEYS:
-            self._dropped_keys.popitem(last=False)
+        self._dropped_keys.put(key, True)
         await session.drop()
 
     def _address(self, session: Session) -> None:
@@ -291,7 +289,7 @@ class Gateway:
         # Found by digest and compared in constant time: how long it takes says nothing about a key.
         by_key = self._by_key.get(key_digest(key)) if key else None
         named = by_key if name is None else self.sessions.get(name)
-        if key and key_digest(key) in self._dropped_keys:
+        if key and self._dropped_keys.get(key_digest(key)):
             raise Refused("the session of this key is closed", status=409, code="session_closed")
         if named is None and self.auto_sessions and key and by_key is None:
             name = name or key
@@ -413,20 +411,11 @@ class Gateway:
     async def _models(self, request: web.Request) -> web.StreamResponse:
         """The card of a model, or a list of the only one, with the fields of all vendors."""
         asked = request.match_info.get("model")
-        card = {
-            "id": self.model_name if asked is None else printable(asked),
-            "object": "model",
-            "type": "model",
-            "display_name": self.model_name,
-            "created": 0,
-            "created_at": "1970-01-01T00:00:00Z",
-            "owned_by": "strands-sglang",
-        }
-        if asked is not None:
-            return as_json(card)
-        return as_json(
-            {"object": "list", "data": [card], "has_more": False, "first_id": card["id"], "last_id": card["id"]}
-        )
+        name = self.model_name if asked is None else printable(asked)
+        card: dict[str, Any] = {"id": name, "object": "model", "type": "model", "display_name": self.model_name}
+        card |= {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": "strands-sglang"}
+        listing = {"object": "list", "data": [card], "has_more": False, "first_id": name, "last_id": name}
+        return as_json(listing if asked is None else card)
 
 
 async def _note_head(request: web.Request, response: web.StreamResponse) -> None:

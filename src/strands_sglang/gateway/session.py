@@ -24,8 +24,8 @@ from typing import Any
 
 import orjson
 
+from ..cache import Recent
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
-from ..conversation.fast_paths import Recent
 from ..conversation.options import MalformedCalls
 from ..trajectory import Trajectory, Turn, digest
 from .answers import Answer, Answers

@@ -12,16 +12,15 @@ Method and guarantees: `docs/chat-templates.md`.
 from __future__ import annotations
 
 from .chat_messages import ArgumentForm, ContentForm, Path, leading_system
-from .chat_template import SPECIAL_NAMES, ChatTemplate, special_values
+from .chat_template import ChatTemplate, special_values
 from .control_tokens import ControlTokens, Rendered, Span, pattern_of
 from .loss import DroppedContent
 from .reasoning import generation_opens_reasoning
 from .renderer import Delta, DeltaNote, DeltaRenderer
-from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
+from .report import Flag, Report, Shape, TemplateVerdict
 from .self_check import image_problem, probe_tools
 
 __all__ = [
-    "SPECIAL_NAMES",
     "ArgumentForm",
     "ChatTemplate",
     "ContentForm",
@@ -35,7 +34,6 @@ __all__ = [
     "Rendered",
     "Report",
     "Shape",
-    "ShapeResult",
     "Span",
     "TemplateVerdict",
     "generation_opens_reasoning",

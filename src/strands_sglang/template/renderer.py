@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+from ..cache import Recent
 from ..exceptions import LostContentError, TemplateError
 from .chat_messages import Message, Path, calls_of, name_results, short_base
 from .chat_template import ChatTemplate, pin, plain
@@ -297,8 +298,7 @@ def _reconcile(suffix: Suffix, emitted: str | None, truncated: bool) -> tuple[st
 # ---- what is known about templates, shared by all renderers of a process: thousands of models, one self-check
 
 
-_REMEMBERED = 1024
-_known: dict[Hashable, Knowledge] = {}
+_known: Recent[Knowledge] = Recent(1024)
 _checking = threading.Lock()
 
 
@@ -316,7 +316,6 @@ def knowledge_for(step: StepRenderer) -> Knowledge:
         return known
     with _checking:
         if (known := _known.get(key)) is None:
-            if len(_known) >= _REMEMBERED:
-                del _known[next(iter(_known))]  # the oldest
-            known = _known[key] = self_check(step)
+            known = self_check(step)
+            _known.put(key, known)
     return known

@@ -3,13 +3,11 @@
 from .fingerprint import ReplyPrint, digest, encode_value
 from .forest import Location, TrajectoryForest
 from .history import RootReason
-from .packed import LOGPROB_TYPECODE, TOKEN_TYPECODE, SamplingMask, Token, WeightSpan, pack_ids, pack_logprobs
+from .packed import SamplingMask, Token, WeightSpan, pack_ids
 from .turn import Completion, Finish, FinishType, LengthLimit, ToolCall, Turn
 from .views import TokenManager, Trajectory, join_routed_experts
 
 __all__ = [
-    "LOGPROB_TYPECODE",
-    "TOKEN_TYPECODE",
     "Completion",
     "Finish",
     "FinishType",
@@ -29,5 +27,4 @@ __all__ = [
     "encode_value",
     "join_routed_experts",
     "pack_ids",
-    "pack_logprobs",
 ]

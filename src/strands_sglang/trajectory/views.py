@@ -59,11 +59,6 @@ class TokenView:
         return self.sequence.logprobs
 
     @property
-    def turn_indices(self) -> list[int]:
-        """Index of the model call each token belongs to; a prompt belongs to the call it prepares."""
-        return self.sequence.turn_index
-
-    @property
     def segment_info(self) -> list[tuple[bool, int]]:
         """`(is_output, number of tokens)` of every segment."""
         return self.sequence.segment_info

@@ -13,11 +13,10 @@ import math
 import os
 import threading
 from array import array
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...cache import cache_folder
+from ...cache import Recent, cache_folder
 from ...exceptions import MediaError, install_command
 from .entry import MAX_PIXELS, ImageEncoding, encode, open_image
 from .medium import EnteredImage, ImageExpander
@@ -103,8 +102,7 @@ class ProcessorExpander:
         self._fewest, self._most = size.get("shortest_edge") or 0, size.get("longest_edge") or MAX_PIXELS
         # By size, not by image: screenshots of an episode have one size, and asking the processor takes milliseconds.
         self._final = functools.lru_cache(maxsize=4096)(self._final_size)
-        self._known: OrderedDict[Any, EnteredImage] = OrderedDict()
-        self._known_bytes = 0
+        self._known: Recent[EnteredImage] = Recent(_REMEMBERED_BYTES)
         self._lock = threading.Lock()
         self._at_work: dict[Any, threading.Lock] = {}
 
@@ -150,17 +148,10 @@ class ProcessorExpander:
             at_work = self._at_work.setdefault(key, threading.Lock())
         with at_work:  # rollouts of a group begin with the same image at the same time
             try:
-                with self._lock:
-                    known = self._known.pop(key, None)
-                    if known is not None:
-                        self._known[key] = known  # the one used last
+                known = self._known.get(key)
                 if known is None:
                     known = self._read(image, max_pixels, encoding)
-                    with self._lock:
-                        self._known[key] = known
-                        self._known_bytes += len(known.data)
-                        while self._known_bytes > _REMEMBERED_BYTES:
-                            self._known_bytes -= len(self._known.popitem(last=False)[1].data)
+                    self._known.put(key, known, len(known.data))
                 return known
             finally:
                 with self._lock:
