@@ -67,11 +67,53 @@ async def reward(function, text: str, truth: str | None = None, **context) -> fl
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def test_aime_rows_become_problems(tmp_path):
-    path = write(tmp_path / "d.jsonl", [{"id": 60, "problem": "Find x.", "answer": "204"}, {"problem": "no answer"}])
-    (action,) = load("aime-2024", path)
-    assert (action.message, action.task_context.ground_truth) == ("Find x.", "204")
-    assert action.task_context.id == "aime-2024_60"
+IFEVAL = {"instruction_id_list": ["keywords:existence"], "kwargs": [{"keywords": ["a"], "num_words": None}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "left_out", "message", "context"),
+    [
+        ("aime-2024", {"id": 60, "problem": "p", "answer": "204"}, {"problem": "p"}, "p", {"id": "aime-2024_60"}),
+        (
+            "gsm8k",
+            {"question": "q", "answer": "2+3\n#### 1,005"},
+            {"question": "q", "answer": "no mark"},
+            "q",
+            {"ground_truth": "1005"},
+        ),
+        (
+            "math-500",
+            {"unique_id": "a/1.json", "problem": "p", "answer": "1", "level": 5, "subject": "Algebra"},
+            {},
+            "p",
+            {"level": 5, "subject": "Algebra"},
+        ),
+        ("hmmt-feb-2025", {"problem_idx": 3, "problem": "p", "answer": "1"}, {}, "p", {"id": "hmmt-feb-2025_3"}),
+        (
+            "mmlu-pro",
+            {"question_id": 7, "question": "Which?", "options": ["one", "two"], "answer": "b", "category": "law"},
+            {"question": "q", "answer": "A", "options": []},
+            "Question:\nWhich?\nOptions:\nA. one\nB. two",
+            {"id": "mmlu-pro_7", "ground_truth": "B", "category": "law"},
+        ),
+        (
+            "hle",
+            {"id": "a", "question": "q", "answer": "4", "image": "", "category": "Math"},
+            {"id": "b", "question": "q", "answer": "4", "image": "data:image/png;base64,AA=="},
+            "q",
+            {"id": "hle_a", "category": "Math"},
+        ),
+        ("sealqa-0", {"question": "q", "answer": "a", "freshness": "never"}, {}, "q", {"freshness": "never"}),
+        ("sealqa-hard", {"question": "q", "answer": "a"}, {}, "q", {"ground_truth": "a"}),
+        ("frames", {"Prompt": "q", "Answer": "a", "wiki_links": "[]"}, {}, "q", {"wiki_links": "[]"}),
+        ("simpleqa-verified", {"problem": "q", "answer": "a", "original_index": 3}, {}, "q", {"ground_truth": "a"}),
+        ("ifeval", {"key": 7, "prompt": "p", **IFEVAL}, {"prompt": "p"}, "p", {"arguments": [{"keywords": ["a"]}]}),
+    ],
+)
+def test_rows_become_tasks(name, row, left_out, message, context, tmp_path):
+    (action,) = load(name, write(tmp_path / "d.jsonl", [row, left_out]))
+    known = action.task_context.model_dump()
+    assert (action.message, {key: known[key] for key in context}) == (message, context)
 
 
 def test_aime_of_a_year_names_itself(tmp_path):
@@ -86,25 +128,6 @@ def test_aime_of_a_year_names_itself(tmp_path):
 def test_the_size_of_a_known_data_set_is_told_before_it_is_read(limit, count, tmp_path):
     assert get_benchmark("aime-2024")(lambda: None, limit=limit).count() == count
     assert get_benchmark("aime-2024")(lambda: None, limit=limit, data_path=tmp_path / "d.jsonl").count() is None
-
-
-def test_gsm8k_takes_what_follows_the_mark(tmp_path):
-    rows = [{"question": "How many?", "answer": "2+3\n#### 1,005"}, {"question": "?", "answer": "no mark"}]
-    (action,) = load("gsm8k", write(tmp_path / "d.jsonl", rows))
-    assert action.task_context.ground_truth == "1005"
-
-
-def test_math_500_keeps_subject_and_level(tmp_path):
-    rows = [{"unique_id": "a/1.json", "problem": "p", "answer": "1", "level": 5, "subject": "Algebra"}]
-    (action,) = load("math-500", write(tmp_path / "d.jsonl", rows))
-    assert (action.task_context.level, action.task_context.subject) == (5, "Algebra")
-
-
-def test_hmmt_is_named_by_its_problem(tmp_path):
-    (action,) = load(
-        "hmmt-feb-2025", write(tmp_path / "d.jsonl", [{"problem_idx": 3, "problem": "p", "answer": "1/2"}])
-    )
-    assert action.task_context.id == "hmmt-feb-2025_3"
 
 
 GPQA = {
@@ -282,13 +305,6 @@ def test_published_prompt_is_used_where_its_package_is_installed(monkeypatch):
     assert MATCH.prompt() == ("{question} {answer} {truth} |\\%|", "published")
 
 
-def test_mmlu_pro_lists_its_options(tmp_path):
-    row = {"question_id": 7, "question": "Which?", "options": ["one", "two"], "answer": "B", "category": "law"}
-    (action,) = load("mmlu-pro", write(tmp_path / "d.jsonl", [row]))
-    assert action.message == "Question:\nWhich?\nOptions:\nA. one\nB. two"
-    assert (action.task_context.ground_truth, action.task_context.category) == ("B", "law")
-
-
 @pytest.mark.parametrize(
     ("text", "letter"),
     [
@@ -320,29 +336,6 @@ def test_hle_verified_gold_has_its_pictures(tmp_path):
     broken = write(tmp_path / "e.jsonl", [{**gold, "id": "d", "json": {"image": "https://example.org/a.png"}}])
     with pytest.raises(DatasetError, match="'d' has an image that is not a data URL"):
         load("hle-verified-gold", broken)
-
-
-def test_hle_leaves_out_questions_with_pictures(tmp_path):
-    rows = [
-        {"id": "a", "question": "q", "answer": "4", "image": "", "category": "Math", "answer_type": "exactMatch"},
-        {"id": "b", "question": "q", "answer": "4", "image": "data:image/png;base64,AA=="},
-    ]
-    (action,) = load("hle", write(tmp_path / "d.jsonl", rows))
-    assert (action.task_context.id, action.task_context.category) == ("hle_a", "Math")
-
-
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("sealqa-0", {"question": "q", "answer": "a", "freshness": "never-changing"}),
-        ("sealqa-hard", {"question": "q", "answer": "a"}),
-        ("frames", {"Prompt": "q", "Answer": "a", "wiki_links": "['https://en.wikipedia.org/wiki/Bern']"}),
-        ("simpleqa-verified", {"problem": "q", "answer": "a", "original_index": 3}),
-    ],
-)
-def test_questions_of_fact(name, row, tmp_path):
-    (action,) = load(name, write(tmp_path / "d.jsonl", [row]))
-    assert (action.message, action.task_context.ground_truth) == ("q", "a")
 
 
 def encrypted(text, password):
@@ -539,17 +532,6 @@ async def test_instructions_are_checked_off_the_event_loop(monkeypatch):
     assert threading.main_thread() not in threads
 
 
-def test_ifeval_rows_lose_the_arguments_that_are_empty(tmp_path):
-    row = {
-        "key": 7,
-        "prompt": "Write.",
-        "instruction_id_list": ["keywords:existence"],
-        "kwargs": [{"keywords": ["a"], "num_words": None}],
-    }
-    (action,) = load("ifeval", write(tmp_path / "d.jsonl", [row]))
-    assert action.task_context.arguments == [{"keywords": ["a"]}]
-
-
 # ---- Harbor ----------------------------------------------------------------------------------------------------------
 
 
@@ -625,27 +607,28 @@ def test_a_benchmark_without_an_environment_says_what_to_do():
 
 
 @pytest.mark.parametrize(
-    "name", ["aime-2024", "gsm8k", "gpqa-diamond", "simpleqa-verified", "ifeval", "mmlu-pro", "hle", "frames"]
+    ("name", "row", "needs", "judgment"),
+    [
+        ("aime-2024", {"problem": "p", "answer": "4"}, "math_verify", None),
+        ("gsm8k", {"question": "p", "answer": "#### 4"}, "math_verify", None),
+        ("gpqa-diamond", GPQA, "json", None),
+        ("simpleqa-verified", {"problem": "p", "answer": "4"}, "json", "A"),
+        (
+            "ifeval",
+            {"prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+            "langdetect",
+            None,
+        ),
+        ("mmlu-pro", {"question": "p", "options": ["4", "5"], "answer": "A"}, "json", None),
+        ("hle", {"question": "p", "answer": "4"}, "json", "correct: yes"),
+        ("frames", {"Prompt": "p", "Answer": "4"}, "json", "TRUE"),
+    ],
 )
-def test_default_environments_run(name, tmp_path):
-    if name in ("aime-2024", "gsm8k"):
-        pytest.importorskip("math_verify")
-    if name == "ifeval":
-        pytest.importorskip("langdetect")
-    rows = {
-        "aime-2024": {"problem": "p", "answer": "4"},
-        "gsm8k": {"question": "p", "answer": "#### 4"},
-        "gpqa-diamond": GPQA,
-        "simpleqa-verified": {"problem": "p", "answer": "4"},
-        "ifeval": {"prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
-        "mmlu-pro": {"question": "p", "options": ["4", "5"], "answer": "A"},
-        "hle": {"question": "p", "answer": "4"},
-        "frames": {"Prompt": "p", "Answer": "4"},
-    }
-    judgments = {"simpleqa-verified": "A", "hle": "correct: yes", "frames": "TRUE"}
+def test_default_environments_run(name, row, needs, judgment, tmp_path):
+    pytest.importorskip(needs)
     kind = get_benchmark(name)
-    path = write(tmp_path / "d.jsonl", [rows[name]])
-    judge = {"judge_model": lambda: ScriptedModel([judgments[name]])} if name in judgments else {}
+    path = write(tmp_path / "d.jsonl", [row])
+    judge = {} if judgment is None else {"judge_model": lambda: ScriptedModel([judgment])}
     environment = kind.environment(lambda: ScriptedModel([r"It is \boxed{4}. Answer: A"]), **judge)
     results = asyncio.run(kind(environment, data_path=path, output_path=None).run())
     ((sample,),) = results.values()

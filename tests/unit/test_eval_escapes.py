@@ -18,7 +18,8 @@ from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 
 
 def made(kind: type[Environment] = Environment, **options) -> Environment:
-    return kind(model_factory=lambda: ScriptedModel(["x"]), reward_fn=lambda action, result: 1.0, **options)
+    model = {"model_factory": lambda: ScriptedModel(["x"]), "reward_fn": lambda action, result: 1.0}
+    return kind(**{**model, **options})
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
@@ -35,21 +36,21 @@ async def test_a_rollout_that_raises_anything_is_one_sample(raised, timeout):
     assert results["p1"][0].reward == 1.0
 
 
+@pytest.mark.parametrize("deadlines", [{}, {"setup_timeout": 30.0, "cleanup_timeout": 30.0}], ids=["none", "some"])
+@pytest.mark.parametrize(("raised", "words"), [(GeneratorExit, "GeneratorExit"), (SystemExit(3), "sys.exit(3)")])
 @pytest.mark.parametrize("part", ["reset", "step", "cleanup", "reward"])
-async def test_a_generator_exit_in_an_environment_is_one_sample(part):
+async def test_an_exit_in_an_environment_is_one_sample(part, raised, words, deadlines):
     async def leave(*args, **options):
-        raise GeneratorExit
+        raise raised
 
     kind = Environment if part == "reward" else type("Leaving", (Environment,), {part: leave})
-
-    def factory():
-        reward = leave if part == "reward" else lambda action, result: 1.0
-        return kind(model_factory=lambda: ScriptedModel(["x"]), reward_fn=reward)
-
-    results = await Evaluator(factory, retry=RetryPolicy(max_attempts=1), output_path=None).run(tasks(1))
-    result = results["p0"][0].step_result
+    reward = {"reward_fn": leave} if part == "reward" else {}
+    evaluator = Evaluator(
+        lambda: made(kind, **deadlines, **reward), retry=RetryPolicy(max_attempts=1), output_path=None
+    )
+    result = (await evaluator.run(tasks(1)))["p0"][0].step_result
     error = result.cleanup_error if part == "cleanup" else result.error
-    assert "GeneratorExit" in error.message
+    assert words in error.message
 
 
 @pytest.mark.parametrize("with_some", [False, True])
@@ -66,24 +67,6 @@ async def test_what_is_no_result_fails_its_sample(returned):
     results = await Evaluator(lambda: FakeEnv(lambda action: returned), output_path=None).run(tasks(1))
     assert results["p0"][0].aborted
     assert "must return a StepResult" in results["p0"][0].step_result.error.message
-
-
-@pytest.mark.parametrize("part", ["reset", "cleanup"])
-def test_an_exit_under_a_deadline_does_not_end_the_program(part):
-    async def leave(self) -> None:
-        sys.exit(3)
-
-    kind = type("Leaving", (Environment,), {part: leave})
-    results = asyncio.run(
-        Evaluator(
-            lambda: made(kind, setup_timeout=30.0, cleanup_timeout=30.0),
-            retry=RetryPolicy(max_attempts=1),
-            output_path=None,
-        ).run(tasks(1))
-    )
-    result = results["p0"][0].step_result
-    error = result.cleanup_error if part == "cleanup" else result.error
-    assert "sys.exit(3)" in error.message
 
 
 def test_what_no_command_expects_has_its_own_status(monkeypatch, capsys, tmp_path):
@@ -155,14 +138,16 @@ async def closing():
     raise GeneratorExit
 
 
-def test_a_generator_exit_of_a_source_is_an_error_of_the_data():
-    with pytest.raises(DatasetError, match="GeneratorExit"):
-        asyncio.run(Evaluator(FakeEnv, output_path=None).run(closing()))
-
-
-@pytest.mark.parametrize("source", [leaving, leaving_later])
-def test_a_source_that_exits_is_an_error_of_the_data(source, tmp_path):
-    with pytest.raises(DatasetError, match=r"the data source called sys\.exit\(0\)"):
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (leaving, r"the data source called sys\.exit\(0\)"),
+        (leaving_later, r"the data source called sys\.exit\(0\)"),
+        (closing, "GeneratorExit"),
+    ],
+)
+def test_a_source_that_exits_is_an_error_of_the_data(source, message, tmp_path):
+    with pytest.raises(DatasetError, match=message):
         asyncio.run(Evaluator(FakeEnv, output_path=tmp_path).run(source()))
 
 

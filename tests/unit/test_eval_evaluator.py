@@ -5,7 +5,9 @@ import copy
 import math
 import shutil
 import threading
+import time
 from collections import Counter
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -45,6 +47,29 @@ def forget_counts():
 def lost(reason: TerminationReason = TerminationReason.CONNECTION_ERROR, where: Phase = Phase.MODEL) -> StepResult:
     error = ErrorRecord(type="ConnectionError", message="gone", traceback="", where=where)
     return StepResult(observation=Observation(), termination_reason=reason, error=error)
+
+
+async def run_one(env_factory=FakeEnv, **options):
+    """The sample of one task."""
+    results = await Evaluator(env_factory, **{"retry": AT_ONCE, "output_path": None, **options}).run(tasks(1))
+    return results["p0"][0]
+
+
+@asynccontextmanager
+async def heartbeat(pause: float = 0.0):
+    """Counts, in a list of one number, how often others had the event loop."""
+    beats = [0]
+
+    async def beat():
+        while True:
+            beats[0] += 1
+            await asyncio.sleep(pause)
+
+    heart = asyncio.create_task(beat())
+    try:
+        yield beats
+    finally:
+        heart.cancel()
 
 
 async def test_every_task_is_sampled_n_times():
@@ -156,32 +181,19 @@ async def test_an_endless_source_is_read_as_it_goes():
 
 
 async def test_a_blocking_source_does_not_block_the_loop():
-    import time
-
-    beats = 0
-
-    async def beat():
-        nonlocal beats
-        while True:
-            beats += 1
-            await asyncio.sleep(0.01)
-
     def slow():
         for action in tasks(3):
-            goal, deadline = beats + 5, time.monotonic() + 30
-            while beats < goal:
+            goal, deadline = beats[0] + 5, time.monotonic() + 30
+            while beats[0] < goal:
                 assert time.monotonic() < deadline, "the loop stands still while the source is read"
                 time.sleep(0.01)
             yield action
 
-    heart = asyncio.create_task(beat())
-    assert len(await Evaluator(FakeEnv, output_path=None).run(slow())) == 3
-    heart.cancel()
+    async with heartbeat(0.01) as beats:
+        assert len(await Evaluator(FakeEnv, output_path=None).run(slow())) == 3
 
 
 async def test_a_source_that_blocks_for_ever_holds_back_neither_its_tasks_nor_the_stop():
-    import threading
-
     release, started = threading.Event(), asyncio.Event()
 
     def blocked():
@@ -274,43 +286,30 @@ async def test_tokens_are_read_back_on_resume(tmp_path):
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        TerminationReason.CONNECTION_ERROR,
-        TerminationReason.ABORTED,
-        TerminationReason.THROTTLED,
-        TerminationReason.SETUP_ERROR,
-    ],
-)
-async def test_infrastructure_failures_are_tried_again(reason):
-    answers = iter([lost(reason), lost(reason), outcome()])
-    results = await Evaluator(lambda: FakeEnv(lambda _: next(answers)), retry=AT_ONCE, output_path=None).run(tasks(1))
-    (made,) = results["p0"]
+async def test_a_rollout_lost_to_infrastructure_is_run_again():
+    answers = iter([lost(), lost(TerminationReason.ABORTED), outcome()])
+    made = await run_one(lambda: FakeEnv(lambda _: next(answers)))
     assert (made.attempts, made.reward, made.aborted) == (3, 1.0, False)
 
 
 @pytest.mark.parametrize(
-    "result",
+    ("result", "is_tried_again"),
     [
-        outcome(0.0),
-        outcome(0.0, TerminationReason.MAX_TOKENS_REACHED),
-        lost(TerminationReason.TIMEOUT, Phase.LOOP),
-        lost(TerminationReason.REWARD_ERROR, Phase.REWARD),
-        lost(TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP),
+        (lost(TerminationReason.CONNECTION_ERROR), True),
+        (lost(TerminationReason.ABORTED), True),
+        (lost(TerminationReason.THROTTLED), True),
+        (lost(TerminationReason.SETUP_ERROR), True),
+        (lost(TerminationReason.TIMEOUT, Phase.SETUP), True),
+        (lost(TerminationReason.TIMEOUT, Phase.LOOP), False),
+        (lost(TerminationReason.REWARD_ERROR, Phase.REWARD), False),
+        (lost(TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP), False),
+        (outcome(0.0), False),
+        (outcome(0.0, TerminationReason.MAX_TOKENS_REACHED), False),
     ],
 )
-async def test_answers_limits_and_what_depends_on_them_are_never_tried_again(result):
-    results = await Evaluator(lambda: FakeEnv(lambda _: result), retry=AT_ONCE, output_path=None).run(tasks(1))
-    assert results["p0"][0].attempts == 1
-    assert not results["p0"][0].aborted
-
-
-async def test_a_timeout_of_the_setup_is_infrastructure():
-    result = lost(TerminationReason.TIMEOUT, Phase.SETUP)
-    results = await Evaluator(lambda: FakeEnv(lambda _: result), retry=AT_ONCE, output_path=None).run(tasks(1))
-    assert results["p0"][0].attempts == 3
-    assert results["p0"][0].aborted
+async def test_answers_limits_and_what_depends_on_them_are_never_tried_again(result, is_tried_again):
+    made = await run_one(lambda: FakeEnv(lambda _: result))
+    assert (made.attempts, made.aborted) == ((3, True) if is_tried_again else (1, False))
 
 
 async def test_a_lost_sample_has_no_reward_and_takes_no_part():
@@ -327,24 +326,30 @@ async def test_a_lost_sample_has_no_reward_and_takes_no_part():
     assert (metrics["samples"], metrics["scored"], metrics["aborted"]) == (2, 1, 1)
 
 
-async def test_an_exception_out_of_a_rollout_is_one_sample_not_the_run():
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (ValueError("bad task"), TerminationReason.UNCLASSIFIED_ERROR),
+        (asyncio.CancelledError(), TerminationReason.CANCELLED),
+    ],
+)
+async def test_what_a_rollout_raises_is_one_sample_not_the_run(raised, reason):
     def answer(action: Action):
-        return ValueError("bad task") if action.task_context.id == "p1_0" else outcome()
+        return raised if action.task_context.id == "p1_0" else outcome()
 
-    results = await Evaluator(lambda: FakeEnv(answer), retry=AT_ONCE, output_path=None).run(tasks(3))
+    results = await Evaluator(lambda: FakeEnv(answer), max_concurrency=1, retry=AT_ONCE, output_path=None).run(tasks(3))
     broken = results["p1"][0]
-    assert broken.aborted and broken.attempts == 1
-    assert broken.step_result.error.message == "bad task"
-    assert FakeEnv.cleanups == 3
+    assert (broken.step_result.termination_reason, broken.aborted, broken.attempts) == (reason, True, 1)
+    assert str(raised) in broken.step_result.error.message
+    assert [results[name][0].reward for name in ("p0", "p2")] == [1.0, 1.0] and FakeEnv.cleanups == 3
 
 
 async def test_a_factory_that_raises_is_data_too():
     def factory() -> FakeEnv:
         raise ConnectionError("no sandbox")
 
-    results = await Evaluator(factory, retry=AT_ONCE, output_path=None).run(tasks(1))
-    assert results["p0"][0].attempts == 3
-    assert results["p0"][0].step_result.termination_reason is TerminationReason.CONNECTION_ERROR
+    made = await run_one(factory)
+    assert (made.attempts, made.step_result.termination_reason) == (3, TerminationReason.CONNECTION_ERROR)
 
 
 async def test_sample_timeout_ends_a_rollout_that_hangs():
@@ -358,20 +363,22 @@ async def test_a_setup_that_hangs_until_the_sample_timeout_is_infrastructure():
         async def reset(self) -> None:
             await asyncio.sleep(60)
 
-    made = (await Evaluator(Stuck, sample_timeout=0.05, retry=AT_ONCE, output_path=None).run(tasks(1)))["p0"][0]
+    made = await run_one(Stuck, sample_timeout=0.05)
     assert made.step_result.error.where is Phase.SETUP
     assert (made.attempts, made.aborted) == (3, True)
 
 
-async def test_a_cleanup_may_take_longer_than_any_worker_may_be_silent(monkeypatch):
+@pytest.mark.parametrize("base", [FakeEnv, Environment])
+async def test_a_cleanup_has_a_deadline_of_its_own(base, monkeypatch):
     monkeypatch.setattr("strands_env.eval.run.sampling.UNANSWERED_SECONDS", 0.0)
 
-    class Slow(FakeEnv):
+    class Slow(base):
         async def cleanup(self) -> None:
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(2.5)
 
-    made = (await Evaluator(Slow, sample_timeout=1.0, output_path=None).run(tasks(1)))["p0"][0]
-    assert (made.reward, made.aborted) == (1.0, False)
+    model = {"model_factory": lambda: ScriptedModel(["x"]), "reward_fn": lambda action, result: 1.0}
+    made = await run_one(lambda: Slow(**(model if base is Environment else {})), sample_timeout=2.0)
+    assert (made.reward, made.aborted, made.step_result.cleanup_error) == (1.0, False, None)
 
 
 async def test_a_worker_that_does_not_answer_is_lost_and_not_the_loop_of_the_sample(monkeypatch):
@@ -385,9 +392,7 @@ async def test_a_worker_that_does_not_answer_is_lost_and_not_the_loop_of_the_sam
         async def close(self) -> None:
             pass
 
-    made = (await Evaluator(executor=Silent(), sample_timeout=0.05, retry=AT_ONCE, output_path=None).run(tasks(1)))[
-        "p0"
-    ][0]
+    made = await run_one(None, executor=Silent(), sample_timeout=0.05)
     assert made.step_result.termination_reason is TerminationReason.CONNECTION_ERROR
     assert (made.attempts, made.aborted) == (3, True)
 
@@ -402,35 +407,9 @@ async def test_a_finished_rollout_is_not_lost_in_its_cleanup(fails, monkeypatch)
                 raise ValueError("cannot be freed")
             await asyncio.sleep(60)
 
-    made = (await Evaluator(Messy, sample_timeout=1.0, output_path=None).run(tasks(1)))["p0"][0]
+    made = await run_one(Messy, sample_timeout=1.0)
     assert (made.reward, made.aborted) == (1.0, False)
     assert made.step_result.cleanup_error.where is Phase.CLEANUP
-
-
-async def test_the_cleanup_of_an_environment_has_its_own_deadline():
-    class Slow(Environment):
-        async def cleanup(self) -> None:
-            await asyncio.sleep(2.5)
-
-    def factory() -> Slow:
-        return Slow(model_factory=lambda: ScriptedModel(["x"]), reward_fn=lambda action, result: 1.0)
-
-    made = (await Evaluator(factory, sample_timeout=2.0, output_path=None).run(tasks(1)))["p0"][0]
-    assert (made.reward, made.step_result.cleanup_error) == (1.0, None)
-
-
-async def test_a_rollout_that_cancels_itself_is_one_sample_and_ends_no_worker():
-    def answer(action: Action):
-        return asyncio.CancelledError() if action.task_context.id == "p0_0" else outcome()
-
-    results = await Evaluator(lambda: FakeEnv(answer), max_concurrency=1, output_path=None).run(tasks(3))
-    assert results["p0"][0].step_result.termination_reason is TerminationReason.CANCELLED
-    assert [results[name][0].reward for name in ("p1", "p2")] == [1.0, 1.0]
-
-
-async def test_a_rollout_that_exits_is_one_sample():
-    results = await Evaluator(lambda: FakeEnv(lambda _: SystemExit(3)), output_path=None).run(tasks(1))
-    assert "sys.exit(3)" in results["p0"][0].step_result.error.message
 
 
 async def test_what_an_environment_does_to_its_action_stays_there(tmp_path):
@@ -520,47 +499,29 @@ async def test_a_second_run_repeats_nothing(tmp_path):
 
 async def test_passing_over_finished_samples_lets_others_have_the_loop(tmp_path):
     await Evaluator(FakeEnv, output_path=tmp_path, max_concurrency=50, fsync_interval=None).run(tasks(700))
-    beats = 0
-
-    async def beat():
-        nonlocal beats
-        while True:
-            beats += 1
-            await asyncio.sleep(0)
-
     evaluator = Evaluator(FakeEnv, output_path=tmp_path, keep_results=False)
-    heart = asyncio.create_task(beat())
-    seen = []
-    original = TaskNamer.name
+    original, seen = TaskNamer.name, []
 
     def name(self, action):
-        seen.append(beats)
+        seen.append(beats[0])
         return original(self, action)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TaskNamer, "name", name)
-        await evaluator.run(tasks(700))
-    heart.cancel()
+    async with heartbeat() as beats:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TaskNamer, "name", name)
+            await evaluator.run(tasks(700))
     assert len(set(seen)) >= 700 // 64
 
 
 async def test_environments_that_never_wait_let_others_have_the_loop():
     class NeverWaiting(FakeEnv):
         async def step(self, action: Action) -> StepResult:
-            seen.append(beats)
+            seen.append(beats[0])
             return outcome()
 
-    beats, seen = 0, []
-
-    async def beat():
-        nonlocal beats
-        while True:
-            beats += 1
-            await asyncio.sleep(0)
-
-    heart = asyncio.create_task(beat())
-    await Evaluator(NeverWaiting, max_concurrency=1, output_path=None).run(tasks(10))
-    heart.cancel()
+    seen: list[int] = []
+    async with heartbeat() as beats:
+        await Evaluator(NeverWaiting, max_concurrency=1, output_path=None).run(tasks(10))
     assert len(set(seen)) == 10
 
 
@@ -584,50 +545,48 @@ async def test_tasks_without_ids_are_known_by_their_content(tmp_path):
     assert FakeEnv.cleanups == 0
 
 
-async def test_another_argument_of_a_partial_is_another_configuration(tmp_path):
-    def make(text: str, api_key: str = "") -> FakeEnv:
-        return FakeEnv(lambda _: outcome(text=text))
-
-    def evaluator(**arguments: str) -> Evaluator:
-        return Evaluator(partial(make, **arguments), output_path=tmp_path)
-
-    await evaluator(text="A", api_key="one").run(tasks(1))
-    await evaluator(text="A", api_key="two").run(tasks(2))
-    with pytest.raises(ConfigMismatchError, match=r'make\(api_key=\.\.\., text="A"\).* now .*text="B"'):
-        await evaluator(text="B", api_key="two").run(tasks(3))
+def answering(text: str, api_key: str = "") -> FakeEnv:
+    return FakeEnv(lambda _: outcome(text=text))
 
 
-async def test_another_configuration_is_refused_with_the_difference(tmp_path):
-    await Evaluator(FakeEnv, output_path=tmp_path, config={"sampling": {"temperature": 0.0}}).run(tasks(1))
-    with pytest.raises(ConfigMismatchError, match=r"sampling.temperature: 0.0 in the file, now 1.0"):
-        await Evaluator(FakeEnv, output_path=tmp_path, config={"sampling": {"temperature": 1.0}}).run(tasks(1))
+def prompted(prompt: str):
+    return lambda: Environment(model_factory=lambda: ScriptedModel(["x"]), system_prompt=prompt)
 
 
-async def test_another_environment_is_refused_with_the_difference(tmp_path):
-    def factory(prompt: str):
-        def make() -> Environment:
-            return Environment(model_factory=lambda: ScriptedModel(["x"]), system_prompt=prompt)
+def prompted_by_task(temperature: float):
+    def model():
+        return ScriptedModel(["x"])
 
-        return make
-
-    await Evaluator(factory("one"), output_path=tmp_path).run(tasks(1))
-    with pytest.raises(ConfigMismatchError, match=r"environment.system_prompt: 'one' in the file, now 'two'"):
-        await Evaluator(factory("two"), output_path=tmp_path).run(tasks(2))
-    assert len(list(read_results(tmp_path))) == 1
+    model.config = {"temperature": temperature}
+    return lambda action: Environment(model_factory=model, system_prompt=action.text)
 
 
-async def test_another_model_is_refused_even_when_environments_differ_by_task(tmp_path):
-    def factory(temperature: float):
-        def model():
-            return ScriptedModel(["x"])
+@pytest.mark.parametrize(
+    ("one", "same", "other", "message"),
+    [
+        (
+            *(partial(answering, text=text, api_key=key) for text, key in ("Aa", "Ab", "Bb")),
+            r'answering\(api_key=\.\.\., text="A"\).* now .*text="B"',
+        ),
+        (
+            *({"sampling": {"temperature": temperature}} for temperature in (0.0, 0.0, 1.0)),
+            r"sampling.temperature: 0.0 in the file, now 1.0",
+        ),
+        (*map(prompted, ("one", "one", "two")), r"environment.system_prompt: 'one' in the file, now 'two'"),
+        (*map(prompted_by_task, (0.0, 0.0, 1.0)), r"environment\.model\.temperature"),
+    ],
+    ids=["argument", "config", "environment", "model"],
+)
+async def test_results_of_another_configuration_are_refused_with_the_difference(one, same, other, message, tmp_path):
+    def evaluator(made) -> Evaluator:
+        given = {"env_factory": FakeEnv, "config": made} if isinstance(made, dict) else {"env_factory": made}
+        return Evaluator(**given, output_path=tmp_path)
 
-        model.config = {"temperature": temperature}
-        return lambda action: Environment(model_factory=model, system_prompt=action.text)
-
-    await Evaluator(factory(0.0), output_path=tmp_path).run(tasks(1))
-    await Evaluator(factory(0.0), output_path=tmp_path).run(tasks(2))
-    with pytest.raises(ConfigMismatchError, match=r"environment\.model\.temperature"):
-        await Evaluator(factory(1.0), output_path=tmp_path).run(tasks(3))
+    await evaluator(one).run(tasks(1))
+    await evaluator(same).run(tasks(2))
+    with pytest.raises(ConfigMismatchError, match=message):
+        await evaluator(other).run(tasks(3))
+    assert len(list(read_results(tmp_path))) == 2
 
 
 async def test_a_changed_task_under_the_same_id_is_refused(tmp_path):

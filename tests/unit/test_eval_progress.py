@@ -17,6 +17,7 @@ class Broken:
         self.calls: list[str] = []
 
     def start(self, state: ProgressState) -> None:
+        self.state = state
         self.note("start")
 
     def update(self, state: ProgressState) -> None:
@@ -91,14 +92,6 @@ def test_the_first_samples_to_finish_tell_how_long_the_rest_takes():
 
 
 async def test_a_run_tells_its_display_what_samples_took():
-    class Display:
-        def start(self, state: ProgressState) -> None:
-            self.state = state
-
-        def update(self, state: ProgressState) -> None: ...
-
-        def finish(self, state: ProgressState) -> None: ...
-
-    display = Display()
+    display = Broken("nowhere")
     await Evaluator(lambda: FakeEnv(delay=0.01), output_path=None, progress=display).run(tasks(3))
     assert display.state.finished == 3 and display.state.busy_s > 0
