@@ -190,20 +190,26 @@ def podman_image() -> str:
 TEST = """#!/bin/bash
 if [ "$(cat /app/answer.txt 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
+PYTEST = """#!/bin/bash
+cd /app
+python3 -m pytest -q -p no:cacheprovider /tests/check.py
+echo $((1 - ($? != 0))) > /logs/verifier/reward.txt
+"""
+CHECK = "def test_answer():\n    assert open('/app/answer.txt').read() == '42\\n'\n"
 SOLVE = "#!/bin/bash\necho 42 > /app/answer.txt\n"
 TOML = """schema_version = "1.1"
 [metadata]
 difficulty = "easy"
 [agent]
-timeout_sec = 60.0
+timeout_sec = {agent_seconds}
 {agent}
 [verifier]
-timeout_sec = 20.0
+timeout_sec = {verifier_seconds}
 {verifier}
 [environment]
 docker_image = "{image}"
 allow_internet = false
-workdir = "/app"
+workdir = "{workdir}"
 {environment}
 {more}
 """
@@ -217,6 +223,9 @@ def make_task(
     test: str = TEST,
     solve: str = SOLVE,
     instruction: str = "Write 42 into /app/answer.txt.",
+    workdir: str = "/app",
+    agent_seconds: float = 60.0,
+    verifier_seconds: float = 20.0,
     agent: str = "",
     verifier: str = "",
     environment: str = "",
@@ -226,7 +235,9 @@ def make_task(
 ) -> Path:
     """A folder with a task in Harbor's format."""
     task = folder / name
-    toml = TOML.format(image=image or root(), agent=agent, verifier=verifier, environment=environment, more=more)
+    tables = {"agent": agent, "verifier": verifier, "environment": environment, "more": more}
+    seconds = {"agent_seconds": agent_seconds, "verifier_seconds": verifier_seconds}
+    toml = TOML.format(image=image or root(), workdir=workdir, **seconds, **tables)
     written = {
         "task.toml": head + toml,
         "instruction.md": instruction,

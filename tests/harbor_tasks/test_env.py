@@ -15,7 +15,7 @@ from strands_env.environments.harbor import HarborEnv, NotMeasuredError, TaskFai
 from strands_env.environments.harbor.validation import CHEATS, TaskVerdict, validate_tasks
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel, call
-from tests.container_support import TEST, make_task, require_images, root_with_python
+from tests.container_support import CHECK, PYTEST, TEST, make_task, require_images, root_with_python
 
 ACTION = Action(message="", task_context=TaskContext(id="t"))
 WRITES = "#!/bin/bash\nprintf '%s' '{}' > /logs/verifier/{}\n"
@@ -95,15 +95,12 @@ async def test_only_finite_numbers_count_and_all_else_is_not_measured(
 
 
 async def test_a_slow_verifier_measured_nothing(tmp_path: Path) -> None:
-    task = make_task(tmp_path, test="#!/bin/bash\nsleep 60\n")
-    (task / "task.toml").write_text((task / "task.toml").read_text().replace("timeout_sec = 20.0", "timeout_sec = 0.5"))
-    result = await episode(task, "Done.")
+    result = await episode(make_task(tmp_path, test="#!/bin/bash\nsleep 60\n", verifier_seconds=0.5), "Done.")
     assert result.reward is None and result.error is not None and "timed out" in result.error.message
 
 
 async def test_an_agent_that_runs_out_of_time_is_graded_for_what_it_did(tmp_path: Path) -> None:
-    task = make_task(tmp_path)
-    (task / "task.toml").write_text((task / "task.toml").read_text().replace("timeout_sec = 60.0", "timeout_sec = 1.0"))
+    task = make_task(tmp_path, agent_seconds=1.0)
     result = await episode(task, shell("echo 42 > answer.txt"), shell("sleep 60"), "Done.")
     assert result.termination_reason is TerminationReason.TASK_TIME_LIMIT_REACHED, result.error
     assert result.reward is not None and result.reward.reward == 1.0
@@ -240,51 +237,6 @@ async def test_no_cheat_gives_a_reward(tmp_path: Path, cheat: str) -> None:
     result = await episode(make_task(tmp_path), shell(CHEATS[cheat]), "Done.")
     assert result.reward is None or result.reward.reward == 0.0
     assert result.reward is not None, result.error
-
-
-PYTEST = """#!/bin/bash
-cd /app
-python3 -m pytest -q -p no:cacheprovider /tests/check.py
-echo $((1 - ($? != 0))) > /logs/verifier/reward.txt
-"""
-CHECK = "def test_answer():\n    assert open('/app/answer.txt').read() == '42\\n'\n"
-OF_PYTHON = (
-    "conftest",
-    "pth-file",
-    "python-archive",
-    "python-home",
-    "pytest-plugin",
-    "replaced-library",
-    "replaced-packages",
-    "sitecustomize",
-)
-
-
-def python_task(folder: Path) -> Path:
-    return make_task(folder, image=root_with_python(), test=PYTEST, files={"tests/check.py": CHECK})
-
-
-@pytest.mark.parametrize("cheat", OF_PYTHON)
-async def test_no_cheat_reaches_the_tests_python(tmp_path: Path, cheat: str) -> None:
-    task = python_task(tmp_path)
-    plain = await episode(task, shell(CHEATS[cheat]), "Done.", verifier="in-place")
-    assert cheat == "conftest" or (plain.reward is not None and plain.reward.reward == 1.0), plain.error
-    cheated = await episode(task, shell(CHEATS[cheat]), "Done.")
-    assert cheated.reward is not None and cheated.reward.reward == 0.0, cheated.error
-    assert "forgeable" not in cheated.reward.info
-    solved = await episode(task, shell(CHEATS[cheat] + "\necho 42 > /app/answer.txt"), "Done.")
-    assert solved.reward is not None and solved.reward.reward == 1.0, solved.error
-
-
-async def test_what_the_tests_shell_compares_is_what_commands_print(tmp_path: Path) -> None:
-    test = TEST.replace(
-        '[ "$(cat /app/answer.txt 2>/dev/null)" = 42 ]', "diff <(cat /app/answer.txt) <(echo 42) > /dev/null"
-    )
-    cheat = shell(CHEATS["shell-devices"])
-    cheated = await episode(make_task(tmp_path, test=test), cheat, "Done.")
-    assert cheated.reward is not None and cheated.reward.reward == 0.0, cheated.error
-    solved = await episode(make_task(tmp_path, test=test), cheat, shell("echo 42 > answer.txt"), "Done.")
-    assert solved.reward is not None and solved.reward.reward == 1.0, solved.error
 
 
 async def test_another_home_for_the_user_of_the_tests_leads_no_program_astray(tmp_path: Path) -> None:

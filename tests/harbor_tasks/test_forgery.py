@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.container_support import make_task, require_images, root_with_python
+from strands_env.environments.harbor.validation import CHEATS
+from tests.container_support import CHECK, make_task, require_images, root_with_python
 from tests.harbor_tasks.test_env import episode, nothing_is_left, shell
 
 __all__ = ["nothing_is_left"]  # a fixture of every test here
@@ -22,7 +23,10 @@ FORGED = 'import os; open("/logs/verifier/reward.txt", "w").write("1"); os._exit
 TOOL = '#!/bin/bash\n[ "$(cat "$1" 2> /dev/null)" = 42 ]\n'
 """Stands for a program of the image that tests ask about the work."""
 PYTEST = "cd /app; python3 -m pytest -q -p no:cacheprovider /tests/check.py"
-CHECK = "def test_answer():\n    assert open('/app/answer.txt').read() == '42\\n'\n"
+CHEATS_OF_PYTHON = (
+    "conftest", "pth-file", "python-archive", "python-home", "pytest-plugin", "replaced-library", "replaced-packages",
+    "sitecustomize",
+)  # fmt: skip
 LIBRARY = "python3 -c 'import os; print(os.path.dirname(os.__file__))'"
 SITE = "python3 -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'"
 
@@ -97,6 +101,8 @@ FORGERIES = {
     **{
         name: Forgery(f"{name} /app/answer.txt", replaced(f"/usr/bin/{name}")) for name in ("git", "gcc", "make", "php")
     },
+    **{name: Forgery(PYTEST, CHEATS[name]) for name in CHEATS_OF_PYTHON},
+    "shell-devices": Forgery("diff <(cat /app/answer.txt) <(echo 42) > /dev/null", CHEATS["shell-devices"]),
     "shadowed-program": Forgery(
         "openssl /app/answer.txt", f"mkdir -p /usr/local/bin; {replaced('/usr/local/bin/openssl')}"
     ),
@@ -173,7 +179,7 @@ def task_of(folder: Path, forgery: Forgery, **parts: str) -> Path:
     )
 
 
-REFUSED_IN_PLACE = ("tests-that-are-there", "results-behind-a-link")
+REFUSED_IN_PLACE = ("conftest", "tests-that-are-there", "results-behind-a-link")
 """The agent's own container has new folders in their place too."""
 
 

@@ -22,26 +22,12 @@ from strands_env.environments.harbor.validation import TaskVerdict, validate_tas
 from strands_env.eval.benchmarks.harbor import HarborEvaluator
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel
-from tests.container_support import TEST, make_task, require_images, root_with_python
+from tests.container_support import CHECK, PYTEST, TEST, make_task, require_images, root_with_python
 from tests.harbor_tasks.test_env import ACTION, IF_THERE, STEP_FILES, STEPS, episode, nothing_is_left, shell
 
 __all__ = ["nothing_is_left"]  # a fixture of every test here
 
 SOLVED = "mkdir -p /app; echo 42 > /app/answer.txt"
-
-
-def at_root(task: Path) -> Path:
-    """The task with the whole disk for a work directory."""
-    toml = (task / "task.toml").read_text()
-    (task / "task.toml").write_text(toml.replace('workdir = "/app"', 'workdir = "/"'))
-    return task
-
-
-def hasty(task: Path) -> Path:
-    """The task with little time for its tests."""
-    toml = (task / "task.toml").read_text()
-    (task / "task.toml").write_text(toml.replace("timeout_sec = 20.0", "timeout_sec = 1.5"))
-    return task
 
 
 # ---- agents that break their own grading -----------------------------------------------------------------------------
@@ -61,12 +47,12 @@ def hasty(task: Path) -> Path:
     ],
 )
 async def test_an_agent_that_breaks_its_own_grading_has_scored_nothing(tmp_path: Path, script: str, test: str) -> None:
-    result = await episode(hasty(make_task(tmp_path, test=test)), shell(script), "Done.")
+    result = await episode(make_task(tmp_path, test=test, verifier_seconds=1.5), shell(script), "Done.")
     assert result.reward is not None and result.reward.reward == 0.0, result.error
 
 
 async def test_why_the_work_could_not_be_graded_is_said(tmp_path: Path) -> None:
-    result = await episode(hasty(make_task(tmp_path)), shell("mkfifo answer.txt"), "Done.")
+    result = await episode(make_task(tmp_path, verifier_seconds=1.5), shell("mkfifo answer.txt"), "Done.")
     assert result.reward is not None and "timed out" in result.reward.info["grading_failure"]
 
 
@@ -93,7 +79,7 @@ async def test_a_failure_that_does_not_happen_again_is_not_the_agents(
 
 
 async def test_a_step_that_breaks_its_grading_scores_nothing_and_the_others_what_they_earned(tmp_path: Path) -> None:
-    task = hasty(make_task(tmp_path, more=STEPS, files=STEP_FILES))
+    task = make_task(tmp_path, more=STEPS, files=STEP_FILES, verifier_seconds=1.5)
     script = [shell(SOLVED), "First done.", shell("cd /; rm -rf app; echo > /app"), "Second done."]
     result = await episode(task, *script)
     assert result.reward is not None and result.reward.reward == 0.5, result.error
@@ -300,8 +286,8 @@ async def test_an_editable_installation_is_learnt(tmp_path: Path) -> None:
 
 
 async def test_a_whole_disk_for_a_work_directory_is_no_list_of_work(tmp_path: Path) -> None:
-    task = at_root(make_task(tmp_path, image=root_with_python(), test="", files={"tests/check.py": CHECK}))
-    (task / "tests/test.sh").write_text(PYTEST)
+    test = PYTEST.replace("cd /app\n", "")
+    task = make_task(tmp_path, image=root_with_python(), test=test, files={"tests/check.py": CHECK}, workdir="/")
     refused = await episode(task, shell(SOLVED), "Done.")
     assert refused.reward is None and refused.termination_reason is TerminationReason.SETUP_ERROR
     assert refused.error is not None and "the work directory '/' says nothing" in refused.error.message
@@ -311,13 +297,6 @@ async def test_a_whole_disk_for_a_work_directory_is_no_list_of_work(tmp_path: Pa
     for script, reward in ((f'echo "{forge}" > /conftest.py', 0.0), (SOLVED, 1.0)):
         result = await episode(task, shell(script), "Done.", work=report.work)
         assert result.reward is not None and result.reward.reward == reward, result.error
-
-
-PYTEST = """#!/bin/bash
-python3 -m pytest -q -p no:cacheprovider /tests/check.py
-echo $((1 - ($? != 0))) > /logs/verifier/reward.txt
-"""
-CHECK = "def test_answer():\n    assert open('/app/answer.txt').read() == '42\\n'\n"
 
 
 @pytest.mark.parametrize("work", ["relative", "/", "/tests", "/logs", "/logs/verifier/x", "/proc/1", "/a/../..", "/\0"])

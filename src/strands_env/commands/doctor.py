@@ -221,12 +221,12 @@ def _sandbox() -> Iterator[PartFinding]:
 
 
 def _images() -> Iterator[PartFinding]:
-    from strands_env.sandbox.bubblewrap.command import find_bubblewrap_with_overlays
+    from strands_env.sandbox.bubblewrap.command import find_bubblewrap
     from strands_env.sandbox.contract import SandboxError
     from strands_env.sandbox.images.store import ImageStore
 
     try:
-        find_bubblewrap_with_overlays()
+        find_bubblewrap(overlays=True)
     except SandboxError as error:
         yield _missing("images", "container images cannot be run", str(error))
         return

