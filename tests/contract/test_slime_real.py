@@ -20,8 +20,7 @@ from slime_support import PARAMS
 
 from strands_env.core import Action, TaskContext
 from strands_env.training import slime
-from strands_env.training.formats import write_rows
-from strands_env.training.prompts import PromptRecord, draw_rows, prompt_rows
+from strands_env.training.formats import PromptRecord, draw_rows, prompt_rows, write_rows
 from strands_env.training.slime import hooks
 from strands_env.training.slime.call import SCORING, STREAK
 from strands_sglang.backends import (

@@ -23,8 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from strands_env.core import Action, TaskContext
 from strands_env.training import TrainingSample, samples_from_model
-from strands_env.training.formats import write_rows
-from strands_env.training.prompts import PromptRecord, draw_rows, prompt_rows
+from strands_env.training.formats import PromptRecord, draw_rows, prompt_rows, write_rows
 from strands_env.training.trl import environment_reward, make_rollout_func
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine

@@ -22,11 +22,13 @@ from strands_env.training.formats import (
     NOT_SCORED,
     ExportedRollout,
     add_teacher_scores,
+    draw_rows,
+    prompt_records,
+    prompt_rows,
     select_rollouts,
     sft_row,
     write_rows,
 )
-from strands_env.training.prompts import draw_rows, prompt_records, prompt_rows
 from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import MessageConversionError, StrandsSGLangError
 

@@ -127,26 +127,21 @@ async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
         SlimeConfigError: There is neither a reward of the environment nor `strands_env_reward`.
         FailureStreakError: `strands_env_reward` failed too many times in a row in training.
     """
+    samples = list(sample) if isinstance(sample, Sequence) else [sample]
+    keys = [(one.group_index, rollout_key(one, position)) for position, one in enumerate(samples)]
+    rollouts: dict[Any, list[Any]] = defaultdict(list)
+    for key, one in zip(keys, samples, strict=True):
+        rollouts[key].append(one)
     try:
-        return await _rewards(args, sample)
+        scores = await asyncio.gather(*(_reward(args, members) for members in rollouts.values()))
     except (SlimeConfigError, FailureStreakError) as error:
         if not is_swallowed():
             raise
-        for one in _flatten([sample]):
-            raise_in_the_run(one, error)
-        return [0.0] * len(sample) if isinstance(sample, Sequence) else 0.0
-
-
-async def _rewards(args: Any, sample: Any) -> Any:
-    if not isinstance(sample, Sequence):
-        return await _reward(args, [sample])
-    rollouts: dict[Any, list[Any]] = defaultdict(list)
-    keys = [(one.group_index, rollout_key(one, position)) for position, one in enumerate(sample)]
-    for key, one in zip(keys, sample, strict=True):
-        rollouts[key].append(one)
-    rewards = await asyncio.gather(*(_reward(args, members) for members in rollouts.values()))
-    by_rollout = dict(zip(rollouts, rewards, strict=True))
-    return [by_rollout[key] if one.reward is None else one.reward for key, one in zip(keys, sample, strict=True)]
+        rewards = [raise_in_the_run(one, error).reward for one in samples]
+    else:
+        of = dict(zip(rollouts, scores, strict=True))
+        rewards = [of[key] if one.reward is None else one.reward for key, one in zip(keys, samples, strict=True)]
+    return rewards if isinstance(sample, Sequence) else rewards[0]
 
 
 async def _reward(args: Any, samples: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -310,14 +310,13 @@ class SuspendedEpisodes:
 
     def close_at_exit(self) -> None:
         """End those whose event loops run in other threads, and wait for their cleanups for a while."""
-        concurrent.futures.wait(list(self._end_all()), timeout=EXIT_SECONDS)
-
-    def _end_all(self) -> Iterator[concurrent.futures.Future[None]]:
+        ends = []
         while self._waiting:
             episode, _ = self._waiting.popitem()[1]
             loop = episode.running.get_loop()
             if loop.is_running():
-                yield asyncio.run_coroutine_threadsafe(episode.cancel(), loop)
+                ends.append(asyncio.run_coroutine_threadsafe(episode.cancel(), loop))
+        concurrent.futures.wait(ends, timeout=EXIT_SECONDS)
 
 
 def _end(episode: Episode) -> None:
