@@ -48,8 +48,6 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve until standard input ends; a line in is a command, a line out its result."""
     from tests.servers import FaultyServer, faults
 
-    from strands_sglang.testing.replies import hash_reply
-
     # A server that stops while it answers hundreds of requests is noisy; it is meant to.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL + 1)
     attempts: Counter[int] = Counter()
@@ -84,7 +82,7 @@ async def serve(options: argparse.Namespace) -> None:
                     injected[name] += 1
                     return made[name]
         delay = LATENCY * (0.5 + prompt % 997 / 997)
-        return faults.answer(replace(hash_reply(ids), delay=delay))
+        return faults.answer(replace(faults.hash_reply(ids), delay=delay))
 
     async def restart() -> None:
         injected["cut by restart"] += len(server.running)

@@ -14,8 +14,7 @@ import pytest
 from strands_sglang.backends import GenerateAnswer, GenerateRequest, PromptIds
 from strands_sglang.backends.answer import parse_answer
 from strands_sglang.backends.http.retry import RetryClass, classify_status
-from strands_sglang.backends.vllm.answer import read_answer
-from strands_sglang.backends.vllm.errors import http_error
+from strands_sglang.backends.vllm.answer import http_error, read_answer
 from strands_sglang.exceptions import BackendAnswerError, BackendContextLengthError, BackendHTTPError
 from strands_sglang.trajectory import FinishType
 

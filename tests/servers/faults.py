@@ -9,6 +9,8 @@ import asyncio
 import functools
 import socket
 import struct
+import zlib
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol
@@ -16,7 +18,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 import orjson
 from aiohttp import web
 
-from strands_sglang.testing.replies import Reply, build_answer, hash_reply
+from strands_sglang.testing.replies import Reply, build_answer
 
 from .vllm_protocol import to_vllm
 
@@ -33,6 +35,19 @@ class ServerState(Protocol):
     @property
     def requests(self) -> Sequence[Any]:
         """Every generate request so far."""
+
+
+def hash_reply(input_ids: Sequence[int]) -> Reply:
+    """A reply that depends on the prompt alone, as greedy sampling does: ids below 1000, 6 on average and 200 at most.
+
+    It samples token by token, so a prompt that already holds a part of the reply gets the rest of it.
+    """
+    seed = zlib.crc32(array("q", input_ids).tobytes())
+    ids: list[int] = []
+    while not ids or (ids[-1] % 6 and len(ids) < 200):
+        ids.append(((seed * 0x9E3779B1 & 0xFFFFFFFF) >> 8) % 1000)
+        seed = zlib.crc32(array("q", ids[-1:]).tobytes(), seed)
+    return Reply(ids=ids, text=" ".join(map(str, ids)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +236,7 @@ async def hang(call: ServerCall) -> web.StreamResponse:
 
 def aborted(ids: tuple[int, ...] = (), message: str = "Aborted") -> Fault:
     """200 with the ids sampled so far and the finish reason `abort`."""
-    return answer(Reply(ids=ids, finish="abort", message=message))
+    return answer(Reply(ids=ids, finish="abort", meta={"finish_reason": {"type": "abort", "message": message}}))
 
 
 @_fault

@@ -17,7 +17,7 @@ pytest.importorskip("gguf")
 import gguf
 
 from strands_sglang.backends.engine import loader
-from strands_sglang.backends.engine.conversion import convert
+from strands_sglang.backends.engine.loader import convert
 from strands_sglang.backends.engine.own_models import ModelLoadError
 
 Kind = gguf.GGMLQuantizationType

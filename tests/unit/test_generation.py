@@ -115,7 +115,7 @@ async def test_an_abort_with_an_error_status_is_an_error() -> None:
 
 async def test_spans_of_one_answer_are_kept_relative_to_the_sequence() -> None:
     spans = [{"version": "a", "start": 0, "end": 2}, {"version": "b", "start": 2, "end": 4}]
-    model, client = make([Reply(ids=[5, 6, 7, 8], weight_versions=spans, matched=8)])
+    model, client = make([Reply(ids=[5, 6, 7, 8], meta={"weight_versions": spans}, matched=8)])
     await run(model)
     start = len(client.prompts[0])
     assert [(s.version, s.start - start, s.end - start) for s in model.token_manager.weight_versions] == [
@@ -155,7 +155,7 @@ async def test_prompt_logprobs_start_one_token_early_and_keep_the_cache() -> Non
     [
         ({"output_ids": [1]}, "no meta_info"),
         ({"output_ids": [1], "meta_info": {}}, "no finish_reason"),
-        ({"meta_info": {"finish_reason": {"type": "stop"}}}, "neither output_ids nor output_token_logprobs"),
+        ({"meta_info": {"finish_reason": {"type": "stop"}}}, "no output_ids"),
         (entries([1, 2], [[-0.1, 1, None]]), "do not belong"),
         (entries([1], [[-0.1, 2, None]]), "do not belong"),
         (entries([1], [[0.5, 1, None]]), "log-probability 0.5"),
@@ -169,15 +169,6 @@ async def test_an_answer_that_contradicts_itself_is_refused(answer: dict[str, An
     with pytest.raises(SGLangDecodingError, match=problem):
         await run(model)
     assert model.trajectories == []
-
-
-async def test_ids_are_read_from_the_logprobs_where_a_server_sends_no_ids() -> None:
-    reason = {"type": "stop", "matched": 6}
-    model, _ = make(
-        [{"meta_info": {"finish_reason": reason, "output_token_logprobs": [[-0.1, 5, None], [-0.2, 6, None]]}}]
-    )
-    await run(model)
-    assert model.token_manager.token_ids[-2:] == [5, 6]
 
 
 async def test_a_rounding_error_above_zero_is_kept_as_it_came() -> None:

@@ -53,7 +53,7 @@ async def test_a_script_of_texts_ids_answers_and_errors() -> None:
 
 
 async def test_an_answer_is_complete() -> None:
-    client = ScriptedClient([Reply(ids=[5, 6], text="x", cached_tokens=3, meta={"routed_experts": "AA=="})])
+    client = ScriptedClient([Reply(ids=[5, 6], text="x", meta={"cached_tokens": 3, "routed_experts": "AA=="})])
     answer = await client.generate([1, 2, 3, 4], return_logprob=True, rid="r", sampling_params={"max_new_tokens": 9})
     meta = answer["meta_info"]
     assert meta["finish_reason"] == {"type": "stop", "matched": 6}

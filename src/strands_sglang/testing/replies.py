@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,11 +19,9 @@ class Reply:
         logprobs: One per id; by default they follow from the ids (`default_logprob`).
         finish: Type of the finish reason. Text replies that stop get the end-of-sequence token appended.
         matched: The id or text that a stop matched; the last id by default.
-        message: Message of an abort.
         delay: Seconds before the answer. An abort that comes meanwhile ends it at once.
         cached_tokens: Prompt tokens found in the cache.
         weight_version: Version of the weights, or None to leave it out.
-        weight_versions: Spans `{"version", "start", "end"}`; one span of `weight_version` by default.
         meta: Further keys of `meta_info`, such as `routed_experts`; they replace the defaults.
     """
 
@@ -34,30 +30,15 @@ class Reply:
     logprobs: Sequence[float | None] | None = None
     finish: FinishName = "stop"
     matched: int | str | None = None
-    message: str = "Aborted"
     delay: float = 0.0
     cached_tokens: int = 0
     weight_version: str | None = "default"
-    weight_versions: Sequence[Mapping[str, Any]] | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 def default_logprob(token_id: int) -> float:
     """The logprob that fakes give to an id: made up, negative, and exact in float32."""
     return -(token_id % 63 + 1) / 64
-
-
-def hash_reply(input_ids: Sequence[int]) -> Reply:
-    """A reply that depends on the prompt alone, as greedy sampling does: ids below 1000, 6 on average and 200 at most.
-
-    It samples token by token, so a prompt that already holds a part of the reply gets the rest of it.
-    """
-    seed = zlib.crc32(array("q", input_ids).tobytes())
-    ids: list[int] = []
-    while not ids or (ids[-1] % 6 and len(ids) < 200):
-        ids.append(((seed * 0x9E3779B1 & 0xFFFFFFFF) >> 8) % 1000)
-        seed = zlib.crc32(array("q", ids[-1:]).tobytes(), seed)
-    return Reply(ids=ids, text=" ".join(map(str, ids)))
 
 
 def build_answer(
@@ -98,7 +79,7 @@ def build_answer(
     elif finish["type"] == "length":
         finish["length"] = len(ids)
     else:
-        finish |= {"message": reply.message, "status_code": None, "err_type": None}
+        finish |= {"message": "Aborted", "status_code": None, "err_type": None}
     meta: dict[str, Any] = {
         "id": rid,
         "finish_reason": finish,
@@ -110,8 +91,6 @@ def build_answer(
     if reply.weight_version is not None:
         meta["weight_version"] = reply.weight_version
         meta["weight_versions"] = [{"version": reply.weight_version, "start": 0, "end": len(ids)}]
-    if reply.weight_versions is not None:
-        meta["weight_versions"] = [dict(span) for span in reply.weight_versions]
     if fields.get("return_logprob"):
         meta["input_token_logprobs"] = _score(input_ids, fields.get("logprob_start_len", -1))
         meta["output_token_logprobs"] = [[lp, token, None] for lp, token in zip(logprobs, ids, strict=True)]

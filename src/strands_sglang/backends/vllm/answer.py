@@ -1,4 +1,4 @@
-"""One answer of vLLM's `/inference/v1/generate`, checked once where it enters."""
+"""Answers of vLLM's `/inference/v1/generate`, checked once where they enter, and its errors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import base64
 import binascii
 import io
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ...exceptions import BackendAnswerError
+from ...exceptions import BackendAnswerError, BackendHTTPError
 from ...trajectory import Finish, FinishType
-from ..answer import check_output, checked_ids, checked_logprobs, is_count, sampling_mask, top_rows, weight_spans
+from ..answer import (
+    check_output,
+    checked_ids,
+    checked_logprobs,
+    is_count,
+    parse_error_body,
+    sampling_mask,
+    top_rows,
+    weight_spans,
+)
+from ..answer import http_error as make_http_error
 from ..contract import GenerateAnswer, GenerateRequest, ScoredPrompt
 
 RID_PREFIX: Final = "generate-tokens-"
@@ -157,3 +168,33 @@ def _experts(encoded: Any) -> bytes | None:
     if rows.ndim != 3 or rows.dtype.kind not in "iu":
         raise BackendAnswerError(f"routed_experts must be 3-d integers, got a {rows.ndim}-d array of {rows.dtype}")
     return bytes(np.ascontiguousarray(rows, dtype="<i4").tobytes())
+
+
+# ---- errors
+
+# Whole sentences: other messages may quote the caller's words.
+_OVERFLOW: Final = re.compile(
+    r"^The (?:decoder |encoder )?prompt \(length \d+\) is longer than the maximum model length of \d+"
+    r"|^This model's maximum context length is \d+ tokens",
+    re.IGNORECASE,
+)
+_OTHER_VOCABULARY: Final = re.compile(r"^Token id \d+ is out of vocabulary")
+_HINTS: Final = {
+    401: "give api_key, or set VLLM_API_KEY, to the key that the server was started with",
+    403: "start vLLM with --enable-scale-out",
+    404: "vLLM has /inference/v1/generate from 0.20 on; an SGLang server is reached with SGLangClient, or "
+    "--backend sglang",
+}
+
+
+def http_error(status: int, body: bytes) -> BackendHTTPError:
+    """The typed error of an error answer, in the server's words and with what may help."""
+    text = body.decode("utf-8", "replace")
+    words = parse_error_body(text).message
+    hint = _HINTS.get(status) if status != 404 or '"NotFoundError"' not in text else None  # else: an unknown model
+    if hint is not None and "--enable-scale-out" in words:
+        hint = None  # newer servers name the flag themselves
+    if _OTHER_VOCABULARY.search(words):
+        hint = "the tokenizer is not that of the served model"
+    overflows = status == 400 and _OVERFLOW.search(words) is not None
+    return make_http_error(status, text, words, overflows=overflows, hint=hint)

@@ -40,8 +40,7 @@ from ..http.server import GenerateCall, ServerClient
 from ..http.session import KEEPALIVE_S, Attempt
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPAnswer
-from .answer import RID_PREFIX, read_answer
-from .errors import http_error
+from .answer import RID_PREFIX, http_error, read_answer
 from .request import CAPABILITIES, RAW_HINT, check_fields, check_sampling_params, is_plain, wire_fields
 
 logger = logging.getLogger(__name__)

@@ -117,18 +117,21 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
 
 
 def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, Any]:
-    return {
-        "verdict": report.verdict,
-        "path": report.path,
+    names = (
+        "verdict",
+        "path",
+        "closers",
+        "refused",
+        "argument_form",
+        "content_forms",
+        "prints_tools",
+        "opens_reasoning",
+    )
+    return {name: getattr(report, name) for name in names} | {
         "stop_tokens": source.stop_tokens,
         "assumed": dict(source.assumed),
-        "closers": report.closers,
         "flags": sorted(report.flags),
-        "refused": report.refused,
-        "argument_form": report.argument_form,
         "content_forms": dict(report.content_forms),
-        "prints_tools": report.prints_tools,
         "printed_call": printed,
-        "opens_reasoning": report.opens_reasoning,
         "keep_reasoning_kwargs": dict(report.keep_reasoning_kwargs),
     }
