@@ -112,7 +112,7 @@ async def test_tokens_decoded_in_one_step_with_the_stop_token_are_cut() -> None:
             "output_token_sampling_mask": [[token, token + 1] for token in ids],
         }
         spans = [{"version": "a", "start": 0, "end": 2}, {"version": "b", "start": 2, "end": 5}]
-        return aborted(ids, weight_versions=spans, meta=meta)
+        return aborted(ids, meta=meta | {"weight_versions": spans})
 
     model, client = make([answer], return_routed_experts=True, return_sampling_mask=True)
     assert (await run(model))[0] == "end_turn"
