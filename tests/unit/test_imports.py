@@ -203,6 +203,17 @@ def test_importing_any_module_loads_nothing_heavy() -> None:
     assert sorted({name.partition(".")[0] for name in loaded} & {*HEAVY, *NEVER_FOR_A_NAME}) == []
 
 
+def test_environments_and_tools_without_a_sandbox_can_be_imported_on_windows() -> None:
+    result = run_python(
+        "import aiohttp, sqlite3, strands, sys\n"
+        "sys.modules['fcntl'] = sys.modules['resource'] = None\n"
+        "sys.platform = 'win32'\n"
+        "from strands_env.environments import CalculatorEnv, ChatEnv, MCPEnv, MathEnv, SearchEnv\n"
+        "from strands_env.tools import cached, calculator\n"
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_importing_the_provider_loads_its_names_when_they_are_used() -> None:
     loaded = modules_after("import strands_sglang")
     own = {name for name in loaded if name.startswith("strands_sglang.")}

@@ -1,14 +1,18 @@
 """Ready-made environments."""
 
-from .agent_world_model import AgentWorldModelEnv
+import sys
+
 from .calculator import CalculatorEnv
 from .chat import ChatEnv, ModelUser, ScriptedUser, SimulatedUser
-from .code_sandbox import AgentCoreCodeEnv, CodeMode, CodeSandboxEnv
-from .harness import Harness, HarnessEnvironment
 from .math import MathEnv
 from .mcp import MCPEnv, MCPTools
 from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider
 from .web import WebSearch
+
+if sys.platform != "win32":  # where no sandbox can be imported
+    from .agent_world_model import AgentWorldModelEnv
+    from .code_sandbox import AgentCoreCodeEnv, CodeMode, CodeSandboxEnv
+    from .harness import Harness, HarnessEnvironment
 
 __all__ = [
     "AgentCoreCodeEnv",
