@@ -93,22 +93,6 @@ def test_rescoring_with_the_environment_of_the_run_makes_no_model(tmp_path, monk
     assert [item.reward for item in read_results(tmp_path / "b")] == [0.25] * 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--reward", "exakt"], "unknown reward 'exakt' (did you mean 'exact'?)"),
-        (["--reward", "exact", "--env", HOOKS], "not both"),
-        (["--reward", f"{HOOKS}:NOT_A_FUNCTION"], "is a plain function, got 3"),
-        (["-o", "{run}"], "holds results already"),
-    ],
-)
-def test_wrong_arguments_of_rescore(arguments, message, tmp_path, capsys):
-    assert run_mine(tmp_path / "a") == 0
-    run = str(tmp_path / "a")
-    assert main(["rescore", run, *(argument.replace("{run}", run) for argument in arguments)]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_run_that_was_rescored_is_not_continued_as_it_was(tmp_path, capsys):
     assert run_mine(tmp_path / "a") == 0
     assert main(["rescore", str(tmp_path / "a"), "-q", "-o", str(tmp_path / "b"), "--reward", f"{__name__}:right"]) == 0
@@ -204,25 +188,6 @@ def test_the_neutral_file_is_what_load_samples_reads(graded, tmp_path):
     loaded = load_samples(tmp_path / "x.parquet")
     assert [item.group_id for item in loaded] == ["a", "a", "b", "b"]
     assert loaded[0].metadata["advantage"] > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["-o", "x.csv"], "ends in .parquet"),
-        (["-o", "x.jsonl"], "format 'samples' is written to a file that ends in .parquet"),
-        (["-o", "x.jsonl", "--format", "sft", "--min-reward", "9"], "every rollout was left out"),
-        (["-o", "x.jsonl", "--format", "sft", "--between", "0", "1"], "--between and --draw go with --format prompts"),
-        (["-o", "x.jsonl", "--format", "sft", "--teacher", "http://t"], "--teacher goes with --format samples"),
-        (["-o", "x.parquet", "--teacher-top-k", "2"], "--teacher-top-k needs --teacher"),
-        (["-o", "x.parquet", "--min-reward", "9"], "every rollout was left out"),
-    ],
-)
-def test_wrong_arguments_of_export(options, message, graded, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["export", graded, *options]) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.glob("x.*"))
 
 
 @pytest.fixture(scope="module")
@@ -475,11 +440,6 @@ async def test_watching_a_run_of_a_program_counts_its_samples_per_prompt(tmp_pat
     follower = Follower(tmp_path)
     follower.read()
     assert (follower.total, follower.is_finished) == (12, True)
-
-
-def test_watching_nothing(tmp_path, capsys):
-    assert main(["watch", str(tmp_path / "none")]) == 2
-    assert "there are no results at" in capsys.readouterr().err
 
 
 def test_a_sample_that_is_not_there_is_answered_with_those_that_are(tmp_path, capsys):

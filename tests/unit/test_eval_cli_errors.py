@@ -29,19 +29,18 @@ def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 # ---- arguments and data ----------------------------------------------------------------------------------------------
 
 
-def test_rows_that_are_left_out_are_counted(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("rows", "status", "message"),
+    [
+        ('{"problem": "p", "answer": "4"}\n{"problem": "p"}\n', 0, "1 of 2 rows left out"),
+        ('{"foo": 1}\n', 2, "columns of the last: foo"),
+    ],
+)
+def test_rows_that_are_left_out_are_counted(rows, status, message, tmp_path, capsys):
     pytest.importorskip("math_verify")
-    rows = [{"problem": "p", "answer": "4"}, {"problem": "p"}]
-    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert evaluate("aime-2024", *FAST, "--data", str(tmp_path / "d.jsonl"), "-o", str(tmp_path)) == 0
-    assert "1 of 2 rows left out" in capsys.readouterr().err
-
-
-def test_data_without_the_columns_is_an_error(tmp_path, capsys):
-    pytest.importorskip("math_verify")
-    (tmp_path / "d.jsonl").write_text('{"foo": 1}\n')
-    assert evaluate("aime-2024", *FAST, "--data", str(tmp_path / "d.jsonl"), "-o", str(tmp_path)) == 2
-    assert "columns of the last: foo" in capsys.readouterr().err
+    (tmp_path / "d.jsonl").write_text(rows)
+    assert evaluate("aime-2024", *FAST, "--data", str(tmp_path / "d.jsonl"), "-o", str(tmp_path)) == status
+    assert message in capsys.readouterr().err
 
 
 def test_wrong_data_leaves_no_folder_and_shows_no_progress(tmp_path, capsys):
@@ -135,19 +134,18 @@ def test_the_output_is_tried_before_the_model_is_loaded(tmp_path, capsys, monkey
     assert evaluate("arithmetic", "-o", str(tmp_path / "file")) == 2
 
 
-def test_identical_failures_of_the_first_samples_end_the_run(tmp_path, capsys):
-    options = ["--env", f"{HOOKS}:broken_setup", "--max-attempts", "1", "-n", "8", "-c", "1", *FAST]
-    assert evaluate(f"{HOOKS}:three_tasks", *options, "-o", str(tmp_path)) == 4
-    assert "the first 10 samples all failed alike, so the run was stopped: setup_error (TypeError: no box" in (
-        capsys.readouterr().err
-    )
-    assert len(list(read_results(tmp_path))) == 10
-
-
-def test_few_samples_that_all_failed_alike_are_not_told_to_resume_at_once(tmp_path, capsys):
-    options = ["--env", f"{HOOKS}:broken_setup", "--max-attempts", "1", *FAST]
-    assert evaluate(f"{HOOKS}:three_tasks", *options, "-o", str(tmp_path)) == 1
-    assert "all 3 samples failed alike: setup_error (TypeError: no box" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("more", "status", "message", "count"),
+    [
+        (["-n", "8", "-c", "1"], 4, "the first 10 samples all failed alike, so the run was stopped:", 10),
+        ([], 1, "all 3 samples failed alike:", 3),
+    ],
+)
+def test_identical_failures_are_the_reason_of_the_run(more, status, message, count, tmp_path, capsys):
+    options = ["--env", f"{HOOKS}:broken_setup", "--max-attempts", "1", *more, *FAST]
+    assert evaluate(f"{HOOKS}:three_tasks", *options, "-o", str(tmp_path)) == status
+    assert f"{message} setup_error (TypeError: no box" in capsys.readouterr().err
+    assert len(list(read_results(tmp_path))) == count
 
 
 def test_exceptions_of_tools_are_in_the_summary(tmp_path, capsys):

@@ -14,7 +14,7 @@ import pytest
 
 from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
-from strands_env.eval import Evaluator, Prices, ScoreTable, StoreError, read_results
+from strands_env.eval import Evaluator, ScoreTable, StoreError, read_results
 from strands_env.eval.metrics import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_comparison, write_report
@@ -209,19 +209,6 @@ def test_the_running_mean_ends_at_the_mean_reward():
     table = ScoreTable.from_samples((name, sample(value, i, prompt=name)) for i, (name, value) in enumerate(
         [("a", 1.0), ("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", None)]))  # fmt: skip
     assert _running_mean(table)[-1][:2] == [4, 0.5]
-
-
-def test_prices_become_a_cost(tmp_path):
-    write(tmp_path, sample(1.0), sample(1.0, 1))
-    result = write_report(tmp_path, tmp_path / "r.html", prices=Prices(input=1e6, output=2e6))
-    assert islands(result.path)["overview"]["summary"]["cost"] == 2 * (10 + 2 * 5)
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    write(tmp_path, sample(1.0))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot write .*file/r.html"):
-        write_report(tmp_path, tmp_path / "file" / "r.html")
 
 
 def test_the_header_says_model_sampling_and_time(tmp_path):

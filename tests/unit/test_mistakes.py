@@ -193,6 +193,7 @@ def raising(action: Any, result: Any) -> float:
 
 
 TASKS = f"{HOOKS}:three_tasks"
+SFT = ["export", "{run}", "-o", "{new}.jsonl", "--format", "sft"]
 
 
 @pytest.mark.parametrize(
@@ -465,7 +466,20 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
         (["verify", "{run}", "--model", "tinyy"], 2, "unknown model 'tinyy'"),
         (["verify", "{run}", "--max-kl", "0.1"], 2, "are for scoring again: give --base-url or --model"),
         (["list", "{run}/results.jsonl"], 2, "is a file: give the folder the runs are in"),
-        (["export", "{run}", "-o", "x.jsonl"], 2, "to a file that ends in .parquet"),
+        (["rescore", "{run}", "--reward", "exakt"], 2, "unknown reward 'exakt' (did you mean 'exact'?)"),
+        (["rescore", "{run}", "--reward", "exact", "--env", HOOKS], 2, "not both"),
+        (["rescore", "{run}", "--reward", f"{HOOKS}:NOT_A_FUNCTION"], 2, "is a plain function, got 3"),
+        (["rescore", "{run}", "-o", "{run}"], 2, "holds results already"),
+        (["export", "{run}", "-o", "x.jsonl"], 2, "format 'samples' is written to a file that ends in .parquet"),
+        (["export", "{run}", "-o", "x.csv"], 2, "ends in .parquet"),
+        ([*SFT, "--min-reward", "9"], 2, "every rollout was left out"),
+        ([*SFT, "--between", "0", "1"], 2, "--between and --draw go with --format prompts"),
+        ([*SFT, "--teacher", "http://t"], 2, "--teacher goes with --format samples"),
+        (["export", "{run}", "-o", "{new}.parquet", "--teacher-top-k", "2"], 2, "--teacher-top-k needs --teacher"),
+        (["export", "{run}", "-o", "{new}.parquet", "--min-reward", "9"], 2, "every rollout was left out"),
+        (["watch", "{new}"], 2, "no results"),
+        (["compare", "{new}", "{run}"], 2, "no results"),
+        (["report", "{run}", "--tokenizer", "./nowhere"], 2, "'./nowhere' is neither a folder"),
         (["rescore", "{run}", "--reward", f"{HERE}:no_such", "-o", "{run}"], 2, f"module '{HERE}' has no 'no_such'"),
         (["rescore", "{run}", "--reward", f"{HERE}:raising", "-o", "{new}"], 2, "for every sample, with the error"),
         (["rescore", "{run}", "--reward", f"{HERE}:not_a_number", "-o", "{new}"], 2, "nothing was written"),
@@ -488,7 +502,7 @@ def test_wrong_usage_of_a_run(arguments, status, message, tmp_path, capsys):
     captured = capsys.readouterr()
     assert message in captured.err
     assert "Traceback" not in captured.err
-    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob("new*"))
     assert len(list(read_results(tmp_path / "run"))) == 3
 
 
