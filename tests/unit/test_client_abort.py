@@ -52,26 +52,10 @@ async def test_a_cancelled_call_is_aborted_on_the_server() -> None:
         assert server.running == []
 
 
-async def test_a_time_limit_of_the_caller_aborts_too() -> None:
-    async with hanging() as server, make(server.url) as client:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await client.generate([1])
-        await client.settle()
-        assert server.aborted_rids == server.rids
-
-
 async def test_a_young_request_is_aborted_twice_since_the_server_may_not_know_it_yet() -> None:
     async with hanging() as server, make(server.url) as client:
         await cancel_in_flight(client, server)
         assert [rid for rid, _ in server.aborts] == server.rids * 2
-
-
-async def test_every_attempt_that_may_still_run_is_aborted() -> None:
-    script = [faults.status(504), faults.half_written(), faults.worker_lost(), faults.reset(), faults.hang()]
-    async with FaultyServer(script) as server, make(server.url) as client:
-        await cancel_in_flight(client, server, requests=5)
-        assert set(server.aborted_rids) == set(server.rids)
 
 
 async def test_answered_requests_are_not_aborted() -> None:
@@ -92,17 +76,6 @@ async def test_cancelling_before_anything_was_sent_aborts_nothing() -> None:
         await client.settle()
         assert server.aborts == []
         assert not first.done()
-
-
-async def test_cancelling_during_a_back_off_ends_the_call() -> None:
-    async with FaultyServer(lambda call: faults.busy()) as server, make(server.url, retry_delay=60.0) as client:
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        await asyncio.sleep(0.05)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert len(server.requests) == 1
 
 
 async def test_cancellation_releases_slot_and_connection() -> None:
@@ -134,30 +107,6 @@ async def test_many_cancelled_calls_are_all_aborted() -> None:
         await asyncio.gather(*calls, return_exceptions=True)
         await client.settle()
         assert set(server.aborted_rids) == set(server.rids)
-
-
-async def test_close_aborts_what_is_in_flight() -> None:
-    async with hanging() as server:
-        client = make(server.url)
-        calls = [asyncio.create_task(client.generate([1])) for _ in range(5)]
-        await server.wait_for_requests(5)
-        await client.close()
-        assert set(server.aborted_rids) == set(server.rids)
-        for result in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(result, SGLangConnectionError)
-            assert "closed" in str(result)
-        assert len(server.requests) == 5
-
-
-async def test_close_ends_a_back_off() -> None:
-    async with FaultyServer(lambda call: faults.busy()) as server:
-        client = make(server.url, retry_delay=60.0)
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        await asyncio.sleep(0.05)
-        await client.close()
-        with pytest.raises(SGLangConnectionError, match="closed"):
-            await call
 
 
 async def test_no_task_is_left_after_close() -> None:
@@ -315,12 +264,9 @@ async def test_only_abort_calls_use_the_admin_key() -> None:
         assert set(keys.values()) == {"Bearer user"}
         assert {"/health", "/v1/models", "/model_info"} <= set(keys)
         assert server.requests[0].headers["authorization"] == "Bearer user"
-
-
-async def test_without_an_admin_key_aborts_use_the_other_one() -> None:
-    async with ControlledServer(control={}) as server, make(server.url, api_key="user") as client:
-        await client.abort("r")
-        assert [headers.get("authorization") for _, headers in server.seen] == ["Bearer user"]
+        async with make(server.url, api_key="user") as client:  # without an admin key, aborts use the other one
+            await client.abort("r")
+        assert server.seen[-1][1]["authorization"] == "Bearer user"
 
 
 @pytest.mark.parametrize("answer", [503, 429, 500, "reset"])

@@ -137,11 +137,6 @@ def test_back_off_doubles_up_to_its_cap_and_is_jittered() -> None:
     assert policy.backoff(10_000) <= 5.0
 
 
-def test_a_seeded_rng_repeats_the_delays() -> None:
-    policy = RequestRetryPolicy()
-    assert policy.backoff(3, random.Random(1)) == policy.backoff(3, random.Random(1))
-
-
 def drain(budget: RetryBudget, kind: RetryClass) -> int:
     count = 0
     while budget.next_delay(kind) is not None:
@@ -184,12 +179,6 @@ def test_the_clock_starts_with_the_first_attempt() -> None:
     clock.now += 11
     assert budget.is_over
     assert not RetryBudget(RequestRetryPolicy(retry_deadline=None), clock=clock).is_over
-
-
-def test_a_stale_connection_is_repeated_at_once() -> None:
-    budget = RetryBudget(RequestRetryPolicy())
-    assert budget.next_delay(RetryClass.STALE) == 0.0
-    assert 0.5 <= (budget.next_delay(RetryClass.BUSY) or 0) <= 1.0
 
 
 def test_retry_after_is_a_lower_bound() -> None:
