@@ -46,6 +46,7 @@ def convert_run(source: str | Path, target: str | Path) -> int:
     log = ResultLog(new)
     try:
         with lines, (side if side.exists() else old.results).open("rb") as frames:
+            # Each sample is written as a new one, so that it is checked like any other.
             for number, line in enumerate(lines, 1):
                 try:
                     sample = read_sample(line)

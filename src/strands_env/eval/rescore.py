@@ -75,6 +75,7 @@ def whole_or_nothing(target: StorePaths) -> Iterator[NewRun]:
     try:
         yield run
     finally:
+        # What was kept has other names by now.
         for path in (run.paths.results, run.paths.run):
             path.unlink(missing_ok=True)
         if is_new:

@@ -164,6 +164,7 @@ def _is_accepted(value: Any, schema: Mapping[str, Any], accepted: list[Any]) -> 
     A value of another type counts where the accepted ones have that type, too: then it stands for a variable.
     """
     expected: Any = _TYPES[schema["type"]]
+    # As the leaderboard: an integer is a float, and a float is no integer.
     if expected is float and type(value) is int:
         value = float(value)
     kind = next((type(item) for item in accepted if item != ""), None)

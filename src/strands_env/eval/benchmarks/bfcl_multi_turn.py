@@ -71,6 +71,7 @@ class _World:
 
 
 def _forget(name: str) -> None:
+    # The package keeps simulators for good, as globals of its module that begin with this name.
     kept = vars(_package("eval_checker.multi_turn_eval.multi_turn_utils"))
     for key in [key for key in kept if key.startswith(name)]:
         del kept[key]

@@ -55,6 +55,7 @@ class GPQAEvaluator(Benchmark):
         name = field(row, "Record ID") or str(index)
         choices = [right.strip(), *(choice.strip() for choice in wrong)]
         order = list(range(len(choices)))
+        # By the record and not its place, so that a part of the data has the choices of the whole.
         random.Random(f"{self.seed}/{name}").shuffle(order)
         listed = "\n".join(f"({letter}) {choices[place]}" for letter, place in zip(LETTERS, order, strict=True))
         context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=LETTERS[order.index(0)])

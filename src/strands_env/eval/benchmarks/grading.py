@@ -149,6 +149,7 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         question = getattr(action.task_context, "question", None) or action.text
         answer = step_result.observation.final_response
         texts = {"question": question, "truth": action.task_context.ground_truth, "answer": answer}
+        # Published prompts are used as they are; ours must not let an answer write outside its tag.
         if self._origin == "own":
             texts = {name: wrap_in_tag(_TAGS[name], text) for name, text in texts.items()}
         return self._prompt.format(**texts)

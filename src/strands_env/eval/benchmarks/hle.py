@@ -46,6 +46,7 @@ class HLEEvaluator(QuestionBenchmark):
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """Reasoning without tools, graded by `judge_model` (the evaluated model itself if not given)."""
         judge = options.pop("judge_model", model_factory)
+        # The published prompt where its package is installed: scores compare under the same prompt only.
         known = util.find_spec("inspect_evals") is not None
         prompt = load_published("hle.prompts", "SYSTEM_MC") if known else SYSTEM_PROMPT
         options = {"system_prompt": prompt, "reward_fn": HLEReward(judge, MATCH), **options}
@@ -54,15 +55,6 @@ class HLEEvaluator(QuestionBenchmark):
     def rows(self) -> Iterable[Row]:
         """The rows without a picture."""
         return (row for row in super().rows() if not row.get("image"))
-
-    def message(self, row: Row, question: str) -> str | list[dict[str, Any]]:
-        """The question, and its pictures."""
-        pictures = self.pictures(row)
-        return [{"text": question}, *pictures] if pictures else question
-
-    def pictures(self, row: Row) -> list[dict[str, Any]]:
-        """The content blocks beside the question: none, as `rows` leaves questions with a picture out."""
-        return []
 
 
 class HLEVerifiedGoldEvaluator(HLEEvaluator):
@@ -78,16 +70,16 @@ class HLEVerifiedGoldEvaluator(HLEEvaluator):
                 record = row.get("json") or {}
                 yield {**(json.loads(record) if isinstance(record, str) else record), **row}
 
-    def pictures(self, row: Row) -> list[dict[str, Any]]:
-        """The picture of the question, which is a data URL."""
+    def message(self, row: Row, question: str) -> str | list[dict[str, Any]]:
+        """The question, and its picture, which is a data URL."""
         address = row.get("image")
         if not address:
-            return []
+            return question
         found = _PICTURE.fullmatch(address)
         if found is None:
             raise DatasetError(f"question {row.get('id')!r} has an image that is not a data URL: {address[:60]!r}")
         kind = "jpeg" if found[1].lower() == "jpg" else found[1].lower()
-        return [{"image": {"format": kind, "source": {"bytes": base64.b64decode(found[2])}}}]
+        return [{"text": question}, {"image": {"format": kind, "source": {"bytes": base64.b64decode(found[2])}}}]
 
 
 class HLEVerifiedGoldTextEvaluator(HLEVerifiedGoldEvaluator):

@@ -26,6 +26,7 @@ Arguments = Mapping[str, Any]
 InstructionCheck = Callable[[str, Arguments], bool]
 
 _MAX_LANGUAGE_CHARS = 100_000  # langdetect looks at 10,000 characters, after it has left out addresses
+# Possessive quantifiers (`*+`) below do not backtrack: hostile answers take linear time, too.
 _CLOSERS = "\"')]}”’*_`»"
 _ABBREVIATIONS = frozenset(
     (

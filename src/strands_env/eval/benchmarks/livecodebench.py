@@ -135,6 +135,7 @@ def all_tests(public: str, private: str) -> list[dict[str, str]]:
 
 
 def _unpack(packed: str) -> str:
+    # With a bound: a few bytes may inflate to any size.
     inflate = zlib.decompressobj()
     data = inflate.decompress(base64.b64decode(packed), MAX_TEST_BYTES)
     if inflate.unconsumed_tail:

@@ -20,6 +20,7 @@ SYSTEM_PROMPT = (
     "X being the letter of the right option."
 )
 
+# In the published order; a possessive quantifier (`*+`) does not backtrack over long white space.
 _RULES = (
     re.compile(r"answer is \(?([A-J])\)?"),
     re.compile(r"[aA]nswer:\s*+([A-J])"),

@@ -90,16 +90,18 @@ class Tau2Episode:
             return []
         else:
             offered = self.database.get_user_tools(include=self.task.user_tools)
-        return [self.tool(tool.name, requestor, _spec(tool.openai_schema["function"])) for tool in offered]
+        functions = [tool.openai_schema["function"] for tool in offered]
+        return [self.tool(each["name"], requestor, each["description"], each["parameters"]) for each in functions]
 
-    def tool(self, name: str, requestor: str, spec: ToolSpec | None = None) -> PythonAgentTool:
+    def tool(self, name: str, requestor: str, description: str = "", schema: Any = None) -> PythonAgentTool:
         """A tool of the database, or of a name that was not offered: both answer with the text of the package."""
 
         async def run(tool_use: ToolUse, **state: Any) -> ToolResult:
             content: Any = [{"text": self.run(name, tool_use, requestor)}]
             return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": content}
 
-        return PythonAgentTool(name, spec or {"name": name, "description": name, "inputSchema": {"json": {}}}, run)
+        spec = ToolSpec(name=name, description=description or name, inputSchema={"json": schema or {}})
+        return PythonAgentTool(name, spec, run)
 
     def run(self, name: str, tool_use: ToolUse, requestor: str) -> str:
         """Run a call in the database."""
@@ -325,14 +327,6 @@ def _greeting() -> Any:
     return _tau2("orchestrator.orchestrator").DEFAULT_FIRST_AGENT_MESSAGE.model_copy()
 
 
-def _spec(function: Mapping[str, Any]) -> ToolSpec:
-    return {
-        "name": function["name"],
-        "description": function["description"],
-        "inputSchema": {"json": function["parameters"]},
-    }
-
-
 def _text(message: Mapping[str, Any]) -> str:
     """The spoken text of a message, without the thoughts before it."""
     texts = [block["text"] for block in message["content"] if "text" in block]
@@ -358,6 +352,7 @@ def _history(messages: Sequence[Any], requestor: str) -> list[Any]:
             continue
         else:
             role, content = "user", [{"text": str(message.content)}]
+        # Strands takes the results of one batch of calls as one message.
         if seen and role == "user" == seen[-1]["role"] and message.role == "tool":
             seen[-1]["content"] += content
         else:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +15,9 @@ from numpy.typing import NDArray
 from strands_env.core import ErrorRecord
 from strands_env.eval.sample import EvalSample
 
-_TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens")
-_COUNTS = (
-    "model_calls",
-    "tool_calls",
-    "tool_iters",
-    "tool_exceptions",
-    "parse_errors",
-    "tool_s",
-    "reward_latency_s",
+_SUMMED = (
+    *("input_tokens", "output_tokens", "cache_read_input_tokens", "model_calls", "tool_calls", "tool_iters"),
+    *("tool_exceptions", "parse_errors", "tool_s", "reward_latency_s"),
 )
 
 
@@ -98,7 +91,11 @@ class ScoreTable:
         raised = {(item.tool, item.error.type): _located(item.error) for item in reversed(result.tool_errors)}
         self.tool_errors.update(raised.keys())
         self.messages = {**raised, **self.messages}
-        _count(self.totals, result.observation.metrics)
+        for name in _SUMMED:
+            value = result.observation.metrics.get(name)
+            total = value.get("total") if isinstance(value, Mapping) else value  # token counts have one
+            if isinstance(total, int | float):
+                self.totals[name] += total  # type: ignore[assignment]
         self.totals["wall_s"] += sample.duration_s  # type: ignore[assignment]
         self.totals["attempts"] += sample.attempts
 
@@ -154,18 +151,6 @@ def check_tables(function: str, *tables: object) -> None:
 def _located(error: ErrorRecord) -> str:
     """The message of an error with the line of the user's code that raised it."""
     return error.message if error.raised_at is None else f"{error.message} ({error.raised_at})"
-
-
-def _count(totals: Counter[str], metrics: Mapping[str, Any]) -> None:
-    for name in _TOKENS:
-        value = metrics.get(name)
-        total = value.get("total") if isinstance(value, Mapping) else value
-        if isinstance(total, int | float):
-            totals[name] += total  # type: ignore[assignment]
-    for name in _COUNTS:
-        value = metrics.get(name)
-        if isinstance(value, int | float):
-            totals[name] += value  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,12 @@ def read_lines(file: Path) -> Iterator[Row]:
         for number, line in enumerate(lines, 1):
             line = line.removeprefix(BOM_UTF8) if number == 1 else line
             if line.strip():
-                yield _object(line, f"line {number} of {str(file)!r}")
+                where = f"line {number} of {str(file)!r}"
+                try:
+                    row = json.loads(line.decode("utf-8"))
+                except ValueError as error:
+                    raise DatasetError(f"{where} is not JSON: {error}") from error
+                yield _check_object(row, where)
 
 
 def _json_list(file: Path) -> Iterator[Row]:
@@ -123,9 +128,13 @@ def _json_list(file: Path) -> Iterator[Row]:
     if not isinstance(listed, list):
         raise DatasetError(f"{str(file)!r} must hold a JSON list of objects, got {type(listed).__name__}")
     for number, row in enumerate(listed, 1):
-        if not isinstance(row, dict):
-            raise DatasetError(f"row {number} of {str(file)!r} must be a JSON object, got {type(row).__name__}")
-        yield row
+        yield _check_object(row, f"row {number} of {str(file)!r}")
+
+
+def _check_object(row: Any, where: str) -> Row:
+    if not isinstance(row, dict):
+        raise DatasetError(f"{where} must be a JSON object, got {type(row).__name__}")
+    return row
 
 
 def _parquet(file: Path) -> Iterator[Row]:
@@ -136,16 +145,6 @@ def _parquet(file: Path) -> Iterator[Row]:
     with parquet.ParquetFile(file) as table:
         for batch in table.iter_batches(batch_size=256):
             yield from batch.to_pylist()
-
-
-def _object(line: bytes, where: str) -> Row:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except ValueError as error:
-        raise DatasetError(f"{where} is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise DatasetError(f"{where} must be a JSON object, got {type(row).__name__}")
-    return row
 
 
 class Benchmark(Evaluator):

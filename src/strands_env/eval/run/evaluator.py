@@ -15,7 +15,7 @@ from strands_env.core.rollout import EnvFactory, LocalExecutor, takes_action
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.run.groups import Grouping, GroupPolicy
 from strands_env.eval.run.progress import Progress
-from strands_env.eval.run.run import CollectedResults, Run, RunOptions
+from strands_env.eval.run.run import CollectedResults, Run
 from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import Tasks, catch_exits
 from strands_env.eval.sample import EvalSample
@@ -181,20 +181,7 @@ class Evaluator:
         with catch_exits():
             tasks = self.load_dataset() if actions is None else actions
             known = len(tasks) if isinstance(tasks, Sized) else self.count() if actions is None else None
-        options = RunOptions(
-            name=self.benchmark_name,
-            paths=self.paths,
-            n_samples=self.n_samples_per_prompt,
-            max_concurrency=self.max_concurrency,
-            keep_tokens=self.keep_tokens,
-            keep_results=self.keep_results,
-            sampling_seed=self.sampling_seed,
-            group_policy=self.group_policy,
-            max_failures=self.max_failures,
-            max_same_failures=self.max_same_failures,
-            fsync_interval=self.fsync_interval,
-        )
-        run = Run(options, tasks, known, self.run_config(), self.progress)
+        run = Run(self, tasks, known, self.run_config())
         executor = self.executor or LocalExecutor(self.env_factory, run.check_environment)  # type: ignore[arg-type]
         self._run = run
         try:
@@ -220,7 +207,7 @@ class Evaluator:
 
     def _sampler(self, executor: Executor) -> SampleRunner:
         return SampleRunner(
-            executor,
+            executor=executor,
             retry=self.retry,
             timeout=self.sample_timeout,
             keep_tokens=self.keep_tokens,

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from strands_env.core import StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
@@ -30,13 +30,12 @@ PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it
 CollectedResults: TypeAlias = dict[str, Sequence[EvalSample]]  # samples by prompt id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Options of a run; see `Evaluator`."""
+class RunOptions(Protocol):
+    """What a run needs to know of its `Evaluator`."""
 
-    name: str
+    benchmark_name: str
     paths: StorePaths | None
-    n_samples: int
+    n_samples_per_prompt: int
     max_concurrency: int
     keep_tokens: bool
     keep_results: bool
@@ -45,6 +44,7 @@ class RunOptions:
     max_failures: int | None
     max_same_failures: int | None
     fsync_interval: float | None
+    progress: Progress | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +59,15 @@ class Job:
 class Run:
     """State of one `Evaluator.run`."""
 
-    def __init__(
-        self, options: RunOptions, tasks: Tasks, known: int | None, config: RunConfig, progress: Progress | None
-    ) -> None:
+    def __init__(self, options: RunOptions, tasks: Tasks, known: int | None, config: RunConfig) -> None:
         self._options = options
         self._tasks = tasks
         self._config = config
         self._config_digest = config.digest
         self._writer: ResultWriter | None = None
         self._is_open = False
-        self.state = ProgressState(name=options.name)
-        self._progress = GuardedProgress(progress)
+        self.state = ProgressState(name=options.benchmark_name)
+        self._progress = GuardedProgress(options.progress)
         self._results: dict[str, list[EvalSample | Entry | None]] = {}  # by prompt and index
         self._failed_prompts: set[str] = set()
         self.namer = TaskNamer()
@@ -81,7 +79,7 @@ class Run:
         self._reader: asyncio.Task[Any] | None = None
         self._reader_stopped = False
         if known is not None:
-            self.state.total = known * options.n_samples
+            self.state.total = known * options.n_samples_per_prompt
             config.about["tasks"] = known
 
     def stop(self) -> None:
@@ -140,7 +138,7 @@ class Run:
         try:
             if self._is_open:
                 if self.state.total is not None:
-                    self._config.about["tasks"] = self.state.total // self._options.n_samples
+                    self._config.about["tasks"] = self.state.total // self._options.n_samples_per_prompt
                 await self._writer.run(lambda: self._config.spend(self.state.elapsed))
         except StoreError as error:
             logger.warning("error=<%s> | the wall time of the run is not saved", error)
@@ -149,7 +147,7 @@ class Run:
 
     async def check_environment(self, description: dict[str, Any]) -> None:
         """Compare an environment with the one of the saved results, before a sample of it is saved."""
-        if wrong := fixed_seed(description.get("model"), self._options.n_samples):
+        if wrong := fixed_seed(description.get("model"), self._options.n_samples_per_prompt):
             raise EvalError(wrong)
         if (description.get("model") or {}).get("seeded"):
             description = {**description, "sampling_seed": self._options.sampling_seed}
@@ -169,8 +167,8 @@ class Run:
                 self._check_task(prompt)
                 if self._options.keep_results:
                     # A place for each, for samples finish in any order and results keep that of their index.
-                    self._results[prompt.id] = [None] * self._options.n_samples
-                for index in range(self._options.n_samples):
+                    self._results[prompt.id] = [None] * self._options.n_samples_per_prompt
+                for index in range(self._options.n_samples_per_prompt):
                     job = Job(prompt=prompt, index=index, id=sample_id(self._config_digest, prompt, index))
                     if self._is_done(job):
                         passed += 1
@@ -180,7 +178,7 @@ class Run:
                     if self._options.group_policy is GroupPolicy.STOP and prompt.id in self._failed_prompts:
                         continue
                     yield job
-        self.state.total = prompts * self._options.n_samples  # now known, whatever was said before
+        self.state.total = prompts * self._options.n_samples_per_prompt  # now known, whatever was said before
 
     def _check_task(self, prompt: NamedTask) -> None:
         if self._writer is None:

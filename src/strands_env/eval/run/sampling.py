@@ -146,26 +146,19 @@ class RetryPolicy:
     def pause(self, attempts: int) -> float:
         """Seconds to wait after the given number of failed attempts."""
         full = min(self.max_delay, self.delay * 2.0 ** min(attempts - 1, 60))
+        # Spread out, for all samples that a server refused would come back at one moment.
         return full * (1 - self.jitter * random.random())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRunner:
     """Runs samples on an executor; `timeout` is the seconds for one rollout up to its cleanup."""
 
-    def __init__(
-        self,
-        executor: Executor,
-        *,
-        retry: RetryPolicy,
-        timeout: float | None,
-        keep_tokens: bool,
-        validate: Callable[[EvalSample], bool],
-    ) -> None:
-        self.executor = executor
-        self._retry = retry
-        self._timeout = timeout
-        self._keep_tokens = keep_tokens
-        self._validate = validate
+    executor: Executor
+    retry: RetryPolicy
+    timeout: float | None
+    keep_tokens: bool
+    validate: Callable[[EvalSample], bool]
 
     async def sample(
         self, action: Action, on_retry: Callable[[], None] | None = None, *, seed: int | None = None, **identity: Any
@@ -179,11 +172,11 @@ class SampleRunner:
             # A copy each: what an environment does to its action reaches neither the next attempt nor the record.
             result, escaped = await self._attempt(copy_of(seeded))
             lost = is_infrastructure(result)
-            if not lost or attempts >= self._retry.max_attempts:
+            if not lost or attempts >= self.retry.max_attempts:
                 break
             if on_retry is not None:
                 on_retry()
-            pause = self._retry.pause(attempts)
+            pause = self.retry.pause(attempts)
             logger.warning(
                 "task=<%s>, reason=<%s>, attempt=<%d>, pause=<%.1f> | sample lost to infrastructure, trying again",
                 action.task_context.id,
@@ -192,7 +185,7 @@ class SampleRunner:
                 pause,
             )
             await asyncio.sleep(pause)
-        if not self._keep_tokens and (result.trajectories or result.observation.tokens is not None):
+        if not self.keep_tokens and (result.trajectories or result.observation.tokens is not None):
             result.observation.tokens = result.observation.tools = None
             result.trajectories = []
         sample = EvalSample(
@@ -203,14 +196,14 @@ class SampleRunner:
             **identity,
         )
         # An exception that came out of an environment is a defect of its code: run again, never scored.
-        if lost or escaped or not self._validate(sample):
+        if lost or escaped or not self.validate(sample):
             sample.aborted = True
         return sample
 
     async def _attempt(self, action: Action) -> tuple[StepResult, bool]:
         """The result of a rollout; True where it stands in for an exception that came out of it."""
         try:
-            return _check_result(await rollout_within(self.executor, action, self._timeout)), False
+            return _check_result(await rollout_within(self.executor, action, self.timeout)), False
         except EpisodeTimeoutError as error:
             return _to_result(error, TerminationReason.TIMEOUT), False
         except Exception as error:

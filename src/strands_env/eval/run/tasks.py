@@ -119,7 +119,7 @@ def copy_of(action: Action) -> Action:
 
 
 def _is_named(action: Action) -> bool:
-    return "id" in action.task_context.model_fields_set
+    return "id" in action.task_context.__pydantic_fields_set__
 
 
 def _name(action: Action) -> str:

@@ -361,6 +361,7 @@ def lock(fd: int, path: Path) -> None:
     import fcntl  # which Windows has not
 
     try:
+        # The kernel drops it with the process: a kill leaves no lock that somebody has to remove.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise StoreLockedError(
