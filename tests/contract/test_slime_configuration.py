@@ -241,8 +241,9 @@ async def test_a_timeout_of_a_suspended_rollout_does_not_count(rig: Rig) -> None
 async def test_a_failed_rollout_is_tried_again_in_a_fresh_environment(rig: Rig, monkeypatch: Any) -> None:
     monkeypatch.setattr(sys.modules["strands_env.training.slime.generate"], "RETRY_PAUSE", 0.0)
     rig.args.strands_env_retries = 2
-    rig.serve(ConnectionError("gone"), ConnectionError("gone"), completion("3"))
+    client = rig.serve(ConnectionError("gone"), completion("3"), completion("4"))
     assert (await rig.run()).status is Sample.Status.COMPLETED
+    assert len(client.requests) == 2
     rig.serve(*[ConnectionError("gone")] * 3)
     sample = await rig.run()
     assert (sample.status, sample.remove_sample) == (Sample.Status.FAILED, True)

@@ -404,8 +404,8 @@ NO_STD = {"grpo_std_normalization": False}
         ({"advantage_estimator": "ppo"}, [scored(1, 0, 0), scored(3, 0, 1)], [1, 3]),
         (
             {**NO_STD, "n_samples_per_prompt": 2},
-            [Sample(reward=r, group_index=None, index=i) for r, i in [(1, 0), (1, 1), (1, 1), (0, 2), (0, 3)]],
-            [0.0] * 5,
+            [Sample(reward=r, group_index=None, index=i) for r, i in [(1, 0), (0, 1), (0, 1), (1, 2), (1, 3)]],
+            [0.5, -0.5, -0.5, 0.0, 0.0],
         ),
         ({}, [Sample(reward=0.5, group_index=None, index=i) for i in (0, 1)], [0.0, 0.0]),
         (NO_STD, [scored(r, 0, i) for i, r in enumerate((1.0, 0.0, float("nan"), "good"))], [0.5, -0.5, 0.0, 0.0]),
