@@ -89,19 +89,6 @@ def test_hermes_malformed(payload: str, name: str, error: str) -> None:
     assert re.search(error, str(result.error))
 
 
-def test_hermes_nested_tags_are_one_malformed_call() -> None:
-    output = HERMES.parse_all(hermes(hermes('{"name": "inner", "arguments": {}}')))
-    assert only(list(output.calls)).is_error
-    assert output.text == ""
-
-
-def test_hermes_good_and_bad_calls_side_by_side() -> None:
-    payloads = ['{"name": "a"}', "{broken}", '{"name": "b", "arguments": {"x": 1}}', '{"arguments": {}}']
-    results = HERMES.parse("\n".join(map(hermes, payloads)))
-    assert [result.name for result in results] == ["a", UNKNOWN_TOOL_NAME, "b", UNKNOWN_TOOL_NAME]
-    assert [result.is_error for result in results] == [False, True, False, True]
-
-
 # --- kimi_k2 ---
 
 

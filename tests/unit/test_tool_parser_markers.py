@@ -13,7 +13,6 @@ from strands_sglang.tool_parsers import (
 )
 from strands_sglang.tool_parsers.gpt_oss import GptOssToolParser
 from strands_sglang.tool_parsers.json_calls import LlamaJSONToolParser
-from strands_sglang.tool_parsers.mistral import MistralToolParser
 from tests.tool_call_writer import render
 from tests.unit.test_tool_parser import only
 
@@ -237,85 +236,54 @@ def test_what_stands_between_a_call_and_its_end_marker_belongs_to_the_call(behin
     assert (call.is_error, call.span, output.text) == (True, (0, len(sampled)), " ok")
 
 
-def test_gpt_oss_a_broken_header_does_not_take_the_next_message_along() -> None:
-    broken = "<|channel|>commentary to=functions.f x json<|message|>{}<|call|>"
-    output = GptOssToolParser().parse_all(
-        f"{broken}<|start|>assistant{CALL}<|start|>assistant<|channel|>final<|message|>a"
-    )
-    assert [call.is_error for call in output.calls] == [True, False]
-    assert output.calls[0].span == (0, len(broken))
-    assert output.text == "a"
-
-
-def test_gpt_oss_two_headers_of_one_message_are_one_malformed_call() -> None:
-    broken = "<|channel|>commentary to=functions.f <|constrain|>json"
-    call = only(GptOssToolParser().parse(sampled := broken + CALL))
-    assert (call.name, call.is_error, call.span) == ("f", True, (0, len(sampled)))
-
-
-def test_gpt_oss_words_about_recipients_are_text() -> None:
-    sampled = "<|channel|>final<|message|>Write to=functions.f, then <b>.<|return|>"
-    output = GptOssToolParser().parse_all(sampled)
-    assert (output.calls, output.text) == ((), "Write to=functions.f, then <b>.")
-    assert GptOssToolParser().parse("<|channel|>final photo=3<|return|>") == []
-
-
-def test_gpt_oss_a_commentary_without_recipient_is_text() -> None:
-    preamble = "<|channel|>commentary<|message|>I look it up.<|end|>"
-    output = GptOssToolParser().parse_all(f"{preamble}<|start|>assistant{CALL}")
-    assert ([call.is_error for call in output.calls], output.text) == ([False], "I look it up.")
-
-
 def test_gpt_oss_what_is_wrong_with_a_header_is_said_without_control_tokens() -> None:
     call = only(GptOssToolParser().parse("<|channel|>commentary to=functions.f x json<|message|>{}<|call|>"))
     assert "<|" not in str(call.error)  # the template would make another header of them
 
 
-def test_one_bad_call_of_a_list_does_not_take_the_others_along() -> None:
-    sampled = '<TOOLCALL>[{"name": "f", "arguments": {"x": NaN}}, {"name": "g", "arguments": {}}]</TOOLCALL>'
-    calls = get_tool_parser("nemotron").parse(sampled)
-    assert [(call.name, call.is_error) for call in calls] == [("f", True), ("g", False)]
-    assert calls[0].raw == '{"name": "f", "arguments": {"x": NaN}}'
+# --- which calls, and what text is left ---
+
+CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>'
+BROKEN = "<|channel|>commentary to=functions.f x json<|message|>{}<|call|>"
+RECIPIENTS = "<|channel|>final<|message|>Write to=functions.f, then <b>.<|return|>"
+PREAMBLE = "<|channel|>commentary<|message|>I look it up.<|end|><|start|>assistant"
+LLAMA = [
+    '{"name": "Bob", "age": 3}',
+    '{"answer": 4}',
+    '[{"name": "f", "parameters": {}}]',
+    'I: {"name": "f", "parameters": {}}',
+]
+LLAMA += ['```json\n{"name": "f", "parameters": {}}\n```', '{"parameters": {}, "name": "f"}']
+XLAM = ["See [1, 2].", "[1, 2]", 'So [{"name": "f", "arguments": {}}]', '[{"name": "Bob"}]']
+LIST = '<TOOLCALL>[{"name": "f", "arguments": {"x": NaN}}, {"name": "g", "arguments": {}}]</TOOLCALL>'
+LINES = '<tool_calls>\n{"name": "f"}\n{"name": "g", "arguments": {"q": "</tool_calls>"}}\n</tool_calls>'
+READ = [
+    *(("llama_json", answer, "", answer) for answer in LLAMA),
+    *(("xlam", answer, "", answer) for answer in XLAM),
+    ("llama_json", 'So: <|python_tag|>{"name": "f", "parameters": {}}', "f", "So: "),
+    ("gpt_oss", RECIPIENTS, "", "Write to=functions.f, then <b>."),
+    ("gpt_oss", "<|channel|>final photo=3<|return|>", "", "<|channel|>final photo=3<|return|>"),
+    ("gpt_oss", PREAMBLE + CALL, "f", "I look it up."),
+    ("gpt_oss", f"{BROKEN}<|start|>assistant{CALL}<|start|>assistant<|channel|>final<|message|>a", "f! f", "a"),
+    ("gpt_oss", f"<|channel|>commentary to=functions.f <|constrain|>json{CALL}", "f!", ""),
+    ("gpt_oss", f"<|channel|>analysis<|message|>I could {CALL} now", "", ""),
+    ("nemotron", LIST, "f! g", ""),
+    ("minimax_m1", LINES, "f g", ""),
+    ("minimax_m1", '<tool_calls>\n{"name": "g"}\noops\n{"name": "f"}\n</tool_calls>', "g f!", ""),
+    ("mistral", "[TOOL_CALLS]f[ARGS]{oops}[TOOL_CALLS]g[ARGS]{}[TOOL_CALLS]h", "f! g unknown_tool!", ""),
+    ("hermes", '<tool_call>{"name": "a"}</tool_call>\n<tool_call>{x}</tool_call>', "a unknown_tool!", "\n"),
+    ("hermes", '<tool_call><tool_call>{"name": "f"}</tool_call></tool_call>', "f!", ""),
+]
+"""The calls by name, malformed ones with a `!`, and the text beside them."""
 
 
-def test_a_marker_inside_a_string_of_a_later_line_belongs_to_the_string() -> None:
-    sampled = '<tool_calls>\n{"name": "f"}\n{"name": "g", "arguments": {"q": "</tool_calls>"}}\n</tool_calls>'
-    output = get_tool_parser("minimax_m1").parse_all(sampled)
-    assert [(call.name, call.input) for call in output.calls] == [("f", {}), ("g", {"q": "</tool_calls>"})]
-    assert output.text == ""
-
-
-def test_one_bad_line_of_a_block_takes_the_rest_along() -> None:
-    sampled = '<tool_calls>\n{"name": "g", "arguments": {}}\noops\n{"name": "f", "arguments": {}}\n</tool_calls>'
-    calls = get_tool_parser("minimax_m1").parse(sampled)
-    assert [(call.name, call.is_error) for call in calls] == [("g", False), ("f", True)]
-
-
-# --- Llama: JSON that is the answer ---
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        '{"name": "Bob", "age": 3}',
-        '{"answer": 4}',
-        '[{"name": "f", "parameters": {}}]',
-        'I would call {"name": "f", "parameters": {}}',
-        '```json\n{"name": "f", "parameters": {}}\n```',
-        '{"parameters": {}, "name": "f"}',
-    ],
-)
-def test_json_that_does_not_begin_as_a_call_is_an_answer(answer: str) -> None:
-    output = LlamaJSONToolParser().parse_all(answer)
-    assert (output.calls, output.text, output.unclosed_call) == ((), answer, None)
-
-
-@pytest.mark.parametrize(
-    "answer", ["See [1, 2].", "[1, 2]", 'So [{"name": "f", "arguments": {}}]', '[{"name": "Bob"}]']
-)
-def test_a_list_that_does_not_begin_as_calls_is_an_answer(answer: str) -> None:
-    output = get_tool_parser("xlam").parse_all(answer)
-    assert (output.calls, output.text, output.unclosed_call) == ((), answer, None)
+@pytest.mark.parametrize(("name", "sampled", "calls", "text"), READ)
+def test_the_calls_and_the_text_beside_them(name: str, sampled: str, calls: str, text: str) -> None:
+    output = get_tool_parser(name).parse_all(sampled)
+    assert " ".join(call.name + "!" * call.is_error for call in output.calls) == calls
+    assert (output.text, output.unclosed_call) == (text, None)
+    for call in output.calls:
+        assert call.raw is None or call.raw in sampled[slice(*call.span)]
 
 
 @pytest.mark.parametrize("prefix", ["", "\n ", "<|python_tag|>", "<think>hm</think>\n\n"])
@@ -323,11 +291,6 @@ def test_llama_with_and_without_the_tag(prefix: str) -> None:
     sampled = prefix + '{"name": "f", "parameters": {"q": ["ü", null]}}\n'
     call = only(LlamaJSONToolParser().parse(sampled))
     assert (call.name, call.input, call.error) == ("f", {"q": ["ü", None]}, None)
-
-
-def test_llama_text_before_the_tag_is_kept() -> None:
-    output = LlamaJSONToolParser().parse_all('So: <|python_tag|>{"name": "f", "parameters": {}}')
-    assert (output.text, only(list(output.calls)).name) == ("So: ", "f")
 
 
 def test_llama_json_that_is_not_valid_is_told_with_its_place() -> None:
@@ -377,8 +340,6 @@ def test_dsml_values_are_what_their_tag_says() -> None:
 
 # --- gpt-oss ---
 
-CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>'
-
 
 @pytest.mark.parametrize(
     "call",
@@ -411,13 +372,6 @@ def test_gpt_oss_preamble_and_answer_are_text() -> None:
     assert only(list(output.calls)).name == "f"
 
 
-def test_gpt_oss_draft_in_analysis_is_no_call() -> None:
-    sampled = f"<|channel|>analysis<|message|>I could {CALL} now"
-    output = GptOssToolParser().parse_all(sampled)
-    assert (output.calls, output.unclosed_call) == ((), None)
-    assert output.reasoning == f"I could {CALL} now"
-
-
 def test_gpt_oss_call_without_its_stop_token_is_no_call() -> None:
     output = GptOssToolParser().parse_all(CALL.removesuffix("<|call|>"))
     assert output.calls == ()
@@ -429,11 +383,3 @@ def test_gpt_oss_split_of_a_cut_turn_keeps_the_markup_of_a_call_out_of_reasoning
     sampled = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{CALL.removesuffix('<|call|>')}"
     split = GptOssToolParser().split(sampled)
     assert (split.reasoning, split.text) == ("Hm.", '{"x": 1}')
-
-
-# --- Mistral ---
-
-
-def test_mistral_keeps_good_calls_beside_malformed_ones() -> None:
-    calls = MistralToolParser().parse('[TOOL_CALLS]f[ARGS]{oops}[TOOL_CALLS]g[ARGS]{"x": 1}[TOOL_CALLS]h')
-    assert [(call.name, call.is_error) for call in calls] == [("f", True), ("g", False), (UNKNOWN_TOOL_NAME, True)]

@@ -11,6 +11,7 @@ from strands_sglang.tool_parsers import (
     UNKNOWN_TOOL_NAME,
     GLMToolParser,
     QwenXMLToolParser,
+    ToolParser,
 )
 from tests.tool_call_writer import InexpressibleError, render
 from tests.unit.test_tool_parser import only
@@ -82,37 +83,6 @@ def test_qwen_on_one_line() -> None:
     assert (only(QWEN.parse(text)).name, only(QWEN.parse(text)).input) == ("my-tool_v2.0", {"x": "1"})
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "error"),
-    [
-        ("<tool_call>\n<parameter=x>1</parameter>\n</tool_call>", UNKNOWN_TOOL_NAME, "<function=...> was expected"),
-        (qwen("<parameter=x>1</parameter>", name=""), UNKNOWN_TOOL_NAME, "no valid name"),
-        ("<tool_call></tool_call>", UNKNOWN_TOOL_NAME, "<function=...> was expected"),
-        ("<tool_call><function=f", UNKNOWN_TOOL_NAME, None),
-        ("<tool_call><function=f</tool_call>", UNKNOWN_TOOL_NAME, "no valid name"),
-        (qwen("<parameter=x>1</parameter><parameter=x>2</parameter>"), "f", "'x' is given twice"),
-        (qwen("stray"), "f", "found 'stray</function>"),
-        (qwen("<parameter=x>a</parameter> b\n</parameter>"), "f", "found 'b\\\\n</parameter>"),
-        (qwen("<parameter=x>1\n<parameter=y>2</parameter>"), "f", "'x' contains <parameter="),
-        (qwen("<parameter=x>1\n"), "f", "'x' is not closed"),
-        (qwen("<parameter=x>1</function>\n</parameter>"), "f", "'x' contains </function>"),
-        (qwen("<parameter=>1</parameter>"), "f", "no valid name"),
-        ("<tool_call><function=f></function> more</tool_call>", "f", "'more' behind </function>"),
-        ("<tool_call><function=f></function><function=g></function></tool_call>", "f", "behind </function>"),
-        ("<tool_call><function=f><parameter=x>1</parameter></tool_call>", "f", "the call ends"),
-        ('<tool_call>{"name": "f", "arguments": {}}</tool_call>', UNKNOWN_TOOL_NAME, "<function=...> was expected"),
-        (qwen("<parameter=x>a </tool_call> b</parameter>"), "f", "'x' is not closed"),
-    ],
-)
-def test_qwen_malformed(text: str, name: str, error: str | None) -> None:
-    if error is None:
-        assert QWEN.parse(text) == []
-        return
-    result = only(QWEN.parse(text))
-    assert (result.name, result.input, result.is_error) == (name, {}, True)
-    assert re.search(error, str(result.error))
-
-
 TYPED = [
     ("text", "5", "5"),
     ("text", '"quoted"', '"quoted"'),
@@ -143,9 +113,12 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("key", "printed", "expected"), TYPED)
-def test_qwen_values_by_schema(key: str, printed: str, expected: Any) -> None:
-    value = only(QWEN.parse(qwen(f"<parameter={key}>\n{printed}\n</parameter>"), tools=TOOLS)).input[key]
-    assert (value, type(value)) == (expected, type(expected))
+def test_values_by_schema(key: str, printed: str, expected: Any) -> None:
+    in_qwen = QWEN.parse(qwen(f"<parameter={key}>\n{printed}\n</parameter>"), tools=TOOLS)
+    in_glm = GLM.parse(glm(f"<arg_key>{key}</arg_key>\n<arg_value>{printed}</arg_value>\n"), tools=TOOLS)
+    for calls in (in_qwen, in_glm):
+        value = only(calls).input[key]
+        assert (value, type(value)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize("key", ["any", "undeclared"])
@@ -194,38 +167,52 @@ def test_glm_calls(pairs: str, expected: dict[str, Any]) -> None:
     assert (result.name, result.input, result.is_error) == ("my-tool_v2.0", expected, False)
 
 
+QWEN_MALFORMED = [
+    ("<tool_call>\n<parameter=x>1</parameter>\n</tool_call>", UNKNOWN_TOOL_NAME, "<function=...> was expected"),
+    (qwen("<parameter=x>1</parameter>", name=""), UNKNOWN_TOOL_NAME, "no valid name"),
+    ("<tool_call></tool_call>", UNKNOWN_TOOL_NAME, "<function=...> was expected"),
+    ("<tool_call><function=f</tool_call>", UNKNOWN_TOOL_NAME, "no valid name"),
+    (qwen("<parameter=x>1</parameter><parameter=x>2</parameter>"), "f", "'x' is given twice"),
+    (qwen("stray"), "f", "found 'stray</function>"),
+    (qwen("<parameter=x>a</parameter> b\n</parameter>"), "f", "found 'b\\\\n</parameter>"),
+    (qwen("<parameter=x>1\n<parameter=y>2</parameter>"), "f", "'x' contains <parameter="),
+    (qwen("<parameter=x>1\n"), "f", "'x' is not closed"),
+    (qwen("<parameter=x>1</function>\n</parameter>"), "f", "'x' contains </function>"),
+    (qwen("<parameter=>1</parameter>"), "f", "no valid name"),
+    ("<tool_call><function=f></function> more</tool_call>", "f", "'more' behind </function>"),
+    ("<tool_call><function=f></function><function=g></function></tool_call>", "f", "behind </function>"),
+    ("<tool_call><function=f><parameter=x>1</parameter></tool_call>", "f", "the call ends"),
+    ('<tool_call>{"name": "f", "arguments": {}}</tool_call>', UNKNOWN_TOOL_NAME, "<function=...> was expected"),
+    (qwen("<parameter=x>a </tool_call> b</parameter>"), "f", "'x' is not closed"),
+]
+GLM_MALFORMED = [
+    (glm("<arg_key>x</arg_key>\n<arg_value>1</arg_value>", name=""), UNKNOWN_TOOL_NAME, "tool name was expected"),
+    (glm("", name="  "), UNKNOWN_TOOL_NAME, "tool name was expected"),
+    (glm("prose\n"), "f", "tool name was expected"),
+    ('<tool_call>{"name": "f"}</tool_call>', UNKNOWN_TOOL_NAME, "tool name was expected"),
+    (glm("<arg_key>x</arg_key>"), "f", "<arg_value> is missing"),
+    (glm("<arg_key>x</arg_key>stray<arg_value>1</arg_value>"), "f", "found 'stray"),
+    (glm("<arg_key>x</arg_key><arg_value>1</arg_value>stray"), "f", "found 'stray'"),
+    (glm("<arg_key>x</arg_key><arg_value>1"), "f", "not closed by </arg_value>"),
+    (
+        glm("<arg_key>x</arg_key><arg_value>1<arg_key>y</arg_key><arg_value>2</arg_value>"),
+        "f",
+        "contains <arg_key>",
+    ),
+    (glm("<arg_key>x<arg_value>1</arg_value>"), "f", "not closed by </arg_key>"),
+    (glm("<arg_key></arg_key><arg_value>1</arg_value>"), "f", "<arg_key> is empty"),
+    (glm("<arg_key>x</arg_key><arg_value>1</arg_value>" * 2), "f", "'x' is given twice"),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "name", "error"),
-    [
-        (glm("<arg_key>x</arg_key>\n<arg_value>1</arg_value>", name=""), UNKNOWN_TOOL_NAME, "tool name was expected"),
-        (glm("", name="  "), UNKNOWN_TOOL_NAME, "tool name was expected"),
-        (glm("prose\n"), "f", "tool name was expected"),
-        ('<tool_call>{"name": "f"}</tool_call>', UNKNOWN_TOOL_NAME, "tool name was expected"),
-        (glm("<arg_key>x</arg_key>"), "f", "<arg_value> is missing"),
-        (glm("<arg_key>x</arg_key>stray<arg_value>1</arg_value>"), "f", "found 'stray"),
-        (glm("<arg_key>x</arg_key><arg_value>1</arg_value>stray"), "f", "found 'stray'"),
-        (glm("<arg_key>x</arg_key><arg_value>1"), "f", "not closed by </arg_value>"),
-        (
-            glm("<arg_key>x</arg_key><arg_value>1<arg_key>y</arg_key><arg_value>2</arg_value>"),
-            "f",
-            "contains <arg_key>",
-        ),
-        (glm("<arg_key>x<arg_value>1</arg_value>"), "f", "not closed by </arg_key>"),
-        (glm("<arg_key></arg_key><arg_value>1</arg_value>"), "f", "<arg_key> is empty"),
-        (glm("<arg_key>x</arg_key><arg_value>1</arg_value>" * 2), "f", "'x' is given twice"),
-    ],
+    ("parser", "text", "name", "error"),
+    [*((QWEN, *row) for row in QWEN_MALFORMED), *((GLM, *row) for row in GLM_MALFORMED)],
 )
-def test_glm_malformed(text: str, name: str, error: str) -> None:
-    result = only(GLM.parse(text))
+def test_malformed_calls_say_why(parser: ToolParser, text: str, name: str, error: str) -> None:
+    result = only(parser.parse(text))
     assert (result.name, result.input, result.is_error) == (name, {}, True)
     assert re.search(error, str(result.error))
-
-
-@pytest.mark.parametrize(("key", "printed", "expected"), TYPED)
-def test_glm_values_by_schema(key: str, printed: str, expected: Any) -> None:
-    text = glm(f"<arg_key>{key}</arg_key>\n<arg_value>{printed}</arg_value>\n")
-    value = only(GLM.parse(text, tools=TOOLS)).input[key]
-    assert (value, type(value)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize("value", ["5", "  a ", '"q"', "null", ""])
