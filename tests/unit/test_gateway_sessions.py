@@ -53,10 +53,10 @@ def assistant(text: str) -> dict[str, str]:
 
 async def test_a_session_made_over_http_may_join_equal_requests() -> None:
     async with rig([slow("Hello.")]) as r:
-        async with r.http.post(f"{r.gateway.url}/sessions", json={"join_equal": "yes"}) as response:
-            assert response.status == 400 and "join_equal must be true or false" in await response.text()
-        async with r.http.post(f"{r.gateway.url}/sessions", json={"join_equal": True}) as response:
-            r.session = r.gateway.sessions[(await response.json())["id"]]
+        refused = await r.call("POST", "/sessions", json={"join_equal": "yes"}, status=400)
+        assert "join_equal must be true or false" in str(refused)
+        made = await r.call("POST", "/sessions", json={"join_equal": True}, status=201)
+        r.session = r.gateway.sessions[made["id"]]
         in_parts = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
         one, other = await asyncio.gather(r.chat([USER]), r.chat([in_parts]))
         assert one["id"] == other["id"] and len(r.prompts) == 1
@@ -145,12 +145,28 @@ async def test_an_upstream_failure_leaves_no_trace() -> None:
 # ---- histories ------------------------------------------------
 
 
-async def test_a_reply_edited_by_one_character_is_a_new_root_and_counted() -> None:
-    async with rig([completion("Hello."), completion("Again.")]) as r:
-        await r.chat([USER])
-        await r.chat([USER, assistant("Hello!"), USER])
-        assert len(r.session.trajectories) == 2
-        assert r.session.counters.edited == 1 and r.session.counters.extension_rate == 0.0
+def said(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize(
+    ("histories", "roots"),
+    [
+        ([[USER], [USER, assistant("One!"), USER]], {"first": 1, "edited": 1}),
+        ([[USER], [USER, said("You made no call.")]], {"first": 2}),
+        (
+            [[USER], [USER, assistant("One."), said("Sum up.")], [said("Sum."), assistant("One."), USER]],
+            {"first": 1, "history": 1},
+        ),
+    ],
+    ids=["one character edited", "reply left out", "compaction"],
+)
+async def test_a_changed_history_is_a_new_root_and_counted(histories: list[Any], roots: dict[str, int]) -> None:
+    async with rig([completion("One."), completion("Two."), completion("Three.")]) as r:
+        for history in histories:
+            await r.messages(history)
+        assert r.session.counters.roots == roots and trained_once(r.session)
+        assert len(r.session.trajectories) == 2 and r.session.counters.edited == roots.get("edited", 0)
 
 
 async def test_a_removed_call_is_an_edit() -> None:
@@ -211,29 +227,12 @@ async def test_a_client_that_rewrites_call_ids_is_recognised_by_position() -> No
         assert r.session.counters.extension_rate == 1.0 and r.session.counters.ids_rewritten == 1
 
 
-async def test_a_reply_left_out_of_the_history_makes_a_sibling_of_the_next_call() -> None:
-    async with rig([completion("No call."), completion(CALL)]) as r:
-        await r.chat([USER], tools=CHAT_TOOLS)
-        await r.chat([USER, {"role": "user", "content": "You made no call."}], tools=CHAT_TOOLS)
-        assert len(r.session.trajectories) == 2 and trained_once(r.session)
-        assert r.session.counters.roots == {"first": 2}
-
-
 async def test_other_tools_are_another_context() -> None:
     async with rig([completion("Hello."), completion("Again.")]) as r:
         await r.chat([USER], tools=CHAT_TOOLS)
         other = json.loads(json.dumps(CHAT_TOOLS).replace("Add.", "Add two numbers."))
         await r.chat([USER, assistant("Hello."), USER], tools=other)
         assert r.session.counters.roots == {"first": 1, "context": 1}
-
-
-async def test_compaction_is_a_new_root_and_every_token_is_trained_once() -> None:
-    async with rig([completion("One."), completion("Summary."), completion("Two.")]) as r:
-        await r.messages([USER])
-        await r.messages([USER, assistant("One."), {"role": "user", "content": "Summarise."}])
-        await r.messages([{"role": "user", "content": "Summary."}, assistant("One."), USER])
-        assert len(r.session.trajectories) == 2 and trained_once(r.session)
-        assert r.session.counters.roots == {"first": 1, "history": 1}
 
 
 async def test_billing_lines_are_taken_out_by_a_named_rule() -> None:
@@ -333,24 +332,15 @@ async def test_keys_open_their_own_session_only() -> None:
         path = "/v1/chat/completions"
         for key, status in ((other.key, 403), ("wrong", 401), ("", 401)):
             await r.post(path, {"messages": [USER]}, headers={"Authorization": f"Bearer {key}"}, status=status)
-        async with r.http.post(
-            f"{r.gateway.url}{path}", json={"messages": [USER]}, headers={"x-api-key": r.session.key}
-        ) as response:
-            assert response.status == 200
+        await r.call("POST", path, json={"messages": [USER]}, headers={"x-api-key": r.session.key})
         assert r.session.counters.sampled == 1 and not other.counters.requests
 
 
 async def test_session_routes_need_the_admin_key_where_one_is_set() -> None:
     async with rig([completion("Hello.")], admin_key="root") as r:
-        async with r.http.post(f"{r.gateway.url}/sessions", headers=r.headers) as response:
-            assert response.status == 401
-        async with r.http.post(
-            f"{r.gateway.url}/sessions",
-            json={"labels": {"task": 1}, "sampling": {"temperature": 0.5}, "limits": {"max_sampled_tokens": 100}},
-            headers={"Authorization": "Bearer root"},
-        ) as response:
-            assert response.status == 201
-            made = await response.json()
+        await r.call("POST", "/sessions", headers=r.headers, status=401)
+        body = {"labels": {"task": 1}, "sampling": {"temperature": 0.5}, "limits": {"max_sampled_tokens": 100}}
+        made = await r.call("POST", "/sessions", json=body, headers={"Authorization": "Bearer root"}, status=201)
         assert made["base_urls"] == {
             "openai": f"{r.gateway.url}/s/{made['id']}/v1", "anthropic": f"{r.gateway.url}/s/{made['id']}",
             "google": f"{r.gateway.url}/s/{made['id']}",
@@ -400,8 +390,8 @@ def test_a_gateway_refuses_options_that_contradict_each_other(options: dict[str,
     "body", [{"limit": {}}, {"limits": {"tokens": 1}}, {"sampling": {"temprature": 1}}, {"limits": {"max_requests": 0}}]
 )
 async def test_a_session_with_an_unknown_option_is_refused(body: dict[str, Any]) -> None:
-    async with rig([]) as r, r.http.post(f"{r.gateway.url}/sessions", json=body) as response:
-        assert response.status == 400
+    async with rig([]) as r:
+        await r.call("POST", "/sessions", json=body, status=400)
 
 
 def test_a_bind_beyond_loopback_needs_an_admin_key() -> None:
@@ -416,36 +406,30 @@ def test_a_bind_beyond_loopback_needs_an_admin_key() -> None:
 async def test_web_pages_and_foreign_hosts_are_kept_away(headers: dict[str, str]) -> None:
     async with rig([]) as r:
         await r.post("/v1/chat/completions", {"messages": [USER]}, headers=headers, status=403)
-        async with r.http.post(f"{r.gateway.url}/sessions", headers=headers) as response:
-            assert response.status == 403
+        await r.call("POST", "/sessions", headers=headers, status=403)
 
 
 async def test_auto_sessions_are_named_by_the_key() -> None:
     async with rig([completion("Hello.")], auto_sessions=True) as r:
-        url = f"{r.gateway.url}/v1/chat/completions"
-        async with r.http.post(url, json={"messages": [USER]}, headers={"Authorization": "Bearer mine"}) as response:
-            assert response.status == 200
+        headers = {"Authorization": "Bearer mine"}
+        await r.call("POST", "/v1/chat/completions", json={"messages": [USER]}, headers=headers)
         assert r.gateway.sessions["mine"].counters.sampled == 1
 
 
 async def test_bodies_are_bounded_and_packed_ones_unpacked() -> None:
     async with rig([completion("Hello.")], max_body=4000) as r:
-        url, body = f"{r.session.base_url}/chat/completions", {"messages": [USER]}
-        packed = gzip.compress(json.dumps(body).encode())
-        more = {**r.headers, "Content-Type": "application/json"}
-        async with r.http.post(url, data=packed, headers={**more, "Content-Encoding": "gzip"}) as response:
-            assert response.status == 200
+        packed = gzip.compress(json.dumps({"messages": [USER]}).encode())
         bomb = gzip.compress(b'{"messages": "' + b"x" * 10**6 + b'"}')
-        async with r.http.post(url, data=bomb, headers={**more, "Content-Encoding": "gzip"}) as response:
-            assert response.status == 413
-        async with r.http.post(url, data=b"(\xb5/\xfd", headers={**more, "Content-Encoding": "snappy"}) as response:
-            assert response.status == 415
-        async with r.http.post(url, data=b"{", headers=more) as response:
-            assert response.status == 400
-        async with r.http.post(url, data=b"{}", headers={**r.headers, "Content-Type": "text/plain"}) as response:
-            assert response.status == 415
-        async with r.http.post(url, data=b"not packed", headers={**more, "Content-Encoding": "gzip"}) as response:
-            assert response.status == 400
+        for data, encoding, kind, status in (
+            (packed, "gzip", "application/json", 200),
+            (bomb, "gzip", "application/json", 413),
+            (b"(\xb5/\xfd", "snappy", "application/json", 415),
+            (b"{", "identity", "application/json", 400),
+            (b"{}", "identity", "text/plain", 415),
+            (b"not packed", "gzip", "application/json", 400),
+        ):
+            headers = {**r.headers, "Content-Encoding": encoding, "Content-Type": kind}
+            await r.call("POST", "/v1/chat/completions", data=data, headers=headers, status=status)
 
 
 async def test_neither_prompts_nor_keys_reach_a_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -466,8 +450,7 @@ async def test_a_closed_session_refuses_requests_and_keeps_its_trajectories() ->
     async with rig([slow("Hello.")]) as r:
         asking = asyncio.create_task(r.chat([USER]))
         await until(lambda: r.prompts)
-        async with r.http.post(f"{r.gateway.url}/sessions/{r.session.id}/close") as response:
-            closed = await response.json()
+        closed = await r.call("POST", f"/sessions/{r.session.id}/close")
         assert (await asking)["choices"] and closed["closed"] and closed["counters"]["sampled"] == 1
         refused = await r.chat([USER], status=409)
         assert refused["error"]["code"] == "session_closed"
@@ -484,20 +467,16 @@ async def test_a_deleted_session_is_gone() -> None:
     async with rig([slow("Never.", 30)]) as r:
         asking = asyncio.create_task(r.chat([USER], status=409))
         await until(lambda: r.prompts)
-        async with r.http.delete(f"{r.gateway.url}/sessions/{r.session.id}") as response:
-            assert response.status == 200
+        await r.call("DELETE", f"/sessions/{r.session.id}")
         await asking
-        async with r.http.get(f"{r.gateway.url}/sessions/{r.session.id}") as response:
-            assert response.status == 404
+        await r.call("GET", f"/sessions/{r.session.id}", status=404)
 
 
 async def test_trajectories_are_exported_as_json() -> None:
     async with rig([completion("Hello."), completion("Bye.")]) as r:
         await r.chat([USER])
         await r.chat([USER, assistant("Hello."), USER])
-        url = f"{r.gateway.url}/sessions/{r.session.id}/trajectories"
-        async with r.http.get(url) as response:
-            (row,) = await response.json()
+        (row,) = await r.call("GET", f"/sessions/{r.session.id}/trajectories")
         (held,) = r.session.trajectories
         assert (row["token_ids"], row["loss_mask"], row["logprobs"]) == (held.token_ids, held.loss_mask, held.logprobs)
         assert row["extension_rate"] == 1.0
@@ -507,8 +486,7 @@ async def test_counters_are_kept_by_client() -> None:
     async with rig([completion("Hello.")] * 2) as r:
         await r.chat([USER], headers={"User-Agent": "claude-cli/2.1.330 (external)"})
         await r.chat([USER, USER], headers={"User-Agent": "codex_exec/0.169.0"})
-        async with r.http.get(f"{r.gateway.url}/sessions/{r.session.id}") as response:
-            shown = await response.json()
+        shown = await r.call("GET", f"/sessions/{r.session.id}")
         assert {name: c["requests"] for name, c in shown["clients"].items()} == {"claude-cli": 1, "codex_exec": 1}
         assert shown["counters"]["roots"] == {"first": 2}
 
