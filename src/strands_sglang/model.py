@@ -10,7 +10,7 @@ import base64
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, NoReturn, TypeVar, Unpack
 
 import pydantic
@@ -204,6 +204,7 @@ class TokenModel(Model):
         if tool_choice and "auto" not in tool_choice:
             logger.debug("tool_choice=<%s> | forced tool choice is not supported and ignored", tool_choice)
         caller = self._callers.of(invocation_state, cancel_signal)
+        cycle = (invocation_state or {}).get("event_loop_cycle_id")  # the SDK repeats a call within one
         malformed_calls = MalformedCalls.KEEP if caller.is_hooked else MalformedCalls.RENAME
         request = TurnRequest(
             messages=messages,
@@ -211,7 +212,7 @@ class TokenModel(Model):
             tools=tool_specs or (),
             agent=caller.name,
             agent_id=caller.id,
-            attempt=_attempt(invocation_state),
+            attempt=None if cycle is None else str(cycle),
             malformed_calls=malformed_calls,
         )
         try:
@@ -259,12 +260,6 @@ class TokenModel(Model):
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
         system = system_prompt if system_prompt_content is None else system_prompt_content
         return self.conversation.count_tokens(messages, tool_specs or (), system)
-
-
-def _attempt(invocation_state: Mapping[str, Any] | None) -> str | None:
-    """The event-loop cycle: the SDK repeats a call within one, a new invocation has another."""
-    cycle = (invocation_state or {}).get("event_loop_cycle_id")
-    return None if cycle is None else str(cycle)
 
 
 def _events(sampled: SampledTurn) -> list[StreamEvent]:

@@ -390,7 +390,7 @@ class Conversation:
         )
         with self._lock:
             for call in read.calls:
-                self._prompts.calls.remember(call)
+                self._prompts.calls.sampled[call.id] = call
                 if call.error is not None:
                     self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
         return turn

@@ -167,7 +167,7 @@ class PromptBuilder:
 
     def reset(self) -> None:
         """Forget the ids of calls; renderers stay."""
-        self.calls.reset()
+        self.calls.sampled.clear()
         self._heads.clear()
         self._entered.clear()
 

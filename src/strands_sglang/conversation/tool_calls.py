@@ -89,15 +89,8 @@ class CallIds:
     """Ids and names of tool calls as the template is to see them: what the model wrote, not what the SDK made of it."""
 
     def __init__(self) -> None:
-        self._sampled: dict[str, ToolCall] = {}
-
-    def reset(self) -> None:
-        """Forget the calls of the episode."""
-        self._sampled.clear()
-
-    def remember(self, call: ToolCall) -> None:
-        """Remember a call that was sampled here."""
-        self._sampled[call.id] = call
+        self.sampled: dict[str, ToolCall] = {}
+        """Calls that were sampled here, by id."""
 
     def in_history(self, messages: Messages, form: Callable[[], CallIdForm]) -> Messages:
         """A whole history with every call named for the template, each result after its call.
@@ -110,7 +103,7 @@ class CallIds:
 
         def name_call(use: Mapping[str, Any]) -> dict[str, Any]:
             use_id, name, index = use["toolUseId"], use["name"], next(count)
-            sampled = self._sampled.get(use_id)
+            sampled = self.sampled.get(use_id)
             if sampled is not None:
                 name = sampled.name if name == INVALID_TOOL_NAME else name
                 printed[use_id] = sampled.model_id or sampled.id

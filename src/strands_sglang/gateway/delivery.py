@@ -18,7 +18,9 @@ from typing import Any
 import orjson
 from aiohttp import HttpVersion11, web
 
-from .dialects.wire import Refused, WireDialect, WireReply, WireRequest
+from .answers import Answer
+from .dialects.wire import Refused, WireDialect, WireRequest
+from .session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -51,63 +53,60 @@ async def send(
     request: web.Request,
     dialect: WireDialect,
     wire: WireRequest,
-    sampling: asyncio.Task[object],
-    reply: Callable[[], WireReply],
+    session: Session,
+    answer: Answer,
     *,
-    deliver: Callable[[], None],
-    headers: Mapping[str, str],
     hold: float,
     ping_interval: float,
 ) -> web.StreamResponse:
-    """Wait for a reply and write it. The task continues when this call is cancelled.
+    """Wait for an answer, write it, and say whether it was delivered. Sampling continues when this call is cancelled.
 
     Args:
-        reply: The reply, once `sampling` is done; raises `Refused` if there is none.
-        deliver: Called when the terminal event has reached the socket.
         hold: Seconds to wait before a stream's head is sent.
         ping_interval: Seconds between pings after that.
 
     Raises:
-        Refused: The reply failed before anything was written.
+        Refused: There is no answer, and nothing was written.
         OSError: The client went away.
     """
-    if not wire.stream:
-        await asyncio.wait({sampling})
-        whole = as_json(dialect.answer(wire, reply()), headers=headers)
-        await whole.prepare(request)
-        await whole.write_eof()
-        await _arrive(request)
-        deliver()
-        return whole
-    stream = web.StreamResponse(headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-    stream.content_type = "text/event-stream"
-    await asyncio.wait({sampling}, timeout=hold)
-    if sampling.done():
-        try:
-            reply()  # raises while the status can still say so
-        except Refused as refused:
-            if refused.prompt is None or not dialect.overflow_in_stream:
-                raise
-    await stream.prepare(request)
-    while not sampling.done():
-        await stream.write(dialect.ping)
-        await asyncio.wait({sampling}, timeout=ping_interval)
+    headers, sampling = {"x-strands-session": session.id}, answer.task
+    if ignored := session.ignored_fields(wire):
+        headers["x-strands-ignored"] = ", ".join(sorted(set(ignored)))
     try:
-        events = b"".join(dialect.events(wire, reply()))
-    except Refused as refused:
-        events = dialect.error_event(refused)
-    # In one piece: clients stop reading at the terminal event, and what they leave unread would look like a reset.
-    await stream.write_eof(events)
-    await _arrive(request)
-    deliver()
-    return stream
-
-
-async def _arrive(request: web.Request) -> None:
-    if request.transport is None:
-        raise ConnectionResetError("the client closed the connection")
-    if (connection := Connection.of(request)) is not None:
-        await connection.flush()
+        if not wire.stream:
+            await asyncio.wait({sampling})
+            response: web.StreamResponse = as_json(dialect.answer(wire, session.reply(answer, wire)), headers=headers)
+            await response.prepare(request)
+            await response.write_eof()
+        else:
+            response = web.StreamResponse(headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+            response.content_type = "text/event-stream"
+            await asyncio.wait({sampling}, timeout=hold)
+            if sampling.done():
+                try:
+                    session.reply(answer, wire)  # raises while the status can still say so
+                except Refused as refused:
+                    if refused.prompt is None or not dialect.overflow_in_stream:
+                        raise
+            await response.prepare(request)
+            while not sampling.done():
+                await response.write(dialect.ping)
+                await asyncio.wait({sampling}, timeout=ping_interval)
+            try:
+                events = b"".join(dialect.events(wire, session.reply(answer, wire)))
+            except Refused as refused:
+                events = dialect.error_event(refused)
+            # In one piece: clients stop reading at the terminal event, and what they leave unread looks like a reset.
+            await response.write_eof(events)
+        if request.transport is None:
+            raise ConnectionResetError("the client closed the connection")
+        if (connection := Connection.of(request)) is not None:
+            await connection.flush()
+    except BaseException:
+        session.answers.abandon(answer)
+        raise
+    session.answers.deliver(answer)
+    return response
 
 
 class QuietProtocol(web.RequestHandler):

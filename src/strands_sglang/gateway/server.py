@@ -379,31 +379,8 @@ class Gateway:
             connection.when_cut = partial(session.answers.note_cut, answer)
             if connection.is_half_closed:  # already, before its request was read
                 connection.when_cut()
-        has_arrived = False
-
-        def deliver() -> None:
-            nonlocal has_arrived
-            has_arrived = True
-            session.answers.deliver(answer)
-
-        headers = {"x-strands-session": session.id}
-        if ignored := session.ignored_fields(wire):
-            headers["x-strands-ignored"] = ", ".join(sorted(set(ignored)))
-        try:
-            return await send(
-                request,
-                dialect,
-                wire,
-                answer.task,
-                lambda: session.reply(answer, wire),
-                deliver=deliver,
-                headers=headers,
-                hold=self.hold,
-                ping_interval=self.ping_interval,
-            )
-        finally:
-            if not has_arrived:
-                session.answers.abandon(answer)
+        pace = {"hold": self.hold, "ping_interval": self.ping_interval}
+        return await send(request, dialect, wire, session, answer, **pace)
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:
         return web.Response()
