@@ -543,10 +543,21 @@ def encode(text: str) -> list[int]:
 def test_both_arms_have_one_budget_for_the_whole_response(
     run: Any, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Call and result leave the answer less than it would take."""
+    """What the call and its result have added to the prompt is taken off what the answer may have."""
     monkeypatch.syspath_prepend(ROOT / "examples" / "slime")
-    made = run("--custom-generate-function-path", function, "--rollout-max-response-len", "60")
-    assert {sample.status.value for sample in made.samples()} == {"truncated"}
+    made = run("--custom-generate-function-path", function, "--rollout-max-response-len", "400")
+    asked: list[tuple[int, int]] = []
+    meta = made.router._meta
+
+    def watched(body: dict[str, Any], reply: Any) -> Any:
+        asked.append((len(body["input_ids"]), body["sampling_params"]["max_new_tokens"]))
+        return meta(body, reply)
+
+    monkeypatch.setattr(made.router, "_meta", watched)
+    made.samples()
+    first = min(asked)[0]
+    assert len(asked) == 8
+    assert [room for _, room in asked] == [400 - (length - first) for length, _ in asked]
 
 
 def test_a_rollout_of_the_other_arm_that_fails_is_carried_without_loss(
