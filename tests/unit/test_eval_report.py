@@ -235,7 +235,7 @@ def test_reasons_of_a_score_are_its_short_values_the_telling_ones_first():
 
 def test_a_comparison_holds_all_runs_and_their_answers(tmp_path, capsys):
     for name, reward in (("a", 0.0), ("b", 1.0)):
-        write(tmp_path / name, sample(reward, 0, prompt="p"), sample(reward, 1, prompt="p"), sample(reward, prompt="q"))
+        write(tmp_path / name, sample(reward, 1, prompt="p"), sample(reward, 0, prompt="p"), sample(reward, prompt="q"))
     page = tmp_path / "c.html"
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(page)]) == 0
     data = islands(page)
@@ -243,6 +243,7 @@ def test_a_comparison_holds_all_runs_and_their_answers(tmp_path, capsys):
     assert data["overview"]["tests"][0]["difference"]["value"] == 1.0
     prompt = data["overview"]["prompts"][0]
     assert (prompt[0], [[answer[0] for answer in answers] for answers in prompt[3]]) == ("p", [[0.0, 0.0], [1.0, 1.0]])
+    assert [[answer[2] for answer in answers] for answers in prompt[3]] == [[0, 1], [0, 1]]  # whatever finished first
     assert data["chunk-0"][0] == [["answer", "answer"], ["answer", "answer"]]
 
 
