@@ -258,6 +258,14 @@ async def test_top_p_data_that_nobody_asked_for_is_not_looked_at(rig: Rig) -> No
     assert (sample.status, sample.rollout_top_p_token_ids) == (Sample.Status.COMPLETED, None)
 
 
+async def test_a_sampling_mask_that_the_options_ask_for_is_asked_of_the_server(rig: Rig) -> None:
+    rig.args.strands_env_model_options = {"return_sampling_mask": True}
+    made = completion("3")
+    client = rig.serve(Reply(ids=made.ids, meta={"output_token_sampling_mask": [[token] for token in made.ids]}))
+    assert (await rig.run()).status is Sample.Status.COMPLETED
+    assert client.requests[0].fields["return_sampling_mask"] is True
+
+
 async def test_an_abort_before_the_first_token_has_no_top_p_data(rig: Rig) -> None:
     rig.args.rollout_top_p = 0.9
     nothing = Reply(ids=[], finish="abort", meta={"top_p_token_ids": "", "top_p_token_offsets": ""})

@@ -213,7 +213,7 @@ class RolloutBackend(BackendWrapper):
         if left is not None and left < (request.max_new_tokens or sys.maxsize):
             request = request.limited_to(left)
         # slime's patched server sends the survivors because of `custom_params`, and knows no other way to ask for them.
-        asks = request.sampling_mask and trainer.asks_for_top_p
+        asks = request.sampling_mask and (trainer.asks_for_top_p or not episode.keeps_top_p)
         request = replace(request, before_attempt=episode.check, sampling_mask=asks)
         trace: Any = sys.modules.get(trainer.traces or "")  # the trainer has imported it where it runs
         answer = await (self.inner.ask(request) if trace is None else self._ask_in_span(trace, request))
