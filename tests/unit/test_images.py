@@ -32,6 +32,7 @@ from strands_env.sandbox import (
     SandboxUnavailableError,
     disk,
 )
+from strands_env.sandbox.bubblewrap import cgroup
 from strands_env.sandbox.bubblewrap.guest import disk as guest_disk
 from strands_env.sandbox.bubblewrap.guest.system import remove_tree
 from strands_env.sandbox.folders import make_owned_folder, remove_orphans, remove_owned_folder
@@ -45,7 +46,7 @@ from strands_env.sandbox.images import (
 )
 from strands_env.sandbox.images.layers import containers_folder, make_folder
 from strands_env.testing import SandboxContract
-from tests.container_support import require_images, root
+from tests.container_support import require_images, root, root_with_python
 
 from .sandbox_support import assert_nothing_left, leftovers
 
@@ -344,6 +345,41 @@ async def test_a_sandbox_that_ends_in_the_middle_is_never_replaced_by_an_empty_o
     await sandbox.close()
     assert (await sandbox.exec("ls")).stdout == ""  # closed and used again, it starts afresh
     await sandbox.close()
+
+
+SYSTEM_V = """import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+for _ in range(20):
+    ctypes.memset(libc.shmat(libc.shmget(0, ctypes.c_size_t(8 << 20), 0o1600), None, 0), 1, 8 << 20)"""
+MESSAGES = """import ctypes
+libc = ctypes.CDLL(None)
+for _ in range(500):
+    queue = libc.msgget(0, 0o1600)
+    while libc.msgsnd(queue, b"12345678", 0, 0o4000) == 0: pass"""
+SEMAPHORES = "import ctypes\nfor _ in range(500): ctypes.CDLL(None).semget(0, 32000, 0o1600)"
+LASTING = {
+    "shared": "dd if=/dev/zero of=/dev/shm/a bs=1M count=300",
+    "devices": "dd if=/dev/zero of=/dev/a bs=1M count=300",
+    "empty-files": "cd /dev/shm; for n in $(seq 150000); do : > $n || exit; done 2> /dev/null",
+    "system-v": ["python3", "-c", SYSTEM_V],
+    "messages": ["python3", "-c", MESSAGES],
+    "semaphores": ["python3", "-c", SEMAPHORES],
+}
+"""Memory that no process holds."""
+
+
+@pytest.mark.skipif(cgroup._parents() is None, reason="this process may make no control group")
+@pytest.mark.parametrize("command", LASTING.values(), ids=LASTING)
+async def test_memory_that_outlives_its_process_ends_no_sandbox(command: str | list[str]) -> None:
+    """Code could take its episode out of training so."""
+    image = root() if isinstance(command, str) else root_with_python()
+    async with ImageSandbox(image, limits=SandboxLimits(memory_bytes=64 << 20, wall_seconds=30)) as sandbox:
+        for _ in range(2):
+            await sandbox.exec(command)
+        await sandbox.write_file("/file", b"x" * 5_000_000)
+        assert len(await sandbox.read_file("/file")) == 5_000_000
+        assert (await text_of(sandbox, "for n in 1 2 3; do sleep 0.1 & done; wait; echo fine")) == "fine"
 
 
 async def test_memory_and_processes_are_limited() -> None:

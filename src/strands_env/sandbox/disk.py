@@ -46,6 +46,7 @@ def make_disk(folder: str, size: int | None) -> bool:
         except (OSError, subprocess.SubprocessError) as error:
             logger.debug("error=<%s> | no file system of its own for a sandbox", error)
             with contextlib.suppress(OSError):
+                unmount_disk(folder)
                 os.unlink(f"{folder}/image")
     for name in ("upper", "work"):
         os.mkdir(f"{place}/{name}")

@@ -30,6 +30,7 @@ from .protocol import write_all
 from .supervisor import Supervisor, access_file, identity
 from .system import (
     LIBC,
+    PAGE,
     PR_CAPBSET_DROP,
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
@@ -51,7 +52,7 @@ _LATE = (warnings,)
 """Modules that the standard library imports when it first needs them, which is too late in here."""
 _MNT_DETACH = 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1 | 2 | 4 | 8, 32, 4096, 16384  # the first: without devices and programs
-_MS_NOSUID, _MS_NOEXEC = 2, 8
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound", "/proc/1")
 """Settings of the whole machine: root here is root there, as far as their files are concerned. And those of the
 supervisor, such as how soon the kernel kills it for lack of memory."""
@@ -252,6 +253,7 @@ def enter_image(config: dict[str, Any]) -> None:
         _write_if_empty("/etc/resolv.conf", image["resolv_conf"])
     with contextlib.suppress(OSError):
         os.makedirs(config["work"], exist_ok=True)
+    _bound_lasting_memory(config["limits"]["memory_bytes"])
     _protect_settings()
     for number in set(range(64)) - set(image["capabilities"]):
         with contextlib.suppress(OSError):  # the kernel knows fewer
@@ -264,6 +266,24 @@ def enter_image(config: dict[str, Any]) -> None:
     prctl(PR_SET_DUMPABLE, 0)
     if image["seccomp"]:
         _filter_calls(_decode(image["seccomp"]))
+
+
+def _bound_lasting_memory(most: int) -> None:
+    """Bound the memory that outlives processes: files in memory, and what System V keeps.
+
+    Else code could fill all of it. The kernel, with nothing else left to end, would end the supervisor, and the episode
+    with it: a way for code to have no reward instead of a bad one.
+    """
+    # An inode takes about 1 KiB, so many empty files are as good as a large one.
+    sizes = {"/dev": "size=1m,nr_inodes=1k,mode=0755", "/dev/shm": f"size={most // 2},nr_inodes={most // 8192}"}
+    for path, options in sizes.items():
+        if LIBC.mount(None, path.encode(), None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, options.encode()) != 0:
+            raise OSError(ctypes.get_errno(), "cannot be given a size", path)
+    # A queue may hold 16,384 messages without a byte, of 64 bytes in the kernel.
+    for name, value in (("shmall", f"{most // 8 // PAGE}"), ("msgmni", "16"), ("sem", "1000 32000 500 256")):
+        # An older kernel lets only root of the machine set them.
+        with contextlib.suppress(OSError), open(f"/proc/sys/kernel/{name}", "w") as file:
+            file.write(value)
 
 
 def _protect_settings() -> None:
