@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from strands_env.backends import BACKENDS, model_factory_from_args
@@ -23,20 +24,19 @@ class DeferredModels:
 
     def __init__(self, load: Callable[[], ModelFactory]) -> None:
         self._load = load
-        self._loaded: ModelFactory | None = None
-        self._failure: Exception | None = None
+
+    @cached_property
+    def _outcome(self) -> ModelFactory | Exception:
+        try:
+            return self._load()
+        except Exception as error:  # loading takes minutes: a second try would only repeat it
+            return error
 
     def load(self) -> ModelFactory:
         """The model factory itself; raises what loading raised, also when it is asked for again."""
-        if self._failure is not None:  # loading takes minutes: a second try would only repeat it
-            raise self._failure
-        if self._loaded is None:
-            try:
-                self._loaded = self._load()
-            except Exception as error:
-                self._failure = error
-                raise
-        return self._loaded
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
 
     def __call__(self) -> Any:
         """A model."""

@@ -59,10 +59,11 @@ class Overview:
         """JSON values; `order` has the samples prompt by prompt, as the report shows them."""
         listed = list(order)
         table = self._grouping.apply(self.table)
-        most = max((score.n for score in table.by_prompt()), default=1)
-        summary = summarize(
-            table, k_values=_k_values(most), reward_threshold=self._threshold, prices=self._prices
-        ).to_dict()
+        most = max((1, *(score.n for score in table.by_prompt())))
+        # Up to 24 values of k, dense where the curve bends.
+        k_values = range(1, most + 1) if most <= 24 else sorted({round(k) for k in np.geomspace(1, most, 24)})
+        options: dict[str, Any] = {"reward_threshold": self._threshold, "prices": self._prices}
+        summary = summarize(table, k_values=list(k_values), **options).to_dict()
         prompts: list[list[Any]] = []
         for number, entry in enumerate(listed):
             if not prompts or prompts[-1][0] != entry.prompt_id:
@@ -78,13 +79,6 @@ class Overview:
             "running": _running_mean(table),
             "distribution": _distribution(table.rewards),
         }
-
-
-def _k_values(most: int) -> list[int]:
-    """Up to 24 values of k, dense where the curve bends."""
-    if most <= 24:
-        return list(range(1, max(1, most) + 1))
-    return sorted({round(value) for value in np.geomspace(1, most, 24)})
 
 
 def _running_mean(table: ScoreTable) -> list[list[float | None]]:

@@ -29,7 +29,10 @@ class PageWriter:
 
     def add(self, name: str, value: Any) -> None:
         """Add an island of data, which the page unpacks when it needs it."""
-        self.file.write(_island(name, value))
+        text = json.dumps(shown(value), ensure_ascii=True, separators=(",", ":"))
+        packed = gzip.compress(text.encode(), compresslevel=6, mtime=0)
+        # Only letters, digits, `+`, `/` and `=`: no text of a sample can end the element it is in.
+        self.file.write(f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n')
 
 
 @contextmanager
@@ -56,13 +59,6 @@ def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[PageWr
 def now() -> str:
     """The time a page is made, UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _island(name: str, value: Any) -> str:
-    """Data no text of which can end the element it is in: compressed, and only letters, digits, `+`, `/` and `=`."""
-    text = json.dumps(shown(value), ensure_ascii=True, separators=(",", ":"))
-    packed = gzip.compress(text.encode(), compresslevel=6, mtime=0)
-    return f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n'
 
 
 def _head(title: str, scripts: tuple[str, ...]) -> str:

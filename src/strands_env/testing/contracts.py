@@ -51,11 +51,18 @@ LEFT_BEHIND_SECONDS = 3.0
 """Time that threads and processes of an episode have to end after its cleanup."""
 
 
-class EnvironmentContract(ABC):
-    """The properties of an environment that evaluators and trainers rely on; each `test_*` method is one clause."""
+class Contract:
+    """Clauses, one `test_*` method each, that end in time."""
 
     time_limit: float = 120.0
     """Seconds any clause may take; a hang is a failure."""
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return run_within(work, self.time_limit)
+
+
+class EnvironmentContract(Contract, ABC):
+    """The properties of an environment that evaluators and trainers rely on; each `test_*` method is one clause."""
 
     @abstractmethod
     def make_env(self, model_factory: ModelFactory) -> Environment:
@@ -220,15 +227,10 @@ class EnvironmentContract(ABC):
     async def _rollout(self, *script: Any) -> StepResult:
         return await self.make_env(lambda: ScriptedModel(script)).rollout(self.make_action())
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_within(work, self.time_limit)
 
-
-class RewardFunctionContract(ABC):
+class RewardFunctionContract(Contract, ABC):
     """The properties of a reward function that environments rely on; each `test_*` method is one clause."""
 
-    time_limit: float = 120.0
-    """Seconds any clause may take; a hang is a failure."""
     is_deterministic: bool = True
     """The same answer always gets the same reward; set it to False for a judge."""
 
@@ -294,9 +296,6 @@ class RewardFunctionContract(ABC):
             return result
 
         return self._run(run())
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_within(work, self.time_limit)
 
 
 ODD_ANSWERS: tuple[str | None, ...] = (

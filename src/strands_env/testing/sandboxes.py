@@ -38,7 +38,7 @@ from strands_env.sandbox.contract import (
     SandboxError,
 )
 
-from .contracts import run_within
+from .contracts import Contract
 
 T = TypeVar("T")
 
@@ -158,11 +158,8 @@ class FolderSandbox:
         return self.folder
 
 
-class SandboxContract(ABC):
+class SandboxContract(Contract, ABC):
     """The clauses that judges, code tools, harnesses and tasks rely on in a sandbox: one `test_*` method each."""
-
-    time_limit: float = 120.0
-    """Seconds any clause may take; a hang is a failure."""
 
     @abstractmethod
     def make_sandbox(self) -> Sandbox:
@@ -200,7 +197,7 @@ class SandboxContract(ABC):
             assert (await sandbox.exec("cat; echo end")).stdout == "end\n"
             assert (await sandbox.exec("wc -c", stdin=b"\xff\x00\xfe")).stdout.strip() == "3"
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def test_variables_of_this_process_are_not_passed_on(self) -> None:
         """Keys stay here."""
@@ -219,7 +216,7 @@ class SandboxContract(ABC):
             assert shorter.outcome is Outcome.TIMEOUT
             assert (await sandbox.exec("echo on")).stdout == "on\n"
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def test_a_child_that_keeps_the_output_open_is_not_waited_for(self) -> None:
         """A call ends when its command does."""
@@ -262,7 +259,7 @@ class SandboxContract(ABC):
             path = (await sandbox.exec("pwd")).stdout.strip()
             assert await sandbox.read_file(f"{path}/made") == b"hello"
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def test_files_that_cannot_be_read_or_written_are_errors(self) -> None:
         """Missing files, folders, and files that are too long."""
@@ -276,7 +273,7 @@ class SandboxContract(ABC):
             await _raises(OSError, sandbox.read_file("long", max_bytes=1000))
             assert (await sandbox.exec("echo on")).stdout == "on\n"
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def test_files_last_until_it_is_closed(self) -> None:
         """Closed twice and used again, it is empty."""
@@ -287,7 +284,7 @@ class SandboxContract(ABC):
             await sandbox.close()
             await _raises(FileNotFoundError, sandbox.read_file("note"))
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def test_a_sibling_shares_nothing(self) -> None:
         """It is of the same make, with files of its own."""
@@ -300,7 +297,7 @@ class SandboxContract(ABC):
                 await other.write_file("note", "y")
             assert await sandbox.read_file("note") == b"x"
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def test_calls_may_overlap(self) -> None:
         """They run at once or in order, and none is lost."""
@@ -310,7 +307,7 @@ class SandboxContract(ABC):
             assert [result.stdout for result in done] == [f"{number}\n" for number in range(8)]
             assert len((await sandbox.read_file("all")).split()) == 8
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def test_a_cancelled_call_leaves_it_usable(self) -> None:
         """Cancelling raises, and the next call works."""
@@ -324,7 +321,7 @@ class SandboxContract(ABC):
             assert task.cancelled(), "exec() swallowed the cancellation"
             assert (await sandbox.exec("echo on")).stdout == "on\n"
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def test_the_interpreter_lasts(self) -> None:
         """Variables survive calls and errors, where the capabilities say so."""
@@ -337,21 +334,21 @@ class SandboxContract(ABC):
             failed = await sandbox.run_python("1 / 0")
             assert failed.outcome is Outcome.ERROR and "ZeroDivisionError" in failed.stderr + failed.stdout
 
-        self._run(run)
+        self._in_sandbox(run)
 
     def _exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
         async def run() -> ExecResult:
             async with self.make_sandbox() as sandbox:
                 return await sandbox.exec(command, **options)
 
-        return run_within(run(), self.time_limit)
+        return self._run(run())
 
-    def _run(self, clause: Any) -> None:
+    def _in_sandbox(self, clause: Any) -> None:
         async def run() -> None:
             async with self.make_sandbox() as sandbox:
                 await clause(sandbox)
 
-        run_within(run(), self.time_limit)
+        self._run(run())
 
 
 async def _raises(kind: type[Exception], work: Coroutine[Any, Any, object]) -> None:
