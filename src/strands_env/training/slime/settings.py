@@ -183,8 +183,6 @@ class Trainer:
 
     Attributes:
         states: Module of `GenerateState`; None where the state comes with the call.
-        server: Prefix of the arguments about routers and engines.
-        scheme: Prefix of an address, by which a client of that kind of server is made.
         seed: Sampling parameter with the seed of a call.
         meta: Field of a raw answer that holds what spans and counters are made of; None for the answer itself.
         asks_for_top_p: Its server returns the survivors of top-p only where it is asked to.
@@ -199,8 +197,6 @@ class Trainer:
 
     name: str
     states: str | None
-    server: str = "sglang"
-    scheme: str = ""
     seed: str = "sampling_seed"
     meta: str | None = "meta_info"
     asks_for_top_p: bool = False
@@ -235,8 +231,6 @@ _FORKS = {
     "vime": Trainer(
         name="vime",
         states="vime.rollout.vllm_rollout",
-        server="vllm",
-        scheme="vllm+",
         seed="seed",
         meta=None,
         asks_for_top_p=True,
