@@ -56,6 +56,7 @@ def _read_configuration(path: str) -> dict[str, Any]:
     """Configuration of a run, as far as it decides results; empty if it was not saved."""
     document = SavedRun.of(path).document
     config = dict(document.get("config") or {})
+    # The reward of a run that was scored again is what scored it, not what its environment has.
     rescored = config.pop("rescored", None) or {}
     reward = rescored.get("reward") or (document.get("environment") or {}).get("reward_fn")
     return config if reward is None else {**config, "reward": reward}

@@ -137,6 +137,7 @@ async def _example(drifted: list[AnsweredQuestion], engine: Any) -> Example:
     assert one.result.main_trajectory is not None
     tokens = one.result.main_trajectory.tokens
     ids, again = [int(token) for token in tokens.token_ids], list(span.retokenized_ids)
+    # The other tokens in the same place: what they would have cost the model.
     scored = await engine.score([*ids[: span.start], *again], start=span.start)
 
     def texts(tokens: list[int]) -> list[str]:

@@ -151,6 +151,7 @@ def _requirements(distribution: str) -> Iterator[tuple[str, str]]:
         if match and ("linux" not in text or sys.platform == "linux"):
             name, inner, extra = match.groups()
             yield extra, name
+            # `name[inner]`: the packages of that extra are needed, too.
             if inner and _version(name) is not None:
                 yield from ((extra, each) for of, each in _requirements(name) if of in inner.split(","))
 
@@ -160,6 +161,7 @@ def _import_errors(distributions: Collection[str]) -> dict[str, str]:
     modules: dict[str, str] = {}
     for module, names in metadata.packages_distributions().items():
         for name in (re.sub(r"[-_.]+", "-", name).lower() for name in names):
+            # Of several modules the one named as the distribution, where there is one.
             if not module.startswith("_") and name in distributions and modules.get(name) != name.replace("-", "_"):
                 modules[name] = module
     errors = {}

@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         with ResultReader(saved.paths.results) as reader:
             check_writable(target, option="--output")
             entries = {(entry.prompt_id, entry.index): entry for entry in reader.entries}
+            # Advantages are of whole groups, so all rewards are known before the first sample is read.
             rewards = {key: entry.reward for key, entry in entries.items()}
             rollouts = select_rollouts(
                 rewards,
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
     except StrandsSGLangError as error:
         return complain("export", f"the teacher does not score, and nothing was written: {error}", Exit.FAILED)
     except EvalError as error:
+        # An error that names an option is wrong usage, any other is about the run.
         return complain("export", error, Exit.USAGE if "--" in str(error) else Exit.REFUSED)
     if args.json:
         say(json.dumps({"path": str(target), "rows": rows, "left_out": dict(left)}))
@@ -107,7 +109,7 @@ def _ask_teacher(
     tokenizer = saved.tokenizer(args.tokenizer).tokenizer
     if tokenizer is None:
         raise EvalError("--teacher needs the tokenizer of the model that sampled: name it with --tokenizer")
-    with asyncio.Runner() as loop:
+    with asyncio.Runner() as loop:  # one loop for all: the teacher's connections belong to it
         teacher: Any = None
         try:
             teacher = make_scorer(args.teacher, is_server="://" in args.teacher)

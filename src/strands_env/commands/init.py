@@ -48,9 +48,8 @@ def run(args: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         for template, name in _FILES.items():
             text = resources.files("strands_env.commands").joinpath("scaffold", template).read_text(encoding="utf-8")
-            filled = text if template.startswith(("tasks", "train")) else Template(text).substitute(values)
             path = folder / name.format(module=module)
-            path.write_text(filled, encoding="utf-8")
+            path.write_text(Template(text).substitute(values), encoding="utf-8")
             files.append(str(path))
     except OSError as error:
         return complain("init", f"cannot write {str(folder)!r}: {error.strerror or error}", Exit.REFUSED)

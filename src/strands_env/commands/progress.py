@@ -114,7 +114,7 @@ class Display:
 
     def _say(self, state: ProgressState) -> None:
         if self._live:
-            width = columns(self._stream) - 1
+            width = columns(self._stream) - 1  # in the last column some terminals begin the next line
             write_to(self._stream, f"\r{describe(state)[:width]}\x1b[K")
         elif describe(state) != self._said:
             self._said = describe(state)

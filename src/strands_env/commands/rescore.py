@@ -69,6 +69,7 @@ def _target(saved: SavedRun, output: str | None) -> StorePaths:
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
     """SIGTERM interrupts as Ctrl-C does, so that nothing is left behind."""
+    # Only the main thread may set handlers; a program may call this command from another.
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if in_main else None
     try:

@@ -49,6 +49,7 @@ def _follow(follower: Follower) -> Exit:
         lines = lines_of(follower)
         if is_terminal:
             width = columns(sys.stdout) - 1
+            # Up as many lines as were drawn, then clear to the end of the screen.
             erase = f"\x1b[{drawn}F\x1b[J" if drawn else ""
             sys.stdout.write(erase + "".join(f"{safe(line)[:width]}\n" for line in lines))
             drawn = len(lines)

@@ -204,7 +204,7 @@ class _Actor:
         try:
             answer, environment = await reference
         except asyncio.CancelledError:
-            with suppress(Exception):
+            with suppress(Exception):  # the actor may be gone: there is nothing left to cancel
                 self._ray.cancel(reference)
             raise
         except self._ray.exceptions.RayTaskError:

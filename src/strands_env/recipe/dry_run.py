@@ -263,8 +263,9 @@ async def _call_tools(env: Environment, action: Action, given: list[ScriptedCall
     asked = [*(call(name) for name in names if name not in named), *given]
     if not asked:
         return
-    replies = iter([reply("", *asked)])
+    replies = iter([reply("", *asked)])  # all calls in one reply, then the answer
     env.model_factory = lambda: ScriptedModel(lambda messages: next(replies, ANSWER), token_data=False)
+    # The tools are tried, whatever a rollout may call.
     env.reward_fn = env.max_tool_iters = env.max_tool_calls = env.max_parallel_tool_calls = env.max_messages = None
     env.tool_timeout = env.tool_timeout or TOOL_SECONDS
     result = await env.rollout(action)

@@ -38,7 +38,7 @@ def make_env_factory(
     """
     options = dict(env_config or {})
     hook: Any = None if env is None else load_object(env, HOOK)
-    if env is not None and _takes_config(hook):
+    if env is not None and _takes_config(hook):  # it makes its models itself
         made = call_user(f"the environment hook {env!r}", hook, dict(model or {}), **options)
     else:
         policy = models or make_model_factory(**(model or {}))

@@ -50,7 +50,7 @@ def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bo
     continued: dict[str, Any] = {}
     if resume:
         continued = _continue_run(output_of({**saved, **chosen}))
-    options = {**DEFAULTS, **continued, **saved, **chosen}
+    options = {**DEFAULTS, **continued, **saved, **chosen}  # the later wins
     if "sampling" in continued:
         options["sampling"] = {**continued["sampling"], **(options["sampling"] or {})}
     data, known = options.get("data"), continued.get("data")

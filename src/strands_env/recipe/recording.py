@@ -154,7 +154,7 @@ class Recorder:
     def _write(self, **line: Any) -> None:
         assert self._file is not None, "begin comes first"
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        self._file.flush()
+        self._file.flush()  # a run that is killed has a recording up to here
 
 
 class _Recorded(BackendWrapper):
@@ -369,7 +369,7 @@ _KINDS: dict[str, type] = {
 def to_json(value: Any) -> Any:
     """The value as JSON values, but for the server's own words (`payload`)."""
     kind = type(value)
-    if isinstance(value, StrEnum):
+    if isinstance(value, StrEnum):  # before text, which it is, too
         return {"kind": kind.__name__, "value": value.value}
     if is_dataclass(value):
         kept = {part.name: to_json(getattr(value, part.name)) for part in fields(value) if part.name != "payload"}

@@ -88,6 +88,7 @@ class FunctionBenchmark(Benchmark):
 
     function: ClassVar[Callable[[], Any]]
 
+    # Sync tasks stay sync: they can be recorded, and are read off the event loop.
     def load_dataset(self) -> Tasks:
         """The function's tasks; it is called when they are read."""
         function = type(self).function

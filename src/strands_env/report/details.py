@@ -181,6 +181,7 @@ def _prompt_text(item: Trajectory, texts: TokenTexts) -> str | None:
     try:
         keep = np.ones(tokens.prompt_length, dtype=bool)
         for medium in item.media:
+            # One token stands for a picture: thousands of placeholders tell a reader nothing.
             keep[medium.offset + 1 : medium.offset + medium.length] = False
         ids = tokens.token_ids_array[: tokens.prompt_length][keep].tolist()
         text = texts.tokenizer.decode(ids, skip_special_tokens=False)
@@ -244,6 +245,7 @@ def _trajectory(
 
 def _runs(tokens: TokenObservation) -> list[list[int]]:
     """`[start, end)` of every run of tokens with loss."""
+    # The mask between zeros: its differences are not 0 where a run begins and behind its end, in turn.
     edges = np.flatnonzero(np.diff(np.concatenate([[0], tokens.loss_mask_array, [0]]).astype(np.int8)))
     return [[int(start), int(end)] for start, end in zip(edges[::2], edges[1::2], strict=True)]
 
@@ -255,6 +257,7 @@ def _logprobs(tokens: TokenObservation) -> list[list[Any]]:
     for part in tokens.segments:
         here = values[part.start : part.end]
         if not np.isnan(here).all():
+            # JSON has no minus infinity; four digits are what the page shows.
             rounded = [None if np.isnan(value) else round(max(float(value), -999.0), 4) for value in here]
             stretches.append([part.start, rounded])
     return stretches

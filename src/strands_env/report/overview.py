@@ -92,6 +92,7 @@ def _running_mean(table: ScoreTable) -> list[list[float | None]]:
     rewards, prompts = rewards[scored], table.prompts[scored]
     if rewards.size == 0:
         return []
+    # Sums by prompt grow from point to point: a mean over all samples for each would be quadratic.
     sums, counts = np.zeros(len(table.prompt_ids)), np.zeros(len(table.prompt_ids))
     ends = np.unique(np.linspace(1, rewards.size, min(POINTS, rewards.size)).round().astype(int))
     points: list[list[float | None]] = []

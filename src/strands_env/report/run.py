@@ -67,6 +67,7 @@ def write_report(
         name = title or saved.name
         texts = TokenTexts(tokenizer, token_budget)
         with page(target, title=name, scripts=_SCRIPTS) as made:
+            # Chunk by chunk: the tokens of a whole run do not fit into memory.
             for number, chunk in enumerate(_chunks(reader, order, texts, saved.system_prompt)):
                 made.add(f"chunk-{number}", chunk)
             data = {

@@ -337,7 +337,7 @@ async def _tool_specs(env: Environment, action: Action) -> list[Any]:
 
     async def look(agent: Agent, action: Action) -> Any:
         nonlocal given
-        given = len(env.get_tools())
+        given = len(env.get_tools())  # the SDK drops what it cannot use, without an error
         specs.extend(agent.tool_registry.get_all_tool_specs())
         return await env.invoke(agent, action.prompt)
 
@@ -365,6 +365,7 @@ def run_within(work: Coroutine[Any, Any, T], seconds: float) -> T:
         except BaseException as error:  # it is raised in the thread that waits
             outcome.append(error)
 
+    # A thread of its own: work that blocks its event loop does not block who waits here.
     thread = threading.Thread(target=run, name="strands-env-contract", daemon=True)
     thread.start()
     thread.join(seconds + GRACE_SECONDS)

@@ -108,7 +108,7 @@ class FolderSandbox:
                 is_late = True
             finally:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                    os.killpg(process.pid, signal.SIGKILL)  # its children, too: they would outlive the folder
                 code = await process.wait()
             kept = limits.output_bytes or self.output_bytes
             (stdout, dropped_out), (stderr, dropped_err) = _kept(out, kept), _kept(err, kept)
