@@ -31,7 +31,7 @@ from strands_sglang.trajectory.media import PlacedMedium
 IMAGE = PlacedMedium(data="data:image/png;base64,AA==", digest="d", processor="p", grid=(1, 2, 2), offset=1, length=1)
 
 
-def make(**changes: Any) -> TrainingSample:
+def make(reward: float | None = 0.5, **changes: Any) -> TrainingSample:
     fields: dict[str, Any] = {
         "token_ids": np.arange(10, 16, dtype=np.int32),
         "prompt_length": 2,
@@ -43,7 +43,7 @@ def make(**changes: Any) -> TrainingSample:
         ),
         "routed_experts": np.arange(5 * 2 * 2, dtype="<i4").tobytes(),
         "experts_shape": (2, 2),
-        "reward": 0.5,
+        "reward": reward,
         "rollout_id": "r",
     }
     return TrainingSample(**{**fields, **changes})

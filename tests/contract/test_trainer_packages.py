@@ -21,9 +21,10 @@ import typing_extensions
 from provider_support import add, call, completion, tokenizer
 
 from strands_env.core import Environment, WeightVersionSpan
-from strands_env.training import SampleStatus, TrainingSample, areal, group_advantages, skyrl, verifiers, verl
+from strands_env.training import TrainingSample, areal, group_advantages, skyrl, verifiers, verl
 from strands_env.training.export import WRITTEN_FOR
 from tests.conftest import ROOT
+from tests.contract.test_trainer_adapters import FAILED, make
 from tests.real_slime import package
 
 AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
@@ -34,23 +35,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
-
-
-def make(reward: float | None = 0.5, **changes: Any) -> TrainingSample:
-    fields: dict[str, Any] = {
-        "token_ids": np.arange(10, 16, dtype=np.int32),
-        "prompt_length": 2,
-        "loss_mask": np.array([0, 0, 1, 1, 0, 1], dtype=np.uint8),
-        "logprobs": np.array([np.nan, np.nan, -0.1, -0.2, np.nan, -0.3]),
-        "routed_experts": np.arange(5 * 2 * 2, dtype="<i4").tobytes(),
-        "experts_shape": (2, 2),
-        "reward": reward,
-        "rollout_id": "r",
-    }
-    return TrainingSample(**{**fields, **changes})
-
-
-FAILED = make(reward=None, status=SampleStatus.FAILED)
 
 
 class AddEnv(Environment):
