@@ -374,9 +374,10 @@ def test_a_reply_that_was_not_delivered_whole_is_thrown_away_unless_it_comes_bac
     turn = episode.call([user("q")], "a")
     with episode.forest.delivering(turn):
         assert fates(episode) == [True]
-    assert fates(episode) == [False]
-    episode.forest.discard(turn)
-    assert fates(episode) == [True]
+    assert fates(episode) == [False] and episode.forest.current is turn
+    with pytest.raises(GeneratorExit), episode.forest.delivering(turn):
+        raise GeneratorExit
+    assert fates(episode) == [True] and episode.forest.current is None
     episode.forest.locate(CONTEXT, [user("q"), answer("a"), user("next")])
     assert fates(episode) == [False]
 
