@@ -206,6 +206,7 @@ class HarborEnv(Environment):
             trial = await self._start(Path(task_dir))
         result: AgentResult | None = None
         limit: Exception | None = None
+        # A limit ends the agent, not the trial: Harbor still asks for its other steps, and grades what is there.
         async for part in trial.each_part():
             if limit is not None:  # what is left of the task goes by without the agent
                 part.finish()
@@ -238,7 +239,7 @@ class HarborEnv(Environment):
             if work.done():  # also where both ended at once: the work was in time
                 return work.result()
             work.cancel()
-            await asyncio.wait({work})
+            await asyncio.wait({work})  # no call of a tool may run on into the grading
             if self.program is not None and self.program.ended is not None and not self.program.ended["sampled"]:
                 raise HarnessFailedError(
                     "the program made no model call in the task's time: run its command in the container by hand, and "
@@ -260,6 +261,7 @@ class HarborEnv(Environment):
         if isinstance(self.program, NamedAgentRun):
             self.program.part = part
         action = Action(message=part.instruction, task_context=self._context)
+        # The image says where it is; this process' own home means nothing in there.
         home = (await self.sandbox.exec('printf %s "$HOME"')).stdout or "/"
         return await self.program.run(agent, action, self.sandbox, prompt=part.instruction, home=home)
 

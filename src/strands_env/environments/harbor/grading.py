@@ -158,6 +158,7 @@ class WorkLayers:
             else:
                 await agent.kill_all()
                 layer = agent.layer
+            # From here on no process of the agent runs: its files can be walked without a race.
             files = AgentFiles(
                 root=agent.image.root,
                 before=self._before,
@@ -166,7 +167,7 @@ class WorkLayers:
             )
             place = os.path.join(folder or self._folder, f"step-{step}")  # moved, it stays on its file system
             self.by_step[step] = await default_threads.run(self._select, files, patterns, agent.workdir, place, last)
-        if not last:
+        if not last:  # kept, with all that its next step may need
             self._agent = agent
         # Without the agent's own layers: they are among these, as far as they are work.
         fresh = agent.sibling(snapshot=None, layers=self.by_step[step], slots=_slots)

@@ -168,7 +168,7 @@ class TaskTrial:
         self._trial.add_hook(TrialEvent.AGENT_START, self._agent_starts)
         self._trial.add_hook(TrialEvent.VERIFICATION_START, self._verification_starts)
         self._running = asyncio.create_task(self._run(self._trial))
-        if self.agent is None:
+        if self.agent is None:  # Harbor's own agents begin at once
             await self._ready.wait()
             if self._running.done():  # it ended before the agent's time began
                 self._raise_failure()
@@ -176,7 +176,7 @@ class TaskTrial:
     async def _run(self, trial: Trial) -> Any:
         try:
             return await trial.run()
-        finally:
+        finally:  # whoever waits for a start or a part must not wait for ever
             self._ready.set()
             self.parts.put_nowait(None)
 
@@ -246,6 +246,7 @@ class TaskTrial:
         try:
             if (control := await self._try_without_agent(None)) is None:
                 raise error
+            # In place there are no layers to try again: what the image alone does not fail is the agent's doing.
             again = await self._try_without_agent(self.layers) if self.layers.by_step else None
         except TaskFailedError:
             raise error from None
