@@ -101,7 +101,7 @@ class OneThread(DaemonThreads):
     async def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call the function in the thread, in a copy of the current context.
 
-        A cancelled call that has not begun never begins; one that has begun holds up those behind it.
+        A cancelled call that has not begun never begins; one that has begun delays the calls queued after it.
         """
         return await self._put(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
 

@@ -71,10 +71,10 @@ def interval_of(
 ) -> tuple[float, float]:
     """The interval of a mean, within the bounds.
 
-    That of Clopper and Pearson (1934) for as many yes-or-no answers as the prompts are worth: the variance of an answer
-    over that of the mean, as Korn and Graubard (1998) do for surveys, with Student's correction. Values in bounds vary
-    at most as yes-or-no answers do, so prompts are worth at least their number. For such answers the interval is
-    exact: it holds at least as often as `level` says. `variance` is the sample variance of the `count` values.
+    Clopper and Pearson's (1934), with the effective number of independent yes/no answers: an answer's variance over
+    that of the mean (Korn and Graubard 1998), with Student's correction. Values within the bounds vary at most as
+    yes/no answers do, so the effective number is at least the number of prompts. For yes/no answers the coverage is at
+    least `level`. `variance` is the sample variance of the `count` values.
 
     Raises:
         ValueError: `level` is not between 0 and 1.

@@ -91,7 +91,7 @@ async def rollout_within(executor: Executor, action: Action, timeout: float | No
 # Reasons that say nothing about the answer.
 #
 # Left out on purpose: a wrong answer and every limit are results; a deadline of the agent loop and a failing reward
-# function depend on what was sampled, and to sample again until they pass would flatter the model.
+# function depend on the sample, so retrying until one succeeds would bias the score.
 INFRASTRUCTURE = frozenset(
     {
         TerminationReason.ABORTED,
