@@ -30,7 +30,6 @@ from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
 from .overrides import warn_of_misspelt_overrides
 from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
-from .telemetry import rollout_span
 from .threads import OneThread, default_threads
 from .types import (
     Action,
@@ -98,7 +97,7 @@ class Environment:
         step_timeout: Seconds the agent loop may take.
         reward_timeout: Seconds the reward may take.
         cleanup_timeout: Seconds `cleanup()` may take in `rollout` and `async with`.
-        agent_name: Name of the agent in trajectories and telemetry.
+        agent_name: Name of the agent in trajectories, and in the spans of the SDK.
 
     Raises:
         TypeError: An unknown argument, named with the nearest one.
@@ -236,12 +235,6 @@ class Environment:
         Returns:
             Messages, tokens and metrics of this step, its reward, and why it ended.
         """
-        with rollout_span(action, self.agent_name) as write:
-            result = await self._step(action, cancel_signal)
-            write(result)
-        return result
-
-    async def _step(self, action: Action, cancel_signal: threading.Event | None) -> StepResult:
         if not isinstance(action, Action):
             raise TypeError(f"got the action {action!r:.200}, expected Action(message=..., task_context=...)")
         started = time.perf_counter()
