@@ -86,46 +86,56 @@ def test_new_messages_after_a_sampled_turn_extend_it() -> None:
     assert location.first_new == 2
 
 
-def test_the_sdk_may_rewrite_arguments_names_and_blank_text() -> None:
-    episode = Episode()
-    first = episode.call([user("q")], "  ", "c1", reasoning="hm\n")
-    rewritten = answer("", "c1", reasoning="hm")
-    rewritten["content"][-1]["toolUse"].update(name="INVALID_TOOL_NAME", input={"other": 1})
-    assert episode.forest.locate(CONTEXT, [user("q"), rewritten, result("c1")]).parent is first
-
-
-def test_blank_text_stands_for_an_empty_reply() -> None:
-    episode = Episode()
-    first = episode.call([user("q")], "")
-    history = [user("q"), answer("[blank text]"), user("go on")]
-    assert episode.forest.locate(CONTEXT, history).parent is first
+REWRITTEN = answer("", "c1", reasoning="hm")
+REWRITTEN["content"][-1]["toolUse"].update(name="INVALID_TOOL_NAME", input={"other": 1})
+THOUGHT: dict[str, Any] = {"text": "a", "reasoning": "hm"}
 
 
 @pytest.mark.parametrize(
-    "history",
+    ("reply", "calls", "seen", "is_same"),
     [
-        [user("other"), answer("a"), user("next")],
-        [user("q"), answer("edited"), user("next")],
-        [user("q"), answer("a", "c9"), result("c9")],
-        [user("q"), answer("a", reasoning="new"), user("next")],
-        [answer("a"), user("next")],
-        [user("summary"), user("next")],
-        [user("q"), answer("a"), user("next"), answer("never sampled"), user("more")],
+        ({"text": "  ", "reasoning": "hm\n"}, ["c1"], REWRITTEN, True),  # the SDK rewrites arguments and names
+        ({}, [], answer("[blank text]"), True),  # the SDK's words for an empty reply
+        (THOUGHT, [], answer("a"), True),  # a client may leave reasoning out
+        (THOUGHT, [], answer("a", reasoning="ha"), False),  # but not change it
+        ({}, ["c1", "c2"], answer("", "x1", "x2"), True),  # a client may give calls ids of its own
+        ({}, ["c1", "c2"], answer("", "c2", "c1"), False),
     ],
-    ids=["first message", "text", "calls", "reasoning", "trimmed", "summarised", "foreign turn"],
 )
-def test_a_rewritten_history_starts_a_new_root(history: list[dict[str, Any]]) -> None:
+def test_a_reply_is_recognised_by_what_comes_back_of_it(
+    reply: dict[str, Any], calls: list[str], seen: dict[str, Any], is_same: bool
+) -> None:
+    episode = Episode()
+    first = episode.call([user("q")], reply.get("text", ""), *calls, reasoning=reply.get("reasoning", ""))
+    assert episode.forest.locate(CONTEXT, [user("q"), seen, user("go on")]).parent is (first if is_same else None)
+
+
+@pytest.mark.parametrize(
+    ("history", "reason"),
+    [
+        ([user("q"), answer("a"), user("next")], None),
+        ([user("other")], "first"),
+        ([user("summary"), user("next")], "first"),
+        ([user("other"), answer("a"), user("next")], "history"),
+        ([user("q"), answer("edited"), user("next")], "edited"),
+        ([user("q"), answer("a", "c9"), result("c9")], "edited"),
+        ([user("q"), answer("a", reasoning="new"), user("next")], "edited"),
+        ([answer("a"), user("next")], "history"),
+        ([user("q"), answer("a"), user("next"), answer("never sampled"), user("more")], "history"),
+    ],
+)
+def test_a_rewritten_history_starts_a_new_root_for_a_reason(history: list[dict[str, Any]], reason: str | None) -> None:
     episode = Episode()
     episode.call([user("q")], "a")
     location = episode.forest.locate(CONTEXT, history)
-    assert location.parent is None
-    assert location.first_new == 0
+    assert (location.parent is None, location.first_new == 0, location.reason) == (bool(reason), bool(reason), reason)
 
 
 def test_another_context_starts_a_new_root() -> None:
     episode = Episode()
     episode.call([user("q")], "a")
-    assert episode.forest.locate(b"other tools", [user("q"), answer("a"), user("next")]).parent is None
+    location = episode.forest.locate(b"other tools", [user("q"), answer("a"), user("next")])
+    assert (location.parent, location.reason) == (None, "context")
 
 
 def test_a_root_from_a_rewritten_history_is_extended_in_its_turn() -> None:
@@ -275,21 +285,6 @@ def test_a_receipt_settles_which_of_equal_samples_is_meant() -> None:
 # ---- evidence -----------------------------------------------------------
 
 
-def test_a_client_may_leave_reasoning_out_but_not_change_it() -> None:
-    episode = Episode()
-    first = episode.call([user("q")], "a", reasoning="hm")
-    assert episode.forest.locate(CONTEXT, [user("q"), answer("a"), user("next")]).parent is first
-    changed = answer("a", reasoning="ha")
-    assert episode.forest.locate(CONTEXT, [user("q"), changed, user("next")]).parent is None
-
-
-def test_a_client_may_give_calls_ids_of_its_own() -> None:
-    episode = Episode()
-    first = episode.call([user("q")], "", "c1", "c2")
-    assert episode.forest.locate(CONTEXT, [user("q"), answer("", "x1", "x2"), result("x1")]).parent is first
-    assert episode.forest.locate(CONTEXT, [user("q"), answer("", "c2", "c1"), result("c1")]).parent is None
-
-
 def test_inputs_are_compared_as_the_template_prints_them() -> None:
     episode = Episode()
     episode.call([user("q")], "", "c1", "c2")
@@ -299,22 +294,6 @@ def test_inputs_are_compared_as_the_template_prints_them() -> None:
     again = [*reversed(results), {"text": "a\nb"}, {"cachePoint": {"type": "default"}}]
     other = [*history[:2], {"role": "user", "content": again}, answer("done"), user("next")]
     assert episode.forest.locate(CONTEXT, other).parent is second
-
-
-@pytest.mark.parametrize(
-    ("context", "history", "reason"),
-    [
-        (CONTEXT, [user("other")], "first"),
-        (b"other tools", [user("q"), answer("a"), user("next")], "context"),
-        (CONTEXT, [user("q"), answer("edited"), user("next")], "edited"),
-        (CONTEXT, [user("summary"), answer("a"), user("next")], "history"),
-        (CONTEXT, [user("q"), answer("a"), user("next")], None),
-    ],
-)
-def test_a_new_root_has_a_reason(context: bytes, history: list[dict[str, Any]], reason: str | None) -> None:
-    episode = Episode()
-    episode.call([user("q")], "a")
-    assert episode.forest.locate(context, history).reason == reason
 
 
 # ---- used and discarded -------------------------------------------------
