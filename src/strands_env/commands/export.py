@@ -81,8 +81,6 @@ def run(args: argparse.Namespace) -> int:
                 rows = save_samples(samples, target) if samples else 0
     except FileNotFoundError as error:
         return complain_of("export", error)
-    except ImportError as error:
-        return complain("export", error, Exit.USAGE)
     except OSError as error:
         return complain(
             "export", f"cannot write {args.output!r}: {error.strerror or error}; no file was left behind", Exit.REFUSED

@@ -10,7 +10,7 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.core import ModelFactory
-from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, RetryPolicy, StoreError, read_scores
+from strands_env.eval import Benchmark, EvalError, Evaluator, RetryPolicy, StoreError, read_scores
 from strands_env.recipe.dry_run import find_mistakes
 from strands_env.recipe.environments import make_env_factory, takes_model
 from strands_env.recipe.models import (
@@ -116,7 +116,12 @@ def build_evaluation(
         with announce(loading(options) if makes_own_models else None):
             evaluator.env_factory = make_env_factory(**recipe, models=models)
     if not is_inline:
-        evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
+        from strands_env.distributed import ProcessExecutor, RayExecutor
+
+        make_executor = ProcessExecutor if options["executor"] == "processes" else RayExecutor
+        make = "strands_env.recipe.environments:make_env_factory"
+        evaluator.executor = make_executor(make, recipe, n_workers=options["workers"] or 2)
+        evaluator.env_factory = None
         return Evaluation(evaluator)
     if mistakes := find_mistakes(evaluator.env_factory):
         raise EvalError(f"{'; '.join(mistakes)} ('strands-env check' shows more)")
@@ -193,19 +198,6 @@ def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[E
             raise EvalError(f"--{name.replace('_', '-')} would have no effect: {reason}; leave it out")
     if not is_replay and (missing := backend.missing(options)) is not None:
         raise EvalError(missing)
-
-
-def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
-    from strands_env.distributed import ProcessExecutor, RayExecutor
-
-    make = "strands_env.recipe.environments:make_env_factory"
-    workers = options["workers"] or 2
-    if options["executor"] == "processes":
-        return ProcessExecutor(make, recipe, n_workers=workers)
-    try:
-        return RayExecutor(make, recipe, n_workers=workers)
-    except ImportError as error:
-        raise EvalError(str(error)) from error
 
 
 def _check_output(evaluator: Evaluator, *, resume: bool, note: Callable[[str], object]) -> None:
