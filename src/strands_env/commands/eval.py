@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         evaluator.progress = make_display(quiet=quiet)
         trackers = _track(evaluator, options)
     except Exception as error:
-        return complain_of("eval", error, ValueError, TypeError, OSError)
+        return complain_of("eval", error, ValueError, TypeError, OSError, TrackerError)
     assert evaluator.paths is not None
     try:
         with _no_empty_run(evaluator.paths), _tuned_garbage_collection():
@@ -121,18 +121,13 @@ def _tuned_garbage_collection() -> Iterator[None]:
 
 
 def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTracker]:
-    """Start the requested trackers (an `EvalError` where one does not start), and report the progress to them."""
+    """Start the requested trackers, and report the progress to them."""
     assert evaluator.paths is not None
     folder = evaluator.paths.results.parent
-    about = {name: value for name, value in options.items() if value is not None and name not in ("track", "project")}
     project = options["project"] or evaluator.benchmark_name or "strands-env"
-    try:
-        trackers = [
-            BackgroundTracker(make_tracker(kind, project=project, name=folder.name, config=about, folder=folder))
-            for kind in options["track"] or ()
-        ]
-    except TrackerError as error:
-        raise EvalError(str(error)) from error
+    config = {name: value for name, value in options.items() if value is not None and name not in ("track", "project")}
+    about: dict[str, Any] = {"project": project, "name": folder.name, "config": config, "folder": folder}
+    trackers = [BackgroundTracker(make_tracker(kind, **about)) for kind in options["track"] or ()]
     if trackers:
         evaluator.progress = TrackedProgress(evaluator.progress, trackers)
     return trackers
