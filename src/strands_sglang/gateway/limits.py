@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from ..exceptions import MaxToolIterationsReachedError, TokenBudgetReachedError, did_you_mean
-from .dialects.reading import quote, want_count
-from .dialects.wire import Refused
+from .dialects.reading import quote
 
 FINAL_ANSWER = (
     "This is your last reply: a limit of this session is reached. Do not call tools any more; "
@@ -57,10 +56,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("max_requests", "max_new_tokens", "max_parallel"):
-            try:
-                want_count(getattr(self, name), name)
-            except Refused as refused:
-                raise ValueError(refused.message) from None
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a positive integer, got {quote(value)}")
         seconds, final = self.max_seconds, self.final_answer
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and 0 < seconds < float("inf")):

@@ -97,6 +97,7 @@ def probes(*, tools_present: bool) -> dict[Shape, list[Probe]]:
 
 
 _THOUGHT = "Think9XQ"
+_THINKING = {"reasoning_content": _THOUGHT, "thinking": _THOUGHT}
 _MARK = "Part7XQ"
 
 
@@ -315,15 +316,11 @@ def _loss_flags(step: StepRenderer) -> set[Flag]:
     if spoken is not None:
         flags |= {Flag.DROPS_TEXT_BESIDE_CALLS} if _MARK not in spoken else set()
         flags |= {Flag.DROPS_CALLS} if "v1" not in spoken else set()
-    if _drops_reasoning(step, text("Ans.", **_thinking()), NEXT):
+    if _drops_reasoning(step, text("Ans.", **_THINKING), NEXT):
         flags.add(Flag.DROPS_REASONING_AT_USER)
-    if step.tools is not None and _drops_reasoning(step, call(1, **_thinking()), result(1)):
+    if step.tools is not None and _drops_reasoning(step, call(1, **_THINKING), result(1)):
         flags.add(Flag.DROPS_REASONING_AT_TOOL)
     return flags
-
-
-def _thinking() -> dict[str, str]:
-    return {"reasoning_content": _THOUGHT, "thinking": _THOUGHT}
 
 
 def _drops_reasoning(step: StepRenderer, turn: Message, new: Message) -> bool:
@@ -335,7 +332,7 @@ def _drops_reasoning(step: StepRenderer, turn: Message, new: Message) -> bool:
 def _keep_reasoning(step: StepRenderer) -> dict[str, Any]:
     source = step.template.text(tools_present=step.tools is not None)
     for setting in keep_reasoning_candidates(source, step.kwargs):
-        if not _drops_reasoning(replace(step, kwargs={**step.kwargs, **setting}), text("Ans.", **_thinking()), NEXT):
+        if not _drops_reasoning(replace(step, kwargs={**step.kwargs, **setting}), text("Ans.", **_THINKING), NEXT):
             return setting
     return {}
 

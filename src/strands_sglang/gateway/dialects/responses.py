@@ -18,6 +18,12 @@ _KNOWN = frozenset({
     "client_metadata", "metadata", "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store",
     "stream_options", "user",
 })  # fmt: skip
+_HOLLOW: dict[str, dict[str, Any]] = {
+    "reasoning": {"summary": [], "status": "in_progress"},
+    "message": {"content": [], "status": "in_progress"},
+    "function_call": {"arguments": "", "status": "in_progress"},
+}
+"""Items of a stream before their deltas."""
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
 
@@ -168,21 +174,14 @@ def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
     ]
     for index, item in enumerate(final["output"]):
         place = {"item_id": item["id"], "output_index": index}
-        listed.append({"type": "response.output_item.added", "output_index": index, "item": _empty(item)})
+        listed.append(
+            {"type": "response.output_item.added", "output_index": index, "item": {**item, **_HOLLOW[item["type"]]}}
+        )
         listed.extend({**place, **event} for event in _inner_events(item))
         listed.append({"type": "response.output_item.done", "output_index": index, "item": item})
     listed.append({"type": f"response.{final['status']}", "response": final})
     for number, event in enumerate(listed):
         yield named_event({**event, "sequence_number": number})
-
-
-def _empty(item: dict[str, Any]) -> dict[str, Any]:
-    hollow: dict[str, dict[str, Any]] = {
-        "reasoning": {"summary": []},
-        "message": {"content": []},
-        "function_call": {"arguments": ""},
-    }
-    return {**item, **hollow[item["type"]], "status": "in_progress"}
 
 
 def _inner_events(item: dict[str, Any]) -> list[dict[str, Any]]:
