@@ -97,7 +97,7 @@ PLACES = "neither a folder nor a hub id: give smollm2, tiny"
         ("strands-env eval arithmetic --seed 99999999999999999999", "below 2^63, got '99999999999999999999'"),
         ("strands-env eval arithmetic --temperature nan", "expected a number, got 'nan'"),
         ("strands-env eval arithmetic --price-input -1", "a price of at least 0"),
-        ("strands-env report a --price-output dear", "a price of at least 0"),
+        ("strands-env report a --price-output dear", "expected a number, got 'dear'"),
         ("strands-env view a --limit -1", "at least 0, got '-1'"),
         ("strands-env check --env x --call price(1)", "name({...})"),
         ("strands-env check --env x --call price", "name({...})"),

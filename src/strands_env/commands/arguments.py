@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -338,11 +337,8 @@ def _add_prices(parser: argparse._ActionsContainer) -> None:
 
 
 def _price(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    value = number(text)
+    if value < 0:
         raise argparse.ArgumentTypeError(f"expected a price of at least 0 for a million tokens, got {text!r}")
     return value
 
