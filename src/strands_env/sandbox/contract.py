@@ -156,12 +156,12 @@ class ExecResult:
             max_chars: Characters of each stream; None for all that was kept.
         """
 
-        def shown(text: str) -> str:
+        def show(text: str) -> str:
             return text.rstrip("\n") if max_chars is None else shorten(text.rstrip("\n"), max_chars)
 
-        parts = [shown(self.stdout)] if self.stdout.strip("\n") else []
+        parts = [show(self.stdout)] if self.stdout.strip("\n") else []
         if self.stderr.strip("\n"):
-            parts.append(f"[stderr]\n{shown(self.stderr)}" if parts or not self.is_error else shown(self.stderr))
+            parts.append(f"[stderr]\n{show(self.stderr)}" if parts or not self.is_error else show(self.stderr))
         if self.outcome is Outcome.ERROR and self.exit_code != 0 and not (self.exit_code == 1 and parts):
             parts.append(f"[exit code {self.exit_code}]")
         if self.note:
