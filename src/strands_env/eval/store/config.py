@@ -56,7 +56,7 @@ def load_run(path: Path) -> dict[str, Any] | None:
         raise StoreCorruptError(
             f"{str(path)!r} is not the configuration of a run: config, about and environment must be JSON objects"
         )
-    return {**known, "about": parts["about"], "environment": parts["environment"] or None}
+    return {**known, "about": parts["about"], "environment": known.get("environment")}  # as saved: the checksum's
 
 
 def checksum_of(document: Mapping[str, Any]) -> str:
