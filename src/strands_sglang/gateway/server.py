@@ -317,7 +317,7 @@ class Gateway:
             app.router.add_get(prefix + "/api/hello", self._hello)
         app.router.add_get("/health", self._hello)
         if self._admin:
-            SessionRoutes(self, self._admin_key).add_to(app)
+            SessionRoutes(sessions=self.sessions, make=self.open, drop=self.delete, key=self._admin_key).add_to(app)
         return app
 
     @web.middleware

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -14,15 +15,26 @@ from .dialects.wire import Refused
 from .requests import bytes_of, presented_key, read_body
 from .session import Session
 
-if TYPE_CHECKING:
-    from .server import Gateway
-
 
 class SessionRoutes:
-    """The routes of a gateway below `/sessions`."""
+    """The routes of a gateway below `/sessions`.
 
-    def __init__(self, gateway: Gateway, key: str | None) -> None:
-        self._gateway, self._key = gateway, key
+    Args:
+        sessions: Open and sealed ones, by id; the gateway changes it.
+        make: Opens a session.
+        drop: Ends one and forgets it.
+        key: The admin key; None for routes without one.
+    """
+
+    def __init__(
+        self,
+        *,
+        sessions: Mapping[str, Session],
+        make: Callable[..., Session],
+        drop: Callable[[Session], Awaitable[None]],
+        key: str | None,
+    ) -> None:
+        self._sessions, self._make, self._drop, self._key = sessions, make, drop, key
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes to an application."""
@@ -49,7 +61,7 @@ class SessionRoutes:
         return handle
 
     def _find(self, request: web.Request) -> Session:
-        session = self._gateway.sessions.get(request.match_info["session"])
+        session = self._sessions.get(request.match_info["session"])
         if session is None:
             raise Refused("unknown session", status=404, code="session_not_found")
         return session
@@ -63,7 +75,7 @@ class SessionRoutes:
         for name in asked.keys() - {"join_equal"}:
             want_object(asked[name], name)
         try:
-            session = self._gateway.open(**asked)
+            session = self._make(**asked)
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
         # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.
@@ -73,7 +85,7 @@ class SessionRoutes:
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """`GET /sessions`."""
-        return as_json({"sessions": [session.to_json() for session in self._gateway.sessions.values()]})
+        return as_json({"sessions": [session.to_json() for session in self._sessions.values()]})
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET /sessions/ID`."""
@@ -117,5 +129,5 @@ class SessionRoutes:
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`DELETE /sessions/ID`."""
         session = self._find(request)
-        await self._gateway.delete(session)
+        await self._drop(session)
         return as_json({"id": session.id, "deleted": True})

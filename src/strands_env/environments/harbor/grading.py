@@ -8,27 +8,16 @@ there only its processes are ended and `/tests` and `/logs/verifier` made anew, 
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import json
 import logging
 import os
 import posixpath
-import re
 import shlex
-import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harbor.models.task.config import TaskConfig
-from harbor.models.verifier.result import VerifierResult
-from harbor.verifier.verifier import (
-    RewardFileEmptyError,
-    RewardFileNotFoundError,
-    Verifier,
-    VerifierOutputParseError,
-)
 
 from strands_env.core.threads import default_threads
 from strands_env.sandbox import SandboxSlots
@@ -40,9 +29,6 @@ from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work
 from .backend import BubblewrapEnvironment
 from .results import TaskFailedError
 
-if TYPE_CHECKING:
-    from .trial import TaskTrial
-
 logger = logging.getLogger(__name__)
 
 _ALWAYS = ("/logs/agent", "/logs/artifacts")
@@ -50,7 +36,6 @@ _ALWAYS = ("/logs/agent", "/logs/artifacts")
 _BEFORE = "before"
 """Folder, also in that of a snapshot, of what was written before the agent began."""
 _EMPTY = ("/tests", "/logs/verifier")
-_NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _slots = SandboxSlots()
 """Of containers for tests: one that waited for an agent's slot could wait for that of its own agent."""
 _EACH_PROCESS = """for place in /proc/[0-9]*; do
@@ -211,52 +196,6 @@ def _say_default() -> None:
         "learns from each task's solution what else they need",
         " ".join(DEFAULT_WORK),
     )
-
-
-trials: weakref.WeakValueDictionary[str, TaskTrial] = weakref.WeakValueDictionary()
-"""By name: Harbor makes agent and verifier by import path, with arguments that it also writes into its record."""
-
-
-class TaskVerifier(Verifier):
-    """Harbor's verifier, which brings the agent's container back in the end, and takes only plain numbers.
-
-    Args:
-        trial: Name of the trial in `trials`.
-    """
-
-    def __init__(self, *args: Any, trial: str, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._trial = trials[trial]
-
-    async def verify(self) -> VerifierResult:
-        """Run the tests and read their rewards."""
-        try:
-            result = await super().verify()
-            self._refuse_odd_numbers()
-            return result
-        except VerifierOutputParseError:
-            raise  # a mistake of the tests' author
-        except BaseException as error:
-            # A cancelled one ran out of time. In the agent's own container everything else may be the machine's fault;
-            # in a fresh one it is tried again.
-            ends = (RewardFileNotFoundError, RewardFileEmptyError, asyncio.CancelledError)
-            if self._trial.grades_in_fresh or isinstance(error, ends):
-                self._trial.failed_steps.append(self.step_name)
-            raise
-        finally:
-            if isinstance(self.environment, BubblewrapEnvironment):
-                await self._trial.layers.resume_agent(self.environment)
-
-    def _refuse_odd_numbers(self) -> None:
-        """Refuse what Python takes for a number and no author of tests means: `true`, `1_0`, Arabic digits."""
-        path = self.trial_paths.reward_json_path
-        if path.exists():
-            given = json.loads(path.read_text())
-            for name, value in given.items() if isinstance(given, dict) else ():
-                if isinstance(value, bool):
-                    raise VerifierOutputParseError(f"the reward {name!r} must be a number, got {value!r}")
-        elif not _NUMBER.fullmatch(text := self.trial_paths.reward_text_path.read_text()):
-            raise VerifierOutputParseError(f"the reward must be a plain number, got {text[:100]!r}")
 
 
 # ---- in the agent's own container ------------------------------------------------------------------------------------

@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import logging
 import math
+import re
 import tempfile
 import uuid
+import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,13 +32,19 @@ from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfi
 from harbor.models.verifier.result import VerifierResult
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.trial import Trial
+from harbor.verifier.verifier import (
+    RewardFileEmptyError,
+    RewardFileNotFoundError,
+    Verifier,
+    VerifierOutputParseError,
+)
 
 from strands_env.core.threads import default_threads
 from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder
 from strands_sglang.exceptions import did_you_mean
 
 from .backend import BubblewrapEnvironment
-from .grading import TaskVerifier, WorkLayers, prepare_in_place, running_processes, trials
+from .grading import WorkLayers, prepare_in_place, running_processes
 from .results import NotMeasuredError, Part, TaskFailedError, TaskReward
 
 logger = logging.getLogger(__name__)
@@ -46,6 +55,9 @@ BACKENDS = {name: f"strands_env.environments.harbor.backend:{kind}" for name, ki
 VERIFIERS = ("task", "separate", "in-place")
 """Where tests run, by name."""
 logging.getLogger("harbor.utils.logger").setLevel(logging.WARNING)  # Harbor logs every step of a trial as debugging
+_NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+trials: weakref.WeakValueDictionary[str, TaskTrial] = weakref.WeakValueDictionary()
+"""By name: Harbor makes agent and verifier by import path, with arguments that it also writes into its record."""
 
 
 class OutsideAgent(BaseAgent):
@@ -82,6 +94,48 @@ class OutsideAgent(BaseAgent):
             part.expired.set()
             await part.stopped.wait()
             raise
+
+
+class TaskVerifier(Verifier):
+    """Harbor's verifier, which brings the agent's container back in the end, and takes only plain numbers.
+
+    Args:
+        trial: Name of the trial in `trials`.
+    """
+
+    def __init__(self, *args: Any, trial: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._trial = trials[trial]
+
+    async def verify(self) -> VerifierResult:
+        """Run the tests and read their rewards."""
+        try:
+            result = await super().verify()
+            self._refuse_odd_numbers()
+            return result
+        except VerifierOutputParseError:
+            raise  # a mistake of the tests' author
+        except BaseException as error:
+            # A cancelled one ran out of time. In the agent's own container everything else may be the machine's fault;
+            # in a fresh one it is tried again.
+            ends = (RewardFileNotFoundError, RewardFileEmptyError, asyncio.CancelledError)
+            if self._trial.grades_in_fresh or isinstance(error, ends):
+                self._trial.failed_steps.append(self.step_name)
+            raise
+        finally:
+            if isinstance(self.environment, BubblewrapEnvironment):
+                await self._trial.layers.resume_agent(self.environment)
+
+    def _refuse_odd_numbers(self) -> None:
+        """Refuse what Python takes for a number and no author of tests means: `true`, `1_0`, Arabic digits."""
+        path = self.trial_paths.reward_json_path
+        if path.exists():
+            given = json.loads(path.read_text())
+            for name, value in given.items() if isinstance(given, dict) else ():
+                if isinstance(value, bool):
+                    raise VerifierOutputParseError(f"the reward {name!r} must be a number, got {value!r}")
+        elif not _NUMBER.fullmatch(text := self.trial_paths.reward_text_path.read_text()):
+            raise VerifierOutputParseError(f"the reward must be a plain number, got {text[:100]!r}")
 
 
 class TaskTrial:
