@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from strands_env.commands.cli import main
+from strands_env.core import TerminationReason
 from strands_env.sandbox import (
     ExecResult,
     Outcome,
@@ -337,8 +338,11 @@ async def test_a_sandbox_that_ends_in_the_middle_is_never_replaced_by_an_empty_o
     assert sandbox._process is not None
     first = next(iter(psutil.Process(sandbox._process.pid).children()))
     first.kill()  # as the kernel does where memory is short
-    with pytest.raises(SandboxLostError, match="unexpectedly"):
+    with pytest.raises(SandboxLostError, match="unexpectedly") as lost:
         await waiting
+    # Whether the pipe closed or broke: never a lost connection to the model.
+    assert TerminationReason.from_error(lost.value) is TerminationReason.UNCLASSIFIED_ERROR
+    assert lost.value.__cause__ is None
     for call in (sandbox.exec("cat file"), sandbox.read_file("/app/file"), sandbox.reset_folders(["/logs"])):
         with pytest.raises(SandboxLostError, match="earlier"):
             await call

@@ -233,7 +233,7 @@ class SupervisedSandbox:
         try:
             answer = await process.request(request, descriptor=descriptor)
         except (EOFError, OSError, TimeoutError, SandboxError) as error:
-            raise await self._lose(error) from error
+            raise await self._lose(error) from None  # its cause would pass for a lost connection to the model
         except BaseException:  # cancelled: the code still runs, and the next request would get its answer
             await asyncio.shield(self._after_cancel(process))
             raise
