@@ -1,8 +1,9 @@
 """Beside other gateways: twenty client behaviours on one engine, and what each system trains of what was sampled.
 
-    python -m benchmarks.peers [--slime /path/to/slime] [--systems ours agentcore slime] [--turns 30]
+    python -m benchmarks.peers [--slime /path/to/slime] [--systems ours agentcore verifiers slime] [--turns 30]
 
-Every system serves the OpenAI dialect before the same fake SGLang engine, with the same tokenizer and chat template.
+Every system serves the OpenAI dialect before the same fake engine (SGLang's `/generate`; for verifiers, the same behind
+vLLM's `/inference/v1/generate`), with the same tokenizer and, but for verifiers, the same chat template.
 The engine gives each sampled token a log-probability of its own and remembers the ids before it, so that each trained
 token can be traced: **exact** (trained once, behind the very tokens it was sampled behind), **moved** (trained behind
 others), **twice**, or **lost** (no row trains a token of a reply that the client used). Tokens of replies that the
@@ -12,6 +13,9 @@ system's process, per request.
 - `ours`: this project's gateway;
 - `agentcore`: agentcore-rl-toolkit 0.2.0 (`RolloutGateway`, history mode `tree`; `agentcore-linear` its `linear` one),
   in a virtual environment of its own, made on the first run under `.cache`;
+- `verifiers`: the interception server and renderer client of verifiers 0.4.0 with renderers 0.1.12, whose renderers
+  are written for each model: `prime-qwen3` prints ChatML with XML calls, as our template does. Samples are made as
+  prime-rl makes them (`verifiers-branches`: every branch trained as it stands); an environment of its own, too;
 - `slime`: the adapters of slime 0.3.1 (`slime.agent.adapters.OpenAIAdapter`), from a checkout.
 """
 
@@ -35,8 +39,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-AGENTCORE = "agentcore-rl-toolkit[gateway]==0.2.0"
-SYSTEMS = ("ours", "agentcore", "agentcore-linear", "slime")
+PACKAGES = {
+    "agentcore": ("agentcore-rl-toolkit[gateway]==0.2.0",),
+    "verifiers": ("verifiers==0.4.0", "renderers==0.1.12"),
+}
 STEP = 2.0**-20  # log-probabilities are multiples of it, exact in float32 up to a million tokens
 Messages = list[dict[str, Any]]
 
@@ -153,6 +159,62 @@ class AgentCoreLinear(AgentCore):
     mode = "linear"
 
 
+class Verifiers:
+    """verifiers' interception server with sessions as its rollouts make them; each branch is a sample, as for prime-rl.
+
+    prime-rl, its trainer, trains a node that branches share in the first of them only (`iter_trainable_branches`).
+    """
+
+    once = True
+
+    async def start(self, engine: str, tokenizer: Any) -> None:
+        from renderers import PrimeQwen3RendererConfig
+        from verifiers.v1.configs.client import TrainClientConfig
+        from verifiers.v1.interception import InterceptionServer
+
+        self.server = InterceptionServer()
+        await self.server.start()
+        self.client = TrainClientConfig(
+            base_url=f"{engine}/v1",
+            renderer=PrimeQwen3RendererConfig(),
+            renderer_model_name=tokenizer.name_or_path,
+        )
+        self.sessions: dict[str, Any] = {}
+
+    async def open(self, name: str) -> dict[str, str]:
+        from verifiers.v1.clients import ModelContext
+        from verifiers.v1.configs.agent import AgentConfig
+        from verifiers.v1.session import RolloutSession
+        from verifiers.v1.task import TaskData
+        from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+
+        task = TraceTask(type="Task", data=TaskData())
+        trace = Trace(task=task, agent=AgentInfo(config=AgentConfig()))
+        session = RolloutSession(ctx=ModelContext(model="default", client=self.client), trace=trace)
+        secrets = self.server.register(session)
+        self.sessions[name] = trace, secrets
+        return {"base_url": f"{self.server.base_url}/v1", "key": secrets[0]}
+
+    async def close(self, name: str) -> list[dict[str, Any]]:
+        trace, secrets = self.sessions.pop(name)
+        self.server.unregister(*secrets)
+        rows, trained = [], set()
+        for branch in trace.branches:
+            mask = []
+            for node in branch.nodes:
+                mask += [each and not (self.once and id(node) in trained) for each in node.mask]
+                trained.add(id(node))
+            if any(mask):
+                rows.append({"ids": branch.token_ids, "mask": mask, "logprobs": branch.logprobs})
+        return rows
+
+
+class VerifiersBranches(Verifiers):
+    """The same, with every branch trained as it stands."""
+
+    once = False
+
+
 class Slime:
     """slime's own adapters."""
 
@@ -175,6 +237,16 @@ class Slime:
         return [pad(each.tokens, each.loss_mask, each.rollout_log_probs) for each in samples]
 
 
+SYSTEMS: dict[str, type[Any]] = {
+    "ours": Ours,
+    "agentcore": AgentCore,
+    "agentcore-linear": AgentCoreLinear,
+    "verifiers": Verifiers,
+    "verifiers-branches": VerifiersBranches,
+    "slime": Slime,
+}
+
+
 def pad(ids: Any, mask: Any, logprobs: Any) -> dict[str, Any]:
     """A row whose mask and log-probabilities cover the response, brought to the length of its ids."""
     prompt = len(ids) - len(mask)
@@ -185,8 +257,7 @@ async def serve(system: str, engine: str, folder: str) -> None:
     """Serve a system; sessions are opened and closed by lines on standard input, answered by lines."""
     from transformers import AutoTokenizer
 
-    kinds = {"ours": Ours, "agentcore": AgentCore, "agentcore-linear": AgentCoreLinear, "slime": Slime}
-    served = kinds[system]()
+    served = SYSTEMS[system]()
     await served.start(engine, AutoTokenizer.from_pretrained(folder))
     reader = asyncio.StreamReader(limit=1 << 28)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -201,7 +272,7 @@ async def serve(system: str, engine: str, folder: str) -> None:
 
 
 class Engine:
-    """SGLang's `/generate`: replies by the last message, and remembers what each sampled token stood behind."""
+    """SGLang's `/generate`, or vLLM's: replies by the last message, and remembers what each token stood behind."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -212,7 +283,7 @@ class Engine:
     def reply(self, prompt: str) -> str:
         """The text of a reply: a call for each `[call]` in the last message, and a mark of its own."""
         self.requests += 1
-        last = prompt.rpartition("<|im_start|>user\n")[2]
+        last = last_message(prompt)
         mark = f"r{self.requests}"
         calls = last.count("[call]")
         text = f"<think>\nIt says {calls}, mark {mark}.\n</think>\n\n" if "[think]" in last else ""
@@ -232,11 +303,11 @@ class Engine:
         from aiohttp import web
 
         body = await request.json()
-        prompt_ids = body["input_ids"]
+        prompt_ids = body["token_ids"] if "token_ids" in body else body["input_ids"]
         prompt = self.tokenizer.decode(prompt_ids, skip_special_tokens=False)
         text = self.reply(prompt)
         mark = f"r{self.requests}"  # others may ask while this one is slow
-        if "[slow]" in prompt.rpartition("<|im_start|>user\n")[2]:
+        if "[slow]" in last_message(prompt):
             await asyncio.sleep(0.3)
         if "[letters]" in prompt:  # tokens that no tokenizer would write
             ids = [i for part in split_letters(text) for i in self.tokenizer.encode(part, add_special_tokens=False)]
@@ -258,13 +329,25 @@ class Engine:
             "input_token_logprobs": [],
             "output_token_logprobs": entries,
         }
-        return web.json_response({"text": text, "output_ids": ids, "meta_info": meta})
+        answer = {"text": text, "output_ids": ids, "meta_info": meta}
+        if "token_ids" in body:
+            from tests.servers.vllm_protocol import to_vllm
+
+            answer = to_vllm(answer, body)
+            for entry in answer["choices"][0]["logprobs"]["content"]:
+                entry["token"] = f"token_id:{entry['token_id']}"  # as renderers asks for it
+        return web.json_response(answer)
 
     async def about(self, request: Any) -> Any:
         """Answer questions about the server."""
         from aiohttp import web
 
         return web.json_response({"model_path": "fake", "vocab_size": 151_936, "max_model_len": 262_144})
+
+
+def last_message(prompt: str) -> str:
+    """The last message of a prompt; a renderer may print several tool results as one turn."""
+    return prompt.rpartition("<|im_start|>user\n")[2].rpartition("<tool_response>")[2]
 
 
 def split_letters(text: str) -> list[str]:
@@ -335,8 +418,9 @@ def respell(messages: Messages) -> Messages:
 
 
 def clear_old_results(messages: Messages) -> Messages:
-    old = [each for each in messages if each["role"] == "tool"][:-2]
-    return [{**each, "content": "[cleared]"} if each in old else each for each in messages]
+    # By position: call ids, and so whole results, may repeat from turn to turn.
+    old = [number for number, each in enumerate(messages) if each["role"] == "tool"][:-2]
+    return [{**each, "content": "[cleared]"} if number in old else each for number, each in enumerate(messages)]
 
 
 async def sub_agent(client: Client) -> None:
@@ -526,10 +610,10 @@ async def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name in args.systems:
         python, path = sys.executable, [str(ROOT), str(ROOT / "src")]
-        if name.startswith("agentcore"):
+        if packages := PACKAGES.get(name.partition("-")[0]):
             from benchmarks.shape import environment_of
 
-            made, reason = environment_of(AGENTCORE)
+            made, reason = environment_of(*packages)
             if made is None:
                 print(f"{name} is left out: {reason}", file=sys.stderr)
                 continue
@@ -541,7 +625,8 @@ async def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
             path = [args.slime]
         engine = Engine(tokenizer)
         app = web.Application(client_max_size=1 << 28)
-        app.router.add_post("/generate", engine.generate)
+        for route in ("/generate", "/inference/v1/generate"):
+            app.router.add_post(route, engine.generate)
         app.router.add_route("*", "/{path:.*}", engine.about)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
@@ -570,7 +655,7 @@ def main() -> None:
     from tests.qwen_support import qwen3_tokenizer
 
     parser = arguments(__doc__)
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     parser.add_argument("--behaviours", nargs="+", choices=list(BEHAVIOURS), default=list(BEHAVIOURS))
     parser.add_argument("--turns", type=int, default=30, help="of the conversation whose merges break")
     parser.add_argument("--slime", default=os.environ.get("SLIME_DIR"), help="a checkout of slime 0.3.1")
