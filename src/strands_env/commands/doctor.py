@@ -98,7 +98,7 @@ def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFindin
         try:
             yield from examined()
         except Exception as error:
-            yield _broken(part, f"{type(error).__name__}: {error}")
+            yield _broken(part, f"{type(error).__name__}: {error}")  # one broken part must not hide the rest
 
 
 def _python() -> Iterator[PartFinding]:
@@ -168,7 +168,7 @@ def _import_errors(distributions: Collection[str]) -> dict[str, str]:
     for name, module in modules.items():
         try:
             import_module(module)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # broken packages raise anything at import, some exit
             errors[name] = f"{type(error).__name__}: {error}"
     return errors
 
@@ -183,7 +183,7 @@ def _version(name: str) -> str | None:
 def _machine() -> Iterator[PartFinding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cache = cache_folder()
-    place = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    place = next(folder for folder in (cache, *cache.parents) if folder.exists())  # nothing is made by looking
     free = shutil.disk_usage(place).free
     found = f"{cores} cores, {free / 2**30:.1f} GiB free for models and images in {cache}"
     if not os.access(place, os.W_OK):
@@ -208,7 +208,7 @@ def _sandbox() -> Iterator[PartFinding]:
     from strands_env.sandbox import BubblewrapSandbox, SandboxError
 
     async def echo() -> str:
-        async with BubblewrapSandbox() as sandbox:
+        async with BubblewrapSandbox() as sandbox:  # only a command that ran shows that namespaces are allowed
             return (await sandbox.exec(["echo", "inside"])).stdout.strip()
 
     try:

@@ -214,6 +214,7 @@ class Observation(StoredModel):
         texts = [block["text"] for block in blocks if isinstance(block, dict) and "text" in block]
         if not texts:
             return None
+        # Providers without a reasoning parser leave the thinking in the text.
         _, mark, answer = texts[-1].rpartition("</think>")
         return (answer.lstrip() if mark and not raw else texts[-1]) or None
 

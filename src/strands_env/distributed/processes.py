@@ -197,7 +197,7 @@ class _Worker:
                     if (description := pickle.loads(payload)) not in self._environments:
                         self._environments.append(description)
                     continue
-                future = self._waiting.get(number)
+                future = self._waiting.get(number)  # cancelled ones have left: their late answer is dropped
                 if future is None or future.done():
                     continue
                 try:
@@ -244,7 +244,7 @@ class _Worker:
         """Kill the process group."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, signal.SIGKILL)  # it leads its own session, and so the group
 
     async def _end(self) -> None:
         """Wait for the process, and kill it when it takes too long."""

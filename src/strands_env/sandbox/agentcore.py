@@ -194,6 +194,7 @@ class AgentCoreSandbox:
         if not isinstance(command, str) and not command:
             return ExecResult(outcome=Outcome.REFUSED, note="the command is empty")
         if env or cwd is not None or stdin:
+            # The service's `executeCommand` takes one line: it has no fields for variables, folder or input.
             shell = ["env", *(f"{name}={value}" for name, value in (env or {}).items()), "bash", "-c", line]
             line = shlex.join(shell)
             if stdin:
@@ -290,6 +291,7 @@ class AgentCoreSandbox:
             raise OSError(errno.EIO, _refusal_of(events), path)
         if result.get("isError"):
             text = text_of(result)
+            # The service has no error code for a missing file, only its words.
             missing = "no such file" in text.lower() or "not found" in text.lower()
             raise (FileNotFoundError(errno.ENOENT, text, path) if missing else OSError(errno.EIO, text, path))
         return result
@@ -337,6 +339,7 @@ def _result_of(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The result among the events; None if refused, `SandboxError` if throttled, denied, gone or broken."""
     result: dict[str, Any] | None = next((event["result"] for event in events if "result" in event), None)
     errors = errors_of(events)
+    # Only a validation error blames the request; throttling must never score as a failure of the code.
     if result is None and not (errors and all(kind == "validationException" for kind, _ in errors)):
         raise SandboxError(f"the code interpreter service failed: {_refusal_of(events)}")
     return result

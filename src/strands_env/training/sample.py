@@ -37,6 +37,7 @@ class InvalidSampleError(ValueError):
     """A sample contradicts itself; the message names the first contradiction."""
 
 
+# By identity: comparing arrays gives no single truth value.
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
     """One path of one rollout, prompt and response together.
@@ -152,7 +153,7 @@ class TrainingSample:
             raise InvalidSampleError("the sample has no log-probabilities: sample with return_logprob=True")
         response = slice(self.prompt_length, None)
         mask, values = self.loss_mask[response], self.logprobs[response]
-        if np.isnan(values[mask == 1]).any():
+        if np.isnan(values[mask == 1]).any():  # 0.0 in its place would say that the token was certain
             raise InvalidSampleError(no_logprob(self))
         filled = [0.0] * len(values)  # no object for each token: most are results of tools
         edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()
@@ -249,7 +250,7 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
         yield f"token {_first(sample.loss_mask & sample.trained_elsewhere)} is trained here and elsewhere"
     if sample.logprobs is not None:
         values = sample.logprobs[trained]
-        if (values > 0).any() or np.isneginf(values).any():
+        if (values > 0).any() or np.isneginf(values).any():  # a token that was drawn had a probability
             yield f"a trained token has log-probability {float(values.max())} or {float(values.min())}"
     if logprobs_required and (sample.logprobs is None or np.isnan(sample.logprobs[trained]).any()):
         yield no_logprob(sample)
@@ -263,7 +264,7 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
             yield f"weight version span [{span.start}, {span.end}) must lie between {end} and {count}"
         end = span.end
     if sample.routed_experts is not None:
-        size, rows = len(sample.routed_experts), max(count - 1, 0)
+        size, rows = len(sample.routed_experts), max(count - 1, 0)  # the last token was never fed
         whole = 4 * rows * math.prod(sample.experts_shape or (1, 1))
         if size != whole if sample.experts_shape else size % (whole or 1) or (size and not whole):
             yield f"routed_experts must be {rows} rows of int32{list(sample.experts_shape or ())}, got {size} bytes"
@@ -284,7 +285,7 @@ def _reward_problems(sample: TrainingSample) -> Iterator[str]:
     is_number = isinstance(reward, int | float | np.integer | np.floating) and not isinstance(reward, bool)
     if not is_number or not np.isfinite(reward):
         yield f"reward is {reward!r}, expected a finite number; a missing reward is None"
-    if sample.status == "failed":
+    if sample.status == "failed":  # a failure of the infrastructure says nothing about the policy
         yield f"a failed rollout has reward {reward!r}; it must have none"
 
 

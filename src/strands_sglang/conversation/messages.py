@@ -202,7 +202,7 @@ class _Converter:
         results = [value for kind, value in blocks if kind == "toolResult"]
         rest = [(kind, value) for kind, value in blocks if kind != "toolResult"]
         if len(results) > 1:
-            found, last = self.calls.get, (len(self.calls),)
+            found, last = self.calls.get, (len(self.calls),)  # results of no known call stand last
             results.sort(key=lambda result: found(result["toolUseId"], last)[0])
         for result in results:
             self.out.append(self._tool_message(result, place))

@@ -119,7 +119,7 @@ DEFAULTS: SGLangConfig = {
     "sampling_params": {},
     "return_logprob": True,
     "return_prompt_logprobs": "appended",
-    "prompt_logprobs_limit": 32768,
+    "prompt_logprobs_limit": 32768,  # SGLang answers 25 to 30 bytes of JSON for each
     "return_routed_experts": False,
     "require_routed_experts": False,
     "return_sampling_mask": False,

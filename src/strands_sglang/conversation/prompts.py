@@ -259,6 +259,7 @@ class PromptBuilder:
         """The whole history as a fresh prompt."""
         chat = self._to_chat(dialect, messages, system_prompt)
         self._heads[location.key] = _head(chat.messages[: leading_system(chat.messages)], chat.messages)
+        # An impure template, such as one that prints the date, may print another text next time.
         is_alone = chat.images or dialect.key is None or not dialect.renderer.template.is_pure
         key = None if is_alone else digest_parts(chat.messages, dialect.key or b"")
         known = None if key is None else self._shared.roots.get(key)
@@ -331,7 +332,7 @@ class PromptBuilder:
     def _check_images(self, dialect: Dialect, expander: ImageExpander, messages: Sequence[ChatMessage]) -> None:
         """Refuse images that the template would reorder, drop or repeat."""
         for role in {message["role"] for message in messages if isinstance(message["content"], list)}:
-            key = id(dialect), role
+            key = id(dialect), role  # the value holds the dialect, so that its id stays its own
             if key not in self._image_problems:
                 placeholder = self._tokens.token_text(expander.placeholder_id)
                 problem = image_problem(lambda probe: dialect.renderer.root(probe).text, placeholder, role)
@@ -347,7 +348,7 @@ class PromptBuilder:
     def _enter(self, image: bytes, expander: ImageExpander) -> EnteredImage:
         most, encoding = self.options["max_image_pixels"], ImageEncoding(self.options["image_encoding"])
         key = hashlib.sha256(image).digest(), most, encoding
-        if key not in self._entered:
+        if key not in self._entered:  # read ahead by `read_image`, or shown again by a new root
             self._entered[key] = expander.enter(image, max_pixels=most, encoding=encoding)
         return self._entered[key]
 
@@ -356,6 +357,7 @@ class PromptBuilder:
 
     def estimate_tokens(self, messages: Sequence[Mapping[str, Any]], *more: str | None) -> int:
         """A guess at a length by that of its JSON, at the characters of a token of this episode so far (4 at first)."""
+        # Never tokenised: the SDK asks before every model call.
         ratio = self._characters / self._encoded if self._encoded else 4.0
         parts = [*messages, *filter(None, more)]
         return round(len(encode_value(parts)) / ratio) if parts else 0

@@ -227,7 +227,7 @@ class ToolParser:
         split = self.split(text, in_reasoning=in_reasoning)
         calls, visible = tuple(self.parse(split.text)), split.text
         if calls:  # where there are none, such text is the model's, and is shown
-            begin, end = map(re.escape, self.tool_call_tokens)
+            begin, end = map(re.escape, self.tool_call_tokens)  # special tokens are full of `|` and `[`
             visible = re.sub(f"{begin}.*?{end}", "", visible, flags=re.DOTALL)
         return ParseOutput(
             # Spans count in the text that the parser was given, which is another where reasoning was cut off.

@@ -204,6 +204,7 @@ class Turn:
             scored = done.prompt_logprobs
             yield TokenRun(
                 ids=expanded_ids(self.prompt_ids, self.media),
+                # Of the tokens of an image SGLang answers id 0 with a useless score.
                 logprobs=None if scored is None else expanded_values(scored, self.media, math.nan),
                 is_output=False,
                 is_trained=False,

@@ -74,6 +74,7 @@ class HubDataset:
         from datasets import load_dataset
 
         try:
+            # Streamed: a few rows must not cost the download of all.
             yield from load_dataset(self.path, self.name, split=self.split, streaming=True)
         except Exception as error:
             raise DatasetError(
@@ -113,11 +114,11 @@ def read_lines(file: Path) -> Iterator[Row]:
     """
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            line = line.removeprefix(BOM_UTF8) if number == 1 else line
+            line = line.removeprefix(BOM_UTF8) if number == 1 else line  # Windows editors write it
             if line.strip():
                 where = f"line {number} of {str(file)!r}"
                 try:
-                    row = json.loads(line.decode("utf-8"))
+                    row = json.loads(line.decode("utf-8"))  # of bytes it would guess at UTF-16 and UTF-32
                 except ValueError as error:
                     raise DatasetError(f"{where} is not JSON: {error}") from error
                 yield _check_object(row, where)
@@ -143,7 +144,7 @@ def _parquet(file: Path) -> Iterator[Row]:
     except ImportError as error:
         raise DatasetError(f"Parquet files need 'pyarrow': {install_command('eval')}") from error
     with parquet.ParquetFile(file) as table:
-        for batch in table.iter_batches(batch_size=256):
+        for batch in table.iter_batches(batch_size=256):  # a whole table may not fit in memory
             yield from batch.to_pylist()
 
 
@@ -217,7 +218,7 @@ class Benchmark(Evaluator):
                     return None
                 checked = islice(tasks, CHECKED_ROWS if is_file else 1)
                 first = next(checked, None)
-                deque(checked, maxlen=0)
+                deque(checked, maxlen=0)  # made only to raise what they raise
         finally:
             self._is_checking = False
         return first

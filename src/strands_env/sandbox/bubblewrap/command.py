@@ -122,6 +122,7 @@ class LaunchConfig:
                 "shell": ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c"],
                 "worker": [self.python.executable, "-B", "-s", f"{programs}/guest/worker.py"],
             },
+            # `/workspace` and `/tmp` are file systems in memory, which the group counts.
             memory_bytes=self.limits.memory_bytes + 2 * self.limits.disk_bytes + SUPERVISOR_BYTES,
             user=fresh_user() if self.mode is Mode.DROPPED else None,
             seccomp=seccomp_program(),
@@ -130,6 +131,7 @@ class LaunchConfig:
 
     def _arguments(self, bwrap: str, environment: Mapping[str, str]) -> list[str]:
         arguments = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+        # As process 1 the supervisor takes all others with it; a new session has no terminal to type into.
         arguments += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
         arguments += ["--hostname", "sandbox", "--cap-drop", "ALL"]
         if self.mode is Mode.OWN_USER:
@@ -252,18 +254,18 @@ def choose_mode() -> Mode:
     """The way that fits the current user; `SandboxUnavailableError` where none does."""
     if os.geteuid() != 0 or _is_ordinary_outside():
         release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-        if release < (5, 14):
+        if release < (5, 14):  # before, the kernel counts a user's processes over all namespaces
             raise SandboxUnavailableError(
                 f"Linux {os.uname().release} cannot limit the processes of one sandbox: use 5.14 or later; {_OPT_OUT}"
             )
         return Mode.USER_NAMESPACE
     held = held_capabilities()
-    if not {6, 7} <= held:
+    if not {6, 7} <= held:  # CAP_SETGID, CAP_SETUID
         raise SandboxUnavailableError(
             "root without CAP_SETUID and CAP_SETGID cannot give code another user: run as an ordinary user, "
             f"or allow these; {_OPT_OUT}"
         )
-    return Mode.OWN_USER if 21 in held else Mode.DROPPED
+    return Mode.OWN_USER if 21 in held else Mode.DROPPED  # CAP_SYS_ADMIN, to mount
 
 
 def fresh_user() -> int:
@@ -311,6 +313,7 @@ def python_home(executable: str | None = None) -> PythonHome:
         "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.base_exec_prefix, sys.version_info[:2]]))"
     )
     try:
+        # Isolated, lest the caller's PYTHON* variables change the answer.
         done = subprocess.run([executable, "-I", "-c", code], capture_output=True, timeout=30, check=True)
         *prefixes, version = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

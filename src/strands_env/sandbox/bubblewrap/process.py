@@ -56,6 +56,7 @@ class SandboxProcess:
             if launch.work_directory is not None:
                 kept.callback(discard, launch.work_directory)
             if launch.shares_descriptors:
+                # Packets: a stream could merge two messages and their descriptors.
                 shared = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 kept.callback(shared[0].close)
                 passed.callback(shared[1].close)
@@ -94,7 +95,7 @@ class SandboxProcess:
 
     async def _confine(self, first_pid: int, launch: Launch) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
-        self._first_pidfd = os.pidfd_open(first_pid)
+        self._first_pidfd = os.pidfd_open(first_pid)  # a number would be used again for another process
         self._group = make_control_group(launch.memory_bytes, launch.limits.processes + 8, launch.cpus)
         if self._group is not None:
             try:  # the kernel takes some 10 ms for it
@@ -137,7 +138,7 @@ class SandboxProcess:
             assert self._shared is not None
             socket.send_fds(self._shared, [nonce.encode()], [descriptor])
         self._exchange = asyncio.ensure_future(self._exchange_frames({**request, **identity}, identity))
-        return await asyncio.shield(self._exchange)
+        return await asyncio.shield(self._exchange)  # cancelled here, it goes on: `take_back` reads its answer
 
     async def take_back(self) -> None:
         """End the call whose request was cancelled, and it alone; raises as `request` does."""
@@ -157,6 +158,7 @@ class SandboxProcess:
         async with asyncio.timeout(request["wall_seconds"] + END_SECONDS + 5.0):
             await self._send(request)
             answer = await self._receive()
+        # An answer to an earlier request, or a forged one, knows neither.
         if {name: answer.get(name) for name in identity} != identity:
             raise SandboxError("the sandbox answered another request")
         return answer
@@ -274,6 +276,7 @@ _HINTS = (
         "if it names a path, that path must be readable for everyone",
     ),
 )
+# Bubblewrap has one exit code for all of these.
 """Advice, by the words of the failure."""
 
 

@@ -183,7 +183,7 @@ class SupervisedSandbox:
         """
         data = content.encode() if isinstance(content, str) else content
         async with self._lock:
-            for start in range(0, max(1, len(data)), FILE_CHUNK_BYTES):
+            for start in range(0, max(1, len(data)), FILE_CHUNK_BYTES):  # an empty file is one empty part
                 part = base64.b64encode(data[start : start + FILE_CHUNK_BYTES]).decode()
                 await self._file_request(path, {"kind": "write", "append": start > 0, "data": part, "user": user})
 
@@ -237,6 +237,7 @@ class SupervisedSandbox:
         except BaseException:  # cancelled: the code still runs, and the next request would get its answer
             await asyncio.shield(self._after_cancel(process))
             raise
+        # A parent sees only that a process was killed; the control group's counter says why.
         if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
             answer["outcome"] = Outcome.OUT_OF_MEMORY.value
         return answer

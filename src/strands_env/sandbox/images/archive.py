@@ -28,7 +28,7 @@ from ..contract import SandboxError
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-_MAX_LINKS = 40
+_MAX_LINKS = 40  # as many as Linux follows
 MAX_FILE_BYTES = 32 << 30
 """Largest file of an image."""
 MAX_LAYER_BYTES = 64 << 30
@@ -85,7 +85,7 @@ class _Blobs:
                     raise ImageFormatError(f"the image names {name!r}, which must be a file inside its own folder")
                 return open(place, "rb")
             assert self._tar is not None
-            for spelt in (name, f"./{name}"):
+            for spelt in (name, f"./{name}"):  # `tar -C FOLDER -c .` writes the second form
                 with contextlib.suppress(KeyError):
                     if (found := self._tar.extractfile(spelt)) is not None:
                         return found
@@ -142,6 +142,7 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Unpacke
         if not names:
             raise ImageFormatError(f"{str(source)!r} holds no files")
         unpacker = _Unpacker(root)
+        # First: `docker save` writes both from release 25 on, and only an OCI layout names every file by its digest.
         if "index.json" in names:
             config, layers, digest = _oci(blobs, tag)
         elif "manifest.json" in names:
@@ -154,6 +155,7 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Unpacke
             unpacker.finish()
             return UnpackedConfig()
         made = _settings(config, digest)
+        # Digests of the layers unpacked: they prove what was written, not only what was read.
         plain = (config.get("rootfs") or {}).get("diff_ids") or []
         for layer, expected in itertools.zip_longest(layers, plain[: len(layers)]):
             if (size := blobs.size(layer)) > MAX_LAYER_BYTES:
@@ -241,23 +243,26 @@ def _docker(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], 
 
 @contextlib.contextmanager
 def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    # Python has no zstd of its own before 3.14.
     if shutil.which("zstd") is None:
         raise ImageFormatError("the image has a layer compressed with zstd: install the program zstd")
+
+    def feed(sink: IO[bytes]) -> None:
+        with contextlib.suppress(OSError), sink:
+            shutil.copyfileobj(file, sink)
+
     with subprocess.Popen(["zstd", "-dc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
-        feeder = threading.Thread(target=_feed, args=(file, process.stdin), daemon=True)
+        # Fed by a thread: written and read in one, both pipes would fill and block.
+        feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
         feeder.start()
         yield process.stdout
         feeder.join(10)
 
 
-def _feed(file: IO[bytes], sink: IO[bytes]) -> None:
-    with contextlib.suppress(OSError), sink:
-        shutil.copyfileobj(file, sink)
-
-
 @contextlib.contextmanager
 def _decompress(file: IO[bytes]) -> Iterator[Any]:
+    # The first bytes decide: archives of `docker save` name no media types.
     head = file.read(4)
     file.seek(0)
     if head.startswith(_ZSTD):
@@ -308,10 +313,12 @@ class _Unpacker:
         free, before = shutil.disk_usage(self.root).free, self._unpacked
         with _decompress(layer) as plain:
             stream: Any = _Counted(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
+            # A stream, never sought in, so that the digest is that of the very bytes unpacked.
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 for member in tar:
                     # A sparse file is short in the archive and long on the disk, so sizes count as well as bytes.
                     self._unpacked += member.size if member.isreg() else 0
+                    # Binary sizes in a tar header can be negative.
                     if not 0 <= member.size <= MAX_FILE_BYTES:
                         raise ImageFormatError(f"{member.name!r} has {member.size} bytes, at most {MAX_FILE_BYTES} fit")
                     if self._unpacked > MAX_IMAGE_BYTES:
@@ -340,7 +347,7 @@ class _Unpacker:
         base = posixpath.basename(name)
         if base == _OPAQUE:
             for entry in os.listdir(folder) if os.path.isdir(folder) else ():
-                if os.path.join(folder, entry) not in made:
+                if os.path.join(folder, entry) not in made:  # it hides lower layers, not this one
                     self._remove(os.path.join(folder, entry))
             return
         if base.startswith(_WHITEOUT):
@@ -354,7 +361,7 @@ class _Unpacker:
                 os.mkdir(path)
             self._modes[path] = member.mode & 0o7777
         elif member.isreg() or member.islnk() or member.issym():
-            self._remove(path)
+            self._remove(path)  # written through, a link there would lead outside
             self._make(tar, member, path)
         else:
             return  # devices and pipes: a sandbox has its own
@@ -379,6 +386,7 @@ class _Unpacker:
             with open(path, "xb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         if self._is_root:
+            # First, because it clears the set-user-id bits that `chmod` sets.
             os.chown(path, member.uid, member.gid, follow_symlinks=False)
         if not member.issym():
             os.chmod(path, member.mode & 0o7777)

@@ -142,6 +142,7 @@ class SlimeSettings(BaseModel):
         try:
             environment = made(**arguments)
         except wrong as error:
+            # It has worked before, so this task is at fault and not the configuration.
             if repr(self) in _PROVEN:
                 raise
             raise SlimeConfigError(
@@ -149,7 +150,7 @@ class SlimeSettings(BaseModel):
             ) from error
         if not callable(getattr(environment, "rollout", None)):
             if inspect.iscoroutine(environment):
-                environment.close()
+                environment.close()  # or Python warns that it was never awaited
             raise SlimeConfigError(
                 f"{self.factory!r} returned {type(environment).__name__!r}, expected an Environment; a factory is a "
                 "plain function, and move whatever must be awaited to Environment.reset()"
@@ -201,7 +202,7 @@ class Trainer:
     meta: str | None = "meta_info"
     asks_for_top_p: bool = False
     policy: str = "router_policy"
-    by_key: frozenset[str] = frozenset({"consistent_hashing"})
+    by_key: frozenset[str] = frozenset({"consistent_hashing"})  # slime sends its routing header with this policy only
     key: str = "session_id"
     traces: str | None = None
     span: str = "sglang_generate"
@@ -259,6 +260,7 @@ class Needs:
         """The needs of training. An evaluation has none: it samples with its own parameters."""
         if evaluation:
             return cls()
+        # slime reads off the first sample which optional fields a batch has, so arguments decide, not answers.
         shape = None
         if getattr(args, "use_rollout_routing_replay", False):
             layers, top_k = getattr(args, "num_layers", None), getattr(args, "moe_router_topk", None)
@@ -269,5 +271,6 @@ class Needs:
             shape = (int(layers), int(top_k))
         return cls(
             experts_shape=shape,
+            # With any other top-p slime requires the survivors on every sample.
             top_p=trainer.replays_top_p and float(getattr(args, "rollout_top_p", None) or 1.0) != 1.0,
         )

@@ -114,6 +114,7 @@ def make_tiny_vision_model(
     tokenizer.chat_template = VISION_TEMPLATE
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in VISION_TOKENS}
     is_third = family == "qwen3_vl"
+    # They add up to half a head's width; Qwen3-VL also interleaves them.
     sections = [width * head_dim // 16 for width in ((4, 2, 2) if is_third else (2, 3, 3))]
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
     text = {
@@ -160,7 +161,10 @@ def make_tiny_vision_model(
         torch.manual_seed(seed)
         model = getattr(transformers, f"{name}ForConditionalGeneration")(config).to(torch.float32).eval()
     images = Qwen2VLImageProcessorPil(
-        patch_size=patch, merge_size=2, size={"shortest_edge": 16 * 28 * 28, "longest_edge": 256 * 28 * 28}
+        # Named edges, counted in pixels.
+        patch_size=patch,
+        merge_size=2,
+        size={"shortest_edge": 16 * 28 * 28, "longest_edge": 256 * 28 * 28},
     )
     made = _save(out_dir, model, tokenizer, images)
     if made.path is not None:
@@ -216,7 +220,7 @@ def make_tiny_tokenizer(vocab_size: int = 1024, context_length: int = 4096, more
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         model_max_length=context_length,
-        clean_up_tokenization_spaces=False,
+        clean_up_tokenization_spaces=False,  # it changes the text of exact ids
         chat_template=HERMES_TEMPLATE,
     )
 

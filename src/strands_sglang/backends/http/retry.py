@@ -55,7 +55,7 @@ STATUS_CLASSES: Mapping[int, RetryClass] = MappingProxyType(
         425: RetryClass.BUSY,
         429: RetryClass.BUSY,
         500: RetryClass.SERVER_ERROR,
-        501: RetryClass.NEVER,
+        501: RetryClass.NEVER,  # not implemented: waiting changes nothing
         502: RetryClass.GATEWAY,
         503: RetryClass.BUSY,
         504: RetryClass.TIMEOUT,
@@ -143,6 +143,7 @@ class RequestRetryPolicy:
 
         The jitter takes away up to half, so that clients that failed together do not return together.
         """
+        # Powers of 2.0 overflow beyond 1023.
         ceiling = min(self.max_retry_delay, self.retry_delay * 2.0 ** min(retry, 64))
         return ceiling * (rng or random).uniform(0.5, 1.0)
 
@@ -210,12 +211,12 @@ def parse_retry_after(value: object, now: datetime | None = None) -> float | Non
     """Seconds of a `Retry-After` header (a number, or an HTTP date), or None if there is none that can be read."""
     if not isinstance(value, str):
         return None
-    if _SECONDS.fullmatch(value.strip()):
+    if _SECONDS.fullmatch(value.strip()):  # `float` alone takes "nan", "1e9" and "1_0" as well
         seconds = float(value)
     else:
         try:
             when = parsedate_to_datetime(value)
-            if when.tzinfo is None:
+            if when.tzinfo is None:  # "-0000" is read as a time without a zone; HTTP dates are in GMT
                 when = when.replace(tzinfo=UTC)
             seconds = (when - (now or datetime.now(UTC))).total_seconds()
         except (ValueError, TypeError, OverflowError):

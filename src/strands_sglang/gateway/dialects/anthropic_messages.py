@@ -63,7 +63,7 @@ def _read_choice(value: Any) -> str:
 def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     if tool.get("type") not in (None, "custom"):
         return str(tool["type"])
-    if tool.get("defer_loading"):
+    if tool.get("defer_loading"):  # Claude Code would add it in mid-conversation, which changes the context
         return "defer_loading"
     return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
 
@@ -93,6 +93,7 @@ def _read_message(item: Any, index: int) -> reading.Part:
         blocks, receipt = _read_reply(content, where)
         return {"role": "assistant", "content": blocks}, receipt
     if role in ("system", "developer"):
+        # Claude Code sends environment and skills behind the first user message, more behind tool results.
         return {"role": "system", "content": reading.join_texts(_texts(content, f"{where}.content"))}, None
     raise Refused(f"{where}.role is {reading.quote(role)}, expected user, assistant or system", param=where)
 
@@ -112,6 +113,7 @@ def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | N
             blocks.append(reading.tool_use(block.get("id"), block.get("name"), block.get("input"), place))
         elif kind == "thinking":
             signature = block.get("signature")
+            # Claude Code and langchain send the signature back as it came, so it carries our receipt.
             receipt = signature if isinstance(signature, str) and signature else receipt
             blocks.append(reading.reasoning_block(reading.want_text(block.get("thinking"), place)))
         elif kind != "redacted_thinking":  # reasoning of another provider, which no template can print
@@ -145,7 +147,7 @@ def _read_part(block: Mapping[str, Any], where: str) -> str | dict[str, Any]:
 
 def _usage(reply: WireReply) -> dict[str, Any]:
     return {
-        "input_tokens": reply.prompt_tokens - reply.cached_tokens,
+        "input_tokens": reply.prompt_tokens - reply.cached_tokens,  # Anthropic counts cached tokens apart
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": reply.cached_tokens,
         "output_tokens": reply.output_tokens,
@@ -166,7 +168,7 @@ def _content(reply: WireReply) -> list[dict[str, Any]]:
 def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
     """The body of an answer."""
     return {
-        "id": f"msg_{reply.id}",
+        "id": f"msg_{reply.id}",  # new with each reply: Claude Code joins messages of one id
         "type": "message",
         "role": "assistant",
         "model": reply.model,

@@ -79,7 +79,7 @@ def _read_message(item: Any, index: int) -> reading.Part:
 
 def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     content = message.get("content")
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    reasoning = message.get("reasoning_content") or message.get("reasoning")  # SGLang's name, then vLLM's
     blocks = [reading.reasoning_block(reasoning)] if isinstance(reasoning, str) else []
     if content is not None:
         blocks.extend(_read_content(content, where))
@@ -162,6 +162,7 @@ def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
     if reply.text:
         yield chunk({"content": reply.text})
     for index, call in enumerate(_calls(reply)):
+        # Arguments in one piece: the turn is sampled before anything is sent.
         yield chunk({"tool_calls": [{"index": index, **call}]})
     more: dict[str, Any] = {} if reply.logprobs is None else {"logprobs": _logprobs(reply)}
     if reply.output_ids is not None:

@@ -72,6 +72,7 @@ def _read_item(given: Any, index: int) -> reading.Part:
             raise Refused(
                 f"{where}.role is {reading.quote(role)}, expected system, developer, user or assistant", param=where
             )
+        # Codex sends no `instructions`: its system prompt is a developer message.
         return {"role": "system" if role == "developer" else role, "content": content}, None
     if kind == "function_call":
         call = reading.tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
@@ -85,7 +86,7 @@ def _read_item(given: Any, index: int) -> reading.Part:
     if kind == "reasoning":
         parts = reading.want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        receipt = item.get("encrypted_content")
+        receipt = item.get("encrypted_content")  # Codex and openai-agents send it back as it came
         blocks = [reading.reasoning_block("\n".join(texts))] if texts else []
         return {"role": "assistant", "content": blocks}, receipt if isinstance(receipt, str) and receipt else None
     raise Refused(f"{where}: an item of type {reading.quote(kind)} is not supported", param=where)
@@ -124,6 +125,7 @@ def _output(reply: WireReply) -> list[dict[str, Any]]:
 def _usage(reply: WireReply) -> dict[str, Any]:
     return {
         "input_tokens": reply.prompt_tokens,
+        # trae-agent fails without the details.
         "input_tokens_details": {"cached_tokens": reply.cached_tokens},
         "output_tokens": reply.output_tokens,
         "output_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},

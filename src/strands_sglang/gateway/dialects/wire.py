@@ -55,7 +55,7 @@ class Refused(StrandsSGLangError):
             prompt = (error.tokens, error.limit)
             return cls(str(error), code="context_length_exceeded", param="messages", prompt=prompt)
         if isinstance(error, TokenBudgetReachedError | ToolLimitReachedError):
-            return cls(str(error), code="rollout_limit")
+            return cls(str(error), code="rollout_limit")  # 400: every SDK repeats a 429
         if isinstance(error, TemplateError | MessageConversionError | ToolParserError | BackendRequestError):
             return cls(str(error), code="unsupported")
         if isinstance(error, BackendThrottledError):
