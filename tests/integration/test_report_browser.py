@@ -24,7 +24,7 @@ from strands_env.core import (
 from strands_env.core.types import WeightVersionSpan
 from strands_env.eval import EvalSample, read_results
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
-from strands_env.report import write_comparison, write_report, write_training
+from strands_env.report import write_report, write_training
 from strands_sglang.trajectory.media import PlacedMedium
 from tests.integration.chromium import CHROMIUM, chromium
 
@@ -287,20 +287,6 @@ async def test_any_field_filters_and_any_column_sorts(small, tmp_path):
         assert await page.run("document.querySelector('.row').textContent") == await page.run(
             "[...document.querySelectorAll('.row')].find(r => r.textContent.startsWith('p39/1')).textContent"
         )
-        assert page.problems == []
-
-
-async def test_runs_on_one_page(tmp_path):
-    for name in ("a", "b"):
-        make_report(tmp_path / name, 6, 2)
-    written = write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "cmp.html")
-    (tmp_path / "profile").mkdir()
-    async with chromium(tmp_path / "profile") as page:
-        await page.open(written.path)
-        assert await page.run("document.querySelectorAll('[data-testid=runs] tbody tr').length") == 2
-        await page.press("Enter")
-        await page.until("document.querySelectorAll('[data-testid=answers] .column').length === 2")
-        assert await page.run("document.querySelectorAll('[data-testid=answers] .message').length") == 4
         assert page.problems == []
 
 

@@ -178,11 +178,8 @@ def two_runs(tmp_path):
     return str(tmp_path / "a"), str(tmp_path / "b")
 
 
-def test_runs_and_samples_can_be_read_by_a_program(two_runs, tmp_path, capsys):
+def test_runs_and_samples_can_be_read_by_a_program(two_runs, capsys):
     capsys.readouterr()
-    assert main(["list", str(tmp_path), "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    assert [(Path(entry["run"]).parent.name, entry["mean_reward"]) for entry in listed] == [("a", 0.0), ("b", 1.0)]
     assert main(["list", "--json"]) == 0
     assert "arithmetic" in [info["name"] for info in json.loads(capsys.readouterr().out)]
     assert main(["view", two_runs[1], "--json"]) == 0
@@ -242,15 +239,9 @@ def test_view_does_not_let_a_sample_drive_the_terminal(tmp_path, capsys):
     assert "\x1b" not in out and "\x07" not in out and "red" in out
 
 
-def test_list_shows_benchmarks_and_runs(two_runs, tmp_path, capsys):
-    capsys.readouterr()
+def test_list_shows_benchmarks(capsys):
     assert main(["list"]) == 0
     assert "arithmetic" in capsys.readouterr().out
-    assert main(["list", str(tmp_path)]) == 0
-    assert "3 samples of 3 prompts, reward 1.000" in capsys.readouterr().out
-    (tmp_path / "empty").mkdir()
-    assert main(["list", str(tmp_path / "empty")]) == 0
-    assert "there are no runs in" in capsys.readouterr().err
 
 
 def test_report_and_init_say_in_json_what_they_wrote(two_runs, tmp_path, capsys, monkeypatch):

@@ -17,7 +17,7 @@ from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval import Evaluator, ScoreTable, StoreError, read_results
 from strands_env.eval.metrics import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
-from strands_env.report import write_comparison, write_report
+from strands_env.report import write_report
 from strands_env.report.details import TokenTexts, branches, details, reasons_of
 from strands_env.report.overview import _running_mean
 from strands_sglang.trajectory.media import PlacedMedium
@@ -233,20 +233,6 @@ def test_reasons_of_a_score_are_its_short_values_the_telling_ones_first():
     assert reasons_of(info) == [["judgment.verdict", "incorrect"], ["reason", "no_match"], ["truth", "4"]]
 
 
-def test_a_comparison_holds_all_runs_and_their_answers(tmp_path, capsys):
-    for name, reward in (("a", 0.0), ("b", 1.0)):
-        write(tmp_path / name, sample(reward, 1, prompt="p"), sample(reward, 0, prompt="p"), sample(reward, prompt="q"))
-    page = tmp_path / "c.html"
-    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(page)]) == 0
-    data = islands(page)
-    assert [run["name"] for run in data["overview"]["runs"]] == ["a", "b"]
-    assert data["overview"]["tests"][0]["difference"]["value"] == 1.0
-    prompt = data["overview"]["prompts"][0]
-    assert (prompt[0], [[answer[0] for answer in answers] for answers in prompt[3]]) == ("p", [[0.0, 0.0], [1.0, 1.0]])
-    assert [[answer[2] for answer in answers] for answers in prompt[3]] == [[0, 1], [0, 1]]  # whatever finished first
-    assert data["chunk-0"][0] == [["answer", "answer"], ["answer", "answer"]]
-
-
 def test_runs_of_a_folder_are_the_steps_of_a_training(tmp_path, capsys):
     for step, reward in ((2, 0.5), (10, 1.0), (1, 0.0)):
         write(tmp_path / f"step-{step}", sample(reward, prompt="p"), sample(None, 1, prompt="p"))
@@ -320,8 +306,6 @@ async def test_prompts_stand_in_the_order_of_the_tasks_whatever_was_finished_fir
     assert [prompt[0] for prompt in overview["prompts"]] == ["p0", "p1", "p2", "p3"]
     assert overview["title"] == "my-run"  # no benchmark was named
     run = str(tmp_path / "my-run")
-    compared = islands(write_comparison([run, run], tmp_path / "c.html").path)["overview"]
-    assert [prompt[0] for prompt in compared["prompts"]] == ["p0", "p1", "p2", "p3"]
     assert main(["view", run, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["prompts_shown"]
     assert [prompt["prompt"] for prompt in shown] == ["p0", "p1", "p2", "p3"]

@@ -78,7 +78,6 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "others", nargs="+", metavar="second", help="folder or .jsonl of the run in question, or of several"
     )
-    parser.add_argument("--html", metavar="FILE", help="also write a page with all runs side by side")
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
     parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
     parser.add_argument("--fail-if-worse", action="store_true", help="exit 1 when the second is significantly worse")
@@ -264,7 +263,6 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
     _add_json(parser)
 
 

@@ -25,7 +25,7 @@ _COMMANDS = {
     "doctor": ("strands_env.commands.doctor", "report what works on this machine, and how to fix what does not"),
     "images": ("strands_env.commands.images", "the container images of sandboxes without a daemon"),
     "validate": ("strands_env.commands.validate", "try container tasks: solution 1, nothing 0, cheats 0"),
-    "list": ("strands_env.commands.list", "list benchmarks, or the runs in a folder"),
+    "list": ("strands_env.commands.list", "list benchmarks"),
 }
 _SHOWING = ("report", "view", "list", "watch", "drift")
 """Commands whose reader may go away when it has seen enough."""

@@ -16,7 +16,6 @@ from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
-from strands_env.report import write_comparison
 from strands_sglang.command_line import Exit
 
 
@@ -28,9 +27,6 @@ def run(args: argparse.Namespace) -> int:
             compare(tables[0], table, reward_threshold=args.reward_threshold, level=args.level) for table in tables[1:]
         ]
         configurations = [_read_configuration(path) for path in (args.first, *args.others)]
-        if args.html is not None:
-            threshold = 1.0 if args.reward_threshold is None else args.reward_threshold
-            write_comparison([args.first, *args.others], args.html, reward_threshold=threshold)
     except Exception as error:
         return complain_of("compare", error, ValueError)
     verdicts = [result.wins + result.losses + result.ties > 0 and result.p_value < 1 - args.level for result in results]
@@ -47,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
             continue
         if changed := differences(configurations[0], other):
             say(f"differ in   {', '.join(f'{name} ({one}, {another})' for name, one, another in changed)}")
-    if args.html is not None and not args.json:
-        say(f"page        {args.html}")
     return max(statuses)
 
 

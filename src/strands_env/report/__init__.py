@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .compare import write_comparison
 from .run import ReportResult, write_report
 from .training import write_training
 
-__all__ = ["ReportResult", "write_comparison", "write_report", "write_training"]
+__all__ = ["ReportResult", "write_report", "write_training"]
