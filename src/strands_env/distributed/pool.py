@@ -73,7 +73,7 @@ class WorkerPool:
         """
         if self._closed:
             raise RuntimeError("this executor is closed: make another one")
-        alone = bool(self._deaths) and self._is_suspect(action)
+        alone = bool(self._deaths) and self._is_suspect(action)  # its key costs the JSON of the task
         starts = 0
         while True:
             try:
@@ -81,7 +81,7 @@ class WorkerPool:
                     return await self._alone(action, timeout)
                 return await min(self.workers, key=lambda worker: worker.load).rollout(action, timeout)
             except WorkerLostError as error:
-                starts += error.rollouts == 0
+                starts += error.rollouts == 0  # none had begun, so no task is to blame
                 if self._closed or starts == MAX_STARTS:
                     raise
                 if error.rollouts == 1:
@@ -139,6 +139,7 @@ class WorkerPool:
 
 def _key(action: Action) -> bytes:
     """Key of a task, equal for all its samples."""
+    # Ids are random by default, and every sample has a seed of its own.
     content: Any = action.model_dump(exclude={"task_context": {"id", SEED_FIELD}})
     return canonical(plain(content, leaf=repr))
 

@@ -145,7 +145,7 @@ class SavedRun:
             return name
         from strands_sglang.backends.engine.loader import default_model_cached
 
-        return name if default_model_cached() else None
+        return name if default_model_cached() else None  # a report downloads nothing
 
 
 class _Bytes:

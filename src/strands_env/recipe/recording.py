@@ -132,7 +132,7 @@ class Recorder:
     async def backend(self, inner: Backend) -> None:
         """Write what the backend says of itself, once."""
         if self._info is None:
-            self._info = BackendInfo()
+            self._info = BackendInfo()  # before the wait: models ask side by side
             self._info = await inner.info()
             self._write(info=to_json(self._info), capabilities=to_json(inner.capabilities))
 
@@ -345,11 +345,12 @@ def _lasting(value: Any) -> Any:
 def _plain_request(request: GenerateRequest) -> dict[str, Any]:
     """The request without its prompt, and without what differs from run to run."""
     return {
-        "sampling_params": json.loads(json.dumps(dict(request.sampling_params))),
+        "sampling_params": json.loads(json.dumps(dict(request.sampling_params))),  # tuples read back are lists
         "logprobs": request.logprobs,
         "score_from": request.score_from,
         "experts_from": request.experts_from,
         "sampling_mask": request.sampling_mask,
+        # Digests, because each turn sends all images again.
         "images": [hashlib.sha256(image.encode()).hexdigest() for image in request.images],
         "constrain_answer_only": request.constrain_answer_only,
         "fields": redact(dict(request.fields)),

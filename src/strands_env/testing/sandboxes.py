@@ -96,7 +96,7 @@ class FolderSandbox:
                     stdin=given,
                     stdout=out,
                     stderr=err,
-                    start_new_session=True,
+                    start_new_session=True,  # a group of its own, to be killed as one
                 )
             except (OSError, ValueError) as error:
                 return ExecResult(outcome=Outcome.ERROR, exit_code=127, stderr=f"cannot start: {error}")
@@ -133,7 +133,7 @@ class FolderSandbox:
         """Make a file, or replace it; see `Sandbox`."""
         target = self._ready() / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_symlink():
+        if target.is_symlink():  # written through, it would lead outside
             target.unlink()
         target.write_bytes(content.encode() if isinstance(content, str) else content)
 

@@ -168,12 +168,14 @@ def parse_error_body(body: str | bytes) -> ErrorBody:
     try:
         parsed = orjson.loads(_first_event(text))
     except orjson.JSONDecodeError:
+        # Plain text: a crash of SGLang (500), or a router that cannot read the body (422).
         return ErrorBody(message=text.strip())
     if not isinstance(parsed, dict):
         return ErrorBody(message=parsed if isinstance(parsed, str) else text.strip(), known=isinstance(parsed, str))
     inner = parsed.get("error")
-    if isinstance(inner, str):
+    if isinstance(inner, str):  # SGLang's schema check and authentication
         return ErrorBody(message=inner)
+    # Value errors are nested; parse errors and a full queue of SGLang are flat; `detail` is of a wrong path.
     fields: dict[str, Any] = inner if isinstance(inner, dict) else parsed
     message = fields.get("message", fields.get("detail"))
     code, retryable = fields.get("code"), fields.get("retryable")

@@ -43,7 +43,7 @@ def _check_strings(value: Any) -> str | list[str]:
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise ValueError("must be a string or a list of strings")
-    if len(items) > 32:
+    if len(items) > 32:  # SGLang's limit, as the 256 bytes below
         raise ValueError(f"must be at most 32 strings, not {len(items)}")
     if not all(items):
         raise ValueError("must not hold an empty string, which would end every reply at once")
@@ -66,7 +66,7 @@ def _check_token_ids(value: Any) -> list[int]:
     items: list[Any] = [None]
     if isinstance(value, list | tuple | set | frozenset):
         items = [_without_numpy(item) for item in value]
-    if any(type(item) is not int or item < 0 for item in items):
+    if any(type(item) is not int or item < 0 for item in items):  # True is an int as well
         raise ValueError("must be a list of token ids, integers of at least 0")
     return items
 
@@ -102,6 +102,7 @@ class SamplingParams(BaseModel):
     None means the backend's default. The last three shape the text of an answer, which nothing here reads.
     """
 
+    # Strict, because SGLang refuses 1.0 for a count and unknown names, and routers drop the latter silently.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     max_new_tokens: Annotated[Count, Field(ge=0)] | None = None
@@ -132,7 +133,7 @@ class SamplingParams(BaseModel):
         grammars = [name for name in self.model_fields_set if name in CONSTRAINTS]
         if len(grammars) > 1:
             raise ValueError(f"has {' and '.join(sorted(grammars))}: a call takes at most one grammar")
-        if self.top_k == 0 and self.temperature != 0:
+        if self.top_k == 0 and self.temperature != 0:  # SGLang takes 0 for greedy sampling only
             raise ValueError("['top_k'] must be -1 (off) or an integer of at least 1, got 0")
         low, high = self.min_new_tokens, self.max_new_tokens
         if low is not None and high is not None and low > high:

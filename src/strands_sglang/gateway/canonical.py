@@ -127,7 +127,7 @@ def arrange(
         elif role == "system":
             _add_system(out, message, placement)
         else:
-            if results and out.role == "tool":
+            if results and out.role == "tool":  # some clients send one message for each parallel result
                 out.extend_last(results)
             elif results:
                 out.append({"role": "user", "content": results}, "tool")

@@ -215,7 +215,7 @@ class Trajectory(TokenView):
 def join_routed_experts(turns: Sequence[Turn]) -> bytes | None:
     """The experts of a path: the slices of its turns touch without gap or overlap."""
     slices = [turn.completion.routed_experts for turn in turns]
-    if not slices or any(piece is None for piece in slices):
+    if not slices or any(piece is None for piece in slices):  # trainers that replay need a row for every token
         return None
     return b"".join(piece for piece in slices if piece is not None)
 

@@ -127,7 +127,7 @@ async def validate_tasks(
                             await HarborSandbox(part.environment).exec(scripts[kind], timeout=CHEAT_SECONDS)
                     return kind, (await trial.reward()).value(reward_key), None
                 except TaskFailedError as error:
-                    return kind, None, str(error)
+                    return kind, None, str(error)  # what was not measured is not 0
                 finally:
                     await trial.close()
                     if learns:

@@ -40,9 +40,10 @@ class TaskRepository:
             unfinished = place.with_name(f"{name}.part")
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.parent.mkdir(parents=True, exist_ok=True)
+            # Repositories of tasks are large, and only the newest files of one folder are needed.
             self._git("clone", "--quiet", "--depth", "1", "--filter=blob:none", "--sparse", self.url, str(unfinished))
             self._git("-C", str(unfinished), "sparse-checkout", "set", self.folder or "/*")
-            unfinished.rename(place)
+            unfinished.rename(place)  # last, so that a fetch cut short is never taken for a whole one
         return place / self.folder
 
     def _git(self, *arguments: str) -> None:

@@ -150,7 +150,7 @@ def _means(
 
 
 def _estimates(scores: Sequence[PromptScores], k: int, estimate: Callable[[int, int, int], float]) -> list[float]:
-    return [estimate(score.n, score.passed, k) for score in scores if score.n >= k]
+    return [estimate(score.n, score.passed, k) for score in scores if score.n >= k]  # below k no estimate is unbiased
 
 
 def without_nan(value: Any) -> Any:

@@ -153,7 +153,7 @@ class RunConfig:
             "environment": self.environment,
             "about": {"started": now, "versions": versions(), **self.about},
         }
-        document = orjson.loads(orjson.dumps(document, default=str))
+        document = orjson.loads(orjson.dumps(document, default=str))  # the checksum is of what will be read back
         document["crc"] = checksum_of(document)
         _write_atomically(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
@@ -193,6 +193,7 @@ def sync_folder(folder: Path) -> None:
 
 def _write_atomically(path: Path, data: bytes) -> None:
     """Replace a file so that it is always either the old or the new one; `StoreError` where the system refuses."""
+    # Beside it: only within a file system is a rename atomic.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with naming_errors("write", path):
         os.makedirs(path.parent, exist_ok=True)

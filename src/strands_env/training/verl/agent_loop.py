@@ -75,6 +75,7 @@ def agent_loop_output(
         "response_ids": sample.token_ids[start:].tolist(),
         "response_mask": sample.trained_mask(images_follow=expander is not None)[start:],
         "response_logprobs": sample.full_logprobs()[start:],
+        # verl puts it on the last token of the response.
         "reward_score": float(sample.reward or 0.0) if sample.is_usable else 0.0,
         "num_turns": num_turns,
         "metrics": dict(metrics or {}),
@@ -202,7 +203,7 @@ async def run_rollout(
             client=backend,
             sampling_params={"max_new_tokens": response_length},
             max_sampled_tokens=response_length,
-            max_response_tokens=response_length,
+            max_response_tokens=response_length,  # verl counts tool results as well
             **options,
         )
 
@@ -295,5 +296,6 @@ _STEP_FIELDS = ("min_global_steps", "max_global_steps")
 
 
 def _steps(sample: TrainingSample) -> dict[str, int]:
+    # verl's weight versions are its training steps.
     steps = [int(span.version) for span in sample.weight_versions if span.version and span.version.isdigit()]
     return dict(zip(_STEP_FIELDS, (min(steps), max(steps)), strict=True)) if steps else {}

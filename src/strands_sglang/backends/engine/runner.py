@@ -87,6 +87,7 @@ class Runner:
             positions.extend(range(segment.kv.length, segment.kv.length + len(segment.tokens)))
             ids.extend(segment.tokens)
         counts = [len(segment.tokens) - segment.logits_from for segment in segments]
+        # Filled up, so that the bits of a row do not depend on how many rows stand beside it.
         filler = -len(ids) % self.row_multiple
         wanted += [0] * (-len(wanted) % self.row_multiple)
         row = torch.tensor([ids + [0] * filler], device=self.device)
@@ -219,9 +220,9 @@ def pack_linears(model: Any) -> None:
             for layer in linears(model):
                 packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), 16)
                 forward = functools.partial(_compute_packed, packed, layer.bias)
-                forward(layer.weight.new_zeros(1, layer.in_features))
+                forward(layer.weight.new_zeros(1, layer.in_features))  # an operator may exist and refuse to run here
                 layer.forward = forward
-    except (AttributeError, NotImplementedError, RuntimeError) as error:
+    except (AttributeError, NotImplementedError, RuntimeError) as error:  # private operators, which builds may lack
         logger.info("error=<%s> | no packed linear layers here, using plain ones", error)
 
 

@@ -57,6 +57,7 @@ def _shape(logits: torch.Tensor, request: Request, stops: frozenset[int]) -> Non
         counted = Counter(request.output)
         ids, counts = torch.tensor(list(counted)), torch.tensor(list(counted.values()))
         seen = logits[ids] - decoding.presence_penalty - decoding.frequency_penalty * counts
+        # Divided, a negative logit would rise.
         logits[ids] = torch.where(seen < 0, seen * decoding.repetition_penalty, seen / decoding.repetition_penalty)
     if len(request.output) < decoding.min_new_tokens and stops:
         logits[list(stops)] = -torch.inf

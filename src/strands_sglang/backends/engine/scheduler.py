@@ -157,7 +157,7 @@ class Scheduler:
                 message = "the model's log-probabilities are NaN: are its weights broken?"
                 self._fail(request, BackendAnswerError(message))
                 continue
-            if request.versions[-1][0] != self.weight_version:
+            if request.versions[-1][0] != self.weight_version:  # the weights were replaced under way
                 request.versions.append((self.weight_version, len(request.output)))
             request.output.append(sampled.token)
             request.output_logprobs.append(sampled.logprob)
@@ -191,7 +191,7 @@ class Scheduler:
             for stop in params.stop:
                 if stop in tail:
                     return Finish(type=FinishType.STOP, matched=stop)
-        if not params.ignore_eos and token in self._stops(request):
+        if not params.ignore_eos and token in self._stops(request):  # SGLang's `ignore_eos` covers `stop_token_ids` too
             return Finish(type=FinishType.STOP, matched=token)
         if len(request.output) >= request.max_new_tokens:
             return Finish(type=FinishType.LENGTH)

@@ -62,6 +62,7 @@ class SeenPrompt:
         """Ids by which prefixes are compared: tokens of different images differ, those of equal images do not."""
         keys = list(self.ids)
         for image in self.images:
+            # 40 bits of the digest: beyond every id, and within int64.
             keys[image.offset : image.end] = [vocab_size + int.from_bytes(image.digest[:5], "little")] * image.length
         return keys
 
@@ -86,7 +87,7 @@ class Vision:
             placeholder_id=config.image_token_id,
             other_media_ids=[config.video_token_id],
         )
-        self._look = functools.lru_cache(maxsize=32)(self._features)
+        self._look = functools.lru_cache(maxsize=32)(self._features)  # each turn of a path brings its images again
 
     def forget(self) -> None:
         """Drop features of the old weights."""
