@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self
 
 import psutil
 import pytest
 
-from strands_env.sandbox import BubblewrapSandbox, SandboxLimits, SandboxUnavailableError
+from strands_env.sandbox import (
+    BubblewrapSandbox,
+    ExecResult,
+    SandboxCapabilities,
+    SandboxError,
+    SandboxLimits,
+    SandboxUnavailableError,
+)
 from strands_env.sandbox.bubblewrap import cgroup
 from strands_env.sandbox.bubblewrap import command as bubblewrap
 
@@ -91,3 +101,43 @@ def system_python() -> str | None:
     except SandboxUnavailableError:
         return None
     return path
+
+
+class FolderSandbox:
+    """A sandbox without an interpreter that lasts: no more than `Sandbox` asks for.
+
+    `failure` is raised by every call, as by a sandbox that cannot start.
+    """
+
+    def __init__(self, *, failure: SandboxError | None = None, **limits: Any) -> None:
+        self._inner = BubblewrapSandbox(limits=SandboxLimits(**limits), isolation=NO_ISOLATION)
+        self._failure = failure
+        self.is_closed = False
+
+    @property
+    def capabilities(self) -> SandboxCapabilities:
+        return dataclasses.replace(self._inner.capabilities, lasting_python=False)
+
+    def sibling(self) -> FolderSandbox:
+        return FolderSandbox()
+
+    async def exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
+        if self._failure is not None:
+            raise self._failure
+        return await self._inner.exec(command, **options)
+
+    async def read_file(self, path: str, **options: Any) -> bytes:
+        return await self._inner.read_file(path, **options)
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        await self._inner.write_file(path, content)
+
+    async def close(self) -> None:
+        self.is_closed = True
+        await self._inner.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

@@ -17,9 +17,9 @@ from strands_env.sandbox import (
     SandboxSlots,
     SandboxUnavailableError,
 )
-from strands_env.testing import FolderSandbox, ScriptedModel, call, reply
+from strands_env.testing import ScriptedModel, call, reply
 
-from .sandbox_support import LIMITS, assert_nothing_left, leftovers, requires_isolation
+from .sandbox_support import LIMITS, FolderSandbox, assert_nothing_left, leftovers, requires_isolation
 
 
 def results_of(result: Any) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ async def test_any_sandbox_will_do_and_is_closed() -> None:
     result = await env.rollout(Action(message="go"))
     assert texts_of(result) == ["(no output)", "hi\n[exit code 2]"]
     assert [tool_result["status"] for tool_result in results_of(result)] == ["success", "error"]
-    assert sandbox.folder is None
+    assert sandbox.is_closed
 
 
 @requires_isolation

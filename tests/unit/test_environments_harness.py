@@ -16,13 +16,12 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.environments import Harness, HarnessEnvironment
 from strands_env.environments.harness import claude_code, codex, mini_swe_agent, opencode
 from strands_env.sandbox import BubblewrapSandbox, Isolation, SandboxUnavailableError
-from strands_env.testing import FolderSandbox
 from strands_env.training import samples_from_step
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import Reply
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import CALL, CHAT_TOOLS
-from tests.unit.sandbox_support import LIMITS, requires_isolation, unavailable
+from tests.unit.sandbox_support import LIMITS, FolderSandbox, requires_isolation, unavailable
 
 # An agent of two turns, with the standard library alone.
 AGENT = """
@@ -349,7 +348,7 @@ async def test_a_program_runs_in_any_sandbox_that_reaches_the_gateway() -> None:
     env = HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=sandbox)
     result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
-    assert result.observation.final_response == "Yes." and sandbox.folder is None
+    assert result.observation.final_response == "Yes." and sandbox.is_closed
     if unavailable() is None:
         with pytest.raises(ValueError, match="cannot reach the gateway"):
             HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=BubblewrapSandbox())

@@ -1,4 +1,4 @@
-"""Every sandbox keeps the contract: on this machine, hosted, in a plain folder."""
+"""Every sandbox keeps the contract: on this machine, hosted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from strands_env.sandbox import BubblewrapSandbox, ExecLimits, Sandbox
 from strands_env.sandbox.agentcore import AgentCoreSandbox
-from strands_env.testing import FolderSandbox, SandboxContract
+from strands_env.testing import SandboxContract
 
 from .sandbox_support import LIMITS, NO_ISOLATION, requires_isolation
 
@@ -28,11 +28,6 @@ class TestBubblewrap(SandboxContract):
 class TestWithoutIsolation(SandboxContract):
     def make_sandbox(self) -> Sandbox:
         return BubblewrapSandbox(limits=LIMITS, isolation=NO_ISOLATION)
-
-
-class TestFolder(SandboxContract):
-    def make_sandbox(self) -> Sandbox:
-        return FolderSandbox()
 
 
 class Service:

@@ -9,9 +9,8 @@ import pytest
 
 from strands_env.sandbox import BubblewrapSandbox, judge
 from strands_env.sandbox.bubblewrap import command as bubblewrap
-from strands_env.testing import FolderSandbox
 
-from .sandbox_support import LIMITS, assert_nothing_left, leftovers, requires_isolation, system_python
+from .sandbox_support import LIMITS, FolderSandbox, assert_nothing_left, leftovers, requires_isolation, system_python
 
 pytestmark = requires_isolation
 

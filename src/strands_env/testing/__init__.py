@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from .contracts import EnvironmentContract, RewardFunctionContract, answered
-from .sandboxes import FolderSandbox, SandboxContract
+from .sandboxes import SandboxContract
 from .scripted import ScriptedCall, ScriptedModel, ScriptedReply, call, reply
 
 __all__ = [
     "EnvironmentContract",
-    "FolderSandbox",
     "RewardFunctionContract",
     "SandboxContract",
     "ScriptedCall",

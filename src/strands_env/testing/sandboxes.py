@@ -1,4 +1,4 @@
-"""Tests of code that uses sandboxes, and of sandboxes of your own: `FolderSandbox` and `SandboxContract`.
+"""Tests of a sandbox of your own: `SandboxContract`.
 
 ```python
 from strands_env.testing import SandboxContract
@@ -13,149 +13,15 @@ class TestMySandbox(SandboxContract):
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import math
 import os
-import shutil
-import signal
-import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from strands_env.sandbox.contract import (
-    MAX_FILE_BYTES,
-    ExecLimits,
-    ExecResult,
-    Network,
-    Outcome,
-    PythonSandbox,
-    Sandbox,
-    SandboxCapabilities,
-    SandboxError,
-)
+from strands_env.sandbox.contract import ExecLimits, ExecResult, Outcome, PythonSandbox, Sandbox
 
 from .contracts import Contract
-
-T = TypeVar("T")
-
-
-class FolderSandbox:
-    """A `Sandbox` in a temporary folder, without any isolation: for tests only.
-
-    Args:
-        wall_seconds: Duration of a call.
-        output_bytes: Kept of each output stream.
-        failure: Raised by every call, as by a sandbox that cannot start.
-
-    Attributes:
-        folder: The work directory; None while it is closed.
-    """
-
-    def __init__(
-        self, *, wall_seconds: float = 30.0, output_bytes: int = 16 << 10, failure: SandboxError | None = None
-    ) -> None:
-        self.wall_seconds, self.output_bytes, self.failure = wall_seconds, output_bytes, failure
-        self.folder: Path | None = None
-
-    @property
-    def capabilities(self) -> SandboxCapabilities:
-        """The folder, and the network of this machine."""
-        return SandboxCapabilities(work=str(self.folder or "."), network=Network.LOOPBACK)
-
-    def sibling(self) -> FolderSandbox:
-        """Another folder."""
-        return FolderSandbox(wall_seconds=self.wall_seconds, output_bytes=self.output_bytes, failure=self.failure)
-
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
-        limits: ExecLimits | None = None,
-    ) -> ExecResult:
-        """Run a command in the folder; see `Sandbox`."""
-        folder, limits = self._ready(), limits or ExecLimits()
-        started = time.monotonic()
-        variables = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}
-        # Files, not pipes: a child that keeps its output open must not hold up the call.
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            given.write(stdin.encode() if isinstance(stdin, str) else stdin)
-            given.seek(0)
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *(["/bin/sh", "-c", command] if isinstance(command, str) else command),
-                    cwd=folder / (cwd or "."),
-                    env=variables,
-                    stdin=given,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,  # a group of its own, to be killed as one
-                )
-            except (OSError, ValueError) as error:
-                return ExecResult(outcome=Outcome.ERROR, exit_code=127, stderr=f"cannot start: {error}")
-            is_late = False
-            try:
-                wall = min(timeout or math.inf, limits.wall_seconds or self.wall_seconds)
-                await asyncio.wait_for(process.wait(), wall)
-            except TimeoutError:
-                is_late = True
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # its children, too: they would outlive the folder
-                code = await process.wait()
-            kept = limits.output_bytes or self.output_bytes
-            (stdout, dropped_out), (stderr, dropped_err) = _kept(out, kept), _kept(err, kept)
-        return ExecResult(
-            outcome=Outcome.TIMEOUT if is_late else Outcome.OK if code == 0 else Outcome.ERROR,
-            exit_code=None if is_late else code,
-            stdout=stdout,
-            stderr=stderr,
-            dropped_bytes=dropped_out + dropped_err,
-            note="stopped: timeout" if is_late else "",
-            seconds=time.monotonic() - started,
-        )
-
-    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """Contents of a file; see `Sandbox`."""
-        target = self._ready() / path
-        if target.stat().st_size > max_bytes and target.is_file():
-            raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
-        return target.read_bytes()
-
-    async def write_file(self, path: str, content: str | bytes) -> None:
-        """Make a file, or replace it; see `Sandbox`."""
-        target = self._ready() / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_symlink():  # written through, it would lead outside
-            target.unlink()
-        target.write_bytes(content.encode() if isinstance(content, str) else content)
-
-    async def close(self) -> None:
-        """Remove the folder."""
-        folder, self.folder = self.folder, None
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    async def __aenter__(self) -> Self:
-        self._ready()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    def _ready(self) -> Path:
-        if self.failure is not None:
-            raise self.failure
-        if self.folder is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="strands-env-folder-"))
-        return self.folder
 
 
 class SandboxContract(Contract, ABC):
@@ -357,14 +223,3 @@ async def _raises(kind: type[Exception], work: Coroutine[Any, Any, object]) -> N
     except kind:
         return
     raise AssertionError(f"expected {kind.__name__}, got {value!r:.100}")
-
-
-def _kept(file: IO[bytes], limit: int) -> tuple[str, int]:
-    file.seek(0)
-    data = file.read()
-    if len(data) <= limit:
-        return data.decode(errors="backslashreplace"), 0
-    head, tail = data[: (limit + 1) // 2], data[-(limit // 2) :]
-    dropped = len(data) - limit
-    shown = [part.decode(errors="backslashreplace") for part in (head, tail)]
-    return f"\n... [{dropped} bytes left out] ...\n".join(shown), dropped
