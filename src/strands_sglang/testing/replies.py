@@ -92,16 +92,14 @@ def build_answer(
         meta["weight_version"] = reply.weight_version
         meta["weight_versions"] = [{"version": reply.weight_version, "start": 0, "end": len(ids)}]
     if fields.get("return_logprob"):
-        meta["input_token_logprobs"] = _score(input_ids, fields.get("logprob_start_len", -1))
+        start = fields.get("logprob_start_len", -1)
+        scored = input_ids[start:] if start >= 0 else ()  # none for -1, as since SGLang 0.5.10
+        meta["input_token_logprobs"] = [
+            [default_logprob(token) if place else None, token, None] for place, token in enumerate(scored)
+        ]
         meta["output_token_logprobs"] = [[lp, token, None] for lp, token in zip(logprobs, ids, strict=True)]
         meta["output_token_logprobs_length"] = len(ids)
     return {"text": _text(reply, ids, params, tokenizer, eos), "output_ids": ids, "meta_info": {**meta, **reply.meta}}
-
-
-def _score(input_ids: Sequence[int], start: int) -> list[list[Any]]:
-    """Entries of the prompt from `start` on, the first without a value; none for -1, as since SGLang 0.5.10."""
-    scored = input_ids[start:] if start >= 0 else ()
-    return [[default_logprob(token) if place else None, token, None] for place, token in enumerate(scored)]
 
 
 def _ids(reply: Reply, tokenizer: Any, eos: int | None) -> list[int]:

@@ -157,20 +157,16 @@ class TaskNamer:
             given.encode()
         except UnicodeEncodeError:
             raise DatasetError(f"the id {given!r} of a task cannot be stored: it holds half a surrogate pair") from None
-        name = self._unused(given)
-        if name != given and _is_named(action):  # the same task twice without an id is no accident
-            self.renamed_count += 1
-            if len(self.renamed) < RENAMED:
-                self.renamed.append(name)
-        return NamedTask(action=action, place=len(self._next) - 1, id=name, digest=content)
-
-    def _unused(self, given: str) -> str:
         name = given
         while name in self._next:  # also where a user's own ids look like ours
             name = f"{given}#{self._next[given]}"
             self._next[given] += 1
         self._next[name] = 2
-        return name
+        if name != given and _is_named(action):  # the same task twice without an id is no accident
+            self.renamed_count += 1
+            if len(self.renamed) < RENAMED:
+                self.renamed.append(name)
+        return NamedTask(action=action, place=len(self._next) - 1, id=name, digest=content)
 
 
 def sample_id(config_digest: str, prompt: NamedTask, index: int) -> str:

@@ -70,6 +70,9 @@ def agent_loop_output(
             prompt_length,
         )
     first = max(0, start - prompt_length)  # verl cuts prompts from the left
+    # verl's weight versions are its training steps.
+    steps = [int(span.version) for span in sample.weight_versions if span.version and span.version.isdigit()]
+    range_of_steps = dict(zip(_STEP_FIELDS, (min(steps), max(steps)), strict=True)) if steps else {}
     output: dict[str, Any] = {
         "prompt_ids": sample.token_ids[first:start].tolist(),
         "response_ids": sample.token_ids[start:].tolist(),
@@ -79,7 +82,7 @@ def agent_loop_output(
         "reward_score": float(sample.reward or 0.0) if sample.is_usable else 0.0,
         "num_turns": num_turns,
         "metrics": dict(metrics or {}),
-        "extra_fields": {"status": sample.status.value, **_steps(sample), **(extra_fields or {})},
+        "extra_fields": {"status": sample.status.value, **range_of_steps, **(extra_fields or {})},
     }
     experts = sample.experts_array()
     if experts is not None:
@@ -293,9 +296,3 @@ def _experts_shape(path: str) -> tuple[int, int] | None:
 
 
 _STEP_FIELDS = ("min_global_steps", "max_global_steps")
-
-
-def _steps(sample: TrainingSample) -> dict[str, int]:
-    # verl's weight versions are its training steps.
-    steps = [int(span.version) for span in sample.weight_versions if span.version and span.version.isdigit()]
-    return dict(zip(_STEP_FIELDS, (min(steps), max(steps)), strict=True)) if steps else {}

@@ -38,7 +38,10 @@ def sample(logits: torch.Tensor, requests: Sequence[Request], stop_ids: Sequence
     tokens = logprobs.argmax(dim=-1).tolist()
     for index, request in enumerate(requests):
         if not request.decoding.greedy:
-            tokens[index] = _draw(logprobs[index], request.decoding, _uniform(request))
+            # By seed and position alone, so neither the batch nor a retry changes what is drawn.
+            position = len(request.prompt) + len(request.output)
+            noise = np.random.Generator(np.random.Philox(key=request.seed % 2**64, counter=position))
+            tokens[index] = _draw(logprobs[index], request.decoding, float(noise.random()))
     return [Sampled(token=token, logprob=float(row[token])) for token, row in zip(tokens, logprobs, strict=True)]
 
 
@@ -65,12 +68,6 @@ def _shape(logits: torch.Tensor, request: Request, stops: frozenset[int]) -> Non
         request.matcher.mask(logits)
     if decoding.logit_bias:
         logits[list(decoding.logit_bias)] += torch.tensor(list(decoding.logit_bias.values()))
-
-
-def _uniform(request: Request) -> float:
-    """A number in [0, 1) that depends on the seed and the position alone, so neither on the batch nor on retries."""
-    position = len(request.prompt) + len(request.output)
-    return float(np.random.Generator(np.random.Philox(key=request.seed % 2**64, counter=position)).random())
 
 
 def _draw(logprobs: torch.Tensor, decoding: Decoding, uniform: float) -> int:

@@ -85,7 +85,13 @@ class Scheduler:
                 break
             if self._better_later(request):  # later ones may still be admitted before it
                 continue
-            self._admit(request)
+            kv = self.cache.take(request.keys, request.cache_limit, self._sources())
+            request.kv = kv or SequenceKV(self._runner.layers)
+            self.waiting.remove(request)
+            self.running.append(request)
+            if request.cached_tokens is None:  # not one whose weights were replaced under way
+                request.cached_tokens = request.kv.length
+                request.versions.append((self.weight_version, 0))
             end = self._next_end(request)
             batch.append((request, end))
             prompt_tokens += end - request.kv.length
@@ -108,15 +114,6 @@ class Scheduler:
     def _sources(self) -> list[tuple[list[int], SequenceKV]]:
         """Running sequences, whose prefixes may be used."""
         return [(other.keys, other.kv) for other in self.running]
-
-    def _admit(self, request: Request) -> None:
-        kv = self.cache.take(request.keys, request.cache_limit, self._sources())
-        request.kv = kv or SequenceKV(self._runner.layers)
-        self.waiting.remove(request)
-        self.running.append(request)
-        if request.cached_tokens is None:  # not one whose weights were replaced under way
-            request.cached_tokens = request.kv.length
-            request.versions.append((self.weight_version, 0))
 
     # Run
 

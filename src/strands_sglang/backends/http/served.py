@@ -65,7 +65,7 @@ def read_tokenizer_name(
     models = ask(MODELS)
     listed = models.get("data") if isinstance(models, dict) else None
     model = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
-    owner = model.get("owned_by")
+    owner = model.get("owned_by")  # both kinds put their own name there
     if owner in SERVERS and owner != kind:
         raise BackendConnectionError(
             f"what answers at {base_url!r} is a server of {SERVERS[owner]}, not of {name}: choose --backend {owner}, "
@@ -90,7 +90,7 @@ def check_tokenizer(base_url: str, headers: Mapping[str, str], tokenizer: Any, n
     body = json.dumps({"prompt": PROBE, "add_special_tokens": False}).encode()
     try:
         found = _ask(f"{base_url}/tokenize", {**headers, "Content-Type": "application/json"}, body)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # routers do not pass this route on
         return
     theirs = found.get("tokens") if isinstance(found, dict) else None
     if not isinstance(theirs, list) or theirs == (ours := tokenizer.encode(PROBE, add_special_tokens=False)):

@@ -125,7 +125,8 @@ def _wire_params(request: GenerateRequest) -> dict[str, Any]:
         if value is None or name in _OF_TEXT:
             continue
         if name in _STRUCTURES:
-            params["structured_outputs"] = {_STRUCTURES[name]: _schema(value) if name == "json_schema" else value}
+            is_text = name == "json_schema" and isinstance(value, str)  # SGLang takes a schema as text
+            params["structured_outputs"] = {_STRUCTURES[name]: json.loads(value) if is_text else value}
         else:
             params[_NAMES.get(name, name)] = value
     if request.logprobs:
@@ -140,8 +141,3 @@ def _wire_params(request: GenerateRequest) -> dict[str, Any]:
     else:
         params["detokenize"] = False  # nobody reads the text
     return params
-
-
-def _schema(value: Any) -> Any:
-    """A JSON schema as an object: SGLang takes it as text."""
-    return json.loads(value) if isinstance(value, str) else value

@@ -111,20 +111,16 @@ class Interpreter:
             sys.stderr.write(f"{error.code}\n")
             return 1
         except BaseException as error:
-            self._print_traceback(error)
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:  # frames of ours
+                trace = trace.tb_next
+            text = "".join(traceback.format_exception(type(error), error, trace, limit=-20))
+            (self.streams[2] if sys.stderr is None else sys.stderr).write(text)
             return 1
         finally:
             if os.getpid() == self.process:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt must not meet us between cells
         return 0
-
-    def _print_traceback(self, error: BaseException) -> None:
-        """Print the traceback without this file's own frames."""
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        text = "".join(traceback.format_exception(type(error), error, trace, limit=-20))
-        (self.streams[2] if sys.stderr is None else sys.stderr).write(text)
 
 
 if __name__ == "__main__":
