@@ -288,6 +288,7 @@ def _events(sampled: SampledTurn) -> list[StreamEvent]:
 
 def _add_block(events: list[Any], start: dict[str, Any], delta: dict[str, Any]) -> None:
     events.append({"contentBlockStart": {"start": start}})
+    # In one piece: in the SDK's own loop an event passes three generators for every turn before it.
     events.append({"contentBlockDelta": {"delta": delta}})
     events.append({"contentBlockStop": {}})
 

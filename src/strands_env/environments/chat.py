@@ -155,8 +155,8 @@ class ModelUser(SimulatedUser):
         user._agent = Agent(
             model=model,
             system_prompt=_INSTRUCTIONS.format(role=role, opening=action.text, stop=self.stop),
-            conversation_manager=NullConversationManager(),
-            callback_handler=None,
+            conversation_manager=NullConversationManager(),  # the SDK's default keeps 40 messages
+            callback_handler=None,  # the SDK's default prints
             retry_strategy=None,
             name=self.agent_name,
             agent_id=uuid.uuid4().hex,

@@ -53,7 +53,7 @@ class DataBenchmark(Benchmark):
             )
         if row[question] in (None, ""):
             return None
-        taken = {*used.values(), "conversation_history"}
+        taken = {*used.values(), "conversation_history"}  # a field of the context with a meaning of its own
         context: dict[str, Any] = {
             name: value for name, value in row.items() if name.isidentifier() and name not in taken
         }

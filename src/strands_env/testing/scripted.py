@@ -113,7 +113,7 @@ class ScriptedModel(Model):
         prompt, sampled = self._record(messages, system_prompt, item)
         yield {"messageStart": {"role": "assistant"}}
         if item.text:
-            yield {"contentBlockStart": {"start": {}}}
+            yield {"contentBlockStart": {"start": {}}}  # the SDK drops a block without its stop
             yield {"contentBlockDelta": {"delta": {"text": item.text}}}
             yield {"contentBlockStop": {}}
         for made in item.calls:

@@ -75,6 +75,7 @@ def load_json(text: str) -> Any:
         raise JSONError(_TOO_DEEP) from None
     except ValueError:  # int() refuses thousands of digits
         raise JSONError("a number has too many digits") from None
+    # The count is cheap, and hardly ever so high that the levels have to be walked.
     if text.count("{") + text.count("[") > MAX_DEPTH and isinstance(value, dict | list) and _is_too_deep(value):
         raise JSONError(_TOO_DEEP)
     if _SURROGATE.search(text) and _has_lone_surrogate(value):
@@ -199,7 +200,7 @@ def decode_printed(printed: str, types: frozenset[str]) -> Any:
     stripped = printed.strip()
     if "null" in types and stripped == "null":
         return None
-    if not types or "string" in types:
+    if not types or "string" in types:  # a string may look like a number
         return printed
     if "null" in types and stripped == "None":
         return None
@@ -223,7 +224,7 @@ def _name_and_schema(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    if not isinstance(schema, Mapping) or depth == 0:
+    if not isinstance(schema, Mapping) or depth == 0:  # references may go in circles
         return set()
     declared = schema.get("type")
     if isinstance(declared, str):
@@ -239,7 +240,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list):
             branches = [_types(branch, root, depth - 1) for branch in schema[key]]
-            return set().union(*branches) if all(branches) else set()
+            return set().union(*branches) if all(branches) else set()  # an unknown branch may allow anything
     if isinstance(schema.get("allOf"), list):
         known = [types for branch in schema["allOf"] if (types := _types(branch, root, depth - 1))]
         return set.intersection(*known) if known else set()
@@ -247,7 +248,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    if not reference.startswith("#/"):
+    if not reference.startswith("#/"):  # nothing is fetched
         return None
     node: Any = root
     for part in reference[2:].split("/"):
@@ -258,6 +259,7 @@ def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
 def _type_of(value: Any) -> str:
     if value is None:
         return "null"
+    # `bool` first: a truth value is an `int` as well.
     for kind, name in ((bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"), (list, "array")):
         if isinstance(value, kind):
             return name

@@ -65,7 +65,7 @@ class _World:
             model_name=self.name,
             test_entry_id=self.entry["id"],
             long_context="long_context" in self.entry["id"],
-            is_evaL_run=False,
+            is_evaL_run=False,  # spelt so in the package
         )
         return str(results[0])
 
@@ -114,6 +114,7 @@ class _Limit(HookProvider):
         if any("toolResult" in block for block in event.message["content"]):
             self._world.replies += 1
             if self._world.replies > self._limit:
+                # Ends behind the tool results and appends nothing of its own.
                 event.agent.cancel(after_current_tools=True)
 
     def _before_tool_call(self, event: BeforeToolCallEvent[Any]) -> None:

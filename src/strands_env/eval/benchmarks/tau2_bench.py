@@ -185,6 +185,7 @@ class _Listener(HookProvider):
     def _message_added(self, event: MessageAddedEvent[Any]) -> None:
         self._episode.add(event.message, self._requestor)
         if self._episode.end is not None:
+            # Ends behind the tool results and appends nothing of its own.
             event.agent.cancel(after_current_tools=True)
 
     def _before_tool_call(self, event: BeforeToolCallEvent[Any]) -> None:
@@ -285,8 +286,8 @@ class Tau2Env(Environment):
             system_prompt=simulator(llm="", instructions=instructions, tools=tools or None).system_prompt,
             hooks=[_Listener(episode, "user")],
             tool_executor=SequentialToolExecutor(),
-            conversation_manager=NullConversationManager(),
-            callback_handler=None,
+            conversation_manager=NullConversationManager(),  # the SDK's default keeps 40 messages
+            callback_handler=None,  # the SDK's default prints
             retry_strategy=None,
             name="user",
         )

@@ -287,6 +287,7 @@ class ImageSandbox(SupervisedSandbox):
             self._held = await default_threads.run(hold_image, self.image)
             self._folder = await default_threads.run(make_folder)
             if not await default_threads.run(make_disk, self._folder, self.limits.disk_bytes):
+                # Inside, the supervisor reaches this folder by its descriptor alone.
                 watched = os.open(self._upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             launch = image_launch(
                 limits=self.limits,
