@@ -1,4 +1,4 @@
-"""What can be made again: the folder of the cache, and values in memory that were used last."""
+"""Caches: the folder on disk, and the values in memory that were used last. All of it can be made again."""
 
 from __future__ import annotations
 

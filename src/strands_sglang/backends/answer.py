@@ -1,4 +1,4 @@
-"""What any backend answers: error bodies, and checks of ids, log-probabilities, weight versions, the length."""
+"""Answers of any backend: error bodies, and checks of ids, log-probabilities, weight versions, the length."""
 
 from __future__ import annotations
 

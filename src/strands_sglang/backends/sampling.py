@@ -31,7 +31,7 @@ _OTHER_NAMES = {
     "num_return_sequences": "n",
     "best_of": "n",
 }
-"""What other engines call them, to name the right one in an error."""
+"""Names at other engines, so that an error can name the right one."""
 
 
 def _without_numpy(value: Any) -> Any:

@@ -104,7 +104,7 @@ _lock = threading.Lock()
 
 
 def shared_prompts(codec: Any) -> SharedPrompts:
-    """What the rollouts with this codec share, of which there is one a tokenizer."""
+    """Dialects and prompts that rollouts with this codec share; a tokenizer has one codec."""
     with _lock:
         return _shared.setdefault(codec, SharedPrompts())
 

@@ -1,4 +1,4 @@
-"""What ends a call early: bounds on its length, the episode's budget, and the SDK's cancel signal."""
+"""Early ends of a call: bounds on its length, the episode's budget, and the SDK's cancel signal."""
 
 from __future__ import annotations
 

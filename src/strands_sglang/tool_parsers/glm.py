@@ -74,7 +74,7 @@ def decode_value(printed: str, types: frozenset[str]) -> Any:
     """The value of a printed text: by the declared types or, without any, what it is as JSON."""
     if types:
         return decode_printed(printed, types)
-    stripped = printed.strip()  # newlines around a value are layout, and blanks cannot be told from it
+    stripped = printed.strip()  # newlines around a value are layout, and blanks look the same
     try:
         return load_json(stripped)
     except JSONError:

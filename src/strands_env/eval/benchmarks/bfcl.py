@@ -60,7 +60,7 @@ def as_tool(function: Mapping[str, Any], answer: Callable[[ToolUse], Awaitable[s
     return PythonAgentTool(spec["name"], spec, run)
 
 
-async def _noted(tool_use: ToolUse) -> str:
+async def _note_call(tool_use: ToolUse) -> str:
     return "The call was noted."
 
 
@@ -95,7 +95,7 @@ class FunctionCallEnv(Environment):
 
     def get_tools(self) -> list[Any]:
         """The functions of the task."""
-        return [as_tool(function, _noted) for function in _functions.get()]
+        return [as_tool(function, _note_call) for function in _functions.get()]
 
 
 class FunctionCallReward(RewardFunction):

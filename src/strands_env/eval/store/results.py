@@ -358,7 +358,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 def lock(fd: int, path: Path) -> None:
     """Take the writer's lock of a file; it ends with the process, however that ends."""
-    import fcntl  # which Windows has not
+    import fcntl  # which Windows lacks
 
     try:
         # The kernel drops it with the process: a kill leaves no lock that somebody has to remove.

@@ -151,7 +151,7 @@ class AgentFiles:
         return kept
 
     def changes(self, work: Sequence[str], *, most: int = 2000) -> list[str]:
-        """What the agent changed outside its work: folders that it made, and single files in folders of the image."""
+        """The agent's changes outside its work: folders that it made, and single files in folders of the image."""
         skipped = {*self.select(work), *_RESERVED}
         found: dict[str, None] = {}
         walked, pending = 0, [(layer, "") for layer in self.layers]
@@ -267,7 +267,7 @@ class AgentFiles:
         return [inner for child in self._children(path) for inner in self._without_programs(child)]
 
     def _children(self, path: str) -> list[str]:
-        """What the agent has in a folder, or was given."""
+        """The agent's entries of a folder, made by it or given to it."""
         tops = [top for top in (self.before, *self.layers) if _is_real(top, path)]
         listed = (entry.name for top in tops for entry in _list(os.path.join(top, path)))
         return [posixpath.join(path, name) for name in dict.fromkeys(listed)]

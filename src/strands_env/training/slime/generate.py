@@ -86,7 +86,7 @@ async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation:
 
 async def _run(call: Call) -> Any:
     """One attempt: the rollout that waits for this call or a new one, to its end, into slime's sample."""
-    call.failure = None  # of an attempt before this one, which it mends
+    call.failure = None  # of an earlier attempt, which this one makes good
     episode = None
     try:
         episode = _resume(call) or await _start(call)

@@ -136,7 +136,7 @@ class EmbeddedEngine(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this engine, with this model, can do."""
+        """The abilities of this engine with this model."""
         return Capabilities(
             logprobs=LogprobKind.TEMPERED,
             prompt_scoring=PromptScoring.CACHED,

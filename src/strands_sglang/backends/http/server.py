@@ -245,7 +245,7 @@ class ServerClient(Backend):
 
     @abstractmethod
     def _write(self, request: GenerateRequest) -> GenerateCall:
-        """What is sent for the request of a conversation; `BackendRequestError` if it is wrong."""
+        """The call to make for the request of a conversation; `BackendRequestError` if it is wrong."""
 
     @abstractmethod
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
@@ -256,7 +256,7 @@ class ServerClient(Backend):
         """
 
     def _parse(self, body: bytes) -> Any:
-        """The JSON of an answer of status 200; `BackendAnswerError` if it is none, `BackendHTTPError` of an error."""
+        """The JSON of an answer of status 200; `BackendAnswerError` if it has none, `BackendHTTPError` of an error."""
         return parse_answer(body, self.answer_key, self._http_error)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a client holds for one event loop: connections, slots, the requests in flight, and their aborts.
+"""The state of a client in one event loop: connections, slots, the requests in flight, and their aborts.
 
 Abort calls go to the server, or to every worker behind a router, from the background and more than once if need be.
 """
@@ -39,7 +39,7 @@ _WORKERS_FRESH_S = 1.0  # workers come and go, but a thousand cancelled calls sh
 
 
 class Outcome(Enum):
-    """What became of an abort call."""
+    """The outcome of an abort call."""
 
     TOOK = auto()
     """2xx. Servers say so for unknown ids too."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Host(Protocol):
-        """What a watch needs of the supervisor."""
+        """The supervisor, as a watch needs it."""
 
         config: dict[str, Any]
         channel: socket.socket
