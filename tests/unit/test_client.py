@@ -356,6 +356,16 @@ async def test_an_unreachable_server_is_unhealthy_and_a_connection_error() -> No
                 await ask
 
 
+async def test_waiting_for_an_unreachable_server_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Someone who has given the wrong address would otherwise wait for minutes and read nothing."""
+    async with make("http://127.0.0.1:9", max_retries=3) as client:
+        for _ in range(2):
+            with pytest.raises(SGLangConnectionError):
+                await client.generate([1])
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "cannot connect to http://127.0.0.1:9/generate" in warning and warning.endswith("| retrying request")
+
+
 async def test_behind_a_router_workers_say_the_context_length() -> None:
     async with (
         FaultyServer(max_model_len=512) as one,

@@ -204,6 +204,7 @@ class ServerClient(Backend):
         self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         self._sent_ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
         self._closings = 0
+        self._reported_unreachable = False
 
     @property
     def max_retries(self) -> int:
@@ -302,7 +303,11 @@ class ServerClient(Backend):
                 closed = transport.http.closed.is_set()
                 delay = budget.next_delay(attempt.kind, attempt.retry_after) if attempt.kind and not closed else None
                 if delay is not None:
-                    logger.info(
+                    # A wrong address is retried for minutes: who reads no info logs should hear of it, but only once.
+                    is_news = attempt.kind is RetryClass.UNREACHABLE and not self._reported_unreachable
+                    self._reported_unreachable |= is_news
+                    logger.log(
+                        logging.WARNING if is_news else logging.INFO,
                         "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
                         attempt.kind, number, delay, self._show(error),
                     )  # fmt: skip
