@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         saved = SavedRun.of(args.run)
         left: Counter[str] = Counter()
         with ResultReader(saved.paths.results) as reader:
-            check_writable(target, option="--output")
+            check_writable(target)
             entries = {(entry.prompt_id, entry.index): entry for entry in reader.entries}
             # Advantages are of whole groups, so all rewards are known before the first sample is read.
             rewards = {key: entry.reward for key, entry in entries.items()}
@@ -127,7 +127,7 @@ def _write_prompts(args: argparse.Namespace, target: Path) -> int:
     saved = SavedRun.of(args.run)
     threshold = saved.threshold(args.reward_threshold)
     with ResultReader(saved.paths.results) as reader:
-        check_writable(target, option="--output")
+        check_writable(target)
         records = prompt_records((reader.read(entry) for entry in reader.entries), threshold)
     kept = records
     if args.between is not None:

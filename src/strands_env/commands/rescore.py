@@ -60,7 +60,7 @@ def _target(saved: SavedRun, output: str | None) -> StorePaths:
     results = saved.paths.results
     folder = results.parent if results.stem == "results" else results.with_suffix("")
     target = StorePaths.of(output or folder.with_name(f"{folder.resolve().name}-rescored"))
-    check_writable(target.results, option="--output")
+    check_writable(target.results)
     if target.results.exists() and target.results.stat().st_size:
         raise EvalError(f"{str(target.results)!r} holds results already: give another --output")
     return target

@@ -10,17 +10,13 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.core import ModelFactory
-from strands_env.eval import Benchmark, EvalError, Evaluator, RetryPolicy, StoreError, read_scores
+from strands_env.eval import Benchmark, EvalError, Evaluator, RetryPolicy
+from strands_env.eval.store.line import naming_errors
 from strands_env.recipe.dry_run import find_mistakes
 from strands_env.recipe.environments import make_env_factory, takes_model
-from strands_env.recipe.models import (
-    DeferredModels,
-    check_named_models,
-    loading,
-    make_model_factory,
-)
+from strands_env.recipe.models import DeferredModels, check_named_models, loading, make_model_factory
 from strands_env.recipe.names import REWARDS
-from strands_env.recipe.objects import load_evaluator, load_reward
+from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.options import output_of
 from strands_env.recipe.recording import Recorder, Replay
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_of
@@ -29,7 +25,6 @@ from strands_sglang.exceptions import StrandsSGLangError
 
 SAME_FAILURES = 10
 """First samples that have to fail alike for a run to be given up."""
-_FILE_SUFFIXES = (".csv", ".html", ".json", ".parquet", ".tokens", ".txt")
 
 
 class Evaluation:
@@ -85,6 +80,7 @@ def build_evaluation(
         raise EvalError("--record: only models that this process makes can be recorded, with --executor inline")
     if is_inline and options["workers"] is not None:
         raise EvalError("--workers is for --executor processes or ray")
+    # Before anything is loaded: what makes the model says the same, later.
     check_named_models(options["backend"], options["model_id"], options["tokenizer"])
     if options["tool_parser"] is not None:
         get_tool_parser(options["tool_parser"])
@@ -92,8 +88,6 @@ def build_evaluation(
         BACKENDS[options["backend"]].check(sampling)
     except StrandsSGLangError as error:
         raise EvalError(str(error)) from error
-    if options["reward"] is not None:
-        load_reward(options["reward"])
 
     def load() -> ModelFactory:
         with announce(None if isinstance(tape, Replay) else loading(options)):
@@ -203,20 +197,10 @@ def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[E
 def _check_output(evaluator: Evaluator, *, resume: bool, note: Callable[[str], object]) -> None:
     assert evaluator.paths is not None
     path = evaluator.paths.results
-    data = getattr(evaluator, "data_path", None)
-    if data is not None and path.exists() and Path(data).exists() and path.samefile(data):
-        raise EvalError(f"--output is {str(path)!r}, the data: give a folder for the results, such as runs/first")
-    check_writable(path, option="--output")
+    check_writable(path)
     has_results = path.is_file() and path.stat().st_size > 0
-    if has_results and not evaluator.paths.run.exists():
-        try:
-            read_scores(path)
-        except StoreError as error:
-            raise EvalError(
-                f"--output: {str(path)!r} exists and holds no results of a run: give a folder, such as runs/first"
-            ) from error
     if has_results and not resume:
-        raise EvalError(f"{str(path)!r} holds results already: continue them with --resume, or give another --output")
+        raise EvalError(f"{str(path)!r} is not empty: continue its results with --resume, or give another --output")
     if has_results:
         evaluator.run_config().compare()
     if resume and not path.exists() and not evaluator.paths.run.exists():
@@ -237,21 +221,10 @@ def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:
         )
 
 
-def check_writable(path: Path, *, option: str) -> None:
+def check_writable(path: Path) -> None:
     """Try whether a file can be written, before what takes long begins; nothing is left behind."""
-    folder = path.parent
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir() or path.parent.suffix in _FILE_SUFFIXES:
-        folder = folder if not folder.is_dir() else path.parent
-        raise EvalError(
-            f"{option}: {str(folder)!r} is a file, not a folder; give a folder, or a file that ends in .jsonl"
-        )
-    try:
+    with naming_errors("write to", path):
         if path.is_file():
-            with path.open("ab"):
-                return
-        with TemporaryFile(dir=folder):
-            return
-    except OSError as error:
-        raise StoreError(f"cannot write to {str(path)!r}: {error.strerror or error}") from error
+            path.open("ab").close()
+        else:
+            TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())).close()
