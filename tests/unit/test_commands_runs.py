@@ -421,13 +421,14 @@ def test_watching_reads_what_has_come_since(tmp_path):
     shown = follower.to_dict()
     assert (shown["samples"], shown["scored"], shown["output_tokens"]) == (3, 3, 15.0)
     assert shown["latest"][0]["sample"] == "p/2"
+    assert (follower.state.resumed, follower.state.done) == (2, 1)  # the speed is that of what came since
 
 
 def test_watch_ends_when_all_samples_are_there(tmp_path, capsys):
     assert run_mine(tmp_path) == 0
     capsys.readouterr()
     assert main(["watch", str(tmp_path)]) == 0
-    assert "3/3 samples, mean reward" in capsys.readouterr().out  # no speed before there is one to measure
+    assert "3/3 samples, mean reward" in capsys.readouterr().out
     assert main(["watch", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["finished"] is True
 

@@ -8,15 +8,8 @@ import sys
 import time
 from datetime import datetime
 
-from strands_env.commands.terminal import (
-    columns,
-    complain_of,
-    format_number,
-    format_seconds,
-    one_line,
-    safe,
-    say,
-)
+from strands_env.commands.progress import describe
+from strands_env.commands.terminal import columns, complain_of, one_line, safe, say
 from strands_env.eval import EvalError
 from strands_env.eval.follow import Follower
 from strands_env.report.details import answer_of
@@ -64,22 +57,9 @@ def _follow(follower: Follower) -> Exit:
 
 def lines_of(follower: Follower) -> list[str]:
     """The display, line by line."""
-    state, total = follower.state, follower.total
-    mean = format_number(state.mean_reward)
-    speed = ""
-    if follower.rates is not None:
-        per_second, tokens = follower.rates
-        eta = (total - state.done) / per_second if total is not None and per_second else None
-        speed = f"{per_second:.2f}/s, {tokens:,.0f} tokens/s, eta {format_seconds(eta)}, "
     file = follower.saved.paths.results
     changed = datetime.fromtimestamp(file.stat().st_mtime).astimezone().isoformat(" ", "seconds")
-    shown = [
-        f"{follower.saved.name}  {file}",
-        f"{state.done}/{'?' if total is None else total} samples, {speed}mean reward {mean}",
-        f"last change {changed}",
-    ]
-    if state.failures:
-        shown.append("failures    " + ", ".join(f"{name} {count}" for name, count in state.failures.most_common()))
+    shown = [f"{follower.saved.name}  {file}", describe(follower.state), f"last change {changed}"]
     for sample in reversed(follower.recent):
         name, result = one_line(f"{sample.prompt_id}/{sample.index}"), sample.step_result
         reward = "-" if sample.reward is None else f"{sample.reward:g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +21,11 @@ class Follower:
         self._file = self.saved.paths.results
         self.recent: deque[EvalSample] = deque(maxlen=latest)
         self._begin()
-        self._looks: deque[tuple[float, int, float]] = deque(maxlen=30)
 
     def read(self) -> int:
         """Read the lines that have come; returns how many."""
         with naming_errors("read", self._file), self._file.open("rb") as file:
-            size = file.seek(0, 2)
+            size, is_first = file.seek(0, 2), self._offset == 0
             if size < self._offset:  # a resume cut off a torn line, or the run began anew
                 self._begin()
             file.seek(self._offset)
@@ -40,21 +38,21 @@ class Follower:
                 self._add(read_sample(line + b"\n"))
         if not self.saved.document:
             self.saved = SavedRun.of(self._file)
-        self._looks.append((time.monotonic(), self.state.done, self.output_tokens))
+        if is_first:  # what was there before anybody looked says nothing of the speed
+            self.state.resumed = len(self._seen)
+        self.state.done = len(self._seen) - self.state.resumed  # one that was lost and tried again counts once
+        self.state.total = self.total
         return len(lines)
 
     def _begin(self) -> None:
         self._offset, self._seen = 0, set[str]()
-        self.state, self.rewards, self.output_tokens = ProgressState(), list[float](), 0.0
+        self.state, self.output_tokens = ProgressState(), 0.0
 
     def _add(self, sample: EvalSample) -> None:
         output = sample.step_result.observation.metrics.get("output_tokens")
         self.output_tokens += float((output.get("total") if isinstance(output, dict) else output) or 0)
         self._seen.add(sample.id)
-        self.state.done = len(self._seen)  # one that was lost and tried again counts once
         self.state.count(sample)
-        if sample.reward is not None:
-            self.rewards.append(sample.reward)
         self.recent.append(sample)
 
     @property
@@ -68,26 +66,16 @@ class Follower:
     @property
     def is_finished(self) -> bool:
         """All samples have been written."""
-        return self.total is not None and self.state.done >= self.total
-
-    @property
-    def rates(self) -> tuple[float, float] | None:
-        """Samples and sampled tokens a second, over the last looks; None before the second."""
-        if len(self._looks) < 2:
-            return None
-        (then, samples, tokens), (now, more, many) = self._looks[0], self._looks[-1]
-        seconds = now - then
-        return ((more - samples) / seconds, (many - tokens) / seconds) if seconds > 0 else (0.0, 0.0)
+        return self.total is not None and len(self._seen) >= self.total
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        rewards = self.rewards
         return {
-            "samples": self.state.done,
+            "samples": len(self._seen),
             "total": self.total,
             "finished": self.is_finished,
-            "scored": len(rewards),
-            "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+            "scored": self.state.scored,
+            "mean_reward": self.state.mean_reward if self.state.scored else None,
             "output_tokens": self.output_tokens,
             "failures": dict(self.state.failures.most_common()),
             "latest": [
