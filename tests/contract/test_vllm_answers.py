@@ -93,56 +93,30 @@ def test_a_sampled_token_without_a_logprob_is_refused_and_never_zero(value: Any)
         read(parsed)
 
 
-def _without_the_last_logprob(parsed: Any) -> None:
-    parsed["choices"][0]["logprobs"]["content"].pop()
-
-
-def _of_another_token(parsed: Any) -> None:
-    parsed["choices"][0]["logprobs"]["content"][0]["token_id"] += 1
-
-
-def _without_a_reason(parsed: Any) -> None:
-    del parsed["choices"][0]["finish_reason"]
-
-
-def _of_a_longer_prompt(parsed: Any) -> None:
-    parsed["usage"]["prompt_tokens"] += 1
-
-
-def _with_a_token_too_many(parsed: Any) -> None:
-    parsed["choices"][0]["token_ids"].append(3)
-
-
-def _outside_the_vocabulary(parsed: Any) -> None:
-    parsed["choices"][0]["token_ids"][0] = 1024
-    parsed["choices"][0]["logprobs"]["content"][0]["token_id"] = 1024
-
-
-def _with_two_choices(parsed: Any) -> None:
-    parsed["choices"] *= 2
-
-
-def _without_ids(parsed: Any) -> None:
-    parsed["choices"][0]["token_ids"] = None
-
-
 @pytest.mark.parametrize(
-    "spoil",
+    ("path", "value", "words"),
     [
-        _without_the_last_logprob,
-        _of_another_token,
-        _without_a_reason,
-        _of_a_longer_prompt,
-        _with_a_token_too_many,
-        _outside_the_vocabulary,
-        _with_two_choices,
-        _without_ids,
+        ("choices.0.logprobs.content.2", ..., "do not belong"),
+        ("choices.0.logprobs.content.0.token_id", 1, "do not belong"),
+        ("choices.0.finish_reason", ..., "no finish_reason"),
+        ("usage.prompt_tokens", 41, "40 tokens were sent"),
+        ("choices.0.token_ids.3", 1024, "vocabulary"),
+        ("choices.0.token_ids.3", ..., "completion_tokens"),
+        ("choices.0.token_ids", [3] * 99, "max_new_tokens was"),
+        ("choices.0", ..., "no single choice"),
+        ("choices.0.token_ids", None, "no token_ids"),
     ],
 )
-def test_an_answer_that_contradicts_itself_or_the_request_is_refused(spoil: Any) -> None:
-    parsed = payload("plain")
-    spoil(parsed)
-    with pytest.raises(BackendAnswerError):
+def test_an_answer_that_contradicts_itself_or_the_request_is_refused(path: str, value: Any, words: str) -> None:
+    parsed = holder = payload("plain")
+    *keys, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
+    for key in keys:
+        holder = holder[key]
+    if value is ...:
+        del holder[last]
+    else:
+        holder[last] = value
+    with pytest.raises(BackendAnswerError, match=words):
         read(parsed)
 
 

@@ -127,11 +127,7 @@ async def test_everything_that_changes_the_distribution_asks_for_the_mode(params
         ({"stop_regex": "a"}, "stop_regex"),
         ({"temperature": 2.5}, "less than or equal to 2"),
         ({"top_p": 0.0}, "greater than 0"),
-        ({"top_k": 1.5}, "valid integer"),
-        ({"temperature": True}, "valid number"),
         ({"max_new_tokens": 0}, "greater than or equal to 1"),
-        ({"min_new_tokens": 9, "max_new_tokens": 3}, "at most max_new_tokens"),
-        ({"regex": "a", "ebnf": "b"}, "at most one"),
     ],
 )
 async def test_parameters_that_vllm_would_ignore_or_refuse_are_not_sent(params: dict[str, Any], words: str) -> None:
@@ -246,12 +242,6 @@ async def test_a_pause_without_answers_is_survived(timeout: float | None) -> Non
         assert (await call).finish.type is FinishType.STOP
 
 
-async def test_an_aborted_answer_keeps_what_was_sampled() -> None:
-    async with serving(faults.aborted((7, 8))) as (_, client):
-        answer = await client.ask(request())
-    assert answer.finish.type is FinishType.ABORT and answer.output_ids.tolist() == [7, 8]
-
-
 async def test_a_server_that_is_not_there_yet_is_waited_for() -> None:
     async with FaultyServer(protocol="vllm") as server:
         await server.stop()
@@ -288,14 +278,6 @@ def test_each_table_of_servers_has_every_kind() -> None:
     kinds = {client_class(f"{kind}+http://host")[0].kind for kind in SERVERS}
     assert kinds == set(SERVERS) == set(served.SERVERS)
     assert kinds <= BACKENDS.keys()
-
-
-async def test_a_key_is_never_shown() -> None:
-    echo = faults.status(400, "the key SECRET-KEY-123 is wrong")
-    async with serving(echo, client={"api_key": "SECRET-KEY-123"}) as (_, client):
-        with pytest.raises(BackendHTTPError) as caught:
-            await client.ask(request())
-    assert "SECRET-KEY" not in f"{caught.value} {caught.value.body}"
 
 
 # ---- where a backend is named ----------------------------------------------------------------------------------------
