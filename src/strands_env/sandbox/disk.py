@@ -8,7 +8,6 @@ it the supervisor looks (`bubblewrap/guest/disk.py`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import functools
@@ -20,7 +19,7 @@ import struct
 import subprocess
 import tempfile
 
-from .bubblewrap.guest.system import LIBC
+from .bubblewrap.guest.system import LIBC, check
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ def unmount_disk(folder: str) -> None:
         fcntl.ioctl(descriptor, _SHUTDOWN, struct.pack("I", 2))  # or gigabytes in memory would be written out first
     finally:
         os.close(descriptor)
-    _check(LIBC.umount2(place.encode(), _MNT_DETACH), place)
+    check(LIBC.umount2(place.encode(), _MNT_DETACH), "cannot be unmounted", place)
 
 
 @functools.lru_cache(maxsize=8)
@@ -112,7 +111,8 @@ def _mount_new(folder: str, place: str, size: int) -> None:
             os.pwrite(image, data, offset)
         device = _attach(f"{folder}/loop", image)
         flags = _NOSUID | _NODEV | _NOATIME
-        _check(LIBC.mount(f"{folder}/loop".encode(), place.encode(), b"ext4", flags, _OPTIONS), place)
+        mounted = LIBC.mount(f"{folder}/loop".encode(), place.encode(), b"ext4", flags, _OPTIONS)
+        check(mounted, "cannot be mounted", place)
     finally:
         for descriptor in (image, device):  # the mount holds the device, and the device the file
             if descriptor >= 0:
@@ -141,8 +141,3 @@ def _attach(node: str, image: int) -> int:
                     raise
     finally:
         os.close(control)
-
-
-def _check(result: int, path: str) -> None:
-    if result != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)

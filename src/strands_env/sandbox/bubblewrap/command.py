@@ -25,6 +25,7 @@ from .seccomp import seccomp_program
 
 WORK = "/workspace"
 """The work directory inside a sandbox."""
+HOSTNAME = "sandbox"
 SUPERVISOR_BYTES = 48 << 20
 """Memory the supervisor may take, beside that of the code."""
 _PROGRAMS = "/.sandbox"
@@ -130,10 +131,7 @@ class LaunchConfig:
         )
 
     def _arguments(self, bwrap: str, environment: Mapping[str, str]) -> list[str]:
-        arguments = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-        # As process 1 the supervisor takes all others with it; a new session has no terminal to type into.
-        arguments += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-        arguments += ["--hostname", "sandbox", "--cap-drop", "ALL"]
+        arguments = [*isolating_arguments(bwrap), "--unshare-net"]
         if self.mode is Mode.OWN_USER:
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # the supervisor gives them up, for good
                 arguments += ["--cap-add", capability]
@@ -154,14 +152,7 @@ class LaunchConfig:
         # After /tmp: such a folder may be inside it.
         shown = {path: path for path in (*self.python.folders, *self.read_only)}
         shown[f"{_PROGRAMS}/guest"] = str(Path(__file__).parent / "guest")
-        parents = {str(parent) for path in shown for parent in Path(path).parents}
-        for parent in sorted(
-            parents - {"/", "/tmp", "/usr", *_SYSTEM_LINKS}
-        ):  # bubblewrap's own would be closed to other users
-            if not any(parent.startswith(f"{folder}/") for folder in ("/usr", *shown)):
-                arguments += ["--perms", "0755", "--dir", parent]
-        for path, source in shown.items():
-            arguments += ["--ro-bind", source, path]
+        arguments += showing_arguments(shown)
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
         for name, value in environment.items():
             arguments += ["--setenv", name, value]
@@ -182,6 +173,24 @@ class LaunchConfig:
             "PYTHONDONTWRITEBYTECODE": "1",
             **self.environment,
         }
+
+
+def isolating_arguments(bwrap: str) -> list[str]:
+    """Bubblewrap, with what every sandbox has of its own; privileges and the network are each one's own matter."""
+    # As process 1 the supervisor takes all others with it; a new session has no terminal to type into.
+    arguments = [bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
+    return [*arguments, "--new-session", "--as-pid-1", "--clearenv", "--hostname", HOSTNAME, "--cap-drop", "ALL"]
+
+
+def showing_arguments(shown: Mapping[str, str]) -> list[str]:
+    """Arguments that show files of this machine, read-only, by their paths inside."""
+    arguments: list[str] = []
+    parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/"}
+    for parent in sorted(parents):  # bubblewrap's own would be closed to other users; one that is there stays as it is
+        arguments += ["--perms", "0755", "--dir", parent]
+    for path, source in shown.items():
+        arguments += ["--ro-bind", source, path]
+    return arguments
 
 
 def launch_config(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import errno
+import io
 import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from ..contract import (
     MAX_FILE_BYTES,
@@ -115,31 +116,21 @@ class SupervisedSandbox:
         stdin: str | bytes = "",
         timeout: float | None = None,
         limits: ExecLimits | None = None,
+        user: str | int | None = None,
     ) -> ExecResult:
         """Run a command; see `Sandbox`. The shell is bash where there is one.
 
-        Standard input has at most 16 MiB, and takes room on `/tmp`.
+        Standard input has at most 16 MiB, and takes room on `/tmp` where the sandbox has files of this machine.
+
+        Args:
+            user: User to run as, where the sandbox has several, in place of its own: a name, a number, or `user:group`.
 
         Raises:
-            SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
+            SandboxUnavailableError: The sandbox does not start.
+            SandboxLostError: It ended, in this call or an earlier one, and does not start again.
         """
-        code_bytes = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
-        return await self._exec(command, cwd, env, stdin, timeout, limits, code_bytes=code_bytes)
-
-    async def _exec(
-        self,
-        command: str | Sequence[str],
-        cwd: str | None,
-        env: Mapping[str, str] | None,
-        stdin: str | bytes,
-        timeout: float | None,
-        limits: ExecLimits | None,
-        *,
-        code_bytes: int,
-        **options: Any,
-    ) -> ExecResult:
-        """Run a command whose texts have been checked; `options` go to the guest."""
         given: list[str] = [command] if isinstance(command, str) else [*command]
+        code_bytes = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
         refused = "" if given else "the command is empty"
         for text in given:
             refused = refused or refusal(text, "code", code_bytes)
@@ -153,7 +144,7 @@ class SupervisedSandbox:
             "cwd": cwd,
             "env": dict(env or {}),
             "stdin": base64.b64encode(data).decode(),
-            **options,
+            "user": user,
         }
         return await self._run(request, timeout, limits, refused)
 
@@ -163,17 +154,9 @@ class SupervisedSandbox:
         Args:
             user: User to read as, where the sandbox has several.
         """
-        data = bytearray()
-        async with self._lock:
-            while True:
-                request = {"kind": "read", "offset": len(data), "size": FILE_CHUNK_BYTES, "user": user}
-                answer = await self._file_request(path, request)
-                part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
-                data += part
-                if len(data) > max_bytes:
-                    raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
-                if len(part) < FILE_CHUNK_BYTES:
-                    return bytes(data)
+        file = io.BytesIO()
+        await self._read_into(file, path, max_bytes, user)
+        return file.getvalue()
 
     async def write_file(self, path: str, content: str | bytes, *, user: str | int | None = None) -> None:
         """Make a file, or replace it; see `Sandbox`.
@@ -201,6 +184,21 @@ class SupervisedSandbox:
         await self.close()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def _read_into(self, file: IO[bytes], path: str, max_bytes: int, user: str | int | None) -> None:
+        """Copy a file of the sandbox into an open one, part by part: the memory it takes here is that of one part."""
+        size = 0
+        async with self._lock:
+            while True:
+                request = {"kind": "read", "offset": size, "size": FILE_CHUNK_BYTES, "user": user}
+                answer = await self._file_request(path, request)
+                part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
+                file.write(part)
+                size += len(part)
+                if size > max_bytes:
+                    raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
+                if len(part) < FILE_CHUNK_BYTES:
+                    return
 
     async def _run(
         self, request: dict[str, Any], timeout: float | None, limits: ExecLimits | None, refused: str
@@ -260,13 +258,20 @@ class SupervisedSandbox:
     async def _file_request(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
         if not path or "\0" in path:
             raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
-        limits = {"wall_seconds": FILE_SECONDS, "cpu_seconds": FILE_SECONDS, "output_bytes": FILE_CHUNK_BYTES}
-        answer = await self._ask({"path": path, **request, **limits, "flood_bytes": 2 * FILE_CHUNK_BYTES})
+        return await self._own_request({"path": path, **request}, FILE_SECONDS)
+
+    async def _own_request(
+        self, request: dict[str, Any], seconds: float, descriptor: int | None = None
+    ) -> dict[str, Any]:
+        """The answer to a request that runs no foreign code; `OSError` where it fails."""
+        limits = {"wall_seconds": seconds, "cpu_seconds": 10 * seconds, "output_bytes": FILE_CHUNK_BYTES}
+        answer = await self._ask({**request, **limits, "flood_bytes": 2 * FILE_CHUNK_BYTES}, descriptor=descriptor)
         if answer["outcome"] != "ok":
             code = answer["exit"] or 0
             if answer["outcome"] != "error" or code <= 0:
-                raise OSError(errno.EIO, f"the file could not be accessed: {answer['outcome']}, exit {code}", path)
-            raise OSError(code, os.strerror(code), path)
+                why = f"it could not be done: {answer['outcome']}, exit {code}"
+                raise OSError(errno.EIO, answer["detail"] or why, request.get("path"))
+            raise OSError(code, answer["detail"] or os.strerror(code), request.get("path"))
         return answer
 
     def _result(self, kind: str, answer: dict[str, Any], used: Mapping[str, Any]) -> ExecResult:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .archive import ImageSourceError
 from .layers import Snapshot
 from .sandbox import DEFAULT_IMAGE_LIMITS, ImageSandbox
-from .sources import ImageSourceError, build_image, import_image, pull_image
+from .sources import build_image, import_image, pull_image
 from .store import Image, ImageStore, UnknownImageError
 
 __all__ = [

@@ -18,12 +18,13 @@ import subprocess
 import tarfile
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from ..contract import SandboxError
+from .store import Image
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -44,22 +45,12 @@ _MAX_INDEXES = 4
 """Indexes of an image inside each other; one for each machine is usual."""
 
 
-class ImageFormatError(SandboxError):
-    """A file is not an image, or is damaged."""
+class ImageSourceError(SandboxError):
+    """An image could not be had: no program for it is here, it failed, or a file is not an image, or damaged."""
 
 
 _DAMAGED = (OSError, EOFError, zlib.error, tarfile.TarError, AttributeError, KeyError, TypeError, ValueError)
 """Raised while a file is read that is not what it says."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnpackedConfig:
-    """The settings of an image for the programs in it."""
-
-    environment: Mapping[str, str] = field(default_factory=dict)
-    workdir: str = "/"
-    user: str = ""
-    digest: str = ""
 
 
 class _Blobs:
@@ -82,7 +73,7 @@ class _Blobs:
             if self._folder is not None:
                 place = (self._folder / name).resolve()
                 if not place.is_relative_to(self._folder.resolve()) or not place.is_file():
-                    raise ImageFormatError(f"the image names {name!r}, which must be a file inside its own folder")
+                    raise ImageSourceError(f"the image names {name!r}, which must be a file inside its own folder")
                 return open(place, "rb")
             assert self._tar is not None
             for spelt in (name, f"./{name}"):  # `tar -C FOLDER -c .` writes the second form
@@ -90,8 +81,8 @@ class _Blobs:
                     if (found := self._tar.extractfile(spelt)) is not None:
                         return found
         except OSError as error:
-            raise ImageFormatError(f"the image lacks {name!r}: {error}") from error
-        raise ImageFormatError(f"the image lacks {name!r}")
+            raise ImageSourceError(f"the image lacks {name!r}: {error}") from error
+        raise ImageSourceError(f"the image lacks {name!r}")
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
@@ -103,7 +94,7 @@ class _Blobs:
         with self.open(name) as file:
             text = file.read(_MAX_JSON_BYTES + 1)
         if len(text) > _MAX_JSON_BYTES:
-            raise ImageFormatError(f"{name!r} has more than {_MAX_JSON_BYTES >> 20} MiB")
+            raise ImageSourceError(f"{name!r} has more than {_MAX_JSON_BYTES >> 20} MiB")
         _check_digest(name, hashlib.sha256(text).hexdigest())
         return json.loads(text)
 
@@ -122,25 +113,25 @@ class _Blobs:
             self._tar.close()
 
 
-def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> UnpackedConfig:
-    """Unpack an image into an empty folder.
+def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Image:
+    """Unpack an image into an empty folder. It has no name yet.
 
     Args:
         source: OCI layout (folder or archive), an archive of `docker save`, or a plain archive of a root.
         tag: Which image of a layout that holds several.
 
     Raises:
-        ImageFormatError: It is none of these, or damaged.
+        ImageSourceError: It is none of these, or damaged.
     """
     try:
         blobs = _Blobs(source)
     except (OSError, tarfile.TarError) as error:
         why = "it is no tar archive" if isinstance(error, tarfile.TarError) else error.strerror or error
-        raise ImageFormatError(f"{str(source)!r} cannot be read as an image: {why}") from error
+        raise ImageSourceError(f"{str(source)!r} cannot be read as an image: {why}") from error
     try:
         names = blobs.names()
         if not names:
-            raise ImageFormatError(f"{str(source)!r} holds no files")
+            raise ImageSourceError(f"{str(source)!r} holds no files")
         unpacker = _Unpacker(root)
         # First: `docker save` writes both from release 25 on, and only an OCI layout names every file by its digest.
         if "index.json" in names:
@@ -148,42 +139,42 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Unpacke
         elif "manifest.json" in names:
             config, layers, digest = _docker(blobs, tag)
         elif source.is_dir():
-            raise ImageFormatError(f"the folder {str(source)!r} is not an OCI layout: it has no index.json")
+            raise ImageSourceError(f"the folder {str(source)!r} is not an OCI layout: it has no index.json")
         else:
             with open(source, "rb") as file:
                 unpacker.unpack(file, source.stat().st_size)
             unpacker.finish()
-            return UnpackedConfig()
-        made = _settings(config, digest)
+            return Image(name="", root=str(root))
+        made = replace(_read_settings(config, root), digest=digest)
         # Digests of the layers unpacked: they prove what was written, not only what was read.
         plain = (config.get("rootfs") or {}).get("diff_ids") or []
         for layer, expected in itertools.zip_longest(layers, plain[: len(layers)]):
             if (size := blobs.size(layer)) > MAX_LAYER_BYTES:
-                raise ImageFormatError(f"the layer {layer!r} has {size} bytes, at most {MAX_LAYER_BYTES} are read")
+                raise ImageSourceError(f"the layer {layer!r} has {size} bytes, at most {MAX_LAYER_BYTES} are read")
             blobs.check(layer)
             with blobs.open(layer) as file:
                 found = unpacker.unpack(file, size)
             if expected is not None and found != expected:
-                raise ImageFormatError(f"the layer {layer!r} is damaged: its content has the digest {found}")
+                raise ImageSourceError(f"the layer {layer!r} is damaged: its content has the digest {found}")
         unpacker.finish()
         return made
     except RecursionError:
-        raise ImageFormatError(f"{str(source)!r} cannot be unpacked: its JSON is too deep") from None
+        raise ImageSourceError(f"{str(source)!r} cannot be unpacked: its JSON is too deep") from None
     except _DAMAGED as error:
-        raise ImageFormatError(f"{str(source)!r} cannot be unpacked: {type(error).__name__}: {error}") from error
+        raise ImageSourceError(f"{str(source)!r} cannot be unpacked: {type(error).__name__}: {error}") from error
     finally:
         blobs.close()
 
 
-def _settings(config: dict[str, Any], digest: str) -> UnpackedConfig:
+def _read_settings(config: dict[str, Any], root: Path) -> Image:
     """The settings of an image, as docker reads them."""
     given = config.get("config") or {}
     pairs = [entry.split("=", 1) for entry in given.get("Env") or [] if "=" in entry]
     variables = {name: value for name, value in pairs if name}  # no program can have one without a name
     workdir, user = posixpath.join("/", given.get("WorkingDir") or "/"), given.get("User") or ""
     if "\0" in "".join((workdir, user, *variables, *variables.values())):
-        raise ImageFormatError("the image's settings must have no NUL characters")
-    return UnpackedConfig(environment=variables, workdir=workdir, user=user, digest=digest)
+        raise ImageSourceError("the image's settings must have no NUL characters")
+    return Image(name="", root=str(root), environment=variables, workdir=workdir, user=user)
 
 
 def _oci(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
@@ -195,7 +186,7 @@ def _oci(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str
         entry = _choose_entry(manifest["manifests"], None)  # one for each machine
         manifest = blobs.json(_blob(entry["digest"]))
     else:
-        raise ImageFormatError(f"the image has more than {_MAX_INDEXES} indexes inside each other")
+        raise ImageSourceError(f"the image has more than {_MAX_INDEXES} indexes inside each other")
     layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
     return blobs.json(_blob(manifest["config"]["digest"])), layers, entry["digest"]
 
@@ -206,7 +197,7 @@ def _choose_entry(entries: list[dict[str, Any]], tag: str | None) -> dict[str, A
             name = (entry.get("annotations") or {}).get("org.opencontainers.image.ref.name", "")
             if name == tag or name.endswith(f":{tag}"):
                 return entry
-        raise ImageFormatError(f"the layout has no image {tag!r}")
+        raise ImageSourceError(f"the layout has no image {tag!r}")
     machine = _MACHINES.get(os.uname().machine, os.uname().machine)
     fitting = [
         entry
@@ -215,21 +206,21 @@ def _choose_entry(entries: list[dict[str, Any]], tag: str | None) -> dict[str, A
         or (entry["platform"].get("architecture"), entry["platform"].get("os")) == (machine, "linux")
     ]
     if not fitting:
-        raise ImageFormatError(f"the image has no version for linux/{machine}")
+        raise ImageSourceError(f"the image has no version for linux/{machine}")
     return fitting[0]
 
 
 def _blob(digest: str) -> str:
     kind, _, value = digest.partition(":")
     if not kind.isalnum() or not value.isalnum():
-        raise ImageFormatError(f"{digest!r} is not a valid digest")
+        raise ImageSourceError(f"{digest!r} is not a valid digest")
     return f"blobs/{kind}/{value}"
 
 
 def _check_digest(name: str, found: str) -> None:
     """Compare a file's SHA-256 with its name, where that says one: those of archives of `docker save` need not."""
     if name.startswith(_DIGESTS) and found != name.removeprefix(_DIGESTS):
-        raise ImageFormatError(f"{name!r} is damaged: its content has the digest sha256:{found}")
+        raise ImageSourceError(f"{name!r} is damaged: its content has the digest sha256:{found}")
 
 
 def _docker(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
@@ -237,7 +228,7 @@ def _docker(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], 
     if tag is not None:
         entries = [one for one in entries if any(name.endswith(tag) for name in one.get("RepoTags") or [])]
     if not entries:
-        raise ImageFormatError(f"the archive has no image {tag!r}")
+        raise ImageSourceError(f"the archive has no image {tag!r}")
     return blobs.json(entries[0]["Config"]), list(entries[0]["Layers"]), ""
 
 
@@ -245,7 +236,7 @@ def _docker(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], 
 def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
     # Python has no zstd of its own before 3.14.
     if shutil.which("zstd") is None:
-        raise ImageFormatError("the image has a layer compressed with zstd: install the program zstd")
+        raise ImageSourceError("the image has a layer compressed with zstd: install the program zstd")
 
     def feed(sink: IO[bytes]) -> None:
         with contextlib.suppress(OSError), sink:
@@ -288,7 +279,7 @@ class _Counted:
         data = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise ImageFormatError(f"the layer has more than {self._most} bytes unpacked")
+            raise ImageSourceError(f"the layer has more than {self._most} bytes unpacked")
         self.digest.update(data)
         return data
 
@@ -307,7 +298,7 @@ class _Unpacker:
         """Apply one layer: files, deletions, folders made anew. Returns the digest of its archive.
 
         Raises:
-            ImageFormatError: It is longer than layers may be, or than there is room for.
+            ImageSourceError: It is longer than layers may be, or than there is room for.
         """
         made: set[str] = set()
         free, before = shutil.disk_usage(self.root).free, self._unpacked
@@ -320,12 +311,12 @@ class _Unpacker:
                     self._unpacked += member.size if member.isreg() else 0
                     # Binary sizes in a tar header can be negative.
                     if not 0 <= member.size <= MAX_FILE_BYTES:
-                        raise ImageFormatError(f"{member.name!r} has {member.size} bytes, at most {MAX_FILE_BYTES} fit")
+                        raise ImageSourceError(f"{member.name!r} has {member.size} bytes, at most {MAX_FILE_BYTES} fit")
                     if self._unpacked > MAX_IMAGE_BYTES:
-                        raise ImageFormatError(f"the image has more than {MAX_IMAGE_BYTES >> 30} GiB")
+                        raise ImageSourceError(f"the image has more than {MAX_IMAGE_BYTES >> 30} GiB")
                     if self._unpacked - before > free:
                         size = self._unpacked - before
-                        raise ImageFormatError(
+                        raise ImageSourceError(
                             f"no room for {member.name!r}: the layer needs {size} bytes, {free} are free"
                         )
                     self._apply(tar, member, made)
@@ -414,7 +405,7 @@ class _Unpacker:
                 continue
             links += 1
             if links > _MAX_LINKS:
-                raise ImageFormatError(f"the path {path!r} goes through too many links")
+                raise ImageSourceError(f"the path {path!r} goes through too many links")
             target = os.readlink(inner)
             place = self.root if target.startswith("/") else place
             pending = [*target.strip("/").split("/"), *pending]

@@ -6,18 +6,13 @@ import base64
 import compileall
 import functools
 import glob
-import hashlib
 import os
-import py_compile
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from strands_sglang.cache import cache_folder
-
 from ..bubblewrap.command import (
+    HOSTNAME,
     SUPERVISOR_BYTES,
     Launch,
     Mode,
@@ -25,7 +20,9 @@ from ..bubblewrap.command import (
     choose_mode,
     find_bubblewrap,
     held_capabilities,
+    isolating_arguments,
     python_home,
+    showing_arguments,
     supervisor_arguments,
 )
 from ..bubblewrap.seccomp import seccomp_program
@@ -35,7 +32,6 @@ _GUEST = str(Path(__file__).parents[1] / "bubblewrap" / "guest")
 PROGRAMS = "/.sandbox"
 """Folder of the supervisor's interpreter; it is gone before any foreign code runs."""
 _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
-_HOSTNAME = "sandbox"
 _NET_RAW, _SYS_PTRACE = 13, 19
 _CAPABILITIES = {
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6,
@@ -75,9 +71,7 @@ def image_launch(
     capabilities = {name: number for name, number in _CAPABILITIES.items() if not (shares and number == _NET_RAW)}
     # To see what processes of other users have open, where this process has that capability to give.
     can_look = watched is not None and (mode is Mode.USER_NAMESPACE or _SYS_PTRACE in held_capabilities())
-    bwrap = [find_bubblewrap(overlays=True), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    bwrap += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-    bwrap += ["--hostname", _HOSTNAME, "--cap-drop", "ALL", *([] if shares else ["--unshare-net"])]
+    bwrap = [*isolating_arguments(find_bubblewrap(overlays=True)), *([] if shares else ["--unshare-net"])]
     if mode is Mode.USER_NAMESPACE:
         bwrap += ["--unshare-user", "--uid", "0", "--gid", "0"]
     # The first two are given up once the interpreter is hidden and the others are dropped.
@@ -89,11 +83,7 @@ def image_launch(
     bwrap += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
     shown = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
     shown |= {**binds, **_supervisor_files(python)}
-    parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/"}
-    for parent in sorted(parents):  # bubblewrap's own would be closed to other users
-        bwrap += ["--perms", "0755", "--dir", parent]
-    for inside, source in shown.items():
-        bwrap += ["--ro-bind", source, inside]
+    bwrap += showing_arguments(shown)
     bwrap += ["--setenv", "PYTHONHOME", f"{PROGRAMS}{os.path.dirname(os.path.dirname(python.executable))}"]
     loader, libraries = _loader(python)
     program = [loader, "--library-path", libraries, f"{PROGRAMS}{python.executable}", "-S", "-s", "-P", "-B"]
@@ -102,7 +92,7 @@ def image_launch(
         "user": code_user,
         "env": dict(environment),
         "is_root": mode is Mode.OWN_USER,
-        "hostname": _HOSTNAME,
+        "hostname": HOSTNAME,
         "hidden": sorted(_supervisor_files(python), reverse=True),
         "programs": PROGRAMS,
         "capabilities": sorted(capabilities.values()),
@@ -139,25 +129,10 @@ def image_mode() -> Mode:
 
 @functools.cache
 def _compiled_guest() -> str:
-    """Folder with the supervisor's modules, compiled: otherwise it compiles them at every start.
-
-    It lies in the cache, because an installed package may be read-only, or Python told not to write beside it.
-    """
-    sources = sorted(Path(_GUEST).glob("*.py"))
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources) + sys.version.encode()).hexdigest()
-    place = cache_folder() / "supervisor" / digest[:16]
-    if not place.is_dir():
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent) as made:
-                shutil.copytree(_GUEST, f"{made}/guest", ignore=shutil.ignore_patterns("__pycache__"))
-                compileall.compile_dir(
-                    f"{made}/guest", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
-                )
-                os.rename(f"{made}/guest", place)
-        except OSError:  # it cannot be written, or another process was faster
-            return str(place) if place.is_dir() else _GUEST
-    return str(place)
+    """Folder with the supervisor's modules, compiled beside them where that can be written."""
+    if not sys.dont_write_bytecode:  # otherwise it compiles them at every start, some 30 ms
+        compileall.compile_dir(_GUEST, quiet=2)
+    return _GUEST
 
 
 def _supervisor_files(python: PythonHome) -> dict[str, str]:

@@ -21,14 +21,11 @@ from strands_env.core.threads import default_threads
 
 from ..bubblewrap.process import SandboxProcess
 from ..bubblewrap.sandbox import (
-    FILE_SECONDS,
     MAX_ARGUMENT_BYTES,
     SandboxSlots,
     SupervisedSandbox,
 )
 from ..contract import (
-    ExecLimits,
-    ExecResult,
     Network,
     Outcome,
     SandboxCapabilities,
@@ -58,6 +55,7 @@ DEFAULT_IMAGE_LIMITS = SandboxLimits(
     open_files=65_536,
     output_bytes=256 * 1024,
     flood_bytes=256 * MIB,
+    code_bytes=MAX_ARGUMENT_BYTES,
 )
 """The limits of a sandbox on an image if nothing else is said: those of a small container."""
 
@@ -171,30 +169,6 @@ class ImageSandbox(SupervisedSandbox):
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
-        limits: ExecLimits | None = None,
-        user: str | int | None = None,
-    ) -> ExecResult:
-        """Run a command; see `Sandbox`. The shell is the image's bash, or its `sh`.
-
-        Args:
-            user: User to run as, in place of the sandbox's: a name, a number, or `user:group`.
-
-        Raises:
-            SandboxUnavailableError: The sandbox does not start.
-            SandboxLostError: It ended, in this call or an earlier one.
-        """
-        who = None if user is None else str(user)
-        size = MAX_ARGUMENT_BYTES
-        return await self._exec(command, cwd, env, stdin, timeout, limits, code_bytes=size, user=who)
-
     async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
         """A listening socket in the sandbox's own network, for a server on this side.
 
@@ -202,7 +176,7 @@ class ImageSandbox(SupervisedSandbox):
             OSError: The port is taken.
         """
         async with self._lock:
-            await self._host_request({"kind": "listen", "port": port, "host": host})
+            await self._own_request({"kind": "listen", "port": port, "host": host}, FOLDER_SECONDS)
             assert self._process is not None
             return socket.socket(fileno=self._process.received_descriptor())
 
@@ -210,7 +184,7 @@ class ImageSandbox(SupervisedSandbox):
         """End every process in it; files stay."""
         async with self._lock:
             if self._process is not None:
-                await self._host_request({"kind": "kill"})
+                await self._own_request({"kind": "kill"}, FOLDER_SECONDS)
 
     def release_reserve(self) -> None:
         """Give up some room that code could not take, for the grading of its work."""
@@ -220,14 +194,14 @@ class ImageSandbox(SupervisedSandbox):
     async def reset_folders(self, paths: Sequence[str], *, mode: int = 0o755) -> None:
         """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
         async with self._lock:
-            await self._host_request({"kind": "reset", "paths": list(paths), "mode": mode})
+            await self._own_request({"kind": "reset", "paths": list(paths), "mode": mode}, FOLDER_SECONDS)
 
     async def write_folder(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a folder of this machine into a folder of the sandbox, as root."""
         with tempfile.TemporaryFile() as archive:
             await default_threads.run(_pack, str(source), archive)
             async with self._lock:
-                await self._host_request({"kind": "unpack", "path": target}, archive.fileno())
+                await self._own_request({"kind": "unpack", "path": target}, FOLDER_SECONDS, archive.fileno())
 
     async def read_folder(
         self, source: str, target: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
@@ -238,9 +212,9 @@ class ImageSandbox(SupervisedSandbox):
             OSError: It is missing, no folder, or longer than `max_bytes`.
         """
         with tempfile.TemporaryFile() as archive:
-            request = {"kind": "pack", "path": source, "file": False, "max_bytes": max_bytes}
+            request = {"kind": "pack", "path": source, "max_bytes": max_bytes}
             async with self._lock:
-                await self._host_request(request, archive.fileno())
+                await self._own_request(request, FOLDER_SECONDS, archive.fileno())
             archive.seek(0)
             await default_threads.run(_unpack, archive, str(target), FOLDER_SECONDS)
 
@@ -249,9 +223,7 @@ class ImageSandbox(SupervisedSandbox):
     ) -> None:
         """Copy a file of the sandbox into a file of this machine."""
         with open(target, "wb") as file:
-            request = {"kind": "pack", "path": source, "file": True, "max_bytes": max_bytes}
-            async with self._lock:
-                await self._host_request(request, file.fileno())
+            await self._read_into(file, source, max_bytes, "0")
 
     async def snapshot(self, folder: str | os.PathLike[str]) -> Snapshot:
         """Copy what it has written so far into a new folder, while its processes rest.
@@ -261,25 +233,17 @@ class ImageSandbox(SupervisedSandbox):
         """
         path = Path(folder).resolve()
         async with self._lock:
-            await self._host_request({"kind": "freeze"})
+            await self._own_request({"kind": "freeze"}, FOLDER_SECONDS)
             try:
                 assert self._folder is not None
                 await default_threads.run(copy_upper, self._upper, str(path / "upper"))
             finally:
-                await self._host_request({"kind": "thaw"})
+                await self._own_request({"kind": "thaw"}, FOLDER_SECONDS)
         made = Snapshot(path=str(path), image=self.image.name, layers=(*self.layers_below, str(path / "upper")))
         made.save()
         return made
 
     # ---- life --------------------------------------------------------------------------------------------------------
-
-    async def _host_request(self, request: dict[str, Any], descriptor: int | None = None) -> None:
-        limits = {"wall_seconds": FOLDER_SECONDS, "cpu_seconds": 10 * FOLDER_SECONDS, "output_bytes": 4096}
-        answer = await self._ask({**request, **limits, "flood_bytes": MIB}, descriptor=descriptor)
-        if answer["outcome"] != "ok":
-            code, path = answer["exit"] or 0, request.get("path")
-            detail = answer["detail"] or (os.strerror(code) if code > 0 else answer["outcome"])
-            raise OSError(code if code > 0 else errno.EIO, detail, path)
 
     async def _start_process(self) -> SandboxProcess:
         watched: int | None = None
@@ -388,6 +352,3 @@ def _unpack(archive: io.BufferedIOBase, target: str, seconds: float) -> None:
         if not link.startswith("/") and up <= depth and ".." not in steps[up:]:
             with contextlib.suppress(FileExistsError):
                 os.symlink(link, place)
-
-
-__all__ = ["DEFAULT_IMAGE_LIMITS", "FILE_SECONDS", "ImageSandbox"]

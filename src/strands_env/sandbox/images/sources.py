@@ -7,17 +7,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ..contract import SandboxError
-from .archive import ImageFormatError, unpack_image
+from .archive import ImageSourceError, unpack_image
 from .store import Image, ImageStore, full_name
 
 _ENGINES = ("podman", "docker")
-
-
-class ImageSourceError(SandboxError):
-    """An image could not be had: no program for it is here, or it failed."""
 
 
 def pull_image(reference: str, store: ImageStore, *, name: str | None = None) -> Image:
@@ -105,18 +101,6 @@ def _run(command: Sequence[str]) -> None:
 
 def _add(store: ImageStore, name: str, path: Path, source: str, *, tag: str | None = None) -> Image:
     with store.adding() as folder:
-        try:
-            config = unpack_image(path, folder / "root", tag=tag)
-        except ImageFormatError as error:
-            raise ImageSourceError(str(error)) from error
+        image = unpack_image(path, folder / "root", tag=tag)
         (folder / "root").chmod(0o755)  # users of the container pass it; nobody else passes the folder above
-        made = Image(
-            name=full_name(name),
-            root=str(folder / "root"),
-            environment=config.environment,
-            workdir=config.workdir,
-            user=config.user,
-            digest=config.digest,
-            source=source,
-        )
-        return store.add(folder, made)
+        return store.add(folder, replace(image, name=full_name(name), source=source))

@@ -195,7 +195,7 @@ class AgentFiles:
             above, last = posixpath.split(folder)
             if last == "__pycache__" and _is_real(self.root, above):
                 return True  # Python takes it in place of the source
-            if name == "entry_points.txt" and _has(place, b"pytest11"):
+            if name == "entry_points.txt" and b"pytest11" in _read_beginning(place, 1 << 16):
                 return True
         if given and os.path.isdir(given) and not os.path.islink(given):
             return bool(_programs(self.root, path))  # something else than the folder is there, or nothing
@@ -381,19 +381,16 @@ def _is_program(place: str, path: str) -> bool:
     """A file of the image is a program, a library of machine code, or part of a Python's library."""
     if _PYTHON_LIBRARY.fullmatch(path) or posixpath.basename(posixpath.dirname(path)) in _PROGRAM_FOLDERS:
         return True
-    try:
-        with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return file.read(4) == b"\x7fELF"
-    except OSError:
-        return False
+    return _read_beginning(place, 4) == b"\x7fELF"
 
 
-def _has(place: str, word: bytes) -> bool:
+def _read_beginning(place: str, size: int) -> bytes:
+    """The first bytes of a file; none of what cannot be read."""
     try:
         with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return word in file.read(1 << 16)
+            return file.read(size)
     except OSError:
-        return False
+        return b""
 
 
 def _is_equal(place: str, given: str | None) -> bool:

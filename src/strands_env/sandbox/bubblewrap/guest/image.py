@@ -22,20 +22,19 @@ import stat
 import tarfile
 import time
 import warnings
-from collections.abc import Callable
 from functools import partial
 
 from .disk import DiskWatch
 from .protocol import write_all
-from .supervisor import Supervisor, access_file, identity
+from .supervisor import Supervisor, access_file, do_and_exit, identity
 from .system import (
     LIBC,
     PAGE,
     PR_CAPBSET_DROP,
     PR_SET_DUMPABLE,
-    PR_SET_NO_NEW_PRIVS,
-    PR_SET_PDEATHSIG,
     capset,
+    check,
+    close_off,
     each_folder,
     other_processes,
     prctl,
@@ -46,7 +45,7 @@ from .watch import Child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Never
+    from typing import Any
 
 _LATE = (warnings,)
 """Modules that the standard library imports when it first needs them, which is too late in here."""
@@ -143,13 +142,13 @@ class ImageSupervisor(Supervisor):
                 archive = self._receive_descriptor(request["nonce"])
                 try:
                     work = {"pack": pack, "unpack": unpack}[request["kind"]]
-                    return self.spawn(partial(as_root, work, request), stdin=archive, dumpable=False), None
+                    return self.spawn(partial(do_and_exit, work, request), stdin=archive, dumpable=False), None
                 finally:
                     os.close(archive)
             case "reset":
-                return self.spawn(partial(as_root, reset_folders, request), dumpable=False), None
-        user = self._user(request)
-        return self.spawn(partial(access_as, user, request), dumpable=False), None
+                return self.spawn(partial(do_and_exit, reset_folders, request), dumpable=False), None
+        work = partial(access_as, self._user(request))
+        return self.spawn(partial(do_and_exit, work, request), dumpable=False), None
 
     def _user(self, request: dict[str, Any]) -> dict[str, Any]:
         name = request["user"] if request["user"] is not None else self.image["user"]
@@ -176,12 +175,11 @@ class ImageSupervisor(Supervisor):
         stdin: int | None = None
         if request["stdin"]:
             stdin = os.memfd_create("stdin")
-            write_all(stdin, _decode(request["stdin"]))
+            write_all(stdin, base64.b64decode(request["stdin"]))
             os.lseek(stdin, 0, os.SEEK_SET)
 
         def start() -> None:
             _become_user(user)
-            os.umask(0o022)
             prctl(PR_SET_DUMPABLE, 1)
             os.chdir(request["cwd"] or self.work)
             os.execvpe(command[0], command, variables)
@@ -244,8 +242,7 @@ def enter_image(config: dict[str, Any]) -> None:
     if os.getpid() != 1:
         raise RuntimeError(f"not isolated: process {os.getpid()}")
     for folder in image["hidden"]:
-        if LIBC.umount2(folder.encode(), _MNT_DETACH) != 0:
-            raise OSError(ctypes.get_errno(), "umount2", folder)
+        check(LIBC.umount2(folder.encode(), _MNT_DETACH), "cannot be hidden", folder)
     shutil.rmtree(image["programs"], ignore_errors=True)
     os.umask(0o022)
     _write_if_empty("/etc/hosts", f"127.0.0.1 localhost {image['hostname']}\n::1 localhost\n")
@@ -261,11 +258,9 @@ def enter_image(config: dict[str, Any]) -> None:
     # The supervisor alone keeps the power to look into all processes, for files open and unlinked: its children
     # start programs, which get no more than the bounding set.
     capset([*image["capabilities"], *image["watching"]])
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
-    prctl(PR_SET_DUMPABLE, 0)
+    close_off()
     if image["seccomp"]:
-        _filter_calls(_decode(image["seccomp"]))
+        _filter_calls(base64.b64decode(image["seccomp"]))
 
 
 def _bound_lasting_memory(most: int) -> None:
@@ -277,8 +272,8 @@ def _bound_lasting_memory(most: int) -> None:
     # An inode takes about 1 KiB, so many empty files are as good as a large one.
     sizes = {"/dev": "size=1m,nr_inodes=1k,mode=0755", "/dev/shm": f"size={most // 2},nr_inodes={most // 8192}"}
     for path, options in sizes.items():
-        if LIBC.mount(None, path.encode(), None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, options.encode()) != 0:
-            raise OSError(ctypes.get_errno(), "cannot be given a size", path)
+        flags = _MS_REMOUNT | _MS_NOSUID | _MS_NODEV
+        check(LIBC.mount(None, path.encode(), None, flags, options.encode()), "cannot be given a size", path)
     # A queue may hold 16,384 messages without a byte, of 64 bytes in the kernel.
     for name, value in (("shmall", f"{most // 8 // PAGE}"), ("msgmni", "16"), ("sem", "1000 32000 500 256")):
         # An older kernel lets only root of the machine set them.
@@ -290,8 +285,7 @@ def _protect_settings() -> None:
     """Make the machine's settings read-only and hide its secrets, as container runtimes do."""
     for path in _READ_ONLY:
         if os.path.exists(path):
-            if LIBC.mount(path.encode(), path.encode(), None, _MS_BIND | _MS_REC, None) != 0:
-                raise OSError(ctypes.get_errno(), "cannot be made read-only", path)
+            check(LIBC.mount(path.encode(), path.encode(), None, _MS_BIND | _MS_REC, None), "cannot be bound", path)
             _remount(path, _MS_RDONLY)
     for name in _DEVICES:
         # A device on a read-only mount is read and written as ever; only its mode, owner and times cannot change,
@@ -299,13 +293,12 @@ def _protect_settings() -> None:
         if os.path.ismount(f"/dev/{name}"):
             _remount(f"/dev/{name}", 1 | _MS_NOSUID | _MS_NOEXEC)
     for path in _MASKED:
-        if os.path.exists(path) and LIBC.mount(b"/dev/null", path.encode(), None, _MS_BIND, None) != 0:
-            raise OSError(ctypes.get_errno(), "cannot be hidden", path)
+        if os.path.exists(path):
+            check(LIBC.mount(b"/dev/null", path.encode(), None, _MS_BIND, None), "cannot be hidden", path)
 
 
 def _remount(path: str, flags: int) -> None:
-    if LIBC.mount(None, path.encode(), None, _MS_BIND | _MS_REMOUNT | flags, None) != 0:
-        raise OSError(ctypes.get_errno(), "cannot be made read-only", path)
+    check(LIBC.mount(None, path.encode(), None, _MS_BIND | _MS_REMOUNT | flags, None), "cannot be made read-only", path)
 
 
 def _write_if_empty(path: str, text: str) -> None:
@@ -322,8 +315,7 @@ def _filter_calls(program: bytes) -> None:
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
     given = Program(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
-    if LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "seccomp")
+    check(LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0), "seccomp")
 
 
 # ---- users -----------------------------------------------------------------------------------------------------------
@@ -369,41 +361,18 @@ def _become_user(user: dict[str, Any]) -> None:
     os.setresuid(user["uid"], user["uid"], user["uid"])
 
 
-def _decode(text: str) -> bytes:
-    return base64.b64decode(text)
-
-
-def access_as(user: dict[str, Any], request: dict[str, Any]) -> Never:
+def access_as(user: dict[str, Any], request: dict[str, Any]) -> None:
     """Read or write a part of a file as a user; a file that is replaced keeps its owner and permissions."""
-    try:
-        _become_user(user)
-        os.umask(0o022)
-        path, replaces = request["path"], request["kind"] == "write" and not request["append"]
-        if replaces and os.path.isfile(path) and not os.path.islink(path):
-            with open(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK), "wb") as file:
-                file.write(_decode(request["data"]))
-            os._exit(0)
-    except OSError as error:
-        os._exit(error.errno or errno.EIO)
-    access_file(request)
+    _become_user(user)
+    path, replaces = request["path"], request["kind"] == "write" and not request["append"]
+    if replaces and os.path.isfile(path) and not os.path.islink(path):
+        with open(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK), "wb") as file:
+            file.write(base64.b64decode(request["data"]))
+    else:
+        access_file(request)
 
 
 # ---- folders; these run as processes of their own, as root ----------------------------------------------------------
-
-
-def as_root(work: Callable[[dict[str, Any]], None], request: dict[str, Any]) -> Never:
-    """Do the work of a request and end this process; the exit code is the number of the error."""
-    code = errno.EIO
-    try:
-        os.umask(0o022)
-        work(request)
-        code = 0
-    except OSError as error:
-        code = error.errno or errno.EIO
-    except tarfile.TarError:
-        code = errno.EBADMSG
-    finally:
-        os._exit(code)
 
 
 def unpack(request: dict[str, Any]) -> None:
@@ -415,29 +384,15 @@ def unpack(request: dict[str, Any]) -> None:
 
 
 def pack(request: dict[str, Any]) -> None:
-    """Write a folder or a file into the open file at descriptor 0.
+    """Write a folder into the open file at descriptor 0.
 
     Devices, pipes and sockets are left out, and what lies deeper than a path can be long.
     """
-    path, left = request["path"], request["max_bytes"]
-    if request["file"]:
-        _copy_file(path, left)
-        return
+    path = request["path"]
     with os.fdopen(0, "wb", closefd=False) as file, tarfile.open(fileobj=file, mode="w") as tar:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "not a folder")
-        _pack_folder(tar, path, left)
-
-
-def _copy_file(path: str, left: int) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    while part := os.read(descriptor, 1 << 20):
-        left -= len(part)
-        if left < 0:
-            raise OSError(errno.EFBIG, "too large")
-        write_all(0, part)
+        _pack_folder(tar, path, request["max_bytes"])
 
 
 def _pack_folder(tar: tarfile.TarFile, root: str, left: int) -> None:

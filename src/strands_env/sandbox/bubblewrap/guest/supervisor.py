@@ -141,7 +141,7 @@ class Supervisor:
             return child, nonce
         if request["kind"] == "exec":
             return self._spawn_command(request), None
-        return self.spawn(partial(access_file, request), dumpable=False), None
+        return self.spawn(partial(do_and_exit, access_file, request), dumpable=False), None
 
     def settle(self, child: Child, report: dict[str, Any]) -> None:
         """Kill what the code left running, keep the interpreter if it is sound."""
@@ -356,20 +356,26 @@ def identity(request: dict[str, Any]) -> dict[str, Any]:
     return {"id": request["id"], "nonce": request["nonce"]}
 
 
-def access_file(request: dict[str, Any]) -> Never:
-    """Read or write a part of a file, as a process for code; the exit code is the number of the error."""
-    code = 0
+def do_and_exit(work: Callable[[dict[str, Any]], None], request: dict[str, Any]) -> Never:
+    """Do the work of a request and end this process; the exit code is the number of the error."""
+    code = errno.EIO
     try:
-        if request["kind"] == "read":
-            _read_part(request["path"], request["offset"], request["size"])
-        else:
-            _write_part(request["path"], base64.b64decode(request["data"]), append=request["append"])
+        work(request)
+        code = 0
     except OSError as error:
         code = error.errno or errno.EIO
     except MemoryError:
         code = errno.ENOMEM
     finally:
         os._exit(code)
+
+
+def access_file(request: dict[str, Any]) -> None:
+    """Read or write a part of a file, as a process for code."""
+    if request["kind"] == "read":
+        _read_part(request["path"], request["offset"], request["size"])
+    else:
+        _write_part(request["path"], base64.b64decode(request["data"]), append=request["append"])
 
 
 def _read_part(path: str, offset: int, size: int) -> None:

@@ -24,18 +24,22 @@ Processes = dict[int, list[bytes]]
 """By process id, the fields of `/proc/pid/stat` after the name."""
 
 
+def check(result: int, what: str, path: str | None = None) -> None:
+    """Raise the error of a call to the C library that failed."""
+    if result != 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}", path)
+
+
 def prctl(option: int, value: int) -> None:
     """The Linux call of that name."""
-    if LIBC.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+    check(LIBC.prctl(option, value, 0, 0, 0), f"prctl({option}, {value})")
 
 
 def capset(kept: Iterable[int]) -> None:
     """Keep these capabilities below 32 as effective and permitted ones, and no others in any set."""
     header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     sets[0] = sets[1] = sum(1 << number for number in kept)
-    if LIBC.capset(header, sets) != 0:
-        raise OSError(ctypes.get_errno(), "capset")
+    check(LIBC.capset(header, sets), "capset")
 
 
 def set_limit(name: str, value: int) -> None:
@@ -57,9 +61,14 @@ def drop_privileges(user: int | None) -> None:
         os.setresuid(user, user, user)
         capset(())  # a change of user keeps the inheritable set
     if LINUX:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
-        prctl(PR_SET_NO_NEW_PRIVS, 1)
-        prctl(PR_SET_DUMPABLE, 0)
+        close_off()
+
+
+def close_off() -> None:
+    """End with the parent, gain no privileges, and let nobody look inside; after a change of user, which clears it."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 0)
 
 
 _REMOVALS = 100
