@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from strands_sglang.exceptions import install_command
 
+from .results import NotMeasuredError, TaskFailedError, TaskReward
+
 if TYPE_CHECKING:
     from .backend import BubblewrapEnvironment
     from .checkpoints import Checkpoint, CheckpointError
     from .environment import HarborEnv
-    from .results import NotMeasuredError, TaskFailedError, TaskReward
     from .trial import TaskTrial
 
 __all__ = [
@@ -33,9 +34,6 @@ _HOMES = {
     "Checkpoint": "checkpoints",
     "CheckpointError": "checkpoints",
     "HarborEnv": "environment",
-    "NotMeasuredError": "results",
-    "TaskFailedError": "results",
-    "TaskReward": "results",
     "TaskTrial": "trial",
 }
 
@@ -72,8 +70,7 @@ def create_env_factory(model_factory: Any, **options: Any) -> Any:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _HOMES[name] != "results":
-        check_harbor()
+    check_harbor()
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from harbor.agents.base import BaseAgent
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
 
@@ -23,6 +22,7 @@ from strands_env.tools.container import ContainerTools
 
 from .environment import HarborEnv
 from .sandbox import HarborSandbox
+from .trial import OwnAgent
 
 
 class ContainerEnv(Environment):
@@ -39,7 +39,7 @@ class ContainerEnv(Environment):
         return [self._tools.execute_command, self._tools.edit_file]
 
 
-class StrandsRolloutAgent(BaseAgent):
+class StrandsRolloutAgent(OwnAgent):
     """A Strands agent with exact tokens, as an agent of Harbor's.
 
     Args:
@@ -64,15 +64,6 @@ class StrandsRolloutAgent(BaseAgent):
         self._base_url, self._tokenizer, self._sampling_params = base_url, tokenizer, sampling_params
         self._models = model_factory
         self._max_tool_iters = max_tool_iters
-
-    @staticmethod
-    def name() -> str:
-        """Name in results."""
-        return "strands-rollout"
-
-    def version(self) -> str | None:
-        """None."""
-        return None
 
     async def setup(self, environment: BaseEnvironment) -> None:
         """Load the tokenizer."""

@@ -60,12 +60,8 @@ trials: weakref.WeakValueDictionary[str, TaskTrial] = weakref.WeakValueDictionar
 """By name: Harbor makes agent and verifier by import path, with arguments that it also writes into its record."""
 
 
-class OutsideAgent(BaseAgent):
-    """An agent that works elsewhere: it hands over its instructions and waits."""
-
-    def __init__(self, *args: Any, trial: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._trial = trials[trial]
+class OwnAgent(BaseAgent):
+    """An agent of ours, as Harbor names it in its results."""
 
     @staticmethod
     def name() -> str:
@@ -75,6 +71,14 @@ class OutsideAgent(BaseAgent):
     def version(self) -> str | None:
         """None."""
         return None
+
+
+class OutsideAgent(OwnAgent):
+    """An agent that works elsewhere: it hands over its instructions and waits."""
+
+    def __init__(self, *args: Any, trial: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._trial = trials[trial]
 
     async def setup(self, environment: BaseEnvironment) -> None:
         """Nothing: it works elsewhere."""

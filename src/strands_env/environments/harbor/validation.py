@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,7 @@ class TaskReport:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "task": self.task,
-            "verdict": self.verdict.value,
-            "cheats": self.cheats,
-            "rewards": self.rewards,
-            "errors": self.errors,
-            "work": self.work,
-        }
+        return {**asdict(self), "verdict": self.verdict.value, "cheats": self.cheats}
 
 
 async def validate_tasks(

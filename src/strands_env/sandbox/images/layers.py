@@ -5,6 +5,8 @@ A sandbox writes into a folder of its own, `upper`, stacked above the image.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import json
 import logging
@@ -68,19 +70,19 @@ def make_folder() -> str:
 
 
 def copy_upper(source: str, target: str) -> None:
-    """Copy what a sandbox has written, deletions included.
+    """Copy what a sandbox has written, deletions included, to a new place.
 
     Raises:
         SandboxError: There is no room, or a file cannot be read.
     """
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)  # its set-uid files are for nobody else
-    os.mkdir(target)
-    done = subprocess.run(
-        ["cp", "-a", "--reflink=auto", f"{source}/.", target], capture_output=True, text=True, errors="replace"
-    )
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, "files are copied to a new place", target)
+    command = ["cp", "-aT", "--reflink=auto", "--", source, target]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         discard(target)
-        raise SandboxError(f"the snapshot could not be written: {done.stderr.strip()[-500:]}")
+        raise SandboxError(f"what the sandbox wrote could not be copied: {done.stderr.strip()[-500:]}")
 
 
 def containers_folder() -> Path:
@@ -115,15 +117,9 @@ def _containers_folder(given: str | None) -> Path:
 
 def _file_system(folder: Path) -> str:
     """The type of the file system a folder is on."""
-    found, longest = "", -1
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return found
-    real = str(folder.resolve())
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4]
-        if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= longest:
-            found, longest = right.split()[0], len(mount)
-    return found
+    device = os.stat(folder).st_dev
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            if line.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+                return line.partition(" - ")[2].split()[0]
+    return ""

@@ -15,14 +15,13 @@ import os
 import posixpath
 import re
 import stat
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..bubblewrap.guest.system import each_folder
 from ..bubblewrap.process import discard
-from ..contract import SandboxError
+from .layers import copy_upper
 
 DEFAULT_WORK = ("/root/*", "/home/*/*", "/srv/*", "/opt/*", "/var/www/*")
 """Work beside the work directory where nothing better is known.
@@ -363,10 +362,7 @@ def _resolve(tops: Sequence[str], path: str) -> str:
 
 def _transfer(source: str, target: str, *, move: bool) -> None:
     if not move:
-        command = ["cp", "-aT", "--reflink=auto", "--", source, target]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-        if done.returncode != 0:
-            raise SandboxError(f"the agent's work could not be copied: {done.stderr.strip()[-500:]}")
+        copy_upper(source, target)
         return
     try:
         os.rename(source, target)
