@@ -36,28 +36,17 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
     items = reading.want_list(body.get("messages"), "messages")
     known = readings.of(items)
-    system = body.get("system")
-    texts = _texts(system, "system") if system is not None else []
+    system = reading.read_system(body.get("system"), "system", _read_part)
     config = reading.want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
-        **reading.gather(known.read(items, _read_message), texts),
+        **reading.gather([system, *known.read(items, _read_message)]),
         max_tokens=reading.want_count(body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop_sequences"), "stop_sequences"),
         constraints=reading.json_format(config.get("format") or body.get("output_format"), "output_config.format"),
-        tool_choice=_read_choice(choice),
+        tool_choice=reading.read_choice(choice),
         reading=known,
         **fields,
     )
-
-
-def _read_choice(value: Any) -> str:
-    if value is None:
-        return "auto"
-    choice = reading.want_object(value, "tool_choice")
-    kind = choice.get("type")
-    if kind in ("auto", "none"):
-        return str(kind)
-    return reading.want_text(choice.get("name"), "tool_choice.name") if kind == "tool" else "required"
 
 
 def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
@@ -66,21 +55,6 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     if tool.get("defer_loading"):  # Claude Code would add it in mid-conversation, which changes the context
         return "defer_loading"
     return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
-
-
-def _texts(value: Any, where: str) -> list[str]:
-    """The texts of content that holds nothing else."""
-    if isinstance(value, str):
-        return [value]
-    texts = []
-    for index, item in enumerate(reading.want_list(value, where)):
-        block = reading.want_object(item, f"{where}[{index}]")
-        if block.get("type") != "text":
-            raise Refused(
-                f"{where}[{index}]: a {reading.quote(block.get('type'))} block is not supported here", param=where
-            )
-        texts.append(reading.want_text(block.get("text"), f"{where}[{index}].text"))
-    return texts
 
 
 def _read_message(item: Any, index: int) -> reading.Part:
@@ -94,7 +68,7 @@ def _read_message(item: Any, index: int) -> reading.Part:
         return {"role": "assistant", "content": blocks}, receipt
     if role in ("system", "developer"):
         # Claude Code sends environment and skills behind the first user message, more behind tool results.
-        return {"role": "system", "content": reading.join_texts(_texts(content, f"{where}.content"))}, None
+        return reading.read_system(content, f"{where}.content", _read_part)
     raise Refused(f"{where}.role is {reading.quote(role)}, expected user, assistant or system", param=where)
 
 

@@ -30,24 +30,12 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         max_tokens=reading.want_count(body.get("max_completion_tokens") or body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop"), "stop"),
         constraints=reading.json_format(body.get("response_format"), "response_format"),
-        tool_choice=read_choice(body.get("tool_choice")),
+        tool_choice=reading.read_choice(body.get("tool_choice")),
         usage_chunk=isinstance(options, dict) and bool(options.get("include_usage")),
         logprobs=bool(body.get("logprobs")),
         reading=known,
         **fields,
     )
-
-
-def read_choice(value: Any) -> str:
-    """`auto`, `none`, `required` or the name of a tool, from OpenAI's `tool_choice`."""
-    if value is None:
-        return "auto"
-    if isinstance(value, str):
-        return value
-    choice = reading.want_object(value, "tool_choice")
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, dict) else choice.get("name")
-    return name if isinstance(name, str) else "required"
 
 
 def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
@@ -73,7 +61,7 @@ def _read_message(item: Any, index: int) -> reading.Part:
         )
         return {"role": "user", "content": [result]}, None
     if role in ("system", "developer"):
-        return {"role": "system", "content": _read_content(content, where)}, None
+        return reading.read_system(content, f"{where}.content", _read_part)
     raise Refused(f"{where}.role is {reading.quote(role)}, expected system, user, assistant or tool", param=where)
 
 

@@ -59,7 +59,10 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     items = reading.want_list(top.get("contents"), "contents")
     known = readings.of(items)
     system = top.get("system_instruction")
-    history = reading.gather(known.read(items, _read_content), _texts(system) if system is not None else [])
+    if system is not None and not isinstance(system, str):
+        system = reading.want_object(system, "systemInstruction").get("parts") or []
+    said = reading.read_system(system, "systemInstruction", _read_part)
+    history = reading.gather([said, *known.read(items, _read_content)])
     history["messages"] = _answer_calls(history["messages"])
     return WireRequest(
         **history,
@@ -167,18 +170,6 @@ def _parts(content: Mapping[str, Any], where: str) -> Iterator[tuple[dict[str, A
     for index, part in enumerate(reading.want_list(content.get("parts") or [], f"{where}.parts")):
         place = f"{where}.parts[{index}]"
         yield _snake(part, place), place
-
-
-def _texts(value: Any) -> list[str]:
-    """The texts of a system instruction."""
-    if isinstance(value, str):
-        return [value]
-    texts = []
-    for part, where in _parts(reading.want_object(value, "systemInstruction"), "systemInstruction"):
-        if "text" not in part:
-            raise reading.unexpected_part(_kind(part), where)
-        texts.append(reading.want_text(part["text"], f"{where}.text"))
-    return texts
 
 
 def _kind(part: Mapping[str, Any]) -> str:

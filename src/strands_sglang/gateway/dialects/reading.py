@@ -86,6 +86,18 @@ def tool_spec(name: Any, description: Any, schema: Any, where: str) -> dict[str,
     return {"name": want_text(name, f"{where}.name"), "description": text, "inputSchema": {"json": schema}}
 
 
+def read_choice(value: Any) -> str:
+    """`auto`, `none`, `required` or the name of a tool, from OpenAI's or Anthropic's `tool_choice`."""
+    if value is None or isinstance(value, str):
+        return value or "auto"
+    choice = want_object(value, "tool_choice")
+    if (kind := choice.get("type")) in ("auto", "none"):
+        return str(kind)
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else choice.get("name")
+    return name if isinstance(name, str) else "required"
+
+
 def json_format(value: Any, where: str) -> dict[str, Any]:
     """A structured format (`json_schema`, `json_object`, `text`) as a grammar.
 
@@ -165,21 +177,20 @@ def common_fields(
 
 Part = tuple[Message, str | None]
 """A message, and the receipt that came with it."""
+ReadPart = Callable[[Mapping[str, Any], str], str | dict[str, Any]]
 
 
-def gather(parts: Iterable[Part], system: Iterable[str] = (), *, joins_replies: bool = True) -> dict[str, Any]:
+def gather(parts: Iterable[Part], *, joins_replies: bool = True) -> dict[str, Any]:
     """`system`, `messages` and `receipts` of a `WireRequest`: leading system messages go into the system prompt.
 
-    Args:
-        system: Texts in front of them.
-        joins_replies: Assistant messages in a row are the blocks of one reply.
+    With `joins_replies`, assistant messages in a row are the blocks of one reply.
     """
-    texts = list(system)
+    texts: list[str] = []
     messages: list[Message] = []
     receipts: dict[int, str] = {}
     for message, receipt in parts:
         if message["role"] == "system" and not messages:
-            texts += [block["text"] for block in message["content"] if "text" in block]
+            texts += [block["text"] for block in message["content"]]
             continue
         if joins_replies and messages and messages[-1]["role"] == message["role"] == "assistant":
             messages[-1] = {**message, "content": [*messages[-1]["content"], *message["content"]]}
@@ -195,9 +206,15 @@ def join_texts(texts: list[str]) -> list[dict[str, Any]]:
     return [{"text": "\n".join(texts)}] if texts else []
 
 
-def read_content(
-    content: Any, where: str, read_part: Callable[[Mapping[str, Any], str], str | dict[str, Any]]
-) -> list[dict[str, Any]]:
+def read_system(content: Any, where: str, read_part: ReadPart) -> Part:
+    """A system message, which holds nothing but text. None, where the request has none, is an empty one."""
+    blocks = read_content([] if content is None else content, where, read_part)
+    if any("text" not in block for block in blocks):
+        raise Refused(f"{where}: a system message holds text only", param=where)
+    return {"role": "system", "content": blocks}, None
+
+
+def read_content(content: Any, where: str, read_part: ReadPart) -> list[dict[str, Any]]:
     """Content (a text, or parts) as blocks, neighbouring texts joined; `read_part` gives a part's text or block.
 
     `where` names the content in errors.

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..canonical import Readings
 from . import reading
-from .chat_completions import CHAT_COMPLETIONS, read_choice
+from .chat_completions import CHAT_COMPLETIONS
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, logprob_entries, named_event
 
 _KNOWN = frozenset({
@@ -33,7 +33,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if body.get("background"):
         raise Refused("background responses are not supported; send the request without it", param="background")
     text = reading.want_object(body.get("text") or {}, "text")
-    instructions = body.get("instructions")
+    instructions = reading.read_system(body.get("instructions"), "instructions", _read_part)
     items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -41,12 +41,10 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     known = readings.of(items)
     previous = body.get("previous_response_id")
     return WireRequest(
-        **reading.gather(
-            known.read(items, _read_item), [reading.want_text(instructions, "instructions")] if instructions else []
-        ),
+        **reading.gather([instructions, *known.read(items, _read_item)]),
         max_tokens=reading.want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=reading.json_format(text.get("format"), "text.format"),
-        tool_choice=read_choice(body.get("tool_choice")),
+        tool_choice=reading.read_choice(body.get("tool_choice")),
         logprobs="message.output_text.logprobs" in reading.want_list(body.get("include") or [], "include"),
         previous=reading.want_text(previous, "previous_response_id") if previous is not None else None,
         keeps_response=True,
@@ -67,13 +65,13 @@ def _read_item(given: Any, index: int) -> reading.Part:
     item = reading.want_object(given, where)
     kind = item.get("type", "message")
     if kind == "message":
-        role, content = item.get("role"), reading.read_content(item.get("content"), f"{where}.content", _read_part)
-        if role not in ("system", "developer", "user", "assistant"):
-            raise Refused(
-                f"{where}.role is {reading.quote(role)}, expected system, developer, user or assistant", param=where
-            )
-        # Codex sends no `instructions`: its system prompt is a developer message.
-        return {"role": "system" if role == "developer" else role, "content": content}, None
+        role, content, place = item.get("role"), item.get("content"), f"{where}.content"
+        if role in ("system", "developer"):
+            # Codex sends no `instructions`: its system prompt is a developer message.
+            return reading.read_system(content, place, _read_part)
+        if role in ("user", "assistant"):
+            return {"role": role, "content": reading.read_content(content, place, _read_part)}, None
+        raise Refused(f"{where}.role is {reading.quote(role)}, expected system, user or assistant", param=where)
     if kind == "function_call":
         call = reading.tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
         return {"role": "assistant", "content": [call]}, None
