@@ -296,6 +296,11 @@ async def test_a_verl_agent_loop_runs_an_environment(monkeypatch: pytest.MonkeyP
 ROW = {"raw_prompt": [{"role": "user", "content": "1 + 2?"}], "reward_model": {"ground_truth": "3"}}
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_env.training.verl.agent_loop.RETRY_PAUSE", 0.0)
+
+
 async def rollout(manager: ServerManager, make_environment: Any = AddEnv, **options: Any) -> dict[str, Any]:
     return await verl.run_rollout(
         make_environment,
@@ -306,7 +311,6 @@ async def rollout(manager: ServerManager, make_environment: Any = AddEnv, **opti
             "row": ROW,
             "prompt_length": 64,
             "response_length": 256,
-            "retry_pause": 0.0,
             **options,
         },
     )

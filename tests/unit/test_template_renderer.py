@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template import ChatTemplate, DeltaNote, DeltaRenderer, Path, generation_opens_reasoning
+from strands_sglang.template import ChatTemplate, DeltaRenderer, Path, generation_opens_reasoning
 from strands_sglang.template import renderer as renderer_module
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, system, text, user
 
@@ -31,7 +31,7 @@ def renderer(source: Any = CHATML, **options: Any) -> DeltaRenderer:
 def test_separator_after_the_stop_token_is_in_the_delta() -> None:
     delta = renderer().delta([user("Q"), text("A")], [user("More")], emitted="<|im_end|>")
     assert delta.text == "\n<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n"
-    assert (delta.path, delta.closer, delta.notes) == (Path.COMPACT, "<|im_end|>", ())
+    assert (delta.path, delta.closer) == (Path.COMPACT, "<|im_end|>")
 
 
 def test_tool_result_follows_a_call() -> None:
@@ -59,19 +59,16 @@ def test_model_that_stops_on_the_next_opener() -> None:
 def test_announced_role_that_does_not_come_is_followed_by_the_right_opener() -> None:
     delta = renderer(GLM).delta([user("Q"), text("A")], [user("More")], emitted="<|observation|>")
     assert delta.text == "<|user|>\nMore<|assistant|>"
-    assert delta.notes == (DeltaNote.OTHER_OPENER,)
 
 
 def test_stand_in_stop_token_stays() -> None:
     delta = renderer(LLAMA).delta([user("Q"), text("A")], [user("More")], emitted="<|eom_id|>")
     assert delta.text.startswith("<|start_header_id|>user")
-    assert delta.notes == (DeltaNote.STAND_IN,)
 
 
 def test_truncated_turn_is_closed() -> None:
     delta = renderer().delta([user("Q"), text("A")], [user("More")], truncated=True)
     assert delta.text.startswith("<|im_end|>\n<|im_start|>user")
-    assert delta.notes == (DeltaNote.CLOSED_TRUNCATED,)
 
 
 def test_template_without_an_end_of_turn() -> None:
@@ -79,7 +76,7 @@ def test_template_without_an_end_of_turn() -> None:
     plain = renderer(source, tools=None, stop_tokens=["</s>"])
     delta = plain.delta([user("Q"), text("A")], [user("More")], emitted="</s>")
     assert delta.text == "\n[user] More\n[assistant]"
-    assert (delta.closer, delta.notes) == ("", (DeltaNote.PHANTOM_STOP,))
+    assert delta.closer == ""
 
 
 def test_words_that_start_alike_are_not_cut() -> None:
@@ -102,7 +99,6 @@ def test_stop_token_nobody_announced_is_found_where_it_is_printed() -> None:
     wrong = renderer(CHATML, stop_tokens=["</s>"])
     delta = wrong.delta([user("Q"), call("c1")], [result("c1")], emitted="<|im_end|>")
     assert delta.text.startswith("\n<|im_start|>user\n<tool_response>")
-    assert delta.notes == ()
 
 
 def test_stop_inside_the_markup_of_a_call() -> None:

@@ -298,8 +298,6 @@ class PromptBuilder:
                 delta = self._render_delta(dialect, head, parent, new)
             except TemplateError:  # the whole history is the definition; refuse only what it refuses
                 delta = self._render_delta(dialect, whole(), parent, new)
-        if delta.notes:
-            logger.debug("notes=<%s> | turn boundary", delta.notes)
         return self._encode(dialect, delta, new)
 
     def _render_delta(self, dialect: Dialect, history: list[ChatMessage], parent: Turn, new: ChatConversation) -> Delta:

@@ -16,7 +16,7 @@ from .chat_template import ChatTemplate, special_values
 from .control_tokens import ControlTokens, Rendered, Span, pattern_of
 from .loss import DroppedContent
 from .reasoning import generation_opens_reasoning
-from .renderer import Delta, DeltaNote, DeltaRenderer
+from .renderer import Delta, DeltaRenderer
 from .report import Flag, Report, Shape, TemplateVerdict
 from .self_check import image_problem, probe_tools
 
@@ -26,7 +26,6 @@ __all__ = [
     "ContentForm",
     "ControlTokens",
     "Delta",
-    "DeltaNote",
     "DeltaRenderer",
     "DroppedContent",
     "Flag",

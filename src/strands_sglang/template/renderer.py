@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Literal
 
 from ..cache import Recent
@@ -36,19 +35,6 @@ _warned: set[Hashable] = set()
 """Templates of which the user was warned."""
 
 
-class DeltaNote(StrEnum):
-    """A special case at the end of the sampled turn."""
-
-    STAND_IN = "stand-in"
-    """Another stop token was sampled than the template prints; it stays, and the delta is unchanged."""
-    OTHER_OPENER = "other-opener"
-    """The sampled stop token announced a message of another role; it stays, and the right opener follows."""
-    PHANTOM_STOP = "phantom-stop"
-    """The template prints no end of turn; the sampled stop token stays in the context."""
-    CLOSED_TRUNCATED = "closed-truncated"
-    """The turn was cut off; the delta starts with the template's own end of turn."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """Text to append after the sampled ids. Encode it in one call.
@@ -62,7 +48,6 @@ class Delta:
     text: str
     path: Path
     closer: str
-    notes: tuple[DeltaNote, ...] = ()
     literal: tuple[Span, ...] = ()
 
 
@@ -237,13 +222,11 @@ class DeltaRenderer:
         truncated: bool,
     ) -> Delta:
         suffix: Suffix | None = None
-        note: DeltaNote | None = None
 
         def render(messages: Sequence[Message]) -> str:
-            nonlocal suffix, note
+            nonlocal suffix
             suffix = step.suffix(messages[: len(history)], messages[len(history) :], path)
-            text, note = _reconcile(suffix, emitted, truncated)
-            return text
+            return _reconcile(suffix, emitted, truncated)
 
         rendered = self._render_marked(render, [*history, *new])
         assert suffix is not None
@@ -258,7 +241,6 @@ class DeltaRenderer:
             literal=rendered.literal,
             path=path,
             closer=suffix.boundary.closer,
-            notes=() if note is None else (note,),
         )
 
     def printed_call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> str | None:
@@ -271,28 +253,25 @@ class DeltaRenderer:
         return printed_call(self._checked, name, arguments, call_id)
 
 
-def _reconcile(suffix: Suffix, emitted: str | None, truncated: bool) -> tuple[str, DeltaNote | None]:
+def _reconcile(suffix: Suffix, emitted: str | None, truncated: bool) -> str:
     """Make the rendered end of the turn and the sampled one meet."""
     body, boundary = suffix.text, suffix.boundary
     closer = boundary.closer
     if truncated:
         # Behind text, an end of turn in plain words counts too; behind a call, the head is the call's own mark-up.
         plain_end = boundary.head if not closer and boundary.plant is Plant.CONTENT else ""
-        return plain_end + closer + body, DeltaNote.CLOSED_TRUNCATED
+        return plain_end + closer + body
     if emitted is None or emitted == closer:
-        return body, None
+        return body
     printed_at = boundary.region.find(emitted)
     if 0 <= printed_at < len(boundary.head):
         # Printed before what was taken for the end, so the rest of the end is still to come.
-        return boundary.end[printed_at + len(emitted) :] + body, None
+        return boundary.end[printed_at + len(emitted) :] + body
     late = printed_at - len(boundary.end)
     if late >= 0 and body.startswith(emitted, late) and not body[:late].strip():
-        return body[late + len(emitted) :], None  # two ends in a row, such as <|im_end|><|stop|>
-    if not closer:
-        return body, DeltaNote.PHANTOM_STOP
-    if boundary.is_opener:
-        return closer + body, DeltaNote.OTHER_OPENER
-    return body, DeltaNote.STAND_IN
+        return body[late + len(emitted) :]  # two ends in a row, such as <|im_end|><|stop|>
+    # The sampled stop token stays. One that announced a message of another role is followed by the right opener.
+    return closer + body if boundary.is_opener else body
 
 
 # ---- what is known about templates, shared by all renderers of a process: thousands of models, one self-check

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,19 +111,6 @@ class Knowledge:
     boundaries: dict[tuple[Any, ...], Boundary] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    shapes: dict[Shape, ShapeResult]
-    flags: frozenset[Flag]
-    length: int
-
-    @property
-    def cost(self) -> tuple[int, int, int]:
-        """Refused shapes, shapes that need the full history, printed text: less is better."""
-        results = self.shapes.values()
-        return (sum(not r.ok for r in results), sum(r.path is Path.FULL for r in results), self.length)
-
-
 def self_check(step: StepRenderer) -> Knowledge:
     """Check a template; `step` has the actual tools, the check itself uses one small tool in their place."""
     tools = None if step.tools is None else probe_tools(step.tools)
@@ -130,11 +118,15 @@ def self_check(step: StepRenderer) -> Knowledge:
     step = _with(step, content=_content_forms(step))
     step = _with(step, arguments=_argument_form(step))
     trials = probes(tools_present=tools is not None)
-    measured, step = _measure_best(step, trials)
-    stateful = any(r.path is Path.FULL for r in measured.shapes.values()) or _numbers_media(step)
+    null, empty, content = Plant.ARGUMENTS_NULL, Plant.ARGUMENTS_EMPTY, Plant.CONTENT
+    orders = [tuple(Plant)] if tools is None else [(null, empty, content), (empty, null, content)]
+    candidates = [_with(step, plants=order) for order in orders]
+    measured = [(*_measure(candidate, trials), candidate) for candidate in candidates]
+    _, shapes, flags, step = min(measured, key=lambda each: each[0])
+    stateful = any(result.path is Path.FULL for result in shapes.values()) or _numbers_media(step)
     path = Path.FULL if stateful else Path.COMPACT
-    flags = set(measured.flags) | _loss_flags(step)
-    closers = {result.closer for result in measured.shapes.values() if result.ok}
+    flags |= _loss_flags(step)
+    closers = {result.closer for result in shapes.values() if result.ok}
     if "" in closers:
         flags.add(Flag.NO_CLOSER)
     if closers - {""} - set(step.vocabulary.stops):
@@ -149,11 +141,11 @@ def self_check(step: StepRenderer) -> Knowledge:
         generation = prompt[len(closed) :] if prompt.startswith(closed) else prompt[prompt.rfind("Usr1XQ") :]
         opens_reasoning = opened_by(generation)
     report = Report(
-        verdict=_verdict(measured.shapes, path),
+        verdict=_verdict(shapes, path),
         path=path,
         argument_form=step.forms.arguments,
         content_forms=step.forms.content,
-        shapes=measured.shapes,
+        shapes=shapes,
         flags=frozenset(flags),
         prints_tools=step.tools is None or TOOL_TEXT in (prompt or TOOL_TEXT),
         opens_reasoning=opens_reasoning,
@@ -225,16 +217,10 @@ def _argument_form(step: StepRenderer) -> ArgumentForm:
 # ---- shapes ---------------------------------------------------------------------------------------------------------
 
 
-def _measure_best(step: StepRenderer, trials: Mapping[Shape, list[Probe]]) -> tuple[_Measured, StepRenderer]:
-    null, empty, content = Plant.ARGUMENTS_NULL, Plant.ARGUMENTS_EMPTY, Plant.CONTENT
-    orders = [(null, empty, content), (empty, null, content)] if step.tools is not None else [tuple(Plant)]
-    candidates = [_with(step, plants=order) for order in orders]
-    measured = [_measure(candidate, trials) for candidate in candidates]
-    best = min(range(len(measured)), key=lambda i: measured[i].cost)
-    return measured[best], candidates[best]
-
-
-def _measure(step: StepRenderer, trials: Mapping[Shape, list[Probe]]) -> _Measured:
+def _measure(
+    step: StepRenderer, trials: Mapping[Shape, list[Probe]]
+) -> tuple[tuple[int, int, int], dict[Shape, ShapeResult], set[Flag]]:
+    """The cost (refused shapes, shapes that need the full history, printed text: less is better), shapes and flags."""
     shapes: dict[Shape, ShapeResult] = {}
     flags: set[Flag] = set()
     length = 0
@@ -273,7 +259,9 @@ def _measure(step: StepRenderer, trials: Mapping[Shape, list[Probe]]) -> _Measur
             closer=closer,
             reason=reason,
         )
-    return _Measured(shapes=shapes, flags=frozenset(flags), length=length)
+    results = shapes.values()
+    cost = (sum(not r.ok for r in results), sum(r.path is Path.FULL for r in results), length)
+    return cost, shapes, flags
 
 
 # The quoted word shows instructions on how to call a tool, which Command R+ repeats.
@@ -285,9 +273,10 @@ def _numbers_media(step: StepRenderer) -> bool:
     for kind in ("image", "video"):
         shown: Message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
         probe = Probe(history=(shown, text("Mid."), NEXT, text("Ans.")), new=(shown,))
-        compact, full = _delta(step, probe), _delta(step, probe, Path.FULL)
-        if compact is not None and full is not None and compact != full:
-            return True
+        with suppress(TemplateError):  # a template without media says nothing of them
+            compact, full = (step.suffix(probe.history, probe.new, path).text for path in Path)
+            if compact != full:
+                return True
     return False
 
 
@@ -298,13 +287,6 @@ def _verdict(shapes: Mapping[Shape, ShapeResult], path: Path) -> TemplateVerdict
     if all(shape.complete for shape in shapes.values()):
         return TemplateVerdict.EXACT if path is Path.COMPACT else TemplateVerdict.EXACT_FULL
     return TemplateVerdict.PARTIAL
-
-
-def _delta(step: StepRenderer, probe: Probe, path: Path = Path.COMPACT) -> str | None:
-    try:
-        return step.suffix(probe.history, probe.new, path).text
-    except TemplateError:
-        return None
 
 
 # ---- flags ----------------------------------------------------------------------------------------------------------

@@ -106,7 +106,17 @@ class GptOssToolParser(ToolParser):
         end = close + len(end_marker) if is_closed else end_match.end() if end_match else close
         recipient = _recipient(header) or ""
         raw, name = text[body:close].strip(), recipient.removeprefix(_RECIPIENT)
-        error = _wrong_header(header) or (None if is_closed else f"{end_marker} is missing")
+        if not recipient:
+            error: str | None = f"the call has no recipient, to={_RECIPIENT}NAME is missing"
+        elif (
+            not (recipient.startswith(_RECIPIENT) and is_name(name))
+            or (header["before"] and header["behind"])
+            or header["channel"] != "commentary"
+            or header["type"] not in (None, "json")
+        ):
+            error = _WRONG_HEADER
+        else:
+            error = None if is_closed else f"{end_marker} is missing"
         try:
             if error is not None:
                 raise JSONError(error)
@@ -142,18 +152,3 @@ class GptOssToolParser(ToolParser):
 
 def _recipient(header: re.Match[str]) -> str | None:
     return header["behind"] or header["before"]
-
-
-def _wrong_header(header: re.Match[str]) -> str | None:
-    recipient = _recipient(header) or ""
-    if not recipient:
-        return f"the call has no recipient, to={_RECIPIENT}NAME is missing"
-    if header["before"] and header["behind"]:
-        return "the recipient is given twice"
-    if not recipient.startswith(_RECIPIENT) or not is_name(recipient.removeprefix(_RECIPIENT)):
-        return f"the recipient {recipient!r} is not of the form {_RECIPIENT}NAME"
-    if header["channel"] != "commentary":
-        return f"a call stands in the channel 'commentary', not {header['channel']!r}"
-    if header["type"] not in (None, "json"):
-        return f"the content type is {header['type']!r}, not 'json'"
-    return None

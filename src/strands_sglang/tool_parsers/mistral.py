@@ -40,8 +40,7 @@ class MistralToolParser(JSONListToolParser):
         following = text.find(begin, inner)
         if separator < 0 or 0 <= following < separator:
             end = self.end_of_turn(text, inner, following if following >= 0 else len(text))
-            error = f"{ARGS} is missing behind the tool name"
-            return self._refuse(text, "", None, (start, inner, end), error)
+            return self._refuse(text, "", (start, inner, end), f"{ARGS} is missing behind the tool name")
         name, _, model_id = text[inner:separator].partition(CALL_ID)
         name, model_id = name.strip(), model_id.strip()
         arguments_at = separator + len(ARGS)
@@ -52,13 +51,13 @@ class MistralToolParser(JSONListToolParser):
             return None
         where = (start, arguments_at, end)
         if not is_name(name):
-            return self._refuse(text, "", None, (start, inner, end), "the call has no valid tool name")
+            return self._refuse(text, "", (start, inner, end), "the call has no valid tool name")
         if CALL_ID in text[inner:separator] and not _ID.fullmatch(model_id):
-            return self._refuse(text, name, None, where, _WRONG_ID.format(model_id))
+            return self._refuse(text, name, where, _WRONG_ID.format(model_id))
         try:
             arguments = load_arguments(text[arguments_at:end].strip())
         except JSONError as error:
-            return self._refuse(text, name, model_id or None, where, str(error))
+            return self._refuse(text, name, where, str(error), model_id or None)
         call = ToolParseResult(name=name, input=arguments, model_id=model_id or None, span=(start, end))
         return Block(end=end, calls=(call,))
 
@@ -75,9 +74,7 @@ class MistralToolParser(JSONListToolParser):
         return name if is_name(name) else super().guess_name(markup)
 
     @staticmethod
-    def _refuse(text: str, name: str, model_id: str | None, where: tuple[int, int, int], error: str) -> Block:
+    def _refuse(text: str, name: str, where: tuple[int, int, int], error: str, model_id: str | None = None) -> Block:
         start, raw_start, end = where
         raw = text[raw_start:end].strip()
-        return Block(
-            end=end, calls=(ToolParseResult(name=name, raw=raw, error=error, model_id=model_id, span=(start, end)),)
-        )
+        return Block(end, (ToolParseResult(name=name, raw=raw, error=error, model_id=model_id, span=(start, end)),))

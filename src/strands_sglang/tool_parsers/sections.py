@@ -73,8 +73,11 @@ class SectionToolParser(ToolParser):
                 return Block(end=position + len(section_end), calls=tuple(calls))
             if text.startswith(self.CALL.begin, position):
                 found = self._read_call(text, position)
-            else:
-                found = self._read_stray(text, position)
+            elif (end := _first(text, position, (self.CALL.begin, section_end))) is None:
+                return None
+            else:  # text between calls: a malformed call up to the next marker, so that it does not get lost
+                error = f"text stands where {self.CALL.begin} was expected"
+                found = ToolParseResult(raw=text[position:end].strip(), error=error, span=(position, end))
             if found is None:
                 return None
             calls.append(found)
@@ -125,14 +128,6 @@ class SectionToolParser(ToolParser):
         error = f"the call stands outside of a section: {begin} is missing"
         raw = text[start:end].strip()
         return Block(end=end, calls=(ToolParseResult(name=found.name, raw=raw, error=error, span=(start, end)),))
-
-    def _read_stray(self, text: str, start: int) -> ToolParseResult | None:
-        """Text between calls: a malformed call up to the next marker, so that it does not get lost."""
-        end = _first(text, start, (self.CALL.begin, self.tool_end_token))
-        if end is None:
-            return None
-        error = f"text stands where {self.CALL.begin} was expected"
-        return ToolParseResult(name="", raw=text[start:end].strip(), error=error, span=(start, end))
 
     def _refuse(
         self, text: str, name: str, model_id: str | None, where: tuple[int, int, int], error: str

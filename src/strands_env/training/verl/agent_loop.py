@@ -21,6 +21,9 @@ from strands_sglang.trajectory.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
+RETRY_PAUSE = 1.0
+"""Seconds before the first further attempt of a rollout, twice as long before each next one."""
+
 _ENDED = frozenset({SampleStatus.COMPLETED, SampleStatus.TRUNCATED})
 _WRONG_CODE = (TypeError, NameError, AttributeError, ImportError)
 """Errors of `make_environment` that will recur for every row, since it is given nothing of the row."""
@@ -105,7 +108,6 @@ def make_agent_loop(
     make_environment: Callable[..., Any],
     *,
     retries: int = 2,
-    retry_pause: float = 1.0,
     experts_shape: tuple[int, int] | None = None,
     **model_options: Any,
 ) -> type:
@@ -114,7 +116,6 @@ def make_agent_loop(
     Args:
         make_environment: Called with `model_factory` for every rollout.
         retries: Further attempts of a rollout that failed.
-        retry_pause: Seconds before the first further attempt.
         experts_shape: `(layers, top_k)` of routed experts, for rows without loss while
             `rollout.enable_rollout_routing_replay` is on. If None, what the configuration of the model says.
         **model_options: Options of `SGLangModel`.
@@ -141,7 +142,6 @@ def make_agent_loop(
                 prompt_length=int(rollout.prompt_length),
                 response_length=int(rollout.response_length),
                 retries=retries,
-                retry_pause=retry_pause,
                 routed_experts=replay,
                 experts_shape=shape,
                 model_options=model_options,
@@ -162,7 +162,6 @@ async def run_rollout(
     prompt_length: int,
     response_length: int,
     retries: int = 2,
-    retry_pause: float = 1.0,
     routed_experts: bool = False,
     experts_shape: tuple[int, int] | None = None,
     model_options: Mapping[str, Any] | None = None,
@@ -179,7 +178,6 @@ async def run_rollout(
         response_length: `rollout.response_length`, the budget of the whole response.
         retries: Further attempts of a rollout that failed or was aborted, or whose environment could not be made. After
             the last one it is a row without loss.
-        retry_pause: Seconds before the first further attempt, twice as long before each next one.
         routed_experts: Every row has routed experts.
         experts_shape: Their `(layers, top_k)`, for rows without loss.
         model_options: Options of `SGLangModel`.
@@ -224,11 +222,14 @@ async def run_rollout(
         seconds += backend.seconds
         return samples_from_step(result, experts_shape=backend.experts_shape or experts_shape)
 
-    samples, error = await run_until_whole(attempt, retries=retries, pause=retry_pause)
+    samples, error = await run_until_whole(attempt, retries=retries, pause=RETRY_PAUSE)
     if isinstance(error, _WRONG_CODE):
         raise error
     status = SampleStatus.FAILED if result is None else status_of(result.termination_reason)
-    if result is not None and status in _ENDED and result.reward is None and not _may_score(environment):
+    # A `step` or `rollout` of its own may give a reward, though not every time.
+    own = [getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step")]
+    may_score = getattr(environment, "reward_fn", None) is not None or any(own)
+    if result is not None and status in _ENDED and result.reward is None and not may_score:
         raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
     shape = backend.experts_shape or experts_shape
     if routed_experts and shape is None:
@@ -248,12 +249,6 @@ async def run_rollout(
         status=status,
         extra_fields={} if backend.steps is None else dict(zip(_STEP_FIELDS, backend.steps, strict=True)),
     )
-
-
-def _may_score(environment: Any) -> bool:
-    """It has a reward function, or a `step` or `rollout` of its own, which may give a reward, though not every time."""
-    own = (getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step"))
-    return getattr(environment, "reward_fn", None) is not None or any(own)
 
 
 def register_advantage(name: str = "strands_grpo") -> str:
