@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strands_sglang.gateway.dialects.reading import read_choice
 from tests.provider_support import completion, tokenizer
 from tests.unit.gateway_support import (
     ANTHROPIC_TOOLS,
@@ -232,12 +233,30 @@ async def test_what_cannot_be_served_is_refused_with_the_reason(extra: dict[str,
         assert not r.prompts
 
 
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        (None, "auto"),
+        ("none", "none"),
+        ({"type": "none"}, "none"),
+        ({"type": "any"}, "required"),
+        ({"type": "tool", "name": "f"}, "f"),
+        ({"type": "function", "function": {"name": "f"}}, "f"),
+    ],
+)
+def test_tool_choices_of_openai_and_anthropic_mean_the_same(given: Any, choice: str) -> None:
+    assert read_choice(given) == choice
+
+
 async def test_content_that_no_template_prints_is_refused() -> None:
     async with rig([]) as r:
         audio = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
         await r.chat([{"role": "user", "content": [audio]}], status=400)
         remote = {"type": "image_url", "image_url": {"url": "https://example.org/x.png"}}
         await r.chat([{"role": "user", "content": [remote]}], status=400)
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+        hidden = [{"role": "system", "content": [image]}, {"role": "user", "content": "Hi"}]
+        assert "holds text only" in (await r.chat(hidden, status=400))["error"]["message"]
         prefill = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Sure,"}]
         refused = await r.messages(prefill, status=400)
         assert "prefilled" in refused["error"]["message"]

@@ -39,7 +39,6 @@ class Answer:
         created: Unix time in seconds.
         waiters: Number of requests that wait or are being answered.
         is_owed: A connection was cut before its client had the answer: the next equal request takes it over.
-        is_discarded: The turn was discarded because no client got it.
     """
 
     key: bytes
@@ -52,7 +51,6 @@ class Answer:
     waiters: int = 0
     is_owed: bool = False
     is_delivered: bool = False
-    is_discarded: bool = False
 
 
 class Answers:
@@ -101,9 +99,8 @@ class Answers:
         """Note that a client has the whole answer."""
         answer.waiters -= 1
         answer.is_delivered, answer.is_owed = True, False
-        if answer.turn is not None and answer.is_discarded:
-            answer.is_discarded = False
-            self._forest.keep(answer.turn)
+        if answer.turn is not None:
+            self._forest.keep(answer.turn)  # it may have been set aside before
 
     def note_cut(self, answer: Answer) -> None:
         """Note that a connection ended, in flight or by a reset after the end: its client may not have the answer."""
@@ -130,5 +127,5 @@ class Answers:
         """Keep an answer that no client got for a repeat; until then its turn counts as discarded."""
         assert answer.turn is not None
         count(answer.counters, "undelivered")
-        answer.is_owed = answer.is_discarded = True
+        answer.is_owed = True
         self._forest.discard(answer.turn)

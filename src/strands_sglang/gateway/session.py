@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +34,7 @@ from .canonical import VOLATILE_RULES, Message, MessagePlacement, Readings, arra
 from .counters import Counters, count, counters_of
 from .dialects import CALL_PREFIXES
 from .dialects.reading import reasoning_block
-from .dialects.wire import Origin, Refused, TokenLogprob, WireCall, WireReply, WireRequest
+from .dialects.wire import Origin, Refused, WireCall, WireReply, WireRequest
 from .limits import Limits, MaxSecondsReachedError
 from .receipts import Receipts
 
@@ -430,14 +431,11 @@ class Session:
             output_ids=list(done.output_ids) if request.token_ids else None,
         )
 
-    def _logprobs(self, turn: Turn) -> list[TokenLogprob]:
+    def _logprobs(self, turn: Turn) -> list[tuple[str, float | None]]:
         done = turn.completion
-        values = done.output_logprobs or [float("nan")] * len(done.output_ids)
+        values = done.output_logprobs or [math.nan] * len(done.output_ids)
         texts = self.conversation.token_texts(done.output_ids)
-        return [
-            TokenLogprob(text=text, logprob=None if value != value else value)
-            for text, value in zip(texts, values, strict=True)
-        ]
+        return [(text, None if math.isnan(value) else value) for text, value in zip(texts, values, strict=True)]
 
 
 def _message_of(text: str, calls: Iterable[tuple[str, str, Any]], reasoning: str = "") -> Message:

@@ -10,7 +10,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from .delivery import as_json, hide
-from .dialects.reading import want_object
 from .dialects.wire import Refused
 from .requests import bytes_of, presented_key, read_body
 from .session import Session
@@ -72,8 +71,6 @@ class SessionRoutes:
         if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
             raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits, join_equal")
         asked: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
-        for name in asked.keys() - {"join_equal"}:
-            want_object(asked[name], name)
         try:
             session = self._make(**asked)
         except (TypeError, ValueError) as error:

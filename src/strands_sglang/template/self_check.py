@@ -322,28 +322,11 @@ def _keep_reasoning(step: StepRenderer) -> dict[str, Any]:
 # ---- images: one placeholder each, in the order and the messages in which they stand
 
 
-_IMAGE = {"type": "image"}
-_IMAGE_MARK = "Img{}XQ"
-
-
-def _parts(*marks: int | None) -> list[dict[str, str]]:
-    """Content with texts and, for None, images."""
-    return [_IMAGE if mark is None else {"type": "text", "text": _IMAGE_MARK.format(mark)} for mark in marks]
-
-
-_IMAGE_PROBES: dict[str, list[Message]] = {
-    "user": [
-        {"role": "user", "content": _parts(0, None, 1, None, 2)},
-        text(_IMAGE_MARK.format(3)),
-        {"role": "user", "content": _parts(None, 4)},
-    ],
-    "tool": [
-        USER,
-        call(1, 2),
-        {**result(1), "name": TOOL_NAME, "content": _parts(0, None, 1)},
-        {**result(2), "name": TOOL_NAME, "content": _parts(2, None, 3)},
-    ],
+_IMAGE_MARKS: dict[str, list[list[str | None]]] = {
+    "user": [["Img0XQ", None, "Img1XQ", None, "Img2XQ"], ["Img3XQ"], [None, "Img4XQ"]],
+    "tool": [["Img0XQ", None, "Img1XQ"], ["Img2XQ", None, "Img3XQ"]],
 }
+"""Texts, and None for images, of the messages that are tried, by role."""
 
 
 def image_problem(render: Callable[[list[Message]], str], placeholder: str, role: str) -> str | None:
@@ -352,18 +335,24 @@ def image_problem(render: Callable[[list[Message]], str], placeholder: str, role
     Numbers beside images do no harm: they are printed from the whole history. An image may stand before or behind
     the texts of its message, because its placeholder (the text of the token that stands for it) is found anyway.
     """
-    probe = _IMAGE_PROBES.get(role)
-    if probe is None:
+    if role not in _IMAGE_MARKS:
         return f"is not known to print images in messages with role {role!r}: put them into user messages"
+    messages = _IMAGE_MARKS[role]
+    first, *_, last = [
+        [{"type": "image"} if mark is None else {"type": "text", "text": mark} for mark in marks] for marks in messages
+    ]
+    if role == "user":
+        probe = [{"role": "user", "content": first}, text("Img3XQ"), {"role": "user", "content": last}]
+    else:
+        probe = [USER, call(1, 2), {**result(1), "content": first}, {**result(2), "content": last}]
     try:
         printed = render(probe)
     except TemplateError as error:
         return f"refuses images in messages with role {role!r} ({error})"
     found = [
         None if match[0] == placeholder else match[0]
-        for match in re.finditer(rf"{re.escape(placeholder)}|{_IMAGE_MARK.format('[0-9]')}", printed)
+        for match in re.finditer(rf"{re.escape(placeholder)}|Img[0-9]XQ", printed)
     ]
-    messages = [_marks(message) for message in probe]
     orders: tuple[Callable[[str | None], int], ...] = (  # as given, images first, images last
         lambda mark: 0,
         lambda mark: mark is not None,
@@ -375,10 +364,3 @@ def image_problem(render: Callable[[list[Message]], str], placeholder: str, role
     if images != expected:
         return f"prints {images} placeholders for {expected} images in messages with role {role!r}"
     return f"prints images in messages with role {role!r} in another order than they are given"
-
-
-def _marks(message: Message) -> list[str | None]:
-    content = message["content"]
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    texts = [None if part is _IMAGE else part["text"] for part in parts]
-    return [mark for mark in texts if mark is None or re.fullmatch(_IMAGE_MARK.format("[0-9]"), mark)]

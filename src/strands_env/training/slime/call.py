@@ -164,16 +164,8 @@ def _generate_state(trainer: Trainer, args: Any) -> Any:
     return module.GenerateState(args)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlimePrompt:
-    """slime's prompt as an environment takes it: the last message, the ones before as history; the system message."""
-
-    action: Action
-    system: str | None = None
-
-
-def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> SlimePrompt:
-    """Slime's prompt; one of messages is in the format of chat completions.
+def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> tuple[Action, str | None]:
+    """Slime's prompt, one of messages in the format of chat completions, as an action and the system message.
 
     Args:
         images: PNGs of the image parts, in order; None leaves the parts out.
@@ -188,14 +180,13 @@ def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> SlimeProm
         "metadata": {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY},
     }
     if isinstance(sample.prompt, str):
-        return SlimePrompt(action=Action(message=sample.prompt, task_context=TaskContext(**context)))
+        return Action(message=sample.prompt, task_context=TaskContext(**context)), None
     try:
         chat = ChatPrompt.of(sample.prompt, images)
     except UnsupportedPromptError as error:
         raise SlimeConfigError(str(error)) from error
     context["conversation_history"] = chat.turns[:-1]
-    action = Action(message=chat.turns[-1], task_context=TaskContext(**context))
-    return SlimePrompt(action=action, system=chat.system)
+    return Action(message=chat.turns[-1], task_context=TaskContext(**context)), chat.system
 
 
 # ---- failures -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from strands_env.training.slime.call import (
     STREAK,
     Call,
     FailureStreakError,
-    SlimePrompt,
     is_swallowed,
     raise_in_the_run,
     read_prompt,
@@ -126,34 +125,30 @@ async def _start(call: Call) -> Episode:
     Raises:
         SlimeConfigError: The prompt cannot be sent, or the factory makes no environment.
     """
-    prompt = await prompt_of(call)
+    sample = call.sample
+    has_media = bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
+    # Encoding takes long enough to be felt by the rollouts beside it.
+    images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_media else ()
+    action, system = read_prompt(sample, images)
     episode = Episode(
         is_aborted=lambda: call.is_stopping,
         suspends=call.partial,
         sampled_limit=call.sampled_limit,
-        sample=call.sample,
+        sample=sample,
         trainer=call.trainer,
         keeps_top_p=call.needs.top_p,
     )
     environment = call.settings.make_environment(
         model_factory=lambda: _make_model(call, episode),
         args=call.args,
-        sample=call.sample,
+        sample=sample,
         evaluation=call.evaluation,
     )
-    if prompt.system is not None:
-        environment.system_prompt = prompt.system
+    if system is not None:
+        environment.system_prompt = system
     episode.scores = getattr(environment, "reward_fn", None) is not None
-    episode.task = asyncio.ensure_future(environment.rollout(prompt.action))
+    episode.task = asyncio.ensure_future(environment.rollout(action))
     return episode
-
-
-async def prompt_of(call: Call) -> SlimePrompt:
-    """The prompt of a call. Its images are encoded in a thread."""
-    sample = call.sample
-    has_media = bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
-    images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_media else ()
-    return read_prompt(sample, images)
 
 
 def prompt_images(sample: Any, expander: ProcessorExpander | None) -> list[bytes]:

@@ -166,7 +166,8 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
                 observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
                 termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
             )
-            scored = as_reward_result(await function.compute(read_prompt(sample).action, result))
+            action, _ = read_prompt(sample)
+            scored = as_reward_result(await function.compute(action, result))
             reward, info = scored.reward, scored.info
             SCORING.reset()
         except Exception as error:

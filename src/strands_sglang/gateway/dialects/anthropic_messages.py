@@ -9,7 +9,7 @@ import orjson
 
 from ..canonical import Readings
 from . import reading
-from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, named_event
+from .wire import ERROR_TYPES, Refused, Route, WireDialect, WireReply, WireRequest, id_fields, named_event
 
 _KNOWN = frozenset({
     "max_tokens", "messages", "model", "output_config", "output_format", "stop_sequences", "stream", "system",
@@ -18,14 +18,7 @@ _KNOWN = frozenset({
     "context_management", "metadata", "service_tier", "thinking",
 })  # fmt: skip
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    503: "overloaded_error",
-}
+_ERROR_TYPES = {**ERROR_TYPES, 413: "request_too_large", 503: "overloaded_error"}
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
@@ -86,9 +79,8 @@ def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | N
         elif kind == "tool_use":
             blocks.append(reading.tool_use(block.get("id"), block.get("name"), block.get("input"), place))
         elif kind == "thinking":
-            signature = block.get("signature")
             # Claude Code and langchain send the signature back as it came, so it carries our receipt.
-            receipt = signature if isinstance(signature, str) and signature else receipt
+            receipt = block.get("signature") or receipt
             blocks.append(reading.reasoning_block(reading.want_text(block.get("thinking"), place)))
         elif kind != "redacted_thinking":  # reasoning of another provider, which no template can print
             raise Refused(

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..canonical import Readings
 from . import reading
-from .wire import Refused, Route, WireDialect, WireReply, WireRequest, logprob_entries, plain_event
+from .wire import ERROR_TYPES, Refused, Route, WireDialect, WireReply, WireRequest, logprob_entries, plain_event
 
 _KNOWN = frozenset({
     "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "response_format", "stop", "stream",
@@ -164,8 +164,7 @@ def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
 
 def error(refused: Refused) -> dict[str, Any]:
     """The body of a refusal, as OpenAI writes it."""
-    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
-    kind = kinds.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
+    kind = ERROR_TYPES.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
     message = refused.message
     if refused.prompt is not None:
         tokens, limit = refused.prompt

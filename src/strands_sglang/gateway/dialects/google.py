@@ -25,12 +25,9 @@ _KNOWN = frozenset({
     "candidate_count", "labels", "safety_settings", "service_tier", "store", "thinking_config",
 })  # fmt: skip
 _FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
-_STATUSES = {
-    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 408: "CANCELLED",
-    409: "FAILED_PRECONDITION", 413: "OUT_OF_RANGE", 415: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED",
-    502: "UNAVAILABLE", 503: "UNAVAILABLE",
-}  # fmt: skip
+_STATUSES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "FAILED_PRECONDITION"}
 _UNANSWERED = ""  # the id of a result whose client sent none
+_UNDERSCORE = re.compile(r"_([a-z])")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
@@ -109,8 +106,8 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
         return str(tool["kind"])
     declaration = _snake(tool["declaration"], where)
     schema = declaration.get("parameters_json_schema")
-    if schema is None and (own := declaration.get("parameters")) is not None:
-        schema = _json_schema(reading.want_object(own, f"{where}.parameters"))
+    if schema is None:
+        schema = _json_schema(declaration.get("parameters"))
     return reading.tool_spec(declaration.get("name"), declaration.get("description"), schema, where)
 
 
@@ -123,41 +120,36 @@ def _read_format(flat: Mapping[str, Any]) -> dict[str, Any]:
         what = f"responseMimeType {reading.quote(kind)} is not supported, use text/plain or application/json"
         raise Refused(what, param="responseMimeType")
     schema = flat.get("response_json_schema")
-    if schema is None and (own := flat.get("response_schema")) is not None:
-        schema = _json_schema(reading.want_object(own, "responseSchema"))
+    if schema is None:
+        schema = _json_schema(flat.get("response_schema"))
     return reading.json_format(
         {"type": "json_schema", "schema": schema} if schema else {"type": "json_object"}, "responseSchema"
     )
 
 
-_SCHEMA_NAMES = {
-    "any_of": "anyOf", "additional_properties": "additionalProperties", "max_items": "maxItems", "defs": "$defs",
-    "max_length": "maxLength", "max_properties": "maxProperties", "min_items": "minItems", "min_length": "minLength",
-    "min_properties": "minProperties", "prefix_items": "prefixItems", "ref": "$ref",
-}  # fmt: skip
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")  # 64 bits: text in JSON
 
 
-def _json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _json_schema(schema: Any) -> Any:
     """Google's own form of a schema as JSON Schema: types in capitals, `nullable`, numbers as text."""
+    if not isinstance(schema, dict):
+        return schema
     out: dict[str, Any] = {}
-    for name, value in schema.items():
-        snake = _CAPITAL.sub(r"_\1", name).lower()
-        name = _SCHEMA_NAMES.get(snake, name)
-        if snake in ("nullable", "property_ordering"):
+    for given, value in schema.items():
+        name = _UNDERSCORE.sub(lambda match: match[1].upper(), given)
+        if name in ("nullable", "propertyOrdering"):
             continue
+        name = {"defs": "$defs", "ref": "$ref"}.get(name, name)
         if name == "type" and isinstance(value, str):
             out[name] = value.lower()
         elif name in _COUNTS and isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
             out[name] = int(value)
         elif name in ("properties", "$defs") and isinstance(value, dict):
-            out[name] = {key: _json_schema(inner) if isinstance(inner, dict) else inner for key, inner in value.items()}
+            out[name] = {key: _json_schema(inner) for key, inner in value.items()}
         elif name in ("anyOf", "prefixItems") and isinstance(value, list):
-            out[name] = [_json_schema(inner) if isinstance(inner, dict) else inner for inner in value]
-        elif name in ("items", "additionalProperties") and isinstance(value, dict):
-            out[name] = _json_schema(value)
+            out[name] = list(map(_json_schema, value))
         else:
-            out[name] = value
+            out[name] = _json_schema(value) if name in ("items", "additionalProperties") else value
     if schema.get("nullable") is True and isinstance(out.get("type"), str):
         out["type"] = [out["type"], "null"]
     return out
@@ -235,8 +227,7 @@ def _read_reply(content: Mapping[str, Any], where: str, index: int) -> tuple[Mes
     blocks: list[dict[str, Any]] = []
     receipt: str | None = None
     for part, place in _parts(content, where):
-        signature = part.get("thought_signature")
-        receipt = receipt or (signature if isinstance(signature, str) and signature else None)
+        receipt = receipt or part.get("thought_signature")
         if "function_call" in part:
             call = _snake(part["function_call"], f"{place}.functionCall")
             call_id = call.get("id") or f"google_{index}_{len(blocks)}"
@@ -324,7 +315,7 @@ def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
         "index": 0,
     }
     if reply.logprobs is not None:
-        chosen = [{"token": entry.text, "logProbability": entry.logprob} for entry in reply.logprobs]
+        chosen = [{"token": text, "logProbability": value} for text, value in reply.logprobs]
         candidate["logprobsResult"] = {"chosenCandidates": chosen}
     return {
         "candidates": [candidate],
@@ -346,7 +337,8 @@ def error(refused: Refused) -> dict[str, Any]:
     if refused.prompt is not None:
         tokens, limit = refused.prompt
         message = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({limit})."
-    status = _STATUSES.get(refused.status, "INTERNAL")
+    other = "INVALID_ARGUMENT" if refused.status < 500 else "INTERNAL" if refused.status == 500 else "UNAVAILABLE"
+    status = _STATUSES.get(refused.status, other)
     said: dict[str, Any] = {"code": refused.status, "message": message, "status": status}
     if refused.code is not None:
         info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": refused.code, "domain": "strands-sglang"}

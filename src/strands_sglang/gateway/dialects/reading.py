@@ -175,8 +175,8 @@ def common_fields(
 # ---- content ------------------------------------------------
 
 
-Part = tuple[Message, str | None]
-"""A message, and the receipt that came with it."""
+Part = tuple[Message, Any]
+"""A message, and the receipt that the client returned with it: a text, if it comes from here."""
 ReadPart = Callable[[Mapping[str, Any], str], str | dict[str, Any]]
 
 
@@ -196,7 +196,7 @@ def gather(parts: Iterable[Part], *, joins_replies: bool = True) -> dict[str, An
             messages[-1] = {**message, "content": [*messages[-1]["content"], *message["content"]]}
         else:
             messages.append(message)
-        if receipt is not None:
+        if receipt and isinstance(receipt, str):
             receipts[len(messages) - 1] = receipt
     return {"system": "\n".join(texts), "messages": messages, "receipts": receipts}
 

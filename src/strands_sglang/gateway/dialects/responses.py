@@ -84,9 +84,9 @@ def _read_item(given: Any, index: int) -> reading.Part:
     if kind == "reasoning":
         parts = reading.want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        receipt = item.get("encrypted_content")  # Codex and openai-agents send it back as it came
         blocks = [reading.reasoning_block("\n".join(texts))] if texts else []
-        return {"role": "assistant", "content": blocks}, receipt if isinstance(receipt, str) and receipt else None
+        # Codex and openai-agents send it back as it came, so it carries our receipt.
+        return {"role": "assistant", "content": blocks}, item.get("encrypted_content")
     raise Refused(f"{where}: an item of type {reading.quote(kind)} is not supported", param=where)
 
 

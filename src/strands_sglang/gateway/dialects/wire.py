@@ -143,14 +143,6 @@ class WireCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprob:
-    """One sampled token; `logprob` is None where the server returned none."""
-
-    text: str
-    logprob: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WireReply:
     """A sampled turn on its way to a client, the same for every delivery.
 
@@ -163,7 +155,7 @@ class WireReply:
         cached_tokens: Prompt tokens found in the server's cache.
         reasoning_tokens: Those of `output_tokens` that are reasoning.
         receipt: Proof by which the turn is recognised when the client returns it.
-        logprobs: One entry per sampled token, where asked for.
+        logprobs: Text and log-probability of every sampled token, where asked for; None where the server gave none.
         prompt_ids, output_ids: Ids of the whole prompt, and sampled ids, where asked for.
     """
 
@@ -180,7 +172,7 @@ class WireReply:
     output_tokens: int
     reasoning_tokens: int
     receipt: str
-    logprobs: Sequence[TokenLogprob] | None = None
+    logprobs: Sequence[tuple[str, float | None]] | None = None
     prompt_ids: Sequence[int] | None = None
     output_ids: Sequence[int] | None = None
 
@@ -233,6 +225,10 @@ class WireDialect:
     count: Callable[[int], dict[str, Any]] | None = None
 
 
+ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+"""Types of errors that OpenAI and Anthropic name alike."""
+
+
 # ---- events ------------------------------------------------
 
 
@@ -249,8 +245,8 @@ def plain_event(data: Mapping[str, Any]) -> bytes:
 def logprob_entries(reply: WireReply) -> list[dict[str, Any]]:
     """Log-probabilities of the sampled tokens as OpenAI's APIs write them."""
     return [
-        {"token": entry.text, "logprob": entry.logprob, "bytes": list(entry.text.encode()), "top_logprobs": []}
-        for entry in reply.logprobs or ()
+        {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
+        for text, value in reply.logprobs or ()
     ]
 
 
