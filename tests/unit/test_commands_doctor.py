@@ -23,10 +23,10 @@ def one(part: str, state: doctor.State, findings: list[doctor.PartFinding]) -> d
 
 
 def test_every_part_is_looked_at_and_the_answer_can_be_read_by_a_program(capsys: pytest.CaptureFixture[str]) -> None:
-    status = command_line(["doctor", "--tokenizer", "tiny", "--json"])
+    status = command_line(["doctor", "--json"])
     shown = json.loads(capsys.readouterr().out)
     parts = {finding["part"] for finding in shown["findings"]}
-    assert {"python", "package", "extras", "machine", "sandbox", "images", "model", "template"} <= parts
+    assert {"python", "package", "extras", "machine", "sandbox", "images", "model"} <= parts
     assert shown["ok"] == (status == 0) == all(finding["state"] != "broken" for finding in shown["findings"])
 
 

@@ -224,7 +224,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="server that samples one token as for training, vllm+URL: vLLM",
     )
-    parser.add_argument("--tokenizer", metavar="ID", help="proves its chat template; servers are asked with it")
+    parser.add_argument("--tokenizer", metavar="ID", help="tokenizer of the servers (default: the one they name)")
     _add_json(parser)
 
 

@@ -92,8 +92,6 @@ def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFindin
         ("model", _model),
         *(("server", lambda url=url: _server(url, tokenizer)) for url in servers),
     ]
-    if tokenizer is not None:
-        parts.append(("template", lambda: _template(tokenizer)))
     for part, examined in parts:
         try:
             yield from examined()
@@ -271,24 +269,3 @@ def _server(url: str, tokenizer: str | None) -> Iterator[PartFinding]:
         yield _broken("server", f"{url}: {error}", "start it, or correct the address; --tokenizer names another")
     else:
         yield _ok("server", f"{url} sampled a token with its log-probability; tokenizer {name}, context {room}")
-
-
-def _template(name: str) -> Iterator[PartFinding]:
-    from strands_sglang.commands.doctor.source import SourceError, load_source
-    from strands_sglang.exceptions import TemplateError
-    from strands_sglang.template import DeltaRenderer, TemplateVerdict, probe_tools
-
-    advice = f"strands-sglang doctor {name} says which steps, and what to do"
-    try:
-        source = load_source(name)
-        report = DeltaRenderer(source.template, tools=probe_tools([]), stop_tokens=source.stop_tokens).report
-    except (SourceError, TemplateError) as error:
-        yield _broken("template", str(error), advice)
-        return
-    found = f"{name}: {report.verdict.value}"
-    if report.verdict in (TemplateVerdict.EXACT, TemplateVerdict.EXACT_FULL):
-        yield _ok("template", found)
-    elif report.verdict is TemplateVerdict.UNSUPPORTED:
-        yield _broken("template", found, advice)
-    else:
-        yield _missing("template", found, advice)
