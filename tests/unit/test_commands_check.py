@@ -195,12 +195,11 @@ def test_check_shows_tools_and_the_prompt_as_the_model_sees_them(capsys):
 
 def test_a_tokenizer_without_a_chat_template_is_named(capsys, monkeypatch):
     pytest.importorskip("tokenizers")
-    import strands_sglang
     from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 
     tokenizer = make_tiny_tokenizer()
     tokenizer.chat_template = None
-    monkeypatch.setattr(strands_sglang, "get_tokenizer", lambda name: tokenizer)
+    monkeypatch.setattr("strands_env.recipe.dry_run.get_tokenizer", lambda name: tokenizer)
     assert main(["check", "arithmetic", "--tokenizer", "bare"]) == 1
     assert "chat template" in capsys.readouterr().out
 

@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from strands_env.commands.terminal import announce, complain, complain_of, format_number, one_line, say
@@ -74,8 +73,8 @@ def _show(seen: DryRun) -> None:
         value = seen.result.reward.reward
         say(f"reward      {'none' if value is None else format_number(value)} for the answer {ANSWER!r}")
     for one in seen.calls:
-        given = json.dumps(one.input, ensure_ascii=False, default=str)
-        say(f"call        {one.name}({given}) gave {one_line(one.text)[:CALLED]!r}")
+        given = json.dumps(one["input"], ensure_ascii=False, default=str)
+        say(f"call        {one['name']}({given}) gave {one_line(one['text'])[:CALLED]!r}")
     for error in seen.errors:
         say(f"error       {one_line(error)}")
     for warning in seen.warnings:
@@ -104,7 +103,7 @@ def _to_dict(seen: DryRun) -> dict[str, Any]:
         "findings": [{"level": "error", "what": error} for error in seen.errors]
         + [{"level": "warning", "what": warning} for warning in seen.warnings],
         "tools": seen.tools,
-        "calls": [asdict(one) for one in seen.calls],
+        "calls": seen.calls,
         "prompt": seen.prompt,
         "prompt_tokens": seen.prompt_tokens,
         "reward": None if result is None or result.reward is None else result.reward.reward,

@@ -26,6 +26,8 @@ from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.testing.scripted import ScriptedCall, ScriptedModel, call, reply
+from strands_sglang import get_tokenizer
+from strands_sglang.backends.engine.loader import default_model_cached
 from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.exceptions import did_you_mean
 from strands_sglang.testing import ScriptedClient
@@ -44,15 +46,6 @@ _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, Impo
 """Errors that a constructor raises every time; a missing connection or running loop may only be missing now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalledTool:
-    """A tool that was called, its arguments, and the text that the model would have been given."""
-
-    name: str
-    input: Mapping[str, Any]
-    text: str
-
-
 @dataclass(slots=True, kw_only=True)
 class DryRun:
     """Outcome of a dry rollout.
@@ -61,6 +54,7 @@ class DryRun:
         errors: Reasons why a run would fail, or not do what was intended.
         warnings: Reasons why it would work, but perhaps not as intended.
         prompt: The first one as the model reads it; None where nothing was asked, or there is no tokenizer.
+        calls: The name and the input of every tool that was called, and the text that the model would have been given.
     """
 
     errors: list[str] = field(default_factory=list)
@@ -69,7 +63,7 @@ class DryRun:
     prompt: str | None = None
     prompt_tokens: int = 0
     result: StepResult | None = None
-    calls: list[CalledTool] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 # ---- without running it ----------------------------------------------------------------------------------------------
@@ -169,7 +163,16 @@ class DryModels:
     """
 
     def __init__(self, tokenizer: str | None) -> None:
-        self.tokenizer = None if tokenizer == "none" else _load_tokenizer(tokenizer)
+        self.tokenizer = None
+        if tokenizer != "none":
+            check_named_models("", None, tokenizer)
+            try:
+                self.tokenizer = get_tokenizer(tokenizer or ("smollm2" if default_model_cached() else "tiny"))
+            except ImportError:
+                if tokenizer is not None:  # without the extra, a rollout still shows the rest
+                    raise
+            except ModelLoadError as error:
+                raise EvalError(str(error)) from error
         self.client = ScriptedClient(lambda ids, fields: ANSWER, tokenizer=self.tokenizer)
 
     def __call__(self) -> Model:
@@ -177,21 +180,6 @@ class DryModels:
         if self.tokenizer is None:
             return ScriptedModel(lambda messages: ANSWER)
         return sglang_model_factory(tokenizer=self.tokenizer, client=self.client)()
-
-
-def _load_tokenizer(name: str | None) -> Any:
-    from strands_sglang import get_tokenizer
-    from strands_sglang.backends.engine.loader import default_model_cached
-
-    check_named_models("", None, name)
-    try:
-        return get_tokenizer(name or ("smollm2" if default_model_cached() else "tiny"))
-    except ImportError:
-        if name is None:  # without the extra, a rollout still shows the rest
-            return None
-        raise
-    except ModelLoadError as error:
-        raise EvalError(str(error)) from error
 
 
 async def try_environment(
@@ -275,7 +263,7 @@ async def _call_tools(env: Environment, action: Action, given: list[ScriptedCall
     for answer in (block["toolResult"] for block in blocks if "toolResult" in block):
         use = uses[answer["toolUseId"]]
         text = " ".join(str(part.get("text", part.get("json", ""))) for part in answer.get("content") or ())
-        seen.calls.append(CalledTool(name=use["name"], input=use["input"], text=text))
+        seen.calls.append({"name": use["name"], "input": use["input"], "text": text})
         if (error := raised.get(answer["toolUseId"])) is not None:
             seen.errors.append(f"the tool {use['name']!r} raised {_describe(error)}")
         elif answer.get("status") == "error":
