@@ -99,7 +99,7 @@ class Recorder:
         Raises:
             OSError: The file cannot be written.
         """
-        head = {"seeded": seeded, "tokenizer": _pack(tokenizer), "vision": _pack_vision(expander)}
+        head = {"seeded": seeded, "tokenizer": _pack(tokenizer), "vision": expander and _pack_vision(expander)}
         self._file = self._path.open("x", encoding="utf-8")
         self._write(format=FORMAT, options=self._options, model=redact(dict(model)), **head)
 
@@ -215,7 +215,8 @@ class Replay:
         if not self._head:
             raise RecordingError(f"{str(path)!r} is empty: the run ended before its model was made")
         self.tokenizer = _unpack(self._head["tokenizer"], "AutoTokenizer")
-        self.expander = _unpack_vision(self._head.get("vision"))
+        vision = self._head["vision"]
+        self.expander = None if vision is None else _unpack_vision(vision)
 
     def _read(self, number: int, text: str) -> None:
         line: dict[str, Any] = json.loads(text)
@@ -312,7 +313,10 @@ class _Replayed(Backend):
             answer: GenerateAnswer = from_json(outcome["answer"])
             return answer
         if "error" in outcome:
-            raise _error(outcome["error"])
+            kind = getattr(exceptions, outcome["error"]["type"], None)
+            if not (isinstance(kind, type) and issubclass(kind, StrandsSGLangError)):  # the name is from a file
+                kind = exceptions.BackendError
+            raise kind(*outcome["error"]["args"])
         # The rollout cancels this call as it did then: by its deadline, which runs since the rollout began.
         await asyncio.sleep(float(outcome["cancelled"]) + CANCEL_SECONDS)
         raise self._replay.differs(f"the request of line {exchange.line} was cancelled, and now it is not")
@@ -387,14 +391,6 @@ def from_json(value: Any) -> Any:
     return value
 
 
-def _error(plain: Mapping[str, Any]) -> StrandsSGLangError:
-    kind = getattr(exceptions, plain["type"], None)
-    if not (isinstance(kind, type) and issubclass(kind, StrandsSGLangError)):
-        kind = exceptions.BackendError
-    made: StrandsSGLangError = kind(*plain["args"])
-    return made
-
-
 def _pack(saved: Any) -> str:
     """The files of a tokenizer or image processor."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside:
@@ -412,9 +408,7 @@ def _unpack(packed: str, kind: str) -> Any:
         return getattr(transformers, kind).from_pretrained(folder)
 
 
-def _pack_vision(expander: ProcessorExpander | None) -> dict[str, Any] | None:
-    if expander is None:
-        return None
+def _pack_vision(expander: ProcessorExpander) -> dict[str, Any]:
     return {
         "family": expander.family,
         "placeholder_id": expander.placeholder_id,
@@ -423,9 +417,7 @@ def _pack_vision(expander: ProcessorExpander | None) -> dict[str, Any] | None:
     }
 
 
-def _unpack_vision(plain: Mapping[str, Any] | None) -> ProcessorExpander | None:
-    if plain is None:
-        return None
+def _unpack_vision(plain: Mapping[str, Any]) -> ProcessorExpander:
     return ProcessorExpander(
         _unpack(plain["processor"], "AutoImageProcessor"),
         family=plain["family"],
