@@ -64,14 +64,12 @@ def write_training(
     source: str | Path,
     output: str | Path,
     *,
-    title: str | None = None,
     tokenizer_of: Callable[[Path], Any] | None = None,
 ) -> ReportResult:
     """Write the page of a training.
 
     Args:
         source: A folder of runs, one a step, or a log of slime's rollouts.
-        title: Title; the name of the source if None.
         tokenizer_of: The tokenizer of a run by its results file, to show drift; None shows none.
 
     Raises:
@@ -79,15 +77,16 @@ def write_training(
         StoreError: Results are damaged, or the file cannot be written.
     """
     path, target = Path(source), Path(output)
+    name = path.resolve().name
     prompts: Answers = {}
     steps = list(_of_runs(path, prompts, tokenizer_of) if path.is_dir() else _of_log(path, prompts))
     if not steps:
         raise EvalError(f"there are no runs in {str(path)!r}")
     listed = [{"id": prompt, **about} for prompt, about in prompts.items()]
-    with page(target, title=title or path.resolve().name, scripts=_SCRIPTS) as made:
+    with page(target, title=name, scripts=_SCRIPTS) as made:
         for number, start in enumerate(range(0, len(listed), CHUNK)):
             made.add(f"chunk-{number}", [item.pop("answers") for item in listed[start : start + CHUNK]])
-        data = {"title": title or path.resolve().name, "made": now(), "chunk": CHUNK, "path": str(path)}
+        data = {"title": name, "made": now(), "chunk": CHUNK, "path": str(path)}
         made.add("overview", {**data, "steps": steps, "prompts": listed})
     return ReportResult(path=target, samples=sum(step["samples"] for step in steps), size=target.stat().st_size)
 

@@ -58,7 +58,30 @@ class Contract:
     """Seconds any clause may take; a hang is a failure."""
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_within(work, self.time_limit)
+        """Run the work in a new event loop. Code that blocks that loop cannot take longer either.
+
+        Raises:
+            AssertionError: The time has passed.
+        """
+        outcome: list[T | BaseException] = []
+
+        def run() -> None:
+            try:
+                outcome.append(asyncio.run(asyncio.wait_for(work, self.time_limit)))
+            except BaseException as error:  # it is raised in the thread that waits
+                outcome.append(error)
+
+        # A thread of its own: work that blocks its event loop does not block who waits here.
+        thread = threading.Thread(target=run, name="strands-env-contract", daemon=True)
+        thread.start()
+        thread.join(self.time_limit + GRACE_SECONDS)
+        if not outcome:
+            raise AssertionError(
+                f"it blocks the event loop: still running {GRACE_SECONDS:g} s after its {self.time_limit:g} s"
+            )
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        return outcome[0]
 
 
 class EnvironmentContract(Contract, ABC):
@@ -349,31 +372,6 @@ async def _tool_specs(env: Environment, action: Action) -> list[Any]:
     assert not result.termination_reason.is_failure, _explain(result)
     assert len(specs) >= given, f"{given} tools were given, {len(specs)} are usable: names clash or a spec is invalid"
     return specs
-
-
-def run_within(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Run the work in a new event loop. Code that blocks that loop cannot take longer either.
-
-    Raises:
-        AssertionError: The time has passed.
-    """
-    outcome: list[T | BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(asyncio.run(asyncio.wait_for(work, seconds)))
-        except BaseException as error:  # it is raised in the thread that waits
-            outcome.append(error)
-
-    # A thread of its own: work that blocks its event loop does not block who waits here.
-    thread = threading.Thread(target=run, name="strands-env-contract", daemon=True)
-    thread.start()
-    thread.join(seconds + GRACE_SECONDS)
-    if not outcome:
-        raise AssertionError(f"it blocks the event loop: still running {GRACE_SECONDS:g} s after its {seconds:g} s")
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
 
 
 def _list_alive() -> set[str]:

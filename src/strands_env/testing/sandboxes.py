@@ -16,12 +16,14 @@ import asyncio
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from strands_env.sandbox.contract import ExecLimits, ExecResult, Outcome, PythonSandbox, Sandbox
 
 from .contracts import Contract
+
+T = TypeVar("T")
 
 
 class SandboxContract(Contract, ABC):
@@ -203,18 +205,14 @@ class SandboxContract(Contract, ABC):
         self._in_sandbox(run)
 
     def _exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
-        async def run() -> ExecResult:
+        return self._in_sandbox(lambda sandbox: sandbox.exec(command, **options))
+
+    def _in_sandbox(self, clause: Callable[[Sandbox], Coroutine[Any, Any, T]]) -> T:
+        async def run() -> T:
             async with self.make_sandbox() as sandbox:
-                return await sandbox.exec(command, **options)
+                return await clause(sandbox)
 
         return self._run(run())
-
-    def _in_sandbox(self, clause: Any) -> None:
-        async def run() -> None:
-            async with self.make_sandbox() as sandbox:
-                await clause(sandbox)
-
-        self._run(run())
 
 
 async def _raises(kind: type[Exception], work: Coroutine[Any, Any, object]) -> None:
