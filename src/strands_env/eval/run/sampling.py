@@ -65,27 +65,17 @@ async def rollout_within(executor: Executor, action: Action, timeout: float | No
     if timeout is None or "timeout" not in inspect.signature(executor.rollout).parameters:
         return await within(executor.rollout(action), timeout, Phase.LOOP)
     rollout: Any = executor.rollout
-
-    async def answer() -> StepResult | Exception:
-        try:  # as a value: an `EpisodeTimeoutError` of the executor is not the one of `within` below
-            return await rollout(action, timeout=timeout)  # type: ignore[no-any-return]
-        except Exception as error:
-            return error
-
-    # The executor keeps the deadline itself, where it knows the phases; this one only notices that it is gone.
     patience = timeout + UNANSWERED_SECONDS
     try:
-        answered = await within(answer(), patience, Phase.LOOP)
-    except EpisodeTimeoutError:
+        # The executor keeps the deadline itself, where it knows the phases; this one only notices that it is gone.
+        async with asyncio.timeout(patience) as silence:
+            return await within(rollout(action, timeout=timeout), None, Phase.LOOP)
+    except TimeoutError:
+        if not silence.expired():  # of the executor's own
+            raise
         raise ConnectionError(
             f"the executor did not answer for {patience:g} s: its worker is considered lost"
         ) from None
-    try:
-        if isinstance(answered, Exception):
-            raise answered
-        return answered
-    finally:
-        del answered  # its traceback has this frame, which must not hold it in turn
 
 
 # Reasons that say nothing about the answer.
