@@ -55,7 +55,9 @@ STUDIES = {
     "drift": Study(arms=ARMS[:2], dropouts=(0.03, 0.1), seeds=8),
     "correction": Study(arms=(CORRECTED, SHRUNK), seeds=8),
     "rate": Study(arms=ARMS[:2], rates=(3e-5, 1e-4, 2e-4, 1e-3), seeds=4),
-    "natural-rate": Study(arms=ARMS[:2], dropouts=(0.0,), rates=(3e-5, 1e-4, 1e-3), seeds=4),
+    "natural-rate": Study(arms=ARMS[:2], dropouts=(0.0,), rates=(3e-5, 1e-4, 2e-4, 1e-3), seeds=4),
+    # The best rate of the re-tokenised arm in `natural-rate`, for as many seeds as `natural` has.
+    "natural-best": Study(arms=ARMS[1:2], dropouts=(0.0,), rates=(1e-4,), seeds=15),
     "gateway": Study(arms=(GATEWAY,), seeds=2),
 }
 
@@ -109,7 +111,7 @@ def plan(studies: Sequence[str], *, first_seed: int, seeds: int | None, rate_fac
         rate_factor: Multiplies the learning rates, which are those of the tiny model.
     """
     counts = {name: min(STUDIES[name].seeds, seeds or STUDIES[name].seeds) for name in studies}
-    return [
+    runs = [
         Run(seed=first_seed + i, arm=arm, dropout=dropout, rate=rate * rate_factor)
         for i in range(max(counts.values()))
         for name in studies
@@ -118,6 +120,7 @@ def plan(studies: Sequence[str], *, first_seed: int, seeds: int | None, rate_fac
         for rate in STUDIES[name].rates
         for arm in STUDIES[name].arms
     ]
+    return list(dict.fromkeys(runs))  # two studies may share a run
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:

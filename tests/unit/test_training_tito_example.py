@@ -304,7 +304,11 @@ def test_other_strengths_and_rates_have_tables_of_their_own(example: Any) -> Non
     after = "0.250, 0.250 | 0.500, 0.600 | 0.000, 0.050 | 0.500, 0.550 |"
     assert f"| 0.1 | 2 | 0.500, 0.500 | 0.500, 0.500 | {after} 0.5 | 2 |" in table
     assert f"| 0.001 | 2 | {after} 0.000, 0.000 | 0.000, 0.000 |" in table
-    assert "over the seeds [0, 1] that every rate has: token-exact 0.500, 0.600 at 0.0004" in table
+    assert "Each arm's best rate is chosen over the seeds [0, 1]" in table
+    assert "Best against best over 2 seeds: token-exact 0.500, 0.600 at 0.0004, re-tokenised" in table
+    # More seeds of each arm's best rate alone are compared too.
+    made["runs"] += results([2, 3], ("token-exact", "re-tokenised"))["runs"]
+    assert "Best against best over 4 seeds: token-exact 0.650 ± 0.205" in example["report"].tables(made)
 
 
 def test_runs_made_again_are_compared_step_by_step(example: Any) -> None:
