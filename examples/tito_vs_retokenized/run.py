@@ -56,8 +56,8 @@ STUDIES = {
     "correction": Study(arms=(CORRECTED, SHRUNK), seeds=8),
     "rate": Study(arms=ARMS[:2], rates=(3e-5, 1e-4, 2e-4, 1e-3), seeds=4),
     "natural-rate": Study(arms=ARMS[:2], dropouts=(0.0,), rates=(3e-5, 1e-4, 2e-4, 1e-3), seeds=4),
-    # The best rate of the re-tokenised arm in `natural-rate`, for as many seeds as `natural` has.
-    "natural-best": Study(arms=ARMS[1:2], dropouts=(0.0,), rates=(1e-4,), seeds=15),
+    # The rate of `natural-rate` that is best for the re-tokenised arm, for as many seeds as `natural` has.
+    "natural-best": Study(arms=ARMS[:2], dropouts=(0.0,), rates=(2e-4,), seeds=15),
     "gateway": Study(arms=(GATEWAY,), seeds=2),
 }
 
