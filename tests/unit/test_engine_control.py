@@ -116,8 +116,12 @@ async def test_an_abort_takes_effect_during_a_pause(engine: EmbeddedEngine) -> N
     task = asyncio.create_task(generate(engine, PROMPT, **LONG))
     await running(engine)
     await engine.pause_generation()
+    await engine.update_weights(make_tiny_model(seed=1).model)
     await engine.abort_all()
     assert (await task)["meta_info"]["finish_reason"]["type"] == "abort"
+    await engine.continue_generation()
+    # What the old weights computed for it was not stored.
+    assert (await generate(engine, PROMPT, sampling_params={"max_new_tokens": 1}))["meta_info"]["cached_tokens"] == 0
 
 
 @pytest.mark.parametrize("neighbour", [False, True])
