@@ -47,6 +47,8 @@ async def generate(engine: EmbeddedEngine, input_ids: list[int], **fields: Any) 
         room = max(0, room - RESERVED_POSITIONS)
         params["max_new_tokens"] = room if params["max_new_tokens"] is None else min(params["max_new_tokens"], room)
     logprobs, start = fields.get("return_logprob", False), fields.get("logprob_start_len", -1)
+    if not isinstance(logprobs, bool):  # a server checks its own fields; the client sends them as they are
+        raise ValueError(f"return_logprob must be true or false, got {logprobs!r}")
     images = fields.get("image_data") or ()
     request = GenerateRequest(
         prompt=PromptIds.of(input_ids),

@@ -113,6 +113,9 @@ class Work:
     def note(self, frame: Any, event: str, arg: Any) -> None:
         """A profile function."""
         code = frame.f_code
+        # The watcher of cancel signals looks every 50 ms, whatever the turn does: on a slow machine once inside it.
+        if code.co_qualname in ("_Watcher._look", "_Watcher._schedule", "_Watcher.interval"):
+            return
         if event == "call":
             if code.co_filename == "<template>" or frame.f_globals.get("__name__", "").startswith("jinja2"):
                 self.templates += 1
