@@ -23,6 +23,7 @@ from strands_env.testing import ScriptedModel, call, reply
 ACTION = Action(message="hi")
 SOON = 0.05
 LONG = 60.0
+released = threading.Event()
 
 
 @tool
@@ -65,21 +66,21 @@ async def fail() -> None:
     raise OSError("no container")
 
 
-async def test_rollout_resets_steps_and_cleans_up() -> None:
-    env = LoggedEnv()
-    result = await env.rollout(ACTION)
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    assert env.log == ["reset", "reset done", "cleanup", "cleanup done"]
+async def meet_a_limit() -> None:
+    raise ContextWindowOverflowException("of the agent that prepares the task")
+
+
+async def cancel_itself(*given: Any) -> Any:
+    raise asyncio.CancelledError
 
 
 @pytest.mark.parametrize(
-    ("part", "reason"), [(fail, TerminationReason.SETUP_ERROR), (sleep_long, TerminationReason.TIMEOUT)]
+    ("part", "reason"), [(fail, "setup_error"), (meet_a_limit, "setup_error"), (sleep_long, "timeout")]
 )
-async def test_failing_reset_is_data_and_cleaned_up(part: Callable[[], Any], reason: TerminationReason) -> None:
+async def test_failing_reset_is_data_and_cleaned_up(part: Callable[[], Any], reason: str) -> None:
     env = LoggedEnv({"reset": part}, setup_timeout=SOON)
     result = await env.rollout(ACTION)
-    assert result.termination_reason is reason
-    assert result.error.where is Phase.SETUP
+    assert (result.termination_reason, result.error.where) == (reason, Phase.SETUP)
     assert env.log == ["reset", "cleanup", "cleanup done"]
 
 
@@ -107,34 +108,40 @@ async def test_loop_deadline_keeps_the_tokens() -> None:
     assert sum(result.observation.tokens.loss_mask) > 0
 
 
-async def test_timeout_of_a_model_is_one_of_the_model() -> None:
-    env = LoggedEnv(model_factory=lambda: ScriptedModel([TimeoutError("read")]), step_timeout=LONG)
-    result = await env.step(ACTION)
-    assert result.termination_reason is TerminationReason.TIMEOUT
-    assert result.error.where is Phase.MODEL
+async def score_late(*given: Any) -> float:
+    await asyncio.sleep(LONG)
+    return 1.0
 
 
-async def test_reward_deadline_keeps_the_episode() -> None:
-    async def slow(action: Action, result: StepResult) -> float:
-        await asyncio.sleep(LONG)
-        return 1.0
+async def divide(*given: Any) -> float:
+    raise ZeroDivisionError("no judge")
 
-    result = await LoggedEnv(reward_fn=slow, reward_timeout=SOON).step(ACTION)
-    assert result.termination_reason is TerminationReason.TIMEOUT
-    assert result.reward is None
-    assert result.error.where is Phase.REWARD
+
+@pytest.mark.parametrize(
+    ("reward", "reason"),
+    [
+        (divide, "reward_error"),
+        (cancel_itself, "reward_error"),
+        (score_late, "timeout"),
+        (lambda *given: released.wait(LONG), "timeout"),
+    ],
+    ids=["raises", "cancels itself", "late", "late, in a thread"],
+)
+async def test_reward_that_fails_loses_nothing(reward: Any, reason: str) -> None:
+    released.clear()
+    result = await LoggedEnv(reward_fn=reward, reward_timeout=SOON).step(ACTION)
+    released.set()
+    assert (result.termination_reason, result.reward, result.error.where) == (reason, None, Phase.REWARD)
     assert result.observation.final_response == "ok"
+    assert result.observation.tokens is not None
     assert result.observation.metrics["loop_termination_reason"] == "task_complete"
 
 
-async def test_cancelled_rollout_cleans_up_and_raises() -> None:
-    env = LoggedEnv(model_factory=lambda: ScriptedModel(["ok"], delay=LONG))
-    task = asyncio.create_task(env.rollout(ACTION))
-    await asyncio.sleep(SOON)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert env.log[-2:] == ["cleanup", "cleanup done"]
+async def test_is_scored_that_raises_is_an_error_of_the_reward() -> None:
+    env = LoggedEnv(reward_fn=lambda *given: 1.0)
+    env.is_scored = lambda reason: {}[reason]  # type: ignore[method-assign]
+    result = await env.step(ACTION)
+    assert (result.termination_reason, result.reward) == (TerminationReason.REWARD_ERROR, None)
 
 
 async def test_cleanup_finishes_even_when_cancelled_itself() -> None:
@@ -164,30 +171,13 @@ async def test_cancelled_step_with_a_deadline_leaves_no_task_behind() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_cancellation_inside_the_loop_is_data() -> None:
-    env = LoggedEnv(model_factory=lambda: ScriptedModel([asyncio.CancelledError()]))
-    result = await env.step(ACTION)
-    assert result.termination_reason is TerminationReason.CANCELLED
-
-
-async def test_cancellation_inside_the_reward_loses_nothing() -> None:
-    async def cancelled(action: Action, result: StepResult) -> float:
-        raise asyncio.CancelledError
-
-    result = await LoggedEnv(reward_fn=cancelled).step(ACTION)
-    assert result.termination_reason is TerminationReason.REWARD_ERROR
-    assert result.observation.final_response == "ok"
-
-
-@pytest.mark.parametrize("part", ["reset", "cleanup"])
-async def test_cancellation_inside_reset_or_cleanup_is_data(part: str) -> None:
-    async def cancelled() -> None:
-        raise asyncio.CancelledError
-
-    env = LoggedEnv({part: cancelled})
-    result = await env.rollout(ACTION)
-    record = result.error if part == "reset" else result.cleanup_error
+@pytest.mark.parametrize("part", ["reset", "model", "cleanup"])
+async def test_cancellation_from_inside_is_data(part: str) -> None:
+    script = [asyncio.CancelledError() if part == "model" else "ok"]
+    result = await LoggedEnv({part: cancel_itself}, model_factory=lambda: ScriptedModel(script)).rollout(ACTION)
+    record = result.cleanup_error if part == "cleanup" else result.error
     assert record.type.endswith("WorkCancelledError")
+    assert result.termination_reason == ("task_complete" if part == "cleanup" else "cancelled")
 
 
 async def test_work_that_ignores_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,36 +229,6 @@ async def test_rollout_inside_a_rollout_does_not_move_its_phase() -> None:
         await asyncio.wait_for(LocalExecutor(Outer).rollout(ACTION, timeout=4 * SOON), LONG / 2)
 
 
-@pytest.mark.parametrize("part", ["reset", "factory"])
-async def test_limit_met_before_the_episode_is_no_end_of_it(part: str) -> None:
-    def broken() -> Any:
-        raise ContextWindowOverflowException("of the agent that prepares the task")
-
-    async def reset() -> None:
-        broken()
-
-    env = LoggedEnv({"reset": reset}) if part == "reset" else LoggedEnv(model_factory=broken)
-    result = await env.rollout(ACTION)
-    assert result.termination_reason is TerminationReason.SETUP_ERROR
-
-
-async def test_what_a_subclass_raises_about_a_finished_loop_is_data() -> None:
-    class Undecided(LoggedEnv):
-        def is_scored(self, reason: TerminationReason) -> bool:
-            raise LookupError("no such reason")
-
-    class Nameless(Undecided):
-        def compute_metrics(self, *args: Any, **options: Any) -> Any:
-            return {1: "nameless"}
-
-    result = await Undecided(reward_fn=lambda action, result: 1.0).step(ACTION)
-    assert (result.termination_reason, result.reward) == (TerminationReason.REWARD_ERROR, None)
-    assert result.observation.final_response == "ok"
-    result = await Nameless(reward_fn=lambda action, result: 1.0).step(ACTION)
-    assert "every metric a name" in result.error.message
-    assert (result.termination_reason, result.reward) == (TerminationReason.UNCLASSIFIED_ERROR, None)
-
-
 async def test_context_manager_pairs_reset_and_cleanup() -> None:
     env = LoggedEnv()
     async with env as entered:
@@ -276,9 +236,6 @@ async def test_context_manager_pairs_reset_and_cleanup() -> None:
         await env.step(ACTION)
         await env.step(ACTION)
     assert env.log == ["reset", "reset done", "cleanup", "cleanup done"]
-
-
-async def test_context_manager_cleans_up_after_a_failed_reset() -> None:
     env = LoggedEnv({"reset": fail})
     with pytest.raises(OSError, match="no container"):
         async with env:

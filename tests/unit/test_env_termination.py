@@ -28,28 +28,15 @@ from strands_sglang.tool_limiter import MaxToolCallsReachedError, MaxToolIterati
 from strands_sglang.trajectory import LengthLimit
 
 
-class ReadTimeoutError(Exception):
-    """Named like the clients' own, related to none."""
+def named(name: str) -> Exception:
+    """An error named like a client's own, related to none."""
+    return type(name, (Exception,), {})()  # type: ignore[no-any-return]
 
 
-class ServerDisconnectedError(Exception):
-    """Likewise."""
-
-
-class RateLimitError(Exception):
-    """Likewise."""
-
-
-class AuthenticationError(Exception):
-    """openai's."""
-
-
-class ClientError(Exception):
-    """botocore's."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.response = {"Error": {"Code": code}}
+def botocore(code: str) -> Exception:
+    error = named("ClientError")
+    error.response = {"Error": {"Code": code}}  # type: ignore[attr-defined]
+    return error
 
 
 def caused(outer: BaseException, cause: BaseException) -> BaseException:
@@ -65,18 +52,18 @@ CASES = [
     (ContextWindowOverflowException("full"), TerminationReason.CONTEXT_WINDOW_OVERFLOW),
     (SGLangContextLengthError(400, "too long"), TerminationReason.CONTEXT_WINDOW_OVERFLOW),
     (TimeoutError(), TerminationReason.TIMEOUT),
-    (ReadTimeoutError(), TerminationReason.TIMEOUT),
+    (named("ReadTimeoutError"), TerminationReason.TIMEOUT),
     (caused(SGLangConnectionError("no answer"), TimeoutError()), TerminationReason.TIMEOUT),
     (SGLangConnectionError("refused"), TerminationReason.CONNECTION_ERROR),
     (ConnectionResetError("peer"), TerminationReason.CONNECTION_ERROR),
-    (ServerDisconnectedError(), TerminationReason.CONNECTION_ERROR),
+    (named("ServerDisconnectedError"), TerminationReason.CONNECTION_ERROR),
     (SGLangThrottledError(429, "later"), TerminationReason.THROTTLED),
     (ModelThrottledException("later"), TerminationReason.THROTTLED),
-    (RateLimitError(), TerminationReason.THROTTLED),
-    (AuthenticationError(), TerminationReason.AUTH_ERROR),
-    (ClientError("ExpiredTokenException"), TerminationReason.AUTH_ERROR),
-    (ClientError("TooManyRequestsException"), TerminationReason.THROTTLED),
-    (ClientError("ValidationException"), TerminationReason.UNCLASSIFIED_ERROR),
+    (named("RateLimitError"), TerminationReason.THROTTLED),
+    (named("AuthenticationError"), TerminationReason.AUTH_ERROR),
+    (botocore("ExpiredTokenException"), TerminationReason.AUTH_ERROR),
+    (botocore("TooManyRequestsException"), TerminationReason.THROTTLED),
+    (botocore("ValidationException"), TerminationReason.UNCLASSIFIED_ERROR),
     (SGLangAbortedError("update"), TerminationReason.ABORTED),
     (SGLangDecodingError("no JSON"), TerminationReason.MODEL_ERROR),
     (TemplateError("cannot say that"), TerminationReason.MODEL_ERROR),
@@ -102,14 +89,11 @@ def test_reason_of_an_error_however_it_is_wrapped(error: BaseException, reason: 
     assert TerminationReason.from_error(wrap(error)) is reason
 
 
-def test_no_error_is_task_complete() -> None:
-    assert TerminationReason.from_error(None) is TerminationReason.TASK_COMPLETE
-
-
 def test_default_applies_only_to_errors_that_say_nothing() -> None:
     default = TerminationReason.MODEL_ERROR
     assert TerminationReason.from_error(ValueError(), default=default) is default
     assert TerminationReason.from_error(TimeoutError(), default=default) is TerminationReason.TIMEOUT
+    assert TerminationReason.from_error(None, default=default) is TerminationReason.TASK_COMPLETE
 
 
 def test_circular_causes_end() -> None:
@@ -119,26 +103,17 @@ def test_circular_causes_end() -> None:
     assert TerminationReason.from_error(first) is TerminationReason.UNCLASSIFIED_ERROR
 
 
-@pytest.mark.parametrize("limit", [None, 5, "a bound of tomorrow", "reply"])
-def test_a_cut_reply_is_the_fault_of_its_own_bound_unless_another_is_known(limit: object) -> None:
-    assert TerminationReason.from_length_limit(limit) is TerminationReason.MAX_TOKENS_REACHED
-
-
-def test_every_bound_on_the_length_has_its_reason() -> None:
-    assert {TerminationReason.from_length_limit(limit) for limit in LengthLimit} == {
-        TerminationReason.MAX_TOKENS_REACHED,
-        TerminationReason.TOKEN_BUDGET_REACHED,
-        TerminationReason.CONTEXT_WINDOW_OVERFLOW,
-    }
+def test_a_cut_reply_is_the_fault_of_its_own_bound_unless_another_is_known() -> None:
+    cut = {limit: TerminationReason.from_length_limit(limit) for limit in [*LengthLimit, None, 5, "one of tomorrow"]}
+    others = {LengthLimit.SAMPLED_BUDGET, LengthLimit.TRAJECTORY_BUDGET, LengthLimit.CONTEXT}
+    assert {limit for limit, reason in cut.items() if reason != "max_tokens_reached"} == others
+    assert [cut[limit] for limit in sorted(others)] == ["context_window_overflow", *["token_budget_reached"] * 2]
 
 
 def test_each_reason_is_complete_a_limit_or_a_failure() -> None:
     for reason in TerminationReason:
         assert [reason is TerminationReason.TASK_COMPLETE, reason.is_limit, reason.is_failure].count(True) == 1
-
-
-def test_earlier_name_of_unclassified_errors() -> None:
-    assert TerminationReason.AGENT_ERROR is TerminationReason.UNCLASSIFIED_ERROR
+    assert TerminationReason.AGENT_ERROR is TerminationReason.UNCLASSIFIED_ERROR  # its earlier name
 
 
 def test_record_names_the_wrapped_error_and_keeps_the_whole_traceback() -> None:
@@ -156,21 +131,18 @@ def test_record_names_the_wrapped_error_and_keeps_the_whole_traceback() -> None:
     assert record.where == "model"
 
 
-@pytest.mark.parametrize(
-    ("stop_reason", "reason"),
-    [
-        ("end_turn", TerminationReason.TASK_COMPLETE),
-        ("stop_sequence", TerminationReason.TASK_COMPLETE),
-        (None, TerminationReason.TASK_COMPLETE),
-        ("cancelled", TerminationReason.CANCELLED),
-        ("aborted", TerminationReason.ABORTED),
-        ("unfinished", TerminationReason.MODEL_ERROR),
-        ("interrupt", TerminationReason.INTERRUPTED),
-        ("limit_total_tokens", TerminationReason.TOKEN_BUDGET_REACHED),
-        ("content_filtered", TerminationReason.CONTENT_FILTERED),
-        ("guardrail_intervened", TerminationReason.CONTENT_FILTERED),
-        ("weird", TerminationReason.UNCLASSIFIED_ERROR),
-    ],
-)
-def test_only_known_ends_are_a_completed_task(stop_reason: str | None, reason: TerminationReason) -> None:
-    assert TerminationReason.from_stop_reason(stop_reason) is reason
+STOP_REASONS = {
+    "task_complete": ["end_turn", "stop_sequence", None],
+    "cancelled": ["cancelled"],
+    "aborted": ["aborted"],
+    "model_error": ["unfinished"],
+    "interrupted": ["interrupt"],
+    "token_budget_reached": ["limit_total_tokens"],
+    "content_filtered": ["content_filtered", "guardrail_intervened"],
+    "unclassified_error": ["weird"],
+}
+
+
+def test_only_known_ends_are_a_completed_task() -> None:
+    for reason, stops in STOP_REASONS.items():
+        assert {TerminationReason.from_stop_reason(stop) for stop in stops} == {reason}

@@ -45,48 +45,34 @@ class TestSoundEnvironment(EnvironmentContract):
         return [("done", 1.0), ("nothing", 0.0)]
 
 
-class TestExactMatch(RewardFunctionContract):
-    def make_reward(self) -> Any:
-        return ExactMatchReward()
-
-    def examples(self) -> Any:
-        return [("4", "4", 1.0), ("4", "5", 0.0), (None, "4", None), ("4", None, 0.0)]
+def suite_of(reward: Any, examples: Any = (), **attributes: Any) -> RewardFunctionContract:
+    """The contract of this reward function."""
+    methods = {"make_reward": lambda self: reward, "examples": lambda self: examples, **attributes}
+    return type("Suite", (RewardFunctionContract,), methods)()
 
 
-class TestMath(RewardFunctionContract):
-    def make_reward(self) -> Any:
-        pytest.importorskip("math_verify", reason="needs the extra `math`")
-        return MathRewardFunction(timeout=3.0)
+REWARDS: dict[str, Any] = {
+    "exact": lambda: (ExactMatchReward(), [("4", "4", 1.0), ("4", "5", 0.0), (None, "4", None), ("4", None, 0.0)]),
+    "maths": lambda: (MathRewardFunction(timeout=3.0), [("4", r"\boxed{\frac{8}{2}}", 1.0), ("4", "five", 0.0)]),
+    "regex": lambda: (RegexMatchReward(r"(\d+)", group=1), ()),
+    "format": lambda: (FormatReward("4"), ()),
+    "format of turns": lambda: (FormatReward("4", every_turn=True), ()),
+    "tools": lambda: (ToolUseReward(), ()),
+    "weighted": lambda: (WeightedReward({"a": (ExactMatchReward(), 1.0), "b": (FormatReward("4"), 0.5)}), ()),
+    "judge": lambda: (CorrectnessJudgeReward(lambda: ScriptedModel(['{"reasoning": "", "verdict": "correct"}'])), ()),
+}
 
-    def examples(self) -> Any:
-        return [("4", r"\boxed{\frac{8}{2}}", 1.0), ("4", "five", 0.0)]
 
-
-@pytest.mark.parametrize(
-    "reward",
-    [
-        RegexMatchReward(r"(\d+)", group=1),
-        FormatReward("4"),
-        FormatReward("4", every_turn=True),
-        ToolUseReward(),
-        WeightedReward({"a": (ExactMatchReward(), 1.0), "b": (FormatReward("4"), 0.5)}),
-        CorrectnessJudgeReward(lambda: ScriptedModel(['{"reasoning": "", "verdict": "correct"}'])),
-    ],
-    ids=lambda reward: type(reward).__name__,
-)
+@pytest.mark.parametrize("name", REWARDS)
 @pytest.mark.filterwarnings("ignore:Agent.structured_output_async:DeprecationWarning")
-def test_shipped_rewards_keep_the_contract(reward: RewardFunction) -> None:
-    class Suite(RewardFunctionContract):
-        def make_reward(self) -> Any:
-            return reward
-
-    run_all(Suite())
-
-
-def run_all(suite: Any) -> None:
-    for name in dir(suite):
-        if name.startswith("test_"):
-            getattr(suite, name)()
+def test_shipped_rewards_keep_the_contract(name: str) -> None:
+    if name == "maths":
+        pytest.importorskip("math_verify", reason="needs the extra `math`")
+    suite = suite_of(*REWARDS[name]())
+    clauses = [clause for clause in dir(suite) if clause.startswith("test_")]
+    for clause in clauses:
+        getattr(suite, clause)()
+    assert len(clauses) == 6
 
 
 class FailingCleanup(SoundEnv):
@@ -217,23 +203,6 @@ def test_unsound_environment_is_caught(unsound, clause, monkeypatch):
         getattr(Suite(), clause)()
 
 
-def raising(action: Action, result: StepResult) -> float:
-    return float(len(result.observation.final_response or 1))  # type: ignore[arg-type]
-
-
-def needs_truth(action: Action, result: StepResult) -> float:
-    return float(action.task_context.ground_truth)
-
-
-def odd_info(action: Action, result: StepResult) -> RewardResult:
-    return RewardResult(reward=0.0, info={"where": {1, 2}})
-
-
-def meddling(action: Action, result: StepResult) -> float:
-    result.observation.messages.clear()
-    return 0.0
-
-
 class Counting(RewardFunction):
     count = 0
 
@@ -247,48 +216,33 @@ class Untyped(RewardFunction):
         return 1.0
 
 
-@pytest.mark.parametrize(
-    ("unsound", "clause"),
-    [
-        (raising, "test_any_answer_gives_a_reward_or_an_abstention"),
-        (needs_truth, "test_missing_ground_truth_is_survived"),
-        (odd_info, "test_info_is_json"),
-        (meddling, "test_inputs_are_not_changed"),
-        (Counting(), "test_same_answer_same_reward"),
-        (Untyped(), "test_info_is_json"),
-        (lambda action, result: 0.5, "test_examples"),
-    ],
-)
+UNSOUND: list[tuple[Any, str]] = [
+    (lambda _, result: len(result.observation.final_response), "test_any_answer_gives_a_reward_or_an_abstention"),
+    (lambda action, _: float(action.task_context.ground_truth), "test_missing_ground_truth_is_survived"),
+    (lambda *_: RewardResult(info={"where": {1, 2}}), "test_info_is_json"),
+    (lambda _, result: result.observation.messages.clear(), "test_inputs_are_not_changed"),
+    (Counting(), "test_same_answer_same_reward"),
+    (Untyped(), "test_info_is_json"),
+    (lambda *_: 0.5, "test_examples"),
+]
+
+
+@pytest.mark.parametrize(("unsound", "clause"), UNSOUND)
 def test_unsound_reward_is_caught(unsound: Any, clause: str) -> None:
-    class Suite(RewardFunctionContract):
-        def make_reward(self) -> Any:
-            return unsound
-
-        def examples(self) -> Any:
-            return [("4", "4", 1.0)]
-
     with pytest.raises((AssertionError, TypeError)):
-        getattr(Suite(), clause)()
+        getattr(suite_of(unsound, examples=[("4", "4", 1.0)]), clause)()
 
 
 class Blocking(RewardFunction):
-    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+    async def compute(self, action: Action, step_result: StepResult) -> Any:
         time.sleep(5)
-        return RewardResult(reward=0.0)
 
 
 @pytest.mark.parametrize("hanging", [Blocking(), lambda action, result: time.sleep(5)], ids=["async", "sync"])
 def test_reward_that_hangs_is_caught_in_time(hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strands_env.testing.contracts.GRACE_SECONDS", 0.5)
-
-    class Suite(RewardFunctionContract):
-        time_limit = 0.2
-
-        def make_reward(self) -> Any:
-            return hanging
-
     with pytest.raises((AssertionError, TimeoutError)):
-        Suite().test_missing_ground_truth_is_survived()
+        suite_of(hanging, time_limit=0.2).test_missing_ground_truth_is_survived()
 
 
 async def test_script_that_has_ended_is_an_error() -> None:
