@@ -21,29 +21,17 @@ def manager() -> TokenManager:
     return held
 
 
-def test_rollout_starts_after_the_initial_prompt() -> None:
-    tokens = TokenObservation(
-        token_ids=[10, 20, 30, 40, 50],
-        prompt_length=2,
-        loss_mask=[0, 0, 1, 1, 1],
-        logprobs=[None, None, -0.5, -0.3, -0.1],
-    )
-    assert tokens.initial_prompt_token_ids == [10, 20]
-    assert tokens.rollout_token_ids == [30, 40, 50]
-    assert tokens.rollout_loss_mask == [1, 1, 1]
-    assert tokens.rollout_logprobs == [-0.5, -0.3, -0.1]
-
-
-def test_empty_token_manager_gives_none() -> None:
-    assert TokenObservation.from_token_manager(TokenManager()) is None
-
-
 def test_everything_of_a_token_manager_is_kept() -> None:
-    tokens = TokenObservation.from_token_manager(manager())
+    assert TokenObservation.from_token_manager(TokenManager()) is None
+    held = manager()
+    tokens = TokenObservation.from_token_manager(held)
+    held.add_prompt([99])  # nobody follows it
     assert tokens.token_ids == [1, 2, 3, 4, 5, 6, 7]
     assert tokens.prompt_length == 3
-    assert tokens.loss_mask == [0, 0, 0, 1, 1, 0, 1]
+    assert (tokens.initial_prompt_token_ids, tokens.rollout_token_ids) == ([1, 2, 3], [4, 5, 6, 7])
+    assert tokens.loss_mask == [0, 0, 0, 1, 1, 0, 1] == [0, 0, 0, *tokens.rollout_loss_mask]
     assert tokens.logprobs == [None, None, None, -0.1, -0.2, None, None]
+    assert tokens.rollout_logprobs == [-0.1, -0.2, None, None]
     assert tokens.segment_info == [(False, 3), (True, 2), (False, 1), (True, 1)]
     assert tokens.turn_index == [0, 0, 0, 0, 0, 1, 1]
     assert tokens.turn_spans == {0: [(3, 5)], 1: [(6, 7)]}
@@ -52,20 +40,12 @@ def test_everything_of_a_token_manager_is_kept() -> None:
         WeightVersionSpan(version="8", start=6, end=7),
     )
     assert tokens.segments[1] == Segment(is_output=True, start=3, end=5, turn=0)
-
-
-def test_observation_does_not_follow_the_manager() -> None:
-    held = manager()
-    tokens = TokenObservation.from_token_manager(held)
-    held.add_prompt([99])
-    assert tokens is not None
-    assert len(tokens) == 7
+    assert pickle.loads(pickle.dumps(tokens)) == tokens
 
 
 def test_sampled_but_untrained_tokens_are_output_without_loss() -> None:
-    tokens = TokenObservation(
-        token_ids=[1, 2, 3], prompt_length=1, loss_mask=[0, 0, 0], segment_info=[(False, 1), (True, 2)]
-    )
+    info = [(False, 1), (True, 2)]
+    tokens = TokenObservation(token_ids=[1, 2, 3], prompt_length=1, loss_mask=[0, 0, 0], segment_info=info)
     assert tokens.output_mask == [False, True, True]
     assert tokens.loss_mask == [0, 0, 0]
 
@@ -96,27 +76,18 @@ def test_contradictions_are_refused(fields: dict[str, object], message: str) -> 
         TokenObservation(**fields)
 
 
-def test_arrays_cannot_be_written() -> None:
-    tokens = TokenObservation(token_ids=[1, 2])
-    with pytest.raises(ValueError, match="read-only"):
-        tokens.token_ids_array[0] = 9
-
-
-def test_source_array_stays_writable_and_separate() -> None:
+def test_arrays_cannot_be_written_and_are_separate_from_their_source() -> None:
     ids = np.array([1, 2], dtype=np.int32)
     tokens = TokenObservation(token_ids=ids)
     ids[0] = 9
     assert tokens.token_ids == [1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        tokens.token_ids_array[0] = 9
 
 
 def test_unknown_key_of_a_dict_is_refused() -> None:
     with pytest.raises(ValueError, match=r"unknown keys \['ids'\]"):
         TokenObservation.from_dict({"ids": [1]})
-
-
-def test_pickle_keeps_everything() -> None:
-    tokens = TokenObservation.from_token_manager(manager())
-    assert pickle.loads(pickle.dumps(tokens)) == tokens
 
 
 def test_a_hundred_thousand_tokens_hold_no_python_objects() -> None:
