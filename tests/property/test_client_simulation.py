@@ -256,6 +256,7 @@ class Schedule:
         async with asyncio.timeout(1000):
             await asyncio.wait(tasks)
         await made.close()
+        assert made._transports == {}
         await asyncio.sleep(0)
         assert not [held for held in self.network.connections if held.is_open], "a connection is left open"
         assert asyncio.all_tasks() == {asyncio.current_task()}, "a task is left over"
@@ -275,6 +276,7 @@ class Schedule:
     # ---- what must hold ----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        assert self.network.aborted.keys() <= self.network.answers.keys(), "what was never sent was aborted"
         for call in self.calls:
             self.check_call(call)
 

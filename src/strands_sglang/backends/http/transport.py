@@ -98,7 +98,8 @@ class LoopTransport:
     async def close(self) -> None:
         """Abort what is in flight, wait for the aborts, close the connections; every caller waits for the end."""
         for rid, attempt in list(self.in_flight.items()):
-            self.begin_abort(rid, attempt.age)
+            if attempt.connected:
+                self.begin_abort(rid, attempt.age)
         self.http.interrupt()
         try:
             if tasks := [task for task, _ in self._tasks.values()]:
