@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
+from strands_sglang.backends.http.retry import RequestRetryPolicy
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import BackendRequestError, SGLangConnectionError, SGLangHTTPError
 from tests.servers import FaultyServer, faults
@@ -38,8 +41,10 @@ async def cancel_in_flight(client: SGLangClient, server: Any, *, requests: int =
     await client.settle()
 
 
-async def test_a_cancelled_call_is_aborted_on_the_server() -> None:
-    async with hanging() as server, make(server.url) as client:
+async def test_a_cancelled_call_is_aborted_and_again_since_the_server_may_not_know_it_yet() -> None:
+    before = asyncio.all_tasks()
+    async with hanging() as server:
+        client = make(server.url)
         call = asyncio.create_task(client.generate([1]))
         await server.wait_for_requests(1)
         cancelled_at = time.monotonic()
@@ -47,131 +52,58 @@ async def test_a_cancelled_call_is_aborted_on_the_server() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         await client.settle()
-        assert server.aborted_rids == server.rids
+        assert [rid for rid, _ in server.aborts] == server.rids * 2
         assert server.aborts[0][1] - cancelled_at < WITHIN_S
         assert server.running == []
-
-
-async def test_a_young_request_is_aborted_twice_since_the_server_may_not_know_it_yet() -> None:
-    async with hanging() as server, make(server.url) as client:
-        await cancel_in_flight(client, server)
-        assert [rid for rid, _ in server.aborts] == server.rids * 2
-
-
-async def test_answered_requests_are_not_aborted() -> None:
-    async with FaultyServer([faults.busy(), faults.status(500, "x")]) as server, make(server.url) as client:
-        await client.generate([1])
-        await client.settle()
-        assert server.aborts == []
-
-
-async def test_cancelling_before_anything_was_sent_aborts_nothing() -> None:
-    async with hanging() as server, make(server.url, max_connections=1) as client:
-        first = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        waiting = asyncio.create_task(client.generate([2]))
-        await asyncio.sleep(0.05)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        await client.settle()
-        assert server.aborts == []
-        assert not first.done()
-
-
-async def test_cancellation_releases_slot_and_connection() -> None:
-    async with FaultyServer([faults.hang()]) as server, make(server.url, max_connections=1) as client:
-        await cancel_in_flight(client, server)
-        assert (await client.generate([2]))["output_ids"]
-
-
-async def test_aborts_pass_when_every_connection_hangs() -> None:
-    async with hanging() as server, make(server.url, max_connections=20) as client:
-        calls = [asyncio.create_task(client.generate([1])) for _ in range(40)]
-        await server.wait_for_requests(20)
-        calls[0].cancel()
-        await asyncio.gather(calls[0], return_exceptions=True)
-        async with asyncio.timeout(WITHIN_S):
-            while not server.aborts:
-                await asyncio.sleep(0.005)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def test_many_cancelled_calls_are_all_aborted() -> None:
-    async with hanging() as server, make(server.url) as client:
-        calls = [asyncio.create_task(client.generate([1])) for _ in range(200)]
-        await server.wait_for_requests(200)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        await client.settle()
-        assert set(server.aborted_rids) == set(server.rids)
-
-
-async def test_no_task_is_left_after_close() -> None:
-    before = asyncio.all_tasks()
-    async with hanging() as server:
-        client = make(server.url)
-        await cancel_in_flight(client, server)
         await client.close()
-        assert server.aborted_rids == server.rids
     await asyncio.sleep(0)
     assert asyncio.all_tasks() <= before
 
 
-@pytest.mark.parametrize("cancelled_before", [False, True], ids=["in flight", "cancelled just before"])
-def test_an_interrupted_run_aborts_before_its_loop_ends(cancelled_before: bool) -> None:
-    async def interrupted(server: FaultyServer) -> None:
-        client = make(server.url)
-        calls = [asyncio.create_task(client.generate([1])) for _ in range(3)]
-        await server.wait_for_requests(3)
-        if cancelled_before:  # then the run cancels the aborts themselves
-            for call in calls:
-                call.cancel()
-            await asyncio.wait(calls)
-        raise RuntimeError("interrupted")
-
-    async def host() -> None:
-        # The server lives in a loop of its own, so that it outlives the interrupted one.
-        async with hanging() as server:
-            with pytest.raises(RuntimeError, match="interrupted"):
-                await asyncio.to_thread(asyncio.run, interrupted(server))
-            assert set(server.aborted_rids) == set(server.rids)
-            assert len(server.requests) == 3
-
-    asyncio.run(host())
+async def test_aborts_pass_when_every_connection_hangs() -> None:
+    async with hanging() as server, make(server.url, max_connections=100) as client:
+        calls = [asyncio.create_task(client.generate([1])) for _ in range(200)]
+        await server.wait_for_requests(100)
+        calls[0].cancel()
+        await asyncio.wait(calls[:1])
+        async with asyncio.timeout(WITHIN_S):
+            while not server.aborts:
+                await asyncio.sleep(0.005)
+        for call in reversed(calls):
+            call.cancel()
+        await asyncio.wait(calls)
+        await client.settle()
+        assert set(server.aborted_rids) == set(server.rids)
 
 
-@pytest.mark.parametrize("steps", range(9))
-def test_a_run_that_ends_in_the_moment_of_a_cancellation_aborts(steps: int) -> None:
-    async def ends_at_once(server: FaultyServer) -> None:
-        client = make(server.url)
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        call.cancel()
-        for _ in range(steps):
-            await asyncio.sleep(0)
-
-    async def host() -> None:
-        async with hanging() as server:
-            await asyncio.to_thread(asyncio.run, ends_at_once(server))
-            assert set(server.aborted_rids) == set(server.rids)
-
-    asyncio.run(host())
+async def interrupted(client: SGLangClient, server: FaultyServer) -> None:
+    await asyncio.wait([asyncio.create_task(client.generate([1])) for _ in range(3)], timeout=0.2)
+    raise RuntimeError("interrupted")
 
 
-def test_a_run_that_ends_with_a_timed_out_call_aborts() -> None:
-    async def times_out(server: FaultyServer) -> None:
-        with pytest.raises(SGLangConnectionError, match="within"):
-            await make(server.url, timeout=0.1, max_retries=0).generate([1])
+async def cancelled_just_before(client: SGLangClient, server: FaultyServer, steps: int) -> None:
+    """The run ends, and cancels the aborts themselves, so many steps after a cancellation."""
+    call = asyncio.create_task(client.generate([1]))
+    await server.wait_for_requests(1)
+    call.cancel()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if steps == 9:
+        await asyncio.wait([call])
 
-    async def host() -> None:
-        async with hanging() as server:
-            await asyncio.to_thread(asyncio.run, times_out(server))
-            assert set(server.aborted_rids) == set(server.rids)
 
-    asyncio.run(host())
+async def timed_out(client: SGLangClient, server: FaultyServer) -> None:
+    client.timeout, client.retry_policy = 0.1, RequestRetryPolicy(max_retries=0)
+    await client.generate([1])
+
+
+@pytest.mark.parametrize("run", [interrupted, timed_out, *(partial(cancelled_just_before, steps=n) for n in range(10))])
+async def test_a_run_that_ends_aborts_what_it_left_on_the_server(run: Any) -> None:
+    # The run has a loop of its own, in a thread, which the server outlives.
+    async with hanging() as server:
+        with contextlib.suppress(RuntimeError, SGLangConnectionError):
+            await asyncio.to_thread(asyncio.run, run(make(server.url), server))
+        assert server.rids and set(server.aborted_rids) == set(server.rids)
 
 
 async def test_ctrl_c_aborts_what_the_server_is_sampling() -> None:
@@ -207,21 +139,12 @@ async def test_through_a_router_every_worker_is_told() -> None:
         assert router.paths.count("POST /abort_request") == 1
 
 
-async def test_given_workers_are_told_without_asking_the_router() -> None:
+async def test_given_workers_are_told_without_asking_the_router_and_dead_ones_hinder_nobody() -> None:
     async with FaultyServer() as worker, hanging(workers=[]) as router:
-        async with make(router.url, worker_urls=[worker.url]) as client:
+        async with make(router.url, worker_urls=["http://127.0.0.1:9", worker.url]) as client:
             assert await client.abort("r1") is True
         assert worker.aborted_rids == ["r1"]
         assert router.paths == []
-
-
-async def test_a_dead_worker_does_not_keep_the_others_from_the_abort() -> None:
-    dead = FaultyServer()
-    await dead.start()
-    await dead.stop()
-    async with FaultyServer() as alive, hanging(workers=[dead.url, alive.url]) as router, make(router.url) as client:
-        assert await client.abort("r1") is True
-        assert alive.aborted_rids == ["r1"]
 
 
 @pytest.mark.parametrize("rid", ["", "\ud800", None])
@@ -230,14 +153,6 @@ async def test_an_id_that_cannot_be_one_is_not_aborted(rid: Any) -> None:
         with pytest.raises(BackendRequestError, match="rid"):
             await client.abort(rid)
     assert server.aborts == []
-
-
-async def test_abort_of_an_unreachable_server_is_false() -> None:
-    server = FaultyServer()
-    await server.start()
-    await server.stop()
-    async with make(server.url) as client:
-        assert await client.abort("r1") is False
 
 
 async def test_an_abort_by_the_user_ends_the_request_with_an_answer() -> None:
@@ -269,24 +184,15 @@ async def test_only_abort_calls_use_the_admin_key() -> None:
         assert server.seen[-1][1]["authorization"] == "Bearer user"
 
 
-@pytest.mark.parametrize("answer", [503, 429, 500, "reset"])
-async def test_an_abort_call_that_fails_is_repeated(answer: Any) -> None:
+@pytest.mark.parametrize(("answers", "calls"), [([503], 2), ([429], 2), (["reset"], 2), ([403] * 9, 1)])
+async def test_an_abort_call_that_fails_is_repeated_unless_it_is_refused(answers: list[Any], calls: int) -> None:
     async with (
-        ControlledServer(lambda call: faults.hang(), control={"/abort_request": [answer]}) as server,
+        ControlledServer(lambda call: faults.hang(), control={"/abort_request": answers}) as server,
         make(server.url) as client,
     ):
         await cancel_in_flight(client, server, known=True)
-        assert [rid for rid, _ in server.aborts] == server.rids
-        assert server.paths.count("POST /abort_request") == 2
-
-
-async def test_an_abort_call_that_is_refused_is_not_repeated() -> None:
-    async with (
-        ControlledServer(lambda call: faults.hang(), control={"/abort_request": [403] * 9}) as server,
-        make(server.url) as client,
-    ):
-        await cancel_in_flight(client, server, known=True)
-        assert server.paths.count("POST /abort_request") == 1
+        assert server.paths.count("POST /abort_request") == calls
+        assert [rid for rid, _ in server.aborts] == server.rids[: calls - 1]
 
 
 async def test_close_repeats_an_abort_call_that_fails() -> None:
@@ -299,7 +205,7 @@ async def test_close_repeats_an_abort_call_that_fails() -> None:
         assert server.aborted_rids == server.rids
 
 
-@pytest.mark.parametrize("answer", [400, 401, 403, 404, 405, 422, 500, 501, 502, 503, 302, "reset"])
+@pytest.mark.parametrize("answer", [302, 404, 503, "reset"])
 async def test_however_a_router_refuses_an_abort_its_workers_are_told(answer: Any) -> None:
     async with (
         FaultyServer() as worker,

@@ -54,71 +54,29 @@ def elsewhere() -> Iterator[Callable[..., FaultyServer]]:
     loop.close()
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [stalled_body(), stalled_body(chunked=True), stalled_body(500), faults.hang()],
-    ids=["body", "chunked body", "body of an error", "head"],
-)
-async def test_close_ends_calls_wherever_their_answer_is(fault: faults.Fault) -> None:
-    async with FaultyServer(lambda call: fault) as server:
+async def test_close_ends_calls_wherever_their_answer_is_and_their_tasks_go_on() -> None:
+    script = [stalled_body(), stalled_body(chunked=True), stalled_body(500), faults.hang()]
+    async with FaultyServer(script) as server:
         client = make(server.url, timeout=None)
-        calls = [asyncio.create_task(client.generate([1])) for _ in range(3)]
-        await server.wait_for_requests(3)
-        await asyncio.sleep(0.05)
-        await client.close()
-        for result in await ended(*calls):
-            assert isinstance(result, SGLangConnectionError)
-            assert "closed" in str(result)
-        assert set(server.aborted_rids) == set(server.rids)
-        assert len(server.requests) == 3
-
-
-async def test_a_cancelled_call_stays_cancelled_when_the_client_closes_too() -> None:
-    async with FaultyServer(lambda call: stalled_body()) as server:
-        client = make(server.url)
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        await asyncio.sleep(0.05)
-        call.cancel()
-        closing = asyncio.create_task(client.close())
-        (result,) = await ended(call)
-        assert isinstance(result, asyncio.CancelledError)
-        assert call.cancelled()
-        await closing
-
-
-async def test_the_task_of_a_call_that_close_ended_can_go_on() -> None:
-    async with FaultyServer([stalled_body()]) as server:
-        client = make(server.url)
 
         async def work() -> int:
-            with pytest.raises(SGLangConnectionError):
+            with pytest.raises(SGLangConnectionError, match="closed"):
                 await client.generate([1])
             async with asyncio.timeout(FAR):
-                await client.generate([2])
+                await client.generate([2])  # on a new connection
             task = asyncio.current_task()
             return task.cancelling() if task else -1
 
-        call = asyncio.create_task(work())
-        await server.wait_for_requests(1)
+        calls = [asyncio.create_task(work()) for _ in script]
+        await server.wait_for_requests(4)
         await asyncio.sleep(0.05)
+        aborted = set(server.rids)
         await client.close()
-        assert await ended(call) == [0]
+        assert await ended(*calls) == [0] * 4
+        assert set(server.aborted_rids) == aborted
+        assert len(server.requests) == 8
         await client.close()
-
-
-async def test_close_at_any_moment_ends_every_call_with_a_typed_error() -> None:
-    script = [faults.busy(), faults.reset(), stalled_body(), faults.half_written(), faults.answer()]
-
-    async with FaultyServer(lambda call: script[len(call.server.requests) % len(script)]) as server:
-        for step in range(12):
-            client = make(server.url, retry_delay=0.02, max_connections=3)
-            calls = [asyncio.create_task(client.generate([1])) for _ in range(6)]
-            await asyncio.sleep(0.004 * step)
-            await client.close()
-            for result in await ended(*calls):
-                assert isinstance(result, SGLangConnectionError | dict), result
-            assert client._transports == {}
+        assert client.closings == 2
 
 
 # ------------------------------------------------------------------------------- probes
@@ -133,35 +91,26 @@ class SlowControl(FaultyServer):
         raise AssertionError
 
 
-@pytest.mark.parametrize("probe", ["get_model_info", "max_model_len", "vocab_size"])
-async def test_close_ends_probes_and_none_begins_anew(probe: str) -> None:
+async def test_close_at_any_moment_of_a_probe_ends_it_and_none_begins_anew() -> None:
     async with SlowControl() as server:
-        client = make(server.url)
-        call = asyncio.create_task(getattr(client, probe)())
-        while not server.paths:
-            await asyncio.sleep(0.005)
-        await client.close()
-        (result,) = await ended(call)
-        assert isinstance(result, SGLangConnectionError)
-        assert len(server.paths) == 1
-        assert client._transports == {}
-
-
-async def test_close_at_the_first_moments_of_a_probe() -> None:
-    async with SlowControl() as server:
-        for steps in range(8):
+        for steps in [*range(1, 9), None]:
             client = make(server.url)
             probes = (client.get_model_info(), client.max_model_len(), client.vocab_size())
             calls = [asyncio.create_task(probe) for probe in probes]
             told = asyncio.create_task(client.abort("x" * 32))
             healthy = asyncio.create_task(client.health())
-            for _ in range(steps + 1):
+            if steps is None:
+                server.paths.clear()
+                while len(server.paths) < 5:
+                    await asyncio.sleep(0.005)
+            for _ in range(steps or 0):
                 await asyncio.sleep(0)
             await client.close()
             for result in await ended(*calls):
                 assert isinstance(result, SGLangConnectionError)
             assert await ended(told, healthy) == [False, False]
             assert client._transports == {}  # no probe opened another one
+        assert len(server.paths) == 5
 
 
 async def test_a_call_that_is_resumed_again_and_again_ends_with_the_client() -> None:
@@ -182,14 +131,30 @@ async def test_a_call_that_is_resumed_again_and_again_ends_with_the_client() -> 
         assert model.trajectories == []
 
 
-async def test_closings_are_counted() -> None:
-    client = SGLangClient("http://localhost:1")
-    assert client.closings == 0
-    await client.close()
-    assert client.closings == 1
-
-
 # ------------------------------------------------------------- several loops, processes
+
+
+def test_one_client_serves_several_loops_and_leaks_nothing(elsewhere: Any, recwarn: pytest.WarningsRecorder) -> None:
+    def use(client: SGLangClient) -> None:
+        results: list[Any] = []
+
+        async def calls() -> None:
+            results.extend(await asyncio.gather(*(client.generate([1, i]) for i in range(5))))
+
+        threads = [threading.Thread(target=lambda: asyncio.run(calls())) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(FAR)
+        dead = asyncio.new_event_loop()  # ends without a farewell
+        dead.run_until_complete(calls())
+        dead.close()
+        asyncio.run(calls())
+        assert len(results) == 25
+
+    use(make(elsewhere(FaultyServer()).url))
+    gc.collect()
+    assert [str(w.message) for w in recwarn if issubclass(w.category, ResourceWarning)] == []
 
 
 def test_close_ends_a_call_on_another_loop_that_ends_with_it(elsewhere: Callable[..., FaultyServer]) -> None:
