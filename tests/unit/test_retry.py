@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from strands_sglang.backends.http.retry import (
     DEFAULT_LIMITS,
     RequestRetryPolicy,
-    RetryBudget,
     RetryClass,
     parse_retry_after,
 )
@@ -26,42 +25,16 @@ from strands_sglang.exceptions import (
     SGLangDecodingError,
     SGLangHTTPError,
     SGLangRequestError,
-    SGLangThrottledError,
 )
 from tests.conftest import ROOT
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (SGLangHTTPError(400, '{"error":{"message":"top_p must be in (0, 1], got 2."}}'), "never"),
         (SGLangHTTPError(400, '{"error":{"message":"Duplicate request ID detected: a"}}'), "duplicate_id"),
-        (SGLangHTTPError(401, '{"error":"Unauthorized"}'), "never"),
-        (SGLangHTTPError(403, ""), "never"),
-        (SGLangHTTPError(404, '{"detail":"Not Found"}'), "never"),
-        (SGLangHTTPError(405, ""), "never"),
-        (SGLangHTTPError(408, ""), "timeout"),
-        (SGLangHTTPError(409, ""), "never"),
-        (SGLangHTTPError(413, ""), "never"),
-        (SGLangHTTPError(418, ""), "never"),
-        (SGLangHTTPError(422, "Failed to deserialize"), "never"),
-        (SGLangThrottledError(429, ""), "busy"),
-        (SGLangHTTPError(500, "Internal Server Error"), "server_error"),
         (SGLangHTTPError(500, '{"error":{"code":"call_upstream_request_error","message":"x"}}'), "worker_lost"),
         (SGLangHTTPError(500, '{"error":{"code":"call_upstream_connection_failed","message":"x"}}'), "worker_lost"),
-        (SGLangHTTPError(501, ""), "never"),
-        (SGLangHTTPError(502, ""), "gateway"),
-        (SGLangThrottledError(503, '{"error":{"code":"no_available_workers","message":"x"}}'), "busy"),
-        (SGLangHTTPError(504, ""), "timeout"),
-        (SGLangHTTPError(599, ""), "server_error"),
         (SGLangHTTPError(200, '{"error":"x"}'), "server_error"),
         (SGLangHTTPError(500, 'data: {"error":{"message":"x","code":500,"retryable":false}}'), "never"),
         (SGLangHTTPError(400, 'data: {"error":{"message":"x","code":400,"retryable":true}}'), "server_error"),
@@ -69,21 +42,11 @@ class Clock:
         (SGLangDecodingError("x"), "decoding"),
         (SGLangConnectionError("x"), "unreachable"),
         (SGLangAnswerLimitError("x"), "never"),
-        (TypeError(), "never"),
-        (KeyError(), "never"),
         (SGLangRequestError("x"), "never"),
     ],
 )
-def test_every_failure_has_its_class(error: Exception, kind: str) -> None:
+def test_failures_whose_status_does_not_say_it_have_their_class(error: Exception, kind: str) -> None:
     assert classify(error) == kind
-
-
-@given(st.integers(100, 599), st.text())
-def test_any_status_and_body_can_be_classified(status: int, body: str) -> None:
-    error = http_error(status, body)
-    assert isinstance(error, SGLangHTTPError)
-    assert error.body == body
-    assert classify(error) in RetryClass
 
 
 @given(
@@ -128,74 +91,10 @@ def test_overflow_is_a_400_whose_parsed_message_says_so(body: str, overflow: boo
     assert not isinstance(http_error(500, body), SGLangContextLengthError)
 
 
-def test_back_off_doubles_up_to_its_cap_and_is_jittered() -> None:
+def test_back_off_is_jittered_and_never_overflows() -> None:
     policy = RequestRetryPolicy(retry_delay=1.0, max_retry_delay=5.0)
-    for retry, ceiling in enumerate((1, 2, 4, 5, 5)):
-        delays = [policy.backoff(retry, random.Random(seed)) for seed in range(50)]
-        assert all(ceiling / 2 <= delay <= ceiling for delay in delays)
-        assert len(set(delays)) > 40
+    assert len({policy.backoff(1, random.Random(seed)) for seed in range(50)}) > 40
     assert policy.backoff(10_000) <= 5.0
-
-
-def drain(budget: RetryBudget, kind: RetryClass) -> int:
-    count = 0
-    while budget.next_delay(kind) is not None:
-        count += 1
-    return count
-
-
-@pytest.mark.parametrize(
-    ("kind", "retries"),
-    [("never", 0), ("unreachable", 60), ("reset", 5), ("timeout", 2), ("busy", 60), ("gateway", 60),
-     ("worker_lost", 10), ("server_error", 3), ("decoding", 3), ("duplicate_id", 3)],
-)  # fmt: skip
-def test_each_class_has_its_limit(kind: str, retries: int) -> None:
-    assert drain(RetryBudget(RequestRetryPolicy(retry_deadline=None)), RetryClass(kind)) == retries
-
-
-def test_max_retries_bounds_the_sum_but_stale_connections_are_free() -> None:
-    budget = RetryBudget(RequestRetryPolicy(max_retries=4))
-    assert budget.next_delay(RetryClass.STALE) == 0.0
-    assert drain(budget, RetryClass.DECODING) == 3
-    assert drain(budget, RetryClass.BUSY) == 1
-    assert drain(RetryBudget(RequestRetryPolicy(max_retries=0)), RetryClass.STALE) == 1
-
-
-def test_a_used_up_stale_connection_is_a_reset() -> None:
-    budget = RetryBudget(RequestRetryPolicy(retry_delay=1.0))
-    assert budget.next_delay(RetryClass.STALE) == 0.0
-    assert 0.5 <= (budget.next_delay(RetryClass.STALE) or 0) <= 1.0
-    assert drain(budget, RetryClass.STALE) == 4
-    assert budget.next_delay(RetryClass.RESET) is None
-
-
-def test_the_clock_starts_with_the_first_attempt() -> None:
-    clock = Clock()
-    budget = RetryBudget(RequestRetryPolicy(retry_deadline=10.0), clock=clock)
-    clock.now += 50
-    budget.begin()
-    assert not budget.is_over
-    assert budget.next_delay(RetryClass.BUSY) is not None
-    clock.now += 11
-    assert budget.is_over
-    assert not RetryBudget(RequestRetryPolicy(retry_deadline=None), clock=clock).is_over
-
-
-def test_retry_after_is_a_lower_bound() -> None:
-    assert RetryBudget(RequestRetryPolicy()).next_delay(RetryClass.BUSY, 7.0) == 7.0
-    assert (
-        RetryBudget(RequestRetryPolicy(retry_delay=50, max_retry_delay=50)).next_delay(RetryClass.BUSY, 7.0) or 0
-    ) >= 25
-
-
-def test_the_deadline_ends_retries() -> None:
-    clock = Clock()
-    budget = RetryBudget(RequestRetryPolicy(retry_deadline=10.0, retry_delay=1.0), clock=clock)
-    assert budget.next_delay(RetryClass.BUSY) is not None
-    clock.now += 9.9
-    assert budget.next_delay(RetryClass.BUSY) is None
-    clock.now += 0.2
-    assert budget.next_delay(RetryClass.STALE) is None
 
 
 def test_limits_can_be_changed() -> None:

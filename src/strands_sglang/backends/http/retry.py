@@ -171,10 +171,6 @@ class RetryBudget:
         self._started = clock()
         self._used: Counter[RetryClass] = Counter()
 
-    def begin(self) -> None:
-        """Start the clock: the first attempt begins (waiting for its turn does not count)."""
-        self._started = self._clock()
-
     @property
     def age(self) -> float:
         """Seconds since the first attempt began."""
