@@ -166,6 +166,7 @@ async def test_what_follows_an_answer_is_not_the_next_one(more: bytes, at_once: 
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak HTTP"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"a" * (1 << 19), "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(300)) + b"\r\n", "does not speak HTTP"),
         (whole(b"a" * (LIMIT + 1)), "more than|compressed"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (LIMIT + 1), "more than|compressed"),  # and goes on
         (whole(b"a", b"Content-Encoding: gzip"), "more than|compressed"),
