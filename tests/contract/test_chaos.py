@@ -28,50 +28,18 @@ def test_rollouts_through_faults_equal_the_fault_free_run_and_leave_nothing_behi
     assert '"violations": []' in result.stdout
 
 
-def _lose(one: Any) -> None:
-    one.digests[1] = None
-
-
-def _differ(one: Any) -> None:
-    one.digests[1] = b"other"
-
-
-def _repeat(one: Any) -> None:
-    one.request_ids.append("r1")
-
-
-def _invent(one: Any) -> None:
-    one.request_ids.append("never answered")
-
-
-def _reuse(one: Any) -> None:
-    one.stats["rids"].append("r1")
-
-
-def _leak(one: Any) -> None:
-    one.left["tasks"] = 1
-
-
-def _grow(one: Any) -> None:
-    one.rss_mb = 200.0
-
-
-def _stay_calm(one: Any) -> None:
-    one.stats["injected"].clear()
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (None, None),
-        (_lose, "1 rollouts lost"),
-        (_differ, "1 trajectories differ"),
-        (_repeat, "1 requests recorded twice"),
-        (_invent, "never answered"),
-        (_reuse, "1 request ids sent twice"),
-        (_leak, "1 tasks left over"),
-        (_grow, "memory grew by 100 MB"),
-        (_stay_calm, "no busy was injected"),
+        (lambda one: None, None),
+        (lambda one: one.digests.__setitem__(1, None), "1 rollouts lost"),
+        (lambda one: one.digests.__setitem__(1, b"other"), "1 trajectories differ"),
+        (lambda one: one.request_ids.append("r1"), "1 requests recorded twice"),
+        (lambda one: one.request_ids.append("never answered"), "never answered"),
+        (lambda one: one.stats["rids"].append("r1"), "1 request ids sent twice"),
+        (lambda one: one.left.update(tasks=1), "1 tasks left over"),
+        (lambda one: setattr(one, "rss_mb", 200.0), "memory grew by 100 MB"),
+        (lambda one: one.stats["injected"].clear(), "no busy was injected"),
     ],
 )
 def test_the_verdict_finds_what_is_wrong(spoil, words, monkeypatch):
@@ -89,8 +57,7 @@ def test_the_verdict_finds_what_is_wrong(spoil, words, monkeypatch):
         )
 
     rounds = [a_round("chaos 1"), a_round("chaos 2")]
-    if spoil is not None:
-        spoil(rounds[1])
+    spoil(rounds[1])
     found = chaos.violations(a_round("calm"), rounds, options)
-    assert len(found) == (spoil is not None)
+    assert len(found) == (words is not None)
     assert words is None or words in found[0]
