@@ -167,9 +167,9 @@ async def test_what_follows_an_answer_is_not_the_next_one(more: bytes, at_once: 
         (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak HTTP"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"a" * (1 << 19), "does not speak HTTP"),
         (b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(300)) + b"\r\n", "does not speak HTTP"),
-        (whole(b"a" * (LIMIT + 1)), "more than|compressed"),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (LIMIT + 1), "more than|compressed"),  # and goes on
-        (whole(b"a", b"Content-Encoding: gzip"), "more than|compressed"),
+        (whole(b"a" * (LIMIT + 1)), "more than"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (LIMIT + 1), "more than"),  # and goes on
+        (whole(b"a", b"Content-Encoding: gzip"), r"compressed \(gzip\)"),
         (b"", "broke:"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", "broke:"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "broke off"),
@@ -182,7 +182,8 @@ async def test_answers_that_are_none(answer: bytes, expected: str) -> None:
             await ask(client, server, attempt=attempt)
     kinds = {
         "broke:": (BackendConnectionError, RetryClass.RESET),
-        "more than|compressed": (BackendAnswerLimitError, None),
+        "more than": (BackendAnswerLimitError, None),
+        r"compressed \(gzip\)": (BackendAnswerLimitError, None),
     }
     assert (type(caught.value), attempt.kind) == kinds.get(expected, (BackendAnswerError, RetryClass.DECODING))
 
