@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -63,83 +64,66 @@ async def test_user_played_by_a_model_has_its_own_trajectory() -> None:
     assert "hello" in prompt
 
 
-async def test_concurrent_conversations_do_not_mix() -> None:
-    import asyncio
-
-    user = ModelUser(lambda: ScriptedModel(lambda messages: "again" if len(messages) < 4 else "###STOP###"), role="x")
+async def test_concurrent_conversations_do_not_mix_and_thoughts_of_a_user_are_not_said() -> None:
+    user = ModelUser(
+        lambda: ScriptedModel(lambda messages: "<think>secret</think>again" if len(messages) < 2 else "###STOP###"),
+        role="x",
+    )
     env = ChatEnv(model_factory=lambda: ScriptedModel(lambda messages: f"seen {len(messages)}"), user=user)
     results = await asyncio.gather(*(env.step(Action(message="go")) for _ in range(20)))
-    assert {str(texts(result)) for result in results} == {str(texts(results[0]))}
-    assert all(len(result.trajectories) == 2 for result in results)
-
-
-async def test_thoughts_of_the_user_are_not_said() -> None:
-    user = ModelUser(lambda: ScriptedModel(["<think>secret</think>\n\nhello", "###STOP###"]), role="x")
-    env = ChatEnv(model_factory=lambda: ScriptedModel(["a", "b"]), user=user)
-    assert "secret" not in str((await env.step(Action(message="go"))).observation.messages)
+    said = [("user", "go"), ("assistant", "seen 1"), ("user", "again"), ("assistant", "seen 3")]
+    assert all(texts(result) == said and len(result.trajectories) == 2 for result in results)
 
 
 async def test_limit_of_user_turns() -> None:
-    env = ChatEnv(model_factory=lambda: ScriptedModel(lambda _: "yes?"), user=["more"] * 100, max_user_turns=3)
-    assert [role for role, _ in texts(await env.step(Action(message="go")))].count("user") == 4
-    env = ChatEnv(model_factory=lambda: ScriptedModel(["only"]), user=["more"], max_user_turns=0)
-    assert len(texts(await env.step(Action(message="go")))) == 2
+    class Echo(SimulatedUser):
+        async def reply(self, turn: int, answer: str, action: Action) -> str | None:
+            return f"{action.text} {turn}: {answer}"
+
+    for most, said in {3: ["go", "go 0: yes?", "go 1: yes?", "go 2: yes?"], 0: ["go"]}.items():
+        env = ChatEnv(model_factory=lambda: ScriptedModel(lambda _: "yes?"), user=Echo(), max_user_turns=most)
+        spoken = texts(await env.step(Action(message="go")))
+        assert [text for role, text in spoken if role == "user"] == said
+        assert spoken[-1] == ("assistant", "yes?")
 
 
-async def test_assistant_may_use_tools() -> None:
-    script = [call("calculator", expression="6*7"), "42", "You are welcome."]
-    env = ChatEnv(model_factory=lambda: ScriptedModel(script), user=["thanks"], tools=[calculator])
-    result = await env.step(Action(message="6*7?"))
-    assert result.observation.final_response == "You are welcome."
-    assert result.observation.metrics["tool_calls"] == 1
+async def test_tools_and_their_limits_hold_over_the_conversation() -> None:
+    def answer(messages: list[Any]) -> Any:
+        return call("calculator", expression="6*7") if len(messages) % 4 == 1 else "ok"
 
-
-async def test_limits_hold_over_the_conversation() -> None:
-    env = ChatEnv(
-        model_factory=lambda: ScriptedModel(
-            lambda messages: call("calculator", expression="1") if len(messages) % 4 == 1 else "ok"
-        ),
-        user=["more"] * 5,
-        tools=[calculator],
-        max_tool_iters=2,
-    )
+    env = ChatEnv(model_factory=lambda: ScriptedModel(answer), user=["more"] * 5, tools=[calculator], max_tool_iters=2)
     result = await env.step(Action(message="go"))
     assert result.termination_reason is TerminationReason.MAX_TOOL_ITERATIONS_REACHED
+    assert result.observation.metrics["tool_calls"] == 2
+    assert "'text': '42'" in str(result.observation.messages[2])
 
 
 async def test_cut_answer_ends_the_conversation() -> None:
     env = ChatEnv(model_factory=lambda: ScriptedModel([reply("cut", stop_reason="max_tokens")]), user=["more"])
     result = await env.step(Action(message="go"))
     assert result.termination_reason is TerminationReason.MAX_TOKENS_REACHED
+    assert result.observation.final_response == "cut"
 
 
-async def test_failing_user_fails_the_episode_and_keeps_the_tokens() -> None:
-    user = ModelUser(lambda: ScriptedModel([ConnectionError("no user model")]), role="x")
+@pytest.mark.parametrize(
+    ("said", "reason", "words"),
+    [
+        (ConnectionError("no user model"), TerminationReason.CONNECTION_ERROR, "no user model"),
+        (
+            reply("I want", stop_reason="max_tokens"),
+            TerminationReason.UNCLASSIFIED_ERROR,
+            "allow its model more",
+        ),
+    ],
+    ids=["failing", "cut off"],
+)
+async def test_failing_user_fails_the_episode_and_keeps_the_tokens(said: Any, reason: Any, words: str) -> None:
+    user = ModelUser(lambda: ScriptedModel([said]), role="x")
     env = ChatEnv(model_factory=lambda: ScriptedModel(["hello"]), user=user, reward_fn=lambda action, result: 1.0)
     result = await env.step(Action(message="go"))
-    assert result.termination_reason is TerminationReason.CONNECTION_ERROR
-    assert result.reward is None
+    assert (result.termination_reason, result.reward) == (reason, None)
+    assert words in result.error.message
     assert result.observation.tokens is not None
-
-
-async def test_reply_of_the_user_that_is_cut_off_is_no_limit_of_the_assistant() -> None:
-    env = ChatEnv(
-        model_factory=lambda: ScriptedModel(["hello"]),
-        user=ModelUser(lambda: ScriptedModel([reply("I want", stop_reason="max_tokens")]), role="A customer."),
-        reward_fn=lambda action, result: 0.0,
-    )
-    result = await env.step(Action(message="hi"))
-    assert (result.termination_reason, result.reward) == (TerminationReason.UNCLASSIFIED_ERROR, None)
-    assert "allow its model more tokens" in result.error.message
-
-
-async def test_own_user_class() -> None:
-    class Echo(SimulatedUser):
-        async def reply(self, turn: int, answer: str, action: Action) -> str | None:
-            return f"{action.text}: {answer}" if turn == 0 else None
-
-    env = ChatEnv(model_factory=lambda: ScriptedModel(["one", "two"]), user=Echo())
-    assert ("user", "go: one") in texts(await env.step(Action(message="go")))
 
 
 async def test_role_with_unknown_field_is_named() -> None:

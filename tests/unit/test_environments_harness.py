@@ -14,7 +14,7 @@ import strands_env.environments.harness as harness_module
 from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import Harness, HarnessEnvironment
-from strands_env.environments.harness import claude_code, codex, mini_swe_agent, opencode
+from strands_env.environments.harness import codex, opencode
 from strands_env.sandbox import BubblewrapSandbox, Isolation, SandboxUnavailableError
 from strands_env.training import samples_from_step
 from strands_sglang.exceptions import SGLangConnectionError
@@ -51,9 +51,23 @@ def environment(script: list[Any], **options: Any) -> HarnessEnvironment:
         pytest.skip(str(error))
 
 
+def task(text: str = "2+2?") -> Action:
+    return Action(message=text, task_context=TaskContext(id="t"))
+
+
+def running(source: str, *arguments: str, **environment: str) -> Harness:
+    """The program of this source."""
+    return dataclasses.replace(
+        HARNESS,
+        command=(*HARNESS.command, *arguments),
+        files={"agent.py": source},
+        environment={**HARNESS.environment, **environment},
+    )
+
+
 async def test_the_step_holds_the_sessions_trajectory_messages_and_counts() -> None:
     env = environment([completion("Four."), completion("Yes.")])
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    result = await env.rollout(task())
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
     assert result.observation.final_response == "Yes."
     assert [m["role"] for m in result.observation.messages] == ["user", "assistant"] * 2
@@ -63,33 +77,6 @@ async def test_the_step_holds_the_sessions_trajectory_messages_and_counts() -> N
     assert sum(tokens.loss_mask) == len(completion("Four.").ids or ()) + len(completion("Yes.").ids or ())
     gateway = result.observation.metrics["gateway"]
     assert gateway["extension_rate"] == 1.0 and gateway["exit_code"] == 0
-
-
-async def test_the_metrics_count_what_the_program_sampled_and_called() -> None:
-    harness = dataclasses.replace(
-        HARNESS, files={"agent.py": TITLED}, environment={**HARNESS.environment, "TOOLS": json.dumps(CHAT_TOOLS)}
-    )
-    script = [completion(f"Adding.{CALL}{CALL}", cached=3), completion("3."), completion("Sums")]
-    result = await environment(script, harness=harness).rollout(
-        Action(message="1+2?", task_context=TaskContext(id="t"))
-    )
-    metrics = result.observation.metrics
-    replies = [len(reply.ids or ()) for reply in script]
-    assert (metrics["output_tokens"]["total"], metrics["output_tokens"]["max"]) == (sum(replies), max(replies))
-    assert metrics["input_tokens"]["total"] > sum(replies) and metrics["cache_read_input_tokens"]["total"] == 3
-    assert (metrics["model_calls"], metrics["tool_calls"]) == (3, 2)
-
-
-async def test_a_program_in_the_sandbox_reaches_the_gateway_and_its_files_can_be_scored() -> None:
-    async def reward(action: Action, result: Any) -> float:
-        return float((await env.sandbox.exec("cat answer.txt")).stdout == "Yes.")
-
-    env = environment(
-        [completion("Four."), completion("Yes.")], isolation=Isolation.BUBBLEWRAP, python=None, reward_fn=reward
-    )
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
-    assert result.reward is not None and result.reward.reward == 1.0
 
 
 # Gives its only request up, as clients do at their time-outs.
@@ -110,9 +97,7 @@ time.sleep(7)
 async def test_a_request_that_a_program_gives_up_in_its_sandbox_is_aborted() -> None:
     client = Replay([Reply(ids=completion("Never.").ids, delay=5.0)])
     factory = sglang_model_factory(client=client, tokenizer=tokenizer())
-    harness = dataclasses.replace(HARNESS, files={"agent.py": IMPATIENT})
-    env = HarnessEnvironment(model_factory=factory, harness=harness)
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    result = await HarnessEnvironment(model_factory=factory, harness=running(IMPATIENT)).rollout(task())
     assert client.cancelled and not result.trajectories
     assert result.error is not None and "made no model call" in result.error.message
 
@@ -128,32 +113,24 @@ urllib.request.urlopen(urllib.request.Request(os.environ["BASE_URL"] + "/chat/co
 )
 
 
-async def test_a_title_asked_for_at_the_end_is_not_the_main_conversation() -> None:
-    harness = dataclasses.replace(
-        HARNESS, files={"agent.py": TITLED}, environment={**HARNESS.environment, "TOOLS": json.dumps(CHAT_TOOLS)}
-    )
-    env = environment([completion("Four."), completion("Yes."), completion("Sums")], harness=harness)
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
-    assert result.observation.final_response == "Yes." and len(result.trajectories) == 2
+async def test_all_that_a_program_samples_counts_and_its_title_is_not_the_main_conversation() -> None:
+    script = [completion(f"Adding.{CALL}{CALL}", cached=3), completion("3."), completion("Sums")]
+    env = environment(script, harness=running(TITLED, TOOLS=json.dumps(CHAT_TOOLS)))
+    result = await env.rollout(task("1+2?"))
+    assert result.observation.final_response == "3." and len(result.trajectories) == 2
     main = result.main_trajectory
-    assert main is not None and tokenizer().decode(main.tokens.token_ids).endswith("Yes.<|im_end|>")
-    samples = samples_from_step(result)
-    sampled = sum(len(completion(text).ids or ()) for text in ("Four.", "Yes.", "Sums"))
-    assert sum(sum(sample.loss_mask) for sample in samples) == sampled
+    assert main is not None and tokenizer().decode(main.tokens.token_ids).endswith("3.<|im_end|>")
+    metrics = result.observation.metrics
+    replies = [len(reply.ids or ()) for reply in script]
+    assert sum(sum(sample.loss_mask) for sample in samples_from_step(result)) == sum(replies)
+    assert (metrics["output_tokens"]["total"], metrics["output_tokens"]["max"]) == (sum(replies), max(replies))
+    assert metrics["input_tokens"]["total"] > sum(replies) and metrics["cache_read_input_tokens"]["total"] == 3
+    assert (metrics["model_calls"], metrics["tool_calls"]) == (3, 2)
 
 
 async def test_a_failing_model_ends_the_step_as_what_it_is() -> None:
-    result = await environment([SGLangConnectionError("gone")]).rollout(
-        Action(message="x", task_context=TaskContext(id="t"))
-    )
+    result = await environment([SGLangConnectionError("gone")]).rollout(task())
     assert result.termination_reason is TerminationReason.CONNECTION_ERROR and not result.trajectories
-
-
-async def test_a_program_that_asks_nothing_is_a_failure_with_its_words() -> None:
-    broken = Harness(command=("python3", "-c", "import sys; sys.exit('no such option')"))
-    result = await environment([], harness=broken).rollout(Action(message="x", task_context=TaskContext(id="t")))
-    assert result.termination_reason.is_failure
-    assert result.error is not None and "no such option" in result.error.message
 
 
 RAISES = "def read(path):\n    return open(path + path)\n\n\nread('/no/such/file')\n"
@@ -169,9 +146,8 @@ LAST_WORDS = {
 
 @pytest.mark.parametrize(("source", "cause"), LAST_WORDS.values(), ids=LAST_WORDS)
 async def test_a_programs_error_begins_with_its_cause(source: str, cause: str) -> None:
-    broken = Harness(command=("python3", "agent.py"), files={"agent.py": source})
-    result = await environment([], harness=broken).rollout(Action(message="x", task_context=TaskContext(id="t")))
-    assert result.error is not None
+    result = await environment([], harness=running(source)).rollout(task())
+    assert result.termination_reason.is_failure and result.error is not None
     first, _, rest = result.error.message.partition("\n")
     assert first == f"the program made no model call: error, exit code 1: {cause}" and cause in rest
 
@@ -201,7 +177,7 @@ def test_braces_of_the_programs_own_stay() -> None:
 
 async def test_max_requests_is_a_limit_and_keeps_what_was_sampled() -> None:
     env = environment([completion("Four.")], max_requests=1)
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    result = await env.rollout(task())
     assert result.termination_reason is TerminationReason.MAX_TOOL_ITERATIONS_REACHED
     assert len(result.trajectories) == 1
 
@@ -219,34 +195,44 @@ ENDS = {
         "error",
         -9,
     ),
+    "a child keeps the output open": ("import subprocess; subprocess.Popen(['sleep', '600'])", "ok", 0),
+    "writes into its launcher": (
+        "try: open(f'/proc/{os.getppid()}/fd/1', 'w').write('{\"exit\": 7}')\nexcept OSError: pass",
+        "ok",
+        0,
+    ),
+    "closes its output": ("os.close(1); os.close(2)", "ok", 0),
 }
 
 
 @requires_isolation
 @pytest.mark.parametrize(("act", "outcome", "exit_code"), ENDS.values(), ids=ENDS)
-@pytest.mark.parametrize("scored", [True, False])
-async def test_a_program_that_fails_cannot_take_its_episode_out_of_training(act, outcome, exit_code, scored):
-    env = environment(
-        [completion("Four.")],
-        harness=dataclasses.replace(HARNESS, files={"agent.py": f"{ASKS}\n{act}\n"}),
-        isolation=Isolation.BUBBLEWRAP,
-        python=None,
-        limits=dataclasses.replace(LIMITS, wall_seconds=3.0),
-        score_failures=scored,
-        reward_fn=lambda action, result: 0.0,
-    )
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+async def test_however_a_program_ends_its_episode_is_scored_and_trained(act, outcome, exit_code):
+    options = {
+        "isolation": Isolation.BUBBLEWRAP,
+        "python": None,
+        "limits": dataclasses.replace(LIMITS, wall_seconds=3.0),
+        "reward_fn": lambda action, result: 0.0,
+    }
+    async with asyncio.timeout(60):
+        result = await environment([completion("Four.")], harness=running(f"{ASKS}\n{act}\n"), **options).rollout(
+            task()
+        )
     ended = result.observation.metrics["gateway"]
     assert (ended["outcome"], ended["exit_code"]) == (outcome, exit_code)
-    assert outcome in ended["failure"]
+    assert outcome in ended.get("failure", "ok")
+    assert result.termination_reason == ("task_complete" if outcome == "ok" else "program_failed")
     assert len(result.trajectories) == 1
-    if scored:
-        assert result.termination_reason is TerminationReason.PROGRAM_FAILED
-        assert result.reward is not None and result.reward.reward == 0.0
-        assert sum(sum(sample.loss_mask) for sample in samples_from_step(result)) > 0
-    else:
-        assert result.termination_reason.is_failure and result.reward is None
-        assert result.error is not None and outcome in result.error.message
+    assert result.reward is not None and result.reward.reward == 0.0
+    assert sum(sum(sample.loss_mask) for sample in samples_from_step(result)) > 0
+
+
+async def test_a_program_that_fails_may_be_a_failure_without_a_reward() -> None:
+    failing = running(f"{ASKS}\nsys.exit(3)\n")
+    env = environment([completion("Four.")], harness=failing, score_failures=False, reward_fn=lambda *_: 0.0)
+    result = await env.rollout(task())
+    assert result.termination_reason.is_failure and result.reward is None and len(result.trajectories) == 1
+    assert result.error is not None and "error, exit code 3" in result.error.message
 
 
 # A request that the gateway refuses for what is in it: the program's own, whether it gets over it or not.
@@ -279,34 +265,10 @@ PREFILLED = REFUSED.replace(
 )
 async def test_a_request_that_is_refused_does_not_hide_the_episode(source: str, further: Any, reason: str) -> None:
     assert REFUSED != PREFILLED
-    harness = dataclasses.replace(HARNESS, command=(*HARNESS.command, *further), files={"agent.py": source})
-    env = environment([completion("Four.")], harness=harness, reward_fn=lambda action, result: 0.0)
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    env = environment([completion("Four.")], harness=running(source, *further), reward_fn=lambda action, result: 0.0)
+    result = await env.rollout(task())
     assert (result.termination_reason, len(result.trajectories)) == (reason, 1), result.error
     assert result.reward is not None and result.reward.reward == 0.0
-
-
-ENDINGS = {
-    "a child keeps the output open": "import subprocess; subprocess.Popen(['sleep', '600'])",
-    "writes into its launcher": (
-        "try: open(f'/proc/{os.getppid()}/fd/1', 'w').write('{\"exit\": 0}')\nexcept OSError: pass"
-    ),
-    "closes its output": "os.close(1); os.close(2)",
-}
-
-
-@requires_isolation
-@pytest.mark.parametrize("act", ENDINGS.values(), ids=ENDINGS)
-async def test_an_odd_but_good_end_is_complete_at_once(act: str) -> None:
-    env = environment(
-        [completion("Four.")],
-        harness=dataclasses.replace(HARNESS, files={"agent.py": f"{ASKS}\n{act}\n"}),
-        isolation=Isolation.BUBBLEWRAP,
-        python=None,
-    )
-    async with asyncio.timeout(60):
-        result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.observation.metrics["gateway"]
 
 
 # Asks the gateway for what is not the program's.
@@ -332,41 +294,31 @@ sys.exit(found != [404] * 5)
 
 @pytest.mark.parametrize("isolation", [Isolation.NONE, Isolation.BUBBLEWRAP])
 async def test_the_program_sees_its_session_and_nothing_that_makes_others(isolation: Isolation) -> None:
+    async def reward(action: Action, result: Any) -> float:
+        return float((await env.sandbox.exec("cat answer.txt")).stdout == "Yes.")
+
     env = environment(
         [completion("Four."), completion("Yes.")],
-        harness=dataclasses.replace(HARNESS, files={"agent.py": NOSY}),
+        harness=running(NOSY),
         isolation=isolation,
         python=None if isolation is Isolation.BUBBLEWRAP else sys.executable,
+        reward_fn=reward,
     )
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    result = await env.rollout(task())
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.observation.metrics["gateway"]
+    assert result.reward is not None and result.reward.reward == 1.0
 
 
 async def test_a_program_runs_in_any_sandbox_that_reaches_the_gateway() -> None:
     sandbox = FolderSandbox()
     factory = sglang_model_factory(client=Replay([completion("Four."), completion("Yes.")]), tokenizer=tokenizer())
     env = HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=sandbox)
-    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    result = await env.rollout(task())
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
     assert result.observation.final_response == "Yes." and sandbox.is_closed
     if unavailable() is None:
         with pytest.raises(ValueError, match="cannot reach the gateway"):
             HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=BubblewrapSandbox())
-
-
-@pytest.mark.parametrize("recipe", [claude_code, codex, opencode, mini_swe_agent])
-def test_recipes_fill_in_address_key_and_prompt(recipe: Any) -> None:
-    values = {
-        "prompt": "{do} it",
-        "base_url": "http://h/s/x/v1",
-        "anthropic_url": "http://h/s/x",
-        "key": "k",
-        "home": "/h",
-    }
-    filled = recipe().fill(values)
-    shown = " ".join([*filled.environment.values(), *filled.files.values()])
-    assert "{do} it" in filled.command and "http://h/s/x" in shown and "k" in shown
-    assert "{key}" not in shown and "{model}" not in shown
 
 
 def test_options_of_the_agent_loop_and_of_another_program_are_refused() -> None:
@@ -378,10 +330,10 @@ def test_options_of_the_agent_loop_and_of_another_program_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in harness_module.__all__ if name[0].islower()])
-def test_keys_stand_in_the_environment_alone(name: str) -> None:
-    values = {"key": "sk-0123", "prompt": "x", "home": "/home"}
-    harness = getattr(harness_module, name)().fill(
-        values | dict.fromkeys(("base_url", "anthropic_url", "google_url"), "u")
-    )
-    assert "sk-0123" in harness.environment.values()
-    assert "sk-0123" not in str(harness.command) + str(harness.files)
+def test_recipes_fill_in_address_and_prompt_and_keys_in_the_environment_alone(name: str) -> None:
+    urls = dict.fromkeys(("base_url", "anthropic_url", "google_url"), "http://h/s/x")
+    filled = getattr(harness_module, name)().fill({"key": "sk-0123", "prompt": "{do} it", "home": "/home", **urls})
+    assert "{do} it" in filled.command or "--prompt={do} it" in filled.command
+    assert "http://h/s/x" in str(filled) and "{model}" not in str(filled)
+    assert "sk-0123" in filled.environment.values()
+    assert "sk-0123" not in str(filled.command) + str(filled.files)

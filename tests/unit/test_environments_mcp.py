@@ -79,9 +79,9 @@ def client_factory(tmp_path: Path) -> Any:
     script = tmp_path / "server.py"
     script.write_text(SERVER)
 
-    def make(**options: Any) -> MCPClient:
-        parameters = StdioServerParameters(command=sys.executable, args=[str(script)])
-        return MCPClient(lambda: stdio_client(parameters), **options)
+    def make(*command: str, **options: Any) -> MCPClient:
+        parameters = StdioServerParameters(command=sys.executable, args=list(command or [str(script)]))
+        return MCPClient(lambda: stdio_client(parameters), startup_timeout=10, **options)
 
     return make
 
@@ -105,29 +105,19 @@ def scripted(name: str, **arguments: Any) -> Any:
     return lambda: ScriptedModel([call(name, **arguments), "done"])
 
 
-async def test_tools_of_the_server_are_used(tools: MCPTools) -> None:
-    env = MCPEnv(model_factory=scripted("add", a=2, b=3), tools=tools)
-    assert sorted(tool.tool_name for tool in env.get_tools()) == ["add", "fail", "flood", "hang", "remember"]
-    result = await env.rollout(Action(message="2+3"))
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    assert text_of(result).startswith("5")
-    assert tools.tools  # the environment did not close what it does not own
-
-
 async def test_one_connection_serves_many_rollouts(tools: MCPTools) -> None:
     async def episode(index: int) -> str:
         env = MCPEnv(model_factory=scripted("add", a=index, b=index), tools=tools)
-        return text_of(await env.rollout(Action(message="go")))
+        result = await env.rollout(Action(message="go"))
+        assert result.termination_reason is TerminationReason.TASK_COMPLETE
+        return text_of(result)
 
     answers = await asyncio.gather(*map(episode, range(20)))
     assert all(answer.startswith(str(2 * index)) for index, answer in enumerate(answers))
     assert len(servers()) == 1
-
-
-async def test_failing_tool_is_a_tool_result_and_long_output_is_shortened(tools: MCPTools) -> None:
-    result = await MCPEnv(model_factory=scripted("fail"), tools=tools).step(Action(message="go"))
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    assert result_of(result)["status"] == "error"
+    env = MCPEnv(model_factory=scripted("fail"), tools=tools)
+    assert sorted(tool.tool_name for tool in env.get_tools()) == ["add", "fail", "flood", "hang", "remember"]
+    assert result_of(await env.step(Action(message="go")))["status"] == "error"
     result = await MCPEnv(model_factory=scripted("flood"), tools=tools).step(Action(message="go"))
     assert len(text_of(result)) < 1200
 
@@ -153,14 +143,7 @@ async def test_own_client_has_a_fresh_server_each_episode(client_factory: Any) -
 
 @pytest.mark.filterwarnings("ignore:coroutine 'MCPClient.stop:RuntimeWarning")  # the SDK's own
 async def test_server_that_does_not_start_is_a_setup_error(client_factory: Any) -> None:
-    from mcp import StdioServerParameters, stdio_client
-    from strands.tools.mcp import MCPClient
-
-    broken = MCPClient(
-        lambda: stdio_client(StdioServerParameters(command=sys.executable, args=["-c", "raise SystemExit(1)"])),
-        startup_timeout=10,
-    )
-    env = MCPEnv(model_factory=scripted("add"), mcp_client=broken)
+    env = MCPEnv(model_factory=scripted("add"), mcp_client=client_factory("-c", "raise SystemExit(1)"))
     result = await env.rollout(Action(message="go"))
     assert result.termination_reason.is_failure
     assert result.reward is None
@@ -177,13 +160,6 @@ async def test_cancelled_start_leaves_no_server(client_factory: Any) -> None:
     assert not servers()
 
 
-async def test_unconnected_tools_are_named(client_factory: Any) -> None:
-    env = MCPEnv(model_factory=scripted("add"), tools=MCPTools(client_factory()))
-    result = await env.step(Action(message="go"))
-    assert result.termination_reason is TerminationReason.SETUP_ERROR
-    assert "not connected" in result.error.message
-
-
 async def test_tools_of_one_name_are_refused(client_factory: Any) -> None:
     tools = MCPTools(client_factory(), client_factory())
     with pytest.raises(ValueError, match="give MCPClient a prefix"):
@@ -193,10 +169,14 @@ async def test_tools_of_one_name_are_refused(client_factory: Any) -> None:
         assert len({tool.tool_name for tool in both.tools}) == 10
 
 
-def test_exactly_one_source_of_tools(client_factory: Any) -> None:
+async def test_exactly_one_source_of_connected_tools(client_factory: Any) -> None:
     with pytest.raises(ValueError, match="give either"):
         MCPEnv(model_factory=scripted("add"))
     with pytest.raises(ValueError, match="give either"):
         MCPEnv(model_factory=scripted("add"), tools=MCPTools(client_factory()), mcp_client=client_factory())
     with pytest.raises(ValueError, match="at least one"):
         MCPTools()
+    unconnected = MCPEnv(model_factory=scripted("add"), tools=MCPTools(client_factory()))
+    result = await unconnected.step(Action(message="go"))
+    assert result.termination_reason is TerminationReason.SETUP_ERROR
+    assert "not connected" in result.error.message

@@ -13,7 +13,6 @@ from strands_env.environments import Page, SearchEnv, SearchError, SearchHit, We
 from strands_env.testing import ScriptedModel, call
 
 SERPER = {
-    "searchParameters": {"q": "capital of norway", "type": "search", "num": 2, "engine": "google"},
     "organic": [
         {"title": "Oslo", "link": "https://example.org/oslo", "snippet": "Capital of Norway.", "position": 1},
         {"title": "Answers", "link": "https://data.leak.example/a", "snippet": "The answer key.", "position": 2},
@@ -21,23 +20,8 @@ SERPER = {
     ],
     "credits": 1,
 }
-GOOGLE = {
-    "kind": "customsearch#search",
-    "items": [
-        {
-            "kind": "customsearch#result",
-            "title": "Oslo",
-            "link": "https://example.org/oslo",
-            "displayLink": "example.org",
-            "snippet": "Capital of Norway.",
-        }
-    ],
-}
-READER = {
-    "code": 200,
-    "status": 20000,
-    "data": {"title": "Oslo", "url": "https://example.org/oslo", "content": "# Oslo", "usage": {"tokens": 3}},
-}
+GOOGLE = {"items": [{"title": "Oslo", "link": "https://example.org/oslo", "snippet": "Capital of Norway."}]}
+READER = {"code": 200, "data": {"title": "Oslo", "url": "https://example.org/oslo", "content": "# Oslo"}}
 
 
 class Services:
@@ -92,20 +76,17 @@ async def test_google_finds_pages(services: Services) -> None:
     assert (asked["key"], asked["cx"], asked["num"]) == ("the GOOGLE_API_KEY", "the GOOGLE_CSE_ID", "10")
 
 
-async def test_a_page_is_read(services: Services) -> None:
-    page = await services.search().open("https://example.org/oslo?a=b")
+async def test_a_page_is_read_unless_it_does_not_exist_or_is_blocked(services: Services) -> None:
+    services.statuses = [200, 404]
+    provider = services.search(blocked_domains=["leak.example"])
+    page = await provider.open("https://example.org/oslo?a=b")
     assert page == Page(title="Oslo", url="https://example.org/oslo?a=b", text="# Oslo")
     path, asked = services.asked[0]
     assert (path, asked["a"]) == ("/read/https://example.org/oslo", "b")
     assert asked["headers"]["Authorization"] == "Bearer the JINA_API_KEY"
-
-
-async def test_pages_that_do_not_exist_or_are_blocked_are_none(services: Services) -> None:
-    services.statuses = [404]
-    provider = services.search(blocked_domains=["leak.example"])
     for url in ("https://example.org/none", "https://data.leak.example/a", "file:///etc/passwd"):
         assert await provider.open(url) is None
-    assert len(services.asked) == 1
+    assert len(services.asked) == 2
 
 
 async def test_a_busy_service_is_asked_again(services: Services) -> None:

@@ -128,13 +128,8 @@ def task(files: Path, **fields: Any) -> Action:
 
 
 def results(result: Any) -> list[tuple[str, str]]:
-    blocks = [
-        block["toolResult"]
-        for message in result.observation.messages
-        for block in message["content"]
-        if "toolResult" in block
-    ]
-    return [(block["status"], block["content"][0]["text"]) for block in blocks]
+    blocks = [block.get("toolResult") for message in result.observation.messages for block in message["content"]]
+    return [(block["status"], block["content"][0]["text"]) for block in blocks if block]
 
 
 async def test_a_task_is_done_with_the_worlds_tools_and_verified(files: Path) -> None:
@@ -153,11 +148,26 @@ async def test_a_task_is_done_with_the_worlds_tools_and_verified(files: Path) ->
         assert db.execute("select count(*) from items").fetchone() == (1,)
 
 
-async def test_tools_are_declared_as_their_endpoints(files: Path) -> None:
-    env = world(files)
+async def test_what_the_world_refuses_is_an_error_that_the_model_sees(files: Path) -> None:
+    calls = [call("get_cart", cart=7), call("get_cart", cart="x"), call("crash"), call("get_cart", cart=1)]
+    result = await world(files, *calls, "2.0").rollout(task(files))
+    missing, wrong, crashed, alive = results(result)
+    refused = 'Error calling get_cart. Status code: 404. Response: {"detail":"no such cart: {number}"}'
+    assert missing == ("error", refused)
+    assert "Status code: 422" in wrong[1]
+    assert crashed == ("error", "Error calling crash. Status code: 500. Response: Internal Server Error")
+    assert alive == ("success", '{\n  "total": 2\n}')
+    assert result.reward.reward == 0.0
+
+
+async def test_tools_are_declared_as_their_endpoints_and_one_that_hangs_is_an_error(files: Path) -> None:
+    env = world(files, mcp_timeout=0.5)
     try:
         await env.reset(task(files))
         declared = {tool.tool_name: tool.tool_spec for tool in env.get_tools()}
+        hung = await env.call("hang", {})
+        env.mcp_timeout = 60.0
+        alive = await env.call("get_cart", {"cart": 1})
     finally:
         await env.cleanup()
     assert set(declared) == {"add_item", "get_cart", "crash", "end", "hang"}
@@ -167,48 +177,9 @@ async def test_tools_are_declared_as_their_endpoints(files: Path) -> None:
     assert sorted(schema["required"]) == ["cart", "name", "price"]
     assert schema["properties"]["count"]["description"] == "How many."
     assert schema["properties"]["price"]["type"] == "number"
-
-
-async def test_what_the_world_refuses_is_an_error_that_the_model_sees(files: Path) -> None:
-    env = world(
-        files,
-        call("get_cart", cart=7),
-        call("get_cart", cart="x"),
-        call("crash"),
-        call("get_cart", cart=1),
-        "2.0",
-    )
-    result = await env.rollout(task(files))
-    missing, wrong, crashed, alive = results(result)
-    assert missing == (
-        "error",
-        'Error calling get_cart. Status code: 404. Response: {"detail":"no such cart: {number}"}',
-    )
-    assert "Status code: 422" in wrong[1]
-    assert crashed == ("error", "Error calling crash. Status code: 500. Response: Internal Server Error")
-    assert alive == ("success", '{\n  "total": 2\n}')
-    assert result.reward.reward == 0.0
-
-
-async def test_a_call_that_takes_too_long_is_an_error_and_the_world_goes_on(files: Path) -> None:
-    env = world(files, mcp_timeout=0.5)
-    try:
-        await env.reset(task(files))
-        hung = await env.call("hang", {})
-        env.mcp_timeout = 60.0
-        alive = await env.call("get_cart", {"cart": 1})
-    finally:
-        await env.cleanup()
     assert hung["is_error"]
     assert "time limit" in hung["text"]
     assert json.loads(alive["text"]) == {"total": 2}
-
-
-async def test_an_episode_whose_world_ended_has_no_reward(files: Path) -> None:
-    result = await world(files, call("end"), "5.0").rollout(task(files))
-    assert result.termination_reason == "tool_error"
-    assert "the world ended during a call of end" in result.error.message
-    assert result.reward is None
 
 
 @pytest.mark.parametrize(
@@ -230,8 +201,10 @@ async def test_a_world_that_does_not_start_says_why(files: Path) -> None:
     assert "sqlalchemy" in result.error.message
 
 
-async def test_a_verifier_without_a_verdict_gives_no_reward(files: Path) -> None:
+async def test_an_episode_whose_world_ended_or_gave_no_verdict_has_no_reward(files: Path) -> None:
+    result = await world(files, call("end"), "5.0").rollout(task(files))
+    assert (result.termination_reason, result.reward) == ("tool_error", None)
+    assert "the world ended during a call of end" in result.error.message
     result = await world(files, "5.0").rollout(task(files, verify_code="def verify_task_completion(**_): 1 / 0"))
-    assert result.termination_reason == "reward_error"
-    assert "gave no verdict: " in result.error.message
-    assert "ZeroDivisionError" in result.error.message
+    assert (result.termination_reason, result.reward) == ("reward_error", None)
+    assert "gave no verdict: " in result.error.message and "ZeroDivisionError" in result.error.message
