@@ -6,7 +6,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,17 +113,14 @@ MISTAKES = [
     ("WrongReward", "the reward failed: TypeError: a reward function must return a RewardResult, a number or None"),
     ("NoContainer", "the setup failed: RuntimeError: no container"),
 ])  # fmt: skip
-def test_check_names_mistakes(name, message, capsys):
+def test_mistakes_are_named_by_check_and_refused_before_a_run_where_they_can_be_told(name, message, tmp_path, capsys):
     assert main(["check", "--env", f"{HERE}:{name}", "--tokenizer", "none"]) == 1
     out = capsys.readouterr().out
     assert message in out and "errors: 1" in out
-
-
-@pytest.mark.parametrize(("name", "message"), MISTAKES)
-def test_a_run_is_refused_for_what_can_be_told_at_once(name, message, tmp_path, capsys):
-    assert evaluate(f"{HOOKS}:three_tasks", "--env", f"{HERE}:{name}", *FAST, "-o", str(tmp_path / "out")) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    if (name, message) in MISTAKES:
+        assert evaluate(f"{HOOKS}:three_tasks", "--env", f"{HERE}:{name}", *FAST, "-o", str(tmp_path / "out")) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_reset_may_take_the_action(tmp_path, capsys):
@@ -141,39 +137,26 @@ class Shop(Environment):
             raise RuntimeError("no database")
 
         @tool
+        def hours() -> dict[str, Any]:
+            """When it is open."""
+            return {"status": "error", "content": [{"text": "closed"}]}
+
+        @tool
         def price(item: str) -> int:
             """The price of an item."""
-            return {"lamp": 35}[item]
+            return 35
 
-        return [stock, price]
-
-
-@pytest.mark.parametrize(
-    ("given", "findings", "shown"),
-    [
-        ([], ["the tool 'stock' raised RuntimeError: no database"], "stock({})"),
-        (['price({"item": "lamp"})'], ["the tool 'stock' raised"], "35"),
-        (['price({"item": "desk"})'], ["the tool 'stock' raised", "the tool 'price' raised KeyError"], "desk"),
-        (['price({"thing": 1})'], ["the tool 'stock' raised", "the tool 'price' gave an error"], "thing"),
-    ],
-)
-def test_check_calls_tools(given, findings, shown, capsys):
-    calls = [word for one in given for word in ("--call", one)]
-    assert main(["check", "--env", f"{HERE}:Shop", "--tokenizer", "none", *calls]) == 1
-    out = capsys.readouterr().out
-    assert all(finding in out for finding in findings) and shown in out
-    assert ("price" in out.partition("call  ")[2]) == bool(given)
-    assert "test_commands_check.py:" in out
+        return [stock, hours, price]
 
 
-def test_a_tool_that_is_not_there_is_named(capsys):
-    assert main(["check", "--env", f"{HERE}:Shop", "--tokenizer", "none", "--call", "prize({})"]) == 2
-    assert "did you mean 'price'" in capsys.readouterr().err
-
-
-def test_check_calls_tools_on_the_thread_of_a_plain_reset(capsys):
+def test_check_calls_the_tools_that_need_no_arguments(capsys):
+    assert main(["check", "--env", f"{HERE}:Shop", "--tokenizer", "none"]) == 1
+    tools, _, calls = capsys.readouterr().out.partition("call  ")
+    assert "price(item: string)" in tools and "price" not in calls
+    assert "the tool 'stock' raised RuntimeError: no database" in calls and "test_commands_check.py:" in calls
+    assert "the tool 'hours' gave an error: closed" in calls
     assert main(["check", "--env", f"{HERE}:OwnThread", "--tokenizer", "none"]) == 0
-    assert "count({}) gave '[(1,)]'" in capsys.readouterr().out
+    assert "count() gave '[(1,)]'" in capsys.readouterr().out
 
 
 def test_warnings_are_no_errors(capsys):
@@ -231,27 +214,20 @@ def test_columns_are_mapped_and_a_wrong_one_is_named(tmp_path, capsys):
     assert evaluate("--resume", "-q", "-o", str(tmp_path / "out")) == 0
 
 
-def test_data_without_a_question_names_its_columns(tmp_path, capsys):
-    file = data(tmp_path / "quiz.jsonl", {"foo": "2+2?"})
-    assert evaluate(*FAST, "--data", file, "-o", str(tmp_path / "out")) == 2
-    assert "no column for the question; there are foo: name it with --columns question=NAME" in capsys.readouterr().err
-
-
 # ---- init -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_made_environment_passes_its_check_and_runs(tmp_path, capsys, monkeypatch):
+def test_a_made_environment_passes_its_check_and_its_tests_and_runs(tmp_path, capsys, monkeypatch):
+    # A checkout of ours too has settings, of plugins that the user's environment may lack.
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nrequired_plugins = ["no-such-plugin"]\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["init", "letter-game"]) == 0
-    assert sorted(path.name for path in (tmp_path / "letter-game").iterdir()) == [
-        "README.md",
-        "letter_game.py",
-        "pytest.ini",
-        "tasks.jsonl",
-        "test_letter_game.py",
-        "train.py",
-    ]
+    made = ["README.md", "letter_game.py", "pytest.ini", "tasks.jsonl", "test_letter_game.py", "train.py"]
+    assert sorted(path.name for path in (tmp_path / "letter-game").iterdir()) == made
+    assert main(["init", "outer_game"]) == 0
+    assert main(["check", "--env", "outer_game"]) == 2
+    assert "'outer_game' is a folder here: run 'cd outer_game' first" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path / "letter-game")
     options = ["--env", "letter_game", "--data", "tasks.jsonl"]
     assert main(["check", *options, "--tokenizer", "none"]) == 0
@@ -259,27 +235,11 @@ def test_a_made_environment_passes_its_check_and_runs(tmp_path, capsys, monkeypa
         evaluate(*options, "--backend", "scripted", "--script", "It costs 35 dollars.", "-q", "-o", "runs/first") == 0
     )
     assert {item.reward for item in read_results("runs/first")} == {0.0, 1.0}
-    assert main(["init", "../letter-game"]) == 2
-    assert "exists already" in capsys.readouterr().err
-
-
-def test_the_contract_of_a_made_environment_holds(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["init", "made_env"]) == 0
-    monkeypatch.syspath_prepend(str(tmp_path / "made_env"))
-    module = __import__("test_made_env")
-    environment = module.TestMadeEnv()
-    environment.test_examples()
-    environment.test_tools_are_all_usable()
-
-
-def test_a_made_environment_is_tested_by_its_own_settings_in_any_project(tmp_path: Path) -> None:
-    """A checkout of ours too has settings, of plugins that the user's environment may lack."""
-    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nrequired_plugins = ["no-such-plugin"]\n')
-    subprocess.run([sys.executable, "-m", "strands_env", "init", "shop"], cwd=tmp_path, check=True)
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "test_shop.py"]
-    shown = subprocess.run(command, cwd=tmp_path / "shop", capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
+    tested = subprocess.run([sys.executable, "-m", "pytest", "-q"], capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    for name, message in (("../letter-game", "exists already"), ("letter_game", "holds letter_game.py already")):
+        assert main(["init", name]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["!", "class", "1"])
@@ -287,12 +247,3 @@ def test_names_that_are_none(name, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["init", name]) == 2
     assert "gives no module name" in capsys.readouterr().err
-
-
-def test_own_model_names_work_where_a_tokenizer_is_asked_for(capsys):
-    pytest.importorskip("tokenizers")
-    from strands_sglang import get_tokenizer
-    from strands_sglang.commands.doctor.source import load_source
-
-    assert get_tokenizer("tiny").chat_template
-    assert load_source("tiny").stop_tokens == ("<|im_end|>",)

@@ -32,7 +32,6 @@ from strands_env.core import (
     StepResult,
     TaskContext,
 )
-from strands_env.core.models import sglang_model_factory
 from strands_env.eval import Evaluator, RetryPolicy, compare, read_results, summarize
 from strands_env.recipe import evaluation
 from strands_env.testing import ScriptedModel, call
@@ -40,7 +39,7 @@ from strands_env.training import samples_from_step
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
 from strands_sglang.__main__ import main as strands_sglang
 from strands_sglang.backends.engine import EmbeddedEngine
-from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
+from strands_sglang.backends.engine.own_models import why_no_answer
 from strands_sglang.gateway import Gateway
 from tests.servers import FaultyServer
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
@@ -64,44 +63,31 @@ PLACES = "neither a folder nor a hub id: give smollm2, tiny"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("strands-sglang gatway", "did you mean 'gateway'"),
         ("strands-sglang gateway", "--base-url URL --tokenizer PATH"),
         ("strands-sglang gateway --base-url http://x", "--base-url needs --tokenizer"),
         ("strands-sglang gateway --base-url http://x --tokenizer /no/such", PLACES),
-        ("strands-sglang gateway --model tinyy", "did you mean 'tiny'"),
         ("strands-sglang gateway --model tiny --tokenizer x", "--tokenizer would have no effect"),
-        ("strands-sglang gateway --model tiny --sampling {bad", "not JSON"),
         ("strands-sglang gateway --model tiny --port 99999", "expected a port from 0 to 65535, got '99999'"),
         ("strands-sglang gateway --model tiny --host 0.0.0.0", "--admin-key KEY"),
         ("strands-sglang gateway --model tiny --chat-template /no/file", "no such file: '/no/file'"),
-        ("strands-sglang gateway --model tiny --modell x", "did you mean '--model'"),
-        ("strands-sglang gateway --model ./no/such", PLACES),
         ("strands-sglang gateway --context-length 0", "at least 1, got '0'"),
-        ("strands-sglang doctor", "the following arguments are required: source"),
         ("strands-sglang doctor tinyy", "did you mean 'tiny'"),
-        ("strands-sglang drift", "the following arguments are required: run"),
         ("strands-env evl arithmetic", "unknown command 'evl' (did you mean 'eval'?); there are"),
         ("strands-env eval arithmetic -n 0", "whole number of at least 1, got '0'"),
-        ("strands-env eval arithmetic -n --2", "expected"),
         ("strands-env eval arithmetic -c many", "got 'many'"),
         ("strands-env eval arithmetic --sampling [1]", "a file with one"),
         ("strands-env eval arithmetic --env-config {no", "not JSON"),
-        ("strands-env eval arithmetic --backend abacus", "unknown 'abacus'; choose one of local, sglang"),
-        ("strands-env eval arithmetic --backend loca", "(did you mean 'local'?)"),
+        (
+            "strands-env eval arithmetic --backend loca",
+            "unknown 'loca' (did you mean 'local'?); choose one of local,",
+        ),
         ("strands-env eval arithmetic --limt 3", "(did you mean '--limit'?)"),
-        ("strands-env eval arithmetic --tempature 1", "did you mean '--temperature'"),
-        ("strands-env eval arithmetic --hlep", "--hlep (did you mean '--help'?)"),
-        ("strands-env eval arithmetic --unknown", "unrecognized arguments: --unknown"),
         ("strands-env eval arithmetic --track wandbb", "did you mean 'wandb'?"),
-        ("strands-env eval arithmetic --seed -1", "at least 0, got '-1'"),
         ("strands-env eval arithmetic --seed 99999999999999999999", "below 2^63, got '99999999999999999999'"),
         ("strands-env eval arithmetic --temperature nan", "expected a number, got 'nan'"),
         ("strands-env eval arithmetic --price-input -1", "a price of at least 0"),
         ("strands-env report a --price-output dear", "expected a number, got 'dear'"),
         ("strands-env view a --limit -1", "at least 0, got '-1'"),
-        ("strands-env check --env x --call price(1)", "name({...})"),
-        ("strands-env check --env x --call price", "name({...})"),
-        ("strands-env check --env x --call price({)", "not JSON"),
         ("strands-env check", "nothing to check"),
     ],
 )
@@ -131,11 +117,6 @@ def add_again(a: int) -> int:
 class Twins(Environment):
     def get_tools(self) -> list[Any]:
         return [add, add_again]
-
-
-class NoTools(Environment):
-    def get_tools(self) -> Any:
-        return None
 
 
 class ResetWithArguments(Environment):
@@ -199,17 +180,12 @@ SFT = ["export", "{run}", "-o", "{new}.jsonl", "--format", "sft"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add'"),
-        ([TASKS, "--env", f"{HERE}:NoTools"], "get_tools() must return a list, got None: write 'def get_tools(self)"),
         ([TASKS, "--env", f"{HERE}:WithoutSuper"], "super().__init__(model_factory=model_factory"),
-        ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),
         ([TASKS, "--env", f"{HERE}:environment_itself"], "write 'return lambda: Environment(...)'"),
         ([TASKS, "--env", f"{HERE}:models"], "the factory must make an Environment, got ScriptedModel"),
         ([TASKS, "--env", "envs/mine.py"], "'envs.mine:create_env_factory'"),
-        ([TASKS, "--env", "./mine.py:Mine"], "'mine:Mine'"),
         ([TASKS], "--env"),
         ([TASKS, "--env", HOOKS, "--reward", f"{HERE}:one_argument"], "takes (action, step_result), got one_argument("),
-        (["--data", "number.jsonl"], "got 5"),
         (["--data", "noanswer.jsonl"], "no column for the answer"),
         (["--data", "empty.jsonl"], "'empty.jsonl' has no tasks"),
         (["--data", "."], "'.' is a folder: give a file"),
@@ -217,14 +193,11 @@ SFT = ["export", "{run}", "-o", "{new}.jsonl", "--format", "sft"]
         (["--data", "good.jsonl", "-o", "good.jsonl"], "'good.jsonl' is not empty"),
         (["--resume", "-o", "nowhere"], "there is no run at 'nowhere' to resume"),
         (["arithmatic"], "unknown benchmark 'arithmatic' (did you mean 'arithmetic'?)"),
-        (["nothing"], "unknown benchmark 'nothing'; known are aime-2024"),
         (["tau2"], "tau2-airline or tau2-mock or tau2-retail or tau2-telecom"),
         ([], "name a benchmark"),
         ([f"{HOOKS}:tree_tasks", "--env", HOOKS], "(did you mean 'three_tasks'?)"),
         (["no.such.module:x", "--env", HOOKS], "no module 'no.such.module'"),
-        ([f"{HOOKS}:missing", "--env", HOOKS], "has no 'missing'"),
         ([f"{HOOKS}:NOT_A_FUNCTION", "--env", HOOKS], "an Evaluator class or a function"),
-        (["./tasks.jsonl"], "'./tasks.jsonl' is not of the form module:attribute"),
         (["../tasks"], "data goes to --data"),
         ([":x"], "':x' is not of the form module:attribute"),
         ([f"{HOOKS}:raising_tasks", "--env", HOOKS], "cannot be made: RuntimeError: boom"),
@@ -232,20 +205,15 @@ SFT = ["export", "{run}", "-o", "{new}.jsonl", "--format", "sft"]
         ([f"{HOOKS}:texts", "--env", HOOKS], "item 0 of 'tests.unit.eval_hooks:texts' must be an Action"),
         ([f"{HOOKS}:number", "--env", HOOKS], "must return an iterable of Actions, got 3"),
         ([f"{HOOKS}:no_tasks", "--env", HOOKS], "has no tasks: nothing was run"),
-        ([f"{HOOKS}:NoTasks", "--env", HOOKS], "has no tasks: nothing was run"),
         (["arithmetic", "--env", f"{HOOKS}:NOT_A_FUNCTION"], "must be a function or an Environment class"),
         (["arithmetic", "--env", "tests.unit"], "has no 'create_env_factory'"),
         ([TASKS, "--env", f"{HOOKS}:raising_hook"], "cannot be made: KeyError: 'x'"),
         ([TASKS, "--env", f"{HOOKS}:hook_of_nothing"], "must return a function that makes"),
         ([TASKS, "--env", HOOKS, "--env-config", '{"colour": 1}'], "unexpected keyword argument"),
         ([TASKS, "--env", HOOKS, "--data", "nosuch.jsonl"], "--data would have no effect"),
-        ([HOOKS, "--env", HOOKS, "--data", "nosuch.jsonl"], "is not a Benchmark"),
         ([HOOKS, "--env", HOOKS, "--limit", "2"], "is not a Benchmark"),
-        (["arithmetic", "--base-url", "http://x"], "--base-url would have no effect: the backend 'scripted'"),
         (["arithmetic", "--columns", "question=x"], "--columns would have no effect"),
         (["arithmetic", "--data", "x.jsonl"], "generated from its seed and reads no file"),
-        (["arithmetic", "--env-config", '{"colour": 1}'], "unexpected keyword argument 'colour'"),
-        (["arithmetic", "--env-config", '{"max_tool_iters": -1}'], "max_tool_iters"),
         (["arithmetic", "--env", f"{HOOKS}:PlainEnv", "--env-config", '{"colour": 1}'], "keyword argument 'colour'"),
         (["arithmetic", "--executor", "processes", "--env", "no.such:hook"], "there is no module 'no.such'"),
         (["arithmetic", "--workers", "2"], "--workers is for"),
@@ -257,8 +225,7 @@ SFT = ["export", "{run}", "-o", "{new}.jsonl", "--format", "sft"]
 )
 def test_a_run_that_cannot_go_well_does_not_begin(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, text in {"good": '{"question": "q", "answer": 1}', "number": '{"question": 5, "answer": 1}',
-                       "noanswer": '{"question": "q"}', "empty": ""}.items():  # fmt: skip
+    for name, text in {"good": '{"question": "q", "answer": 1}', "noanswer": '{"question": "q"}', "empty": ""}.items():
         (tmp_path / f"{name}.jsonl").write_text(text)
     pytest.importorskip("math_verify") if "gsm8k" in arguments else None
     given = [*arguments, *FAST] if "-o" in arguments else [*arguments, *FAST, "-o", "out"]
@@ -267,36 +234,6 @@ def test_a_run_that_cannot_go_well_does_not_begin(arguments, message, tmp_path, 
     assert message in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists() or "nothing was run" in message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--backend", "local", "--model", "tinyy"], "did you mean 'tiny'"),
-        (["--backend", "local", "--model", "/no/such"], PLACES),
-        (["--backend", "local", "--model", "tiny", "--tool-parser", "hermess"], "(did you mean 'hermes'?)"),
-        (
-            ["-q", "--backend", "sglang", "--base-url", "localhost:30000"],
-            "base_url must be an address",
-        ),
-        (["-q", "--backend", "vllm", "--base-url", "ftp://x"], "base_url must be an address"),
-        (["--backend", "sglang"], "needs a server: give --base-url"),
-        (["--backend", "openai"], "needs a model: give --model-id"),
-        (
-            ["--model", "tiny", "--temperature", "-1"],
-            "['temperature'] must be greater than or equal to 0, got -1.0",
-        ),
-        (["--model", "tiny", "--sampling", '{"top_q": 1}'], "did you mean 'top_p'?"),
-        (["--backend", "local", "--base-url", "http://x"], "--base-url would have no effect"),
-        (["--backend", "local", "--script", "x"], "--script would have no effect"),
-        (["--backend", "local", "--tokenizer", "x"], "--tokenizer would have no effect"),
-        (["--backend", "openai", "--model-id", "m", "--tool-parser", "hermes"], "--tool-parser would have no effect"),
-    ],
-)
-def test_a_model_that_cannot_be_is_told_before_anything_is_loaded(arguments, message, tmp_path, capsys):
-    assert evaluate("arithmetic", *arguments, "-o", str(tmp_path / "out")) == 2
-    err = capsys.readouterr().err
-    assert message in err and len(err.splitlines()) == 1
 
 
 class Misspelled(Environment):
@@ -309,16 +246,33 @@ def factory_that_raises(model_factory: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("hook", "message"),
+    ("arguments", "message"),
     [
-        ("Twins", "2 tools are named 'add'"),
-        ("asynchronous", "must not be async"),
-        ("Misspelled", "did you mean 'max_tool_iters'"),
-        ("factory_that_raises", "making an environment raised KeyError: 'prompt'"),
+        (["arithmetic", "--model", "tinyy"], "did you mean 'tiny'"),
+        (["arithmetic", "--model", "/no/such"], PLACES),
+        (["arithmetic", "--model", "tiny", "--tool-parser", "hermess"], "(did you mean 'hermes'?)"),
+        (["arithmetic", "--model", "tiny", "--sampling", '{"top_q": 1}'], "did you mean 'top_p'?"),
+        (["arithmetic", "-q", "--backend", "vllm", "--base-url", "localhost:30000"], "base_url must be an address"),
+        (["arithmetic", "--backend", "sglang"], "needs a server: give --base-url"),
+        (["arithmetic", "--backend", "openai"], "needs a model: give --model-id"),
+        (["arithmetic", "--base-url", "http://x"], "--base-url would have no effect: the backend 'local'"),
+        (["arithmetic", "--script", "x"], "--script would have no effect"),
+        (["arithmetic", "--backend", "openai", "--model", "m", "--tool-parser", "x"], "--tool-parser would have no"),
+        ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add'"),
+        ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),
+        ([TASKS, "--env", f"{HERE}:Misspelled"], "did you mean 'max_tool_iters'"),
+        ([TASKS, "--env", f"{HERE}:factory_that_raises"], "making an environment raised KeyError: 'prompt'"),
+        (["harbor"], "tasks in Harbor's format need the package harbor"),
+        (["tau2-mock"], "tau2-bench is not installed"),
+        (["bfcl"], "bfcl needs its data: pip install"),
+        (["bfcl-multi-turn"], "bfcl-multi-turn needs its simulators"),
+        (["gpqa-diamond"], "data sets of the hub need the package 'datasets'"),
     ],
 )
-def test_a_wrong_environment_is_told_before_a_model_is_loaded(hook, message, tmp_path, capsys):
-    assert evaluate(TASKS, "--env", f"{HERE}:{hook}", "--model", "tiny", "-o", str(tmp_path / "out")) == 2
+def test_what_a_run_lacks_is_told_before_a_model_is_loaded(arguments, message, tmp_path, capsys, monkeypatch):
+    for package in ("harbor", "tau2", "bfcl_eval", "datasets"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert evaluate(*arguments, "-o", str(tmp_path / "out")) == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1
 
@@ -341,24 +295,6 @@ def test_a_hook_may_look_at_the_model(tmp_path: Any, monkeypatch: Any) -> None:
     assert document["environment"]["system_prompt"] == "['model_id']"
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "message"),
-    [
-        ("harbor", "tasks in Harbor's format need the package harbor"),
-        ("tau2-mock", "tau2-bench is not installed"),
-        ("bfcl", "bfcl needs its data: pip install"),
-        ("bfcl-multi-turn", "bfcl-multi-turn needs its simulators"),
-        ("gpqa-diamond", "data sets of the hub need the package 'datasets'"),
-    ],
-)
-def test_what_a_benchmark_lacks_is_told_before_a_model_is_loaded(benchmark, message, tmp_path, capsys, monkeypatch):
-    for package in ("harbor", "tau2", "bfcl_eval", "datasets"):
-        monkeypatch.setitem(sys.modules, package, None)
-    assert evaluate(benchmark, "--model", "tiny", "-o", str(tmp_path / "out")) == 2
-    err = capsys.readouterr().err
-    assert message in err and len(err.splitlines()) == 1
-
-
 @pytest.fixture
 def no_hub(monkeypatch: Any) -> str:
     """The hub is at an address where nobody listens, as a machine without network sees it."""
@@ -371,19 +307,19 @@ def no_hub(monkeypatch: Any) -> str:
     return "cannot be reached at http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize("what", [["math-500"], ["arithmetic", "--model", "no/such-model"]])
-def test_without_a_network_the_hub_is_not_waited_for(what, no_hub, tmp_path, capsys, caplog):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval math-500 --backend scripted -o {out}",
+        "eval arithmetic --model no/such-model -q -o {out}",
+        "check arithmetic --tokenizer no/such-model --json",
+    ],
+)
+def test_without_a_network_the_hub_is_not_waited_for(line, no_hub, tmp_path, capsys, caplog):
     pytest.importorskip("datasets")
-    assert evaluate(*what, *(FAST if len(what) == 1 else ["-q"]), "-o", str(tmp_path / "out")) == 2
+    assert strands_env(line.format(out=tmp_path / "out").split()) == 2
     err = capsys.readouterr().err
     assert no_hub in err and "HF_ENDPOINT" in err and len(err.splitlines()) == 1
-    assert "Retrying" not in caplog.text
-
-
-def test_a_tokenizer_that_is_not_cached_is_refused_at_once_without_a_network(no_hub: str, caplog: Any) -> None:
-    pytest.importorskip("transformers")
-    with pytest.raises(ModelLoadError, match=f"not in the local cache, and the Hugging Face hub {no_hub}"):
-        get_tokenizer("no/such-model")
     assert "Retrying" not in caplog.text
 
 
@@ -457,45 +393,36 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "message"),
+    ("arguments", "message"),
     [
-        (["check", "arithmetic", "--model", "/no/such"], 2, PLACES),
-        (["check", "arithmetic", "--model", "none"], 0, ""),
-        (["verify", "{run}", "--server", "x"], 2, "base_url must be an address"),
-        (["verify", "{run}", "--model", "tinyy"], 2, "unknown model 'tinyy'"),
-        (["verify", "{run}", "--max-kl", "0.1"], 2, "are for scoring again: give --base-url or --model"),
-        (["rescore", "{run}", "--reward", "exakt"], 2, "unknown reward 'exakt' (did you mean 'exact'?)"),
-        (["rescore", "{run}", "--reward", "exact", "--env", HOOKS], 2, "not both"),
-        (["rescore", "{run}", "--reward", f"{HOOKS}:NOT_A_FUNCTION"], 2, "is a plain function, got 3"),
-        (["rescore", "{run}", "-o", "{run}"], 2, "holds results already"),
-        (["export", "{run}", "-o", "x.jsonl"], 2, "format 'samples' is written to a file that ends in .parquet"),
-        (["export", "{run}", "-o", "x.csv"], 2, "ends in .parquet"),
-        ([*SFT, "--min-reward", "9"], 2, "every rollout was left out"),
-        ([*SFT, "--between", "0", "1"], 2, "--between and --draw go with --format prompts"),
-        ([*SFT, "--teacher", "http://t"], 2, "--teacher goes with --format samples"),
-        (["export", "{run}", "-o", "{new}.parquet", "--teacher-top-k", "2"], 2, "--teacher-top-k needs --teacher"),
-        (["export", "{run}", "-o", "{new}.parquet", "--min-reward", "9"], 2, "every rollout was left out"),
-        (["watch", "{new}"], 2, "no results"),
-        (["compare", "{new}", "{run}"], 2, "no results"),
-        (["report", "{run}", "--tokenizer", "./nowhere"], 2, "'./nowhere' is neither a folder"),
-        (["rescore", "{run}", "--reward", f"{HERE}:no_such", "-o", "{run}"], 2, f"module '{HERE}' has no 'no_such'"),
-        (["rescore", "{run}", "--reward", f"{HERE}:raising", "-o", "{new}"], 2, "for every sample, with the error"),
-        (["rescore", "{run}", "--reward", f"{HERE}:not_a_number", "-o", "{new}"], 2, "nothing was written"),
-        (["report", "{run}", "-o", "{run}/results.jsonl"], 2, "a page is written to a file that ends in .html"),
-        (["report", "{run}", "-o", "{run}"], 2, "a page is written to a file that ends in .html"),
-        (["export", "{run}", "--format", "sft", "-o", "{run}/results.jsonl", "--overwrite"], 2, "belongs to the run"),
-        (["view", f"{__file__}"], 2, "is not a run: give its folder, or its file that ends in .jsonl"),
-        (["export", f"{__file__}", "-o", "x.parquet"], 2, "is not a run: give its folder"),
-        (["drift", f"{__file__}"], 2, "is not a run: give its folder"),
+        (["check", "arithmetic", "--model", "/no/such"], PLACES),
+        (["verify", "{run}", "--server", "x"], "base_url must be an address"),
+        (["verify", "{run}", "--max-kl", "0.1"], "are for scoring again: give --base-url or --model"),
+        (["rescore", "{run}", "--reward", "exakt"], "unknown reward 'exakt' (did you mean 'exact'?)"),
+        (["rescore", "{run}", "--reward", "exact", "--env", HOOKS], "not both"),
+        (["rescore", "{run}", "--reward", f"{HOOKS}:NOT_A_FUNCTION"], "is a plain function, got 3"),
+        (["rescore", "{run}", "-o", "{run}"], "holds results already"),
+        (["export", "{run}", "-o", "x.jsonl"], "format 'samples' is written to a file that ends in .parquet"),
+        ([*SFT, "--min-reward", "9"], "every rollout was left out"),
+        ([*SFT, "--between", "0", "1"], "--between and --draw go with --format prompts"),
+        ([*SFT, "--teacher", "http://t"], "--teacher goes with --format samples"),
+        (["export", "{run}", "-o", "{new}.parquet", "--teacher-top-k", "2"], "--teacher-top-k needs --teacher"),
+        (["export", "{run}", "-o", "{new}.parquet", "--min-reward", "9"], "every rollout was left out"),
+        (["watch", "{new}"], "no results"),
+        (["report", "{run}", "--tokenizer", "./nowhere"], "'./nowhere' is neither a folder"),
+        (["report", "{run}", "-o", "{run}/results.jsonl"], "a page is written to a file that ends in .html"),
+        (["report", "{run}", "-o", "{run}"], "a page is written to a file that ends in .html"),
+        (["export", "{run}", "--format", "sft", "-o", "{run}/results.jsonl", "--overwrite"], "belongs to the run"),
+        (["view", f"{__file__}"], "is not a run: give its folder, or its file that ends in .jsonl"),
     ],
 )
-def test_wrong_usage_of_a_run(arguments, status, message, tmp_path, capsys):
+def test_wrong_usage_of_a_run(arguments, message, tmp_path, capsys):
     assert run_mine(tmp_path / "run") == 0
     capsys.readouterr()
     places = {"{run}": str(tmp_path / "run"), "{new}": str(tmp_path / "new")}
     for name, place in places.items():
         arguments = [argument.replace(name, place) for argument in arguments]
-    assert run(strands_env, arguments) == status
+    assert run(strands_env, arguments) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert "Traceback" not in captured.err
@@ -503,37 +430,23 @@ def test_wrong_usage_of_a_run(arguments, status, message, tmp_path, capsys):
     assert len(list(read_results(tmp_path / "run"))) == 3
 
 
-def test_a_failed_rescore_is_not_in_the_way_of_the_next(tmp_path: Any) -> None:
+def test_a_rescore_that_scores_nothing_says_why_and_is_not_in_the_way_of_the_next(tmp_path, capsys):
     assert run_mine(tmp_path / "run") == 0
-    options = ["rescore", str(tmp_path / "run"), "-q", "-o", str(tmp_path / "new"), "--reward"]
-    assert strands_env([*options, f"{HERE}:raising"]) == 2
-    assert strands_env([*options, "exact"]) == 0
-    assert len(list(read_results(tmp_path / "new"))) == 3
-
-
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_rescore_that_scores_nothing_writes_nothing(more, tmp_path, capsys):
-    assert run_mine(tmp_path / "run") == 0
-    new = tmp_path / "new"
-    assert strands_env(["rescore", str(tmp_path / "run"), "-o", str(new), "--reward", f"{HERE}:abstaining", *more]) == 2
-    assert "3 whose reward function abstained" in capsys.readouterr().err
-    assert not new.exists()
-
-
-def test_rescore_names_the_line_of_a_reward_that_raised(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_mine(tmp_path / "run") == 0
-    options = ["rescore", str(tmp_path / "run"), "-q", "-o", str(tmp_path / "new"), "--reward", f"{HERE}:raising"]
+    rescore = ["rescore", str(tmp_path / "run"), "-q", "-o", str(tmp_path / "new"), "--reward"]
     line = raising.__code__.co_firstlineno + 1
-    assert strands_env(options) == 2
-    assert f"the reward raised ValueError at {__file__}:{line}, in raising" in capsys.readouterr().err
-    assert strands_env([*options, "-v"]) == 2
-    assert "Traceback (most recent call last):" in capsys.readouterr().err
-
-
-def test_a_reward_that_is_not_a_number_is_told_in_our_words(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--env", HOOKS, "--reward", f"{HERE}:not_a_number", *FAST, "-o", str(tmp_path)]
-    assert evaluate(TASKS, *options) == 2
-    assert "got nan" in capsys.readouterr().err
+    for more, messages in (
+        (["raising"], [f"the reward raised ValueError at {__file__}:{line}, in raising", "failed for every sample"]),
+        (["raising", "-v"], ["Traceback (most recent call last):"]),
+        (["abstaining"], ["3 whose reward function abstained", "nothing was written"]),
+        (["abstaining", "--json"], ["3 whose reward function abstained"]),
+        (["not_a_number"], ["got nan"]),
+    ):
+        assert strands_env([*rescore, f"{HERE}:{more[0]}", *more[1:]]) == 2
+        shown = "".join(capsys.readouterr())
+        assert all(message in shown for message in messages), shown
+        assert not (tmp_path / "new").exists()
+    assert strands_env([*rescore, "exact"]) == 0
+    assert len(list(read_results(tmp_path / "new"))) == 3
 
 
 @contextmanager
@@ -562,33 +475,6 @@ def test_a_full_disk_keeps_what_was_written(tmp_path: Any, capsys: pytest.Captur
     assert not (tmp_path / "x.parquet").exists()
 
 
-def no_tasks() -> Any:
-    raise ValueError("no tasks today")
-
-
-def test_a_run_that_fails_before_its_first_sample_leaves_nothing(tmp_path, capsys):
-    assert evaluate(f"{HERE}:no_tasks", "--env", HOOKS, *FAST, "-o", str(tmp_path / "out")) == 2
-    assert "no tasks today" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_folder_of_an_environment_is_no_environment(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    assert strands_env(["init", "outer_game"]) == 0
-    assert strands_env(["check", "--env", "outer_game"]) == 2
-    assert "cd outer_game" in capsys.readouterr().err
-
-
-def test_a_made_environment_is_not_made_again_inside_itself(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    assert strands_env(["init", "inner_game"]) == 0
-    monkeypatch.chdir(tmp_path / "inner_game")
-    assert strands_env(["init", "inner_game"]) == 2
-    assert "inner_game.py" in capsys.readouterr().err
-
-
 # ---- from Python -----------------------------------------------------------------------------------------------------
 
 
@@ -608,7 +494,6 @@ def environment(**options: Any) -> Environment:
     ("call", "error", "message"),
     [
         (lambda: environment(max_tool_itres=7), TypeError, r"'max_tool_itres' \(did you mean 'max_tool_iters'\?\)"),
-        (lambda: environment(reward_fn=one_argument), TypeError, r"takes \(action, step_result\), got one_argument"),
         (lambda: environment(system_prompt=Path("x.md")), TypeError, r"expected text; Path\(...\).read_text\(\)"),
         (lambda: environment(step_timeout=True), ValueError, "a positive number of seconds or None"),
         (
@@ -632,13 +517,12 @@ def environment(**options: Any) -> Environment:
         (lambda: EmbeddedEngine("tiny", dtype="float33"), ValueError, "dtype='float33': expected float32, bfloat16"),
         (lambda: SGLangModel(tokenizer=None, client=Replay([])), TypeError, "tokenizer=None, expected a tokenizer"),
         (lambda: Action(message=None), ValueError, "expected text, a list of content blocks or a message"),
-        (lambda: gateway(bogus=1), TypeError, r"Gateway\(\) got an unexpected keyword argument 'bogus'; there are"),
-        (lambda: gateway(admin_keyy=1), TypeError, "did you mean 'admin_key'"),
+        (lambda: gateway(admin_keyy=1), TypeError, r"Gateway\(\) got an unexpected .*did you mean 'admin_key'"),
         (lambda: gateway().open(labels="x"), TypeError, "labels must be a mapping, such as a dict, got 'x'"),
         (lambda: gateway().open(limits={"max_request": 1}), ValueError, "did you mean 'max_requests'"),
         (lambda: model(temperature=1.0), TypeError, r"write sampling_params=\{'temperature': 1.0\}"),
         (lambda: model(tool_parser="hermess"), ValueError, "did you mean 'hermes'"),
-        (lambda: sglang_model_factory(tokenizer=0, client=0, tool_parser="hermess"), ValueError, "did you mean"),
+        (lambda: samples_from_step(Action(message="q")), TypeError, r"the StepResult of Environment.* got Action"),
     ],
 )
 def test_wrong_options_in_python(call: Callable[[], Any], error: type[Exception], message: str) -> None:
@@ -674,26 +558,24 @@ def test_a_failed_cleanup_is_in_the_summary_and_takes_nothing_away(tmp_path, cap
 
 
 class PlacedError(Exception):
+    """A user's error with an attribute that ours have, too."""
+
     where = "somewhere"
 
 
-@pytest.mark.parametrize(("error", "where"), [(KeyError("x"), "setup"), (PlacedError("x"), "setup")])
-async def test_a_factory_that_raises_failed_in_the_setup(error: Exception, where: str) -> None:
+async def test_an_error_outside_of_a_step_is_named_with_its_place() -> None:
     def factory() -> Any:
-        raise error
+        raise PlacedError("x")
 
-    results = await Evaluator(factory, output_path=None).run([Action(message="q", task_context=TaskContext(id="a"))])
-    assert results["a"][0].step_result.error.where == where
-
-
-async def test_an_error_may_have_an_attribute_of_ours() -> None:
     class Raising(Environment):
         async def rollout(self, action: Action, **options: Any) -> StepResult:
             raise PlacedError("x")
 
-    factory = lambda: Raising(model_factory=lambda: ScriptedModel(["x"]))  # noqa: E731
-    results = await Evaluator(factory, output_path=None).run([Action(message="q", task_context=TaskContext(id="a"))])
-    assert results["a"][0].step_result.error.type.endswith("PlacedError")
+    for make in (factory, lambda: Raising(model_factory=lambda: ScriptedModel(["x"]))):
+        results = await Evaluator(make, output_path=None).run([Action(message="q", task_context=TaskContext(id="a"))])
+        error = results["a"][0].step_result.error
+        assert error.type.endswith("PlacedError")
+        assert make is not factory or error.where == "setup"
 
 
 def override(name: str, method: Any) -> Environment:
@@ -721,6 +603,7 @@ class PlainReward(RewardFunction):
         (lambda: override("compute_metrics", lambda self, *given, **named: None), "every metric a name, in a dict"),
         (lambda: environment(reward_fn=PlainReward()), "PlainReward.compute() must be async: write"),
         (lambda: Environment(model_factory=a_model), "must return a model, an instance, got <coroutine"),  # type: ignore[arg-type]
+        (lambda: Environment(model_factory=lambda: "gpt"), "must return a model, an instance, got 'gpt'"),  # type: ignore[arg-type,return-value]
         (lambda: ScriptedModel(["x"]), "env_factory must make an Environment, got <"),
     ],
 )
@@ -730,11 +613,6 @@ async def test_a_part_of_the_wrong_kind_is_named_in_the_sample_and_the_others_go
     results = await Evaluator(factory, output_path=None, retry=RetryPolicy(delay=0.0)).run(actions)
     assert message in results["a"][0].step_result.error.message
     assert results["b"][0].step_result.error is None
-
-
-async def test_the_name_of_a_model_is_no_model() -> None:
-    result = await Environment(model_factory=lambda: "gpt").step(Action(message="q"))  # type: ignore[arg-type,return-value]
-    assert result.error is not None and "must return a model, an instance, got 'gpt'" in result.error.message
 
 
 async def test_a_step_may_be_overridden_without_a_signal() -> None:
@@ -757,7 +635,7 @@ async def test_a_wrong_reward_result_is_told_without_the_words_of_the_validator(
     json.dumps(result.error.message)
 
 
-async def test_an_error_names_the_line_of_the_users_code() -> None:
+async def test_an_error_and_its_log_name_the_line_of_the_users_code(caplog: pytest.LogCaptureFixture) -> None:
     @tool
     def failing() -> str:
         """Fail."""
@@ -768,9 +646,11 @@ async def test_an_error_names_the_line_of_the_users_code() -> None:
             return [failing]
 
     models = lambda: ScriptedModel([call("failing"), "done"])  # noqa: E731
-    result = await Tooled(model_factory=models, reward_fn=raising).step(Action(message="q"))
-    line = raising.__code__.co_firstlineno + 1
-    assert result.error.raised_at == f"{__file__}:{line}, in raising"
+    with caplog.at_level(logging.WARNING, logger="strands_env"):
+        result = await Tooled(model_factory=models, reward_fn=raising).step(Action(message="q"))
+    raised_at = f"{__file__}:{raising.__code__.co_firstlineno + 1}, in raising"
+    assert result.error.raised_at == raised_at
+    assert f"raised_at=<{raised_at}> | reward failed" in caplog.text
     assert result.tool_errors[0].error.raised_at.startswith(f"{__file__}:")
     assert result.tool_errors[0].error.raised_at.endswith(", in failing")
 
@@ -801,7 +681,7 @@ def test_a_reward_that_is_no_override_is_warned_of_beside_a_reward_fn_once(recwa
     assert sorted(str(each.message).split("()")[0] for each in recwarn.list) == ["Mine.compute_reward", "Mine.get_tool"]
 
 
-def test_a_method_given_as_the_reward_is_no_misspelt_override(recwarn: pytest.WarningsRecorder) -> None:
+def test_own_helpers_and_a_method_given_as_the_reward_are_no_misspelt_overrides(recwarn: Any) -> None:
     class Mine(Environment):
         def __init__(self) -> None:
             super().__init__(model_factory=lambda: ScriptedModel(["x"]), reward_fn=self.compute_reward)
@@ -810,25 +690,6 @@ def test_a_method_given_as_the_reward_is_no_misspelt_override(recwarn: pytest.Wa
             return 1.0
 
     Mine()
-    assert not recwarn.list
-
-
-async def test_the_log_of_a_failing_reward_names_the_line(caplog: pytest.LogCaptureFixture) -> None:
-    def failing(action: Action, result: StepResult) -> float:
-        raise KeyError("answer")
-
-    with caplog.at_level(logging.WARNING, logger="strands_env"):
-        result = await environment(reward_fn=failing).rollout(Action(message="q"))
-    assert result.error.raised_at.endswith(", in failing")
-    assert f"raised_at=<{result.error.raised_at}> | reward failed" in caplog.text
-
-
-def test_samples_are_made_of_step_results_alone() -> None:
-    with pytest.raises(TypeError, match=r"must be the StepResult of Environment\.step\(\) or rollout\(\), got Action"):
-        samples_from_step(Action(message="q"))
-
-
-def test_helpers_of_a_subclass_are_no_misspelt_overrides(recwarn: pytest.WarningsRecorder) -> None:
     helpers = {"get_tools": lambda self: [], "get_tool": lambda self, name: None, "compute_score": lambda self: 1.0}
     type("Mine", (Environment,), helpers)(model_factory=lambda: ScriptedModel(["x"]))
     assert not recwarn.list

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
-from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
@@ -183,14 +181,6 @@ def _check(parser: argparse.ArgumentParser) -> None:
     _add_environment(parser)
     _add_data(parser)
     parser.add_argument(
-        "--call",
-        type=_call,
-        action="append",
-        default=[],
-        metavar="CALL",
-        help='also call a tool, as in \'query({"sql": "select 1"})\'; those that need no arguments are called anyway',
-    )
-    parser.add_argument(
         "--tokenizer",
         "--model",
         "--model-id",
@@ -350,13 +340,6 @@ def _trackers(text: str) -> list[str]:
             hint = did_you_mean(name, TRACKERS)
             raise argparse.ArgumentTypeError(f"unknown tracker {name!r}{hint}; choose from {', '.join(TRACKERS)}")
     return names
-
-
-def _call(text: str) -> tuple[str, dict[str, Any]]:
-    found = re.fullmatch(r"\s*([\w.-]+)\s*\(\s*(\{.*)?\)\s*", text, re.DOTALL)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"expected a call as name({{...}}), got {text!r}")
-    return found[1], json_object(found[2] or "{}")
 
 
 def _seed(text: str) -> int:

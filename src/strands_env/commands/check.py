@@ -54,7 +54,7 @@ def _try(args: argparse.Namespace) -> DryRun:
     factory = make_env_factory(
         benchmark=benchmark, env=args.env, env_config=args.env_config, reward=args.reward, models=models
     )
-    return asyncio.run(try_environment(factory, action, models, args.call))
+    return asyncio.run(try_environment(factory, action, models))
 
 
 def _show(seen: DryRun) -> None:
@@ -73,8 +73,7 @@ def _show(seen: DryRun) -> None:
         value = seen.result.reward.reward
         say(f"reward      {'none' if value is None else format_number(value)} for the answer {ANSWER!r}")
     for one in seen.calls:
-        given = json.dumps(one["input"], ensure_ascii=False, default=str)
-        say(f"call        {one['name']}({given}) gave {one_line(one['text'])[:CALLED]!r}")
+        say(f"call        {one['name']}() gave {one_line(one['text'])[:CALLED]!r}")
     for error in seen.errors:
         say(f"error       {one_line(error)}")
     for warning in seen.warnings:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +25,10 @@ from strands_env.eval.run.tasks import catch_exits, stream
 from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
-from strands_env.testing.scripted import ScriptedCall, ScriptedModel, call, reply
+from strands_env.testing.scripted import ScriptedModel, call, reply
 from strands_sglang import get_tokenizer
 from strands_sglang.backends.engine.loader import default_model_cached
 from strands_sglang.backends.engine.own_models import ModelLoadError
-from strands_sglang.exceptions import did_you_mean
 from strands_sglang.testing import ScriptedClient
 
 logger = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class DryRun:
         errors: Reasons why a run would fail, or not do what was intended.
         warnings: Reasons why it would work, but perhaps not as intended.
         prompt: The first one as the model reads it; None where nothing was asked, or there is no tokenizer.
-        calls: The name and the input of every tool that was called, and the text that the model would have been given.
+        calls: The name of every tool that was called, and the text that the model would have been given.
     """
 
     errors: list[str] = field(default_factory=list)
@@ -63,7 +62,7 @@ class DryRun:
     prompt: str | None = None
     prompt_tokens: int = 0
     result: StepResult | None = None
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, str]] = field(default_factory=list)
 
 
 # ---- without running it ----------------------------------------------------------------------------------------------
@@ -182,13 +181,11 @@ class DryModels:
         return sglang_model_factory(tokenizer=self.tokenizer, client=self.client)()
 
 
-async def try_environment(
-    factory: EnvFactory, action: Action, models: DryModels, calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
-) -> DryRun:
-    """A dry run of one environment, and these calls of tools, by name and input, in another.
+async def try_environment(factory: EnvFactory, action: Action, models: DryModels) -> DryRun:
+    """A dry run of one environment, and calls of its tools in another.
 
     Raises:
-        EvalError: The environment cannot be made, or has no such tool.
+        EvalError: The environment cannot be made.
     """
     seen = DryRun()
     try:
@@ -199,12 +196,8 @@ async def try_environment(
     if seen.errors:
         return seen
     await _run(env, action, models, seen)
-    known = [spec["name"] for spec in seen.tools]
-    for name, _ in calls:
-        if name not in known and known:
-            raise EvalError(f"there is no tool {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
     if not seen.errors and isinstance(other, Environment):
-        await _call_tools(other, action, [ScriptedCall(name=name, input=dict(given)) for name, given in calls], seen)
+        await _call_tools(other, action, seen)
     return seen
 
 
@@ -243,12 +236,10 @@ async def _run(env: Any, action: Action, models: DryModels, seen: DryRun) -> Non
         seen.warnings.append("the reward function abstained from the dry answer")
 
 
-async def _call_tools(env: Environment, action: Action, given: list[ScriptedCall], seen: DryRun) -> None:
-    """Call tools in a rollout, without limits on calls and without a reward; those without required arguments too."""
-    named = {one.name for one in given}
+async def _call_tools(env: Environment, action: Action, seen: DryRun) -> None:
+    """Call the tools without required arguments in a rollout, without limits on calls and without a reward."""
     schemas = {spec["name"]: spec.get("inputSchema") or {} for spec in seen.tools}
-    names = [name for name, schema in schemas.items() if not schema.get("json", schema).get("required")]
-    asked = [*(call(name) for name in names if name not in named), *given]
+    asked = [call(name) for name, schema in schemas.items() if not schema.get("json", schema).get("required")]
     if not asked:
         return
     replies = iter([reply("", *asked)])  # all calls in one reply, then the answer
@@ -258,16 +249,16 @@ async def _call_tools(env: Environment, action: Action, given: list[ScriptedCall
     env.tool_timeout = env.tool_timeout or TOOL_SECONDS
     result = await env.rollout(action)
     blocks = [block for message in result.observation.messages for block in message.get("content") or ()]
-    uses = {block["toolUse"]["toolUseId"]: block["toolUse"] for block in blocks if "toolUse" in block}
+    names = {block["toolUse"]["toolUseId"]: block["toolUse"]["name"] for block in blocks if "toolUse" in block}
     raised = {record.tool_use_id: record.error for record in result.tool_errors}
     for answer in (block["toolResult"] for block in blocks if "toolResult" in block):
-        use = uses[answer["toolUseId"]]
+        name = names[answer["toolUseId"]]
         text = " ".join(str(part.get("text", part.get("json", ""))) for part in answer.get("content") or ())
-        seen.calls.append({"name": use["name"], "input": use["input"], "text": text})
+        seen.calls.append({"name": name, "text": text})
         if (error := raised.get(answer["toolUseId"])) is not None:
-            seen.errors.append(f"the tool {use['name']!r} raised {_describe(error)}")
+            seen.errors.append(f"the tool {name!r} raised {_describe(error)}")
         elif answer.get("status") == "error":
-            seen.errors.append(f"the tool {use['name']!r} gave an error: {text}")
+            seen.errors.append(f"the tool {name!r} gave an error: {text}")
     if result.error is not None and not seen.calls:
         seen.errors.append(f"no tool could be called: {_describe(result.error)}")
 
