@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +19,24 @@ from strands_env.testing import ScriptedModel
 from tests.unit.eval_support import FakeEnv, outcome, with_tokens
 
 
-def plain(text: str = "answer") -> Any:
+def plain(text: str = "answer", delay: float = 0.01) -> Any:
     """Answers with the worker's process id."""
 
-    def factory(action: Action) -> FakeEnv:
-        def answer(action: Action) -> Any:
-            made = with_tokens(outcome(text=f"{text} {action.task_context.id}"))
-            made.observation.metrics["pid"] = os.getpid()
-            return made
+    def answer(action: Action) -> Any:
+        made = with_tokens(outcome(text=f"{text} {action.task_context.id}"))
+        made.observation.metrics["pid"] = os.getpid()
+        return made
 
-        return FakeEnv(answer, delay=0.01)
-
-    return factory
-
-
-def deadly(folder: str) -> Any:
-    """Kills its worker at the first rollout of the task `p1`, once."""
-
-    def factory() -> FakeEnv:
-        def answer(action: Action) -> Any:
-            mark = Path(folder, "killed")
-            if action.task_context.id == "p1_0" and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return outcome()
-
-        return FakeEnv(answer, delay=0.05)
-
-    return factory
+    return lambda action: FakeEnv(answer, delay=delay)
 
 
 def poisoned() -> Any:
     """The task `p1` ends the process that runs it, every time."""
 
-    def factory() -> FakeEnv:
-        def answer(action: Action) -> Any:
-            if action.task_context.id.startswith("p1_"):
-                os._exit(7)
-            return outcome()
+    def answer(action: Action) -> Any:
+        return os._exit(7) if action.task_context.id.startswith("p1_") else outcome()
 
-        return FakeEnv(answer, delay=0.05)
-
-    return factory
-
-
-def slow(seconds: float) -> Any:
-    """Takes a while, and answers with the worker's process id."""
-
-    def factory() -> FakeEnv:
-        def answer(action: Action) -> Any:
-            made = outcome()
-            made.observation.metrics["pid"] = os.getpid()
-            return made
-
-        return FakeEnv(answer, delay=seconds)
-
-    return factory
+    return lambda: FakeEnv(answer, delay=0.05)
 
 
 class LoudEnv(FakeEnv):
@@ -96,9 +59,13 @@ def loud(folder: str) -> Any:
     return lambda: LoudEnv(folder)
 
 
+class Panic(BaseException):
+    """As extensions in Rust raise it: no `Exception`."""
+
+
 def broken() -> Any:
     logging.getLogger(__name__).warning("no sandbox here")
-    raise OSError("no such sandbox")
+    raise Panic("no such sandbox")
 
 
 class UnpicklableError(Exception):
@@ -131,10 +98,6 @@ def _unreadable() -> Any:
     return made
 
 
-class Panic(BaseException):
-    """As extensions in Rust raise it: no `Exception`."""
-
-
 class LostConnectionError(ConnectionError):
     """Pickles, and cannot be made again from its arguments."""
 
@@ -157,25 +120,14 @@ FAULTS: dict[str, Any] = {
 
 def faulty() -> Any:
     """Environments in which the name of a task is its fate."""
-
-    def factory() -> FakeEnv:
-        return FakeEnv(lambda action: FAULTS.get(action.task_context.id.split("_")[0], outcome)(), delay=0.05)
-
-    return factory
-
-
-def optional() -> Any:
-    """Takes the action, though it need not be given."""
-
-    def factory(action: Action | None = None) -> FakeEnv:
-        assert action is not None
-        return FakeEnv()
-
-    return factory
+    return lambda: FakeEnv(lambda action: FAULTS.get(action.task_context.id.split("_")[0], outcome)(), delay=0.05)
 
 
 def prompted(prompt: str) -> Any:
-    return lambda: Environment(model_factory=lambda: ScriptedModel(["x"]), system_prompt=prompt)
+    """Its model factory has a configuration of more than JSON."""
+    models = partial(ScriptedModel, ["x"])
+    models.config = {"bias": np.arange(3), "of": lambda: 1, "api_key": "s3cret"}  # type: ignore[attr-defined]
+    return lambda: Environment(model_factory=models, system_prompt=prompt)
 
 
 def dies_at_start(folder: str) -> Any:
@@ -187,41 +139,9 @@ def dies_at_start(folder: str) -> Any:
     return FakeEnv
 
 
-class StuckEnv(FakeEnv):
-    """Hangs in its setup."""
-
-    async def reset(self) -> None:
-        await asyncio.sleep(60)
-
-
 def stuck() -> Any:
-    return StuckEnv
-
-
-def panicking() -> Any:
-    raise Panic("in the factory")
-
-
-def scored_by_panic() -> Any:
-    async def reward(action: Action, result: Any) -> float:
-        raise SystemExit(3)
-
-    return lambda: Environment(model_factory=lambda: ScriptedModel(["x"]), reward_fn=reward)
-
-
-class Configured:
-    """A model factory whose configuration holds more than JSON."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
-
-    def __call__(self) -> ScriptedModel:
-        return ScriptedModel(["x"])
-
-
-def configured() -> Any:
-    models = Configured({"bias": np.arange(3), "of": lambda: 1, "api_key": "s3cret"})
-    return lambda: Environment(model_factory=models, reward_fn=lambda action, result: 1.0)
+    """Hangs in its setup."""
+    return type("StuckEnv", (FakeEnv,), {"reset": lambda self: asyncio.sleep(60)})
 
 
 def forking(folder: str) -> Any:

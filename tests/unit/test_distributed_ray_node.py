@@ -36,7 +36,7 @@ def cluster():
 async def test_a_lost_node_costs_no_rollout(cluster):
     options = {"resources": {"rollouts": 1}, "scheduling_strategy": "SPREAD"}
     async with RayExecutor(
-        "tests.unit.distributed_support:slow", {"seconds": 5.0}, n_workers=2, actor_options=options
+        "tests.unit.distributed_support:plain", {"delay": 5.0}, n_workers=2, actor_options=options
     ) as executor:
         evaluator = Evaluator(executor=executor, max_concurrency=8, retry=RetryPolicy(max_attempts=1), output_path=None)
         run = asyncio.create_task(evaluator.run(tasks(8)))
