@@ -73,37 +73,19 @@ def test_the_forms_and_workflows_can_be_read() -> None:
     assert scripts and not [name for name in scripts if not (ROOT / name).is_file()]
 
 
-@pytest.mark.parametrize(
-    ("message", "fits"),
-    [
-        ("feat(demo): rollouts at temperature 1", True),
-        ("fix!: a reply read to its end counts\n\nLong story.", True),
-        ("chore: newer tools", True),
-        ("Merge branch 'x'", True),
-        ("improve things", False),
-        ("feat:", False),
-        ("update\n\nfix: not in the first line", False),
-    ],
-)
-def test_the_form_of_commit_messages(message: str, fits: bool) -> None:
+def test_the_form_of_commit_messages() -> None:
     (hooks,) = [repo["hooks"] for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]]
     pattern = next(hook["entry"] for hook in hooks if hook["id"] == "commit-message")
-    assert bool(re.search(pattern, message, re.MULTILINE | re.DOTALL)) == fits
+    fitting = (
+        "feat(demo): rollouts at temperature 1",
+        "fix!: a reply read to its end counts\n\nLong story.",
+        "Merge x",
+    )
+    unfit = ("improve things", "feat:", "update\n\nfix: not in the first line")
+    matches = [message for message in (*fitting, *unfit) if re.search(pattern, message, re.MULTILINE | re.DOTALL)]
+    assert matches == list(fitting)
 
 
 def test_the_citation_has_the_version_of_the_package() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["title"], citation["version"]) == (PROJECT["name"], PROJECT["version"])
-
-
-def test_the_integration_suite_knows_the_tokenizers_of_the_package() -> None:
-    pytest.importorskip("transformers")
-    from types import SimpleNamespace
-
-    from tests.integration.conftest import _tokenizer
-
-    request = SimpleNamespace(config=SimpleNamespace(getoption=lambda name: "tiny"))
-    try:
-        assert len(_tokenizer(request, None)) > 0
-    except pytest.skip.Exception as skipped:
-        pytest.fail(str(skipped))

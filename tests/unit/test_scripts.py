@@ -31,44 +31,37 @@ def run(*command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_script_parses(script: Path) -> None:
+def test_script_parses_and_can_be_started(script: Path) -> None:
     assert run("bash", "-n", script).stderr == ""
+    if not script.name.startswith("_"):
+        assert os.access(script, os.X_OK)
+        assert script.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n")
 
 
-@pytest.mark.parametrize(
-    "script", [path for path in SCRIPTS if not path.name.startswith("_")], ids=lambda path: path.name
-)
-def test_script_can_be_started(script: Path) -> None:
-    assert os.access(script, os.X_OK)
-    assert script.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n")
+def executable(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
 
 
 def test_an_unfit_interpreter_is_refused_with_a_reason(tmp_path: Path) -> None:
-    old = tmp_path / "old-python"
-    old.write_text("#!/bin/sh\nexit 1\n")
-    old.chmod(0o755)
-    result = run(
-        ROOT / "scripts" / "test", STRANDS_ROLLOUT_VENV=str(tmp_path / "venv"), STRANDS_ROLLOUT_PYTHON=str(old)
-    )
+    old, venv = executable(tmp_path / "old-python", "exit 1"), tmp_path / "venv"
+    result = run(ROOT / "scripts" / "test", STRANDS_ROLLOUT_VENV=str(venv), STRANDS_ROLLOUT_PYTHON=str(old))
     assert result.returncode == 2
     assert "no Python 3.11 or newer" in result.stderr and str(old) in result.stderr
-    assert not (tmp_path / "venv").exists()
+    assert not venv.exists()
 
 
 def test_the_sglang_server_is_refused_on_another_system(tmp_path: Path) -> None:
-    uname = tmp_path / "uname"
-    uname.write_text("#!/bin/sh\n[ $1 = -s ] && echo Darwin || echo arm64\n")
-    uname.chmod(0o755)
-    result = run(
-        ROOT / "scripts" / "sglang-cpu",
-        "install",
-        PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-        SGLANG_CPU_HOME=str(tmp_path / "home"),
-        SGLANG_CPU_VENV="",
-    )
+    executable(tmp_path / "uname", "[ $1 = -s ] && echo Darwin || echo arm64")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    places = {"SGLANG_CPU_HOME": str(tmp_path / "home"), "SGLANG_CPU_VENV": ""}
+    result = run(ROOT / "scripts" / "sglang-cpu", "install", PATH=path, **places)
     assert result.returncode == 2
     assert "needs Linux-x86_64, this is Darwin-arm64" in result.stderr
     assert not (tmp_path / "home").exists()
+    result = run(ROOT / "scripts" / "sglang-cpu", "url", SGLANG_CPU_HOME=str(tmp_path))
+    assert (result.returncode, result.stdout) == (1, "")
 
 
 def test_building_the_site_keeps_the_installed_servers() -> None:
@@ -77,20 +70,9 @@ def test_building_the_site_keeps_the_installed_servers() -> None:
     assert commands and all("--config-file build/mkdocs.yml" in line for line in commands)
 
 
-def test_no_server_means_no_url(tmp_path: Path) -> None:
-    result = run(ROOT / "scripts" / "sglang-cpu", "url", SGLANG_CPU_HOME=str(tmp_path))
-    assert (result.returncode, result.stdout) == (1, "")
-
-
 def sourced(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs lines of bash behind `scripts/_setup.sh`."""
     return run("bash", "-euo", "pipefail", "-c", f'. "{ROOT}/scripts/_setup.sh"\n{script}', **env)
-
-
-def executable(path: Path, text: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 def test_uv_installs_from_where_pip_was_told_to(tmp_path: Path) -> None:
@@ -118,17 +100,11 @@ def test_uv_installs_from_where_pip_was_told_to(tmp_path: Path) -> None:
 
 
 def test_pip_installs_where_uv_cannot_be_had(tmp_path: Path) -> None:
-    python = executable(
-        tmp_path / "python3",
-        'case "$*" in *"-m uv"*|*" uv") exit 1 ;; *) echo "$@" ;; esac',
-    )
-    result = sourced(
-        f'ROOT="{tmp_path}"; PATH=/usr/bin:/bin\ninstall_packages {python} --no-deps "thing==1"', UV_FIND_LINKS=""
-    )
+    python = executable(tmp_path / "python3", 'case "$*" in *"-m uv"*|*" uv") exit 1 ;; *) echo "$@" ;; esac')
+    install = f'ROOT="{tmp_path}"; PATH=/usr/bin:/bin\ninstall_packages {python} --no-deps "thing==1"'
+    result = sourced(install, UV_FIND_LINKS="")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.strip().endswith(
-        "-m pip install --quiet --quiet --disable-pip-version-check --no-input --no-deps thing==1"
-    )
+    assert "-m pip install --quiet" in result.stdout and result.stdout.strip().endswith("--no-deps thing==1")
     assert "installing uv ... failed" in result.stderr
 
 
