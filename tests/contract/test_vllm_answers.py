@@ -57,32 +57,19 @@ def test_how_an_answer_ended(name: str, kind: FinishType, matched: Any) -> None:
     assert answer.finish.matched == (answer.output_ids[-1] if matched == "last" else matched)
 
 
-def test_ids_and_logprobs_are_those_of_the_answer() -> None:
-    choice = payload("plain")["choices"][0]
-    answer = read_recorded("plain")
+def test_what_an_answer_holds() -> None:
+    parsed = payload("plain")
+    answer, choice, usage = read_recorded("plain"), parsed["choices"][0], parsed["usage"]
     assert answer.output_ids.tolist() == choice["token_ids"]
     assert answer.output_logprobs.tolist() == pytest.approx([e["logprob"] for e in choice["logprobs"]["content"]])
-    assert (answer.prompt_tokens, answer.cached_tokens) == (
-        40,
-        payload("plain")["usage"]["prompt_tokens_details"]["cached_tokens"],
-    )
-
-
-def test_the_id_of_a_request_is_given_back_without_the_prefix() -> None:
-    answer = read_recorded("shown")
-    assert answer.rid == "abc"
-    assert answer.prompt_ids == RECORDED["shown"]["request"]["token_ids"]
-
-
-def test_without_logprobs_there_are_none() -> None:
+    assert (answer.prompt_tokens, answer.cached_tokens) == (40, usage["prompt_tokens_details"]["cached_tokens"])
+    shown = read_recorded("shown")
+    assert (shown.rid, shown.prompt_ids) == ("abc", RECORDED["shown"]["request"]["token_ids"])
     assert read_recorded("without_logprobs").output_logprobs is None
-
-
-def test_weights_that_changed_on_the_way_are_two_spans() -> None:
-    answer = read_recorded("two_versions")
-    assert [span.version for span in answer.weight_spans] == ["default", "v2"]
-    first, second = answer.weight_spans
-    assert first.start == 0 and first.end == second.start and second.end == len(answer.output_ids)
+    changed = read_recorded("two_versions")
+    assert [span.version for span in changed.weight_spans] == ["default", "v2"]
+    first, second = changed.weight_spans
+    assert first.start == 0 and first.end == second.start and second.end == len(changed.output_ids)
 
 
 @pytest.mark.parametrize("value", [-9999.0, None, float("nan")])
@@ -144,14 +131,10 @@ def test_routed_experts_are_rows_of_int32(dtype: str) -> None:
     experts = read(parsed, experts_from=0).routed_experts
     assert experts is not None
     assert np.frombuffer(experts, dtype="<i4").reshape(43, 2, 3).tolist() == rows.tolist()
-
-
-@pytest.mark.parametrize("broken", ["!", base64.b64encode(b"nothing").decode()])
-def test_routed_experts_that_cannot_be_read_are_refused(broken: str) -> None:
-    parsed = payload("plain")
-    parsed["choices"][0]["routed_experts"] = broken
-    with pytest.raises(BackendAnswerError, match="routed_experts"):
-        read(parsed, experts_from=0)
+    for broken in ("!", base64.b64encode(b"nothing").decode()):
+        parsed["choices"][0]["routed_experts"] = broken
+        with pytest.raises(BackendAnswerError, match="routed_experts"):
+            read(parsed, experts_from=0)
 
 
 def test_sampling_masks_have_a_set_for_every_token() -> None:
@@ -165,20 +148,13 @@ def test_sampling_masks_have_a_set_for_every_token() -> None:
         read(parsed)
 
 
-def error_of(name: str) -> BackendHTTPError:
-    return http_error(RECORDED[name]["status"], RECORDED[name]["body"].encode())
-
-
-def test_a_prompt_that_is_too_long_is_a_context_overflow() -> None:
-    assert isinstance(error_of("too_long"), BackendContextLengthError)
-
-
 @pytest.mark.parametrize(
-    "name", ["out_of_vocabulary", "too_hot", "too_many_logprobs", "bad_grammar", "wrong_type", "unknown_model"]
+    "name",
+    ["too_long", "out_of_vocabulary", "too_hot", "too_many_logprobs", "bad_grammar", "wrong_type", "unknown_model"],
 )
 def test_a_wrong_request_is_not_repeated_and_says_what_the_server_said(name: str) -> None:
-    error = error_of(name)
-    assert type(error) is BackendHTTPError
+    error = http_error(RECORDED[name]["status"], RECORDED[name]["body"].encode())
+    assert type(error) is (BackendContextLengthError if name == "too_long" else BackendHTTPError)
     assert classify_status(error.status) is RetryClass.NEVER
     assert json.loads(RECORDED[name]["body"])["error"]["message"] in str(error)
 
@@ -188,7 +164,6 @@ def test_a_wrong_request_is_not_repeated_and_says_what_the_server_said(name: str
     [
         (403, b'{"error":{"message":"Scale-out endpoints are disabled."}}', "--enable-scale-out", RetryClass.NEVER),
         (404, b'{"detail":"Not Found"}', "SGLangClient", RetryClass.NEVER),
-        (401, b'{"error":"Unauthorized"}', "Unauthorized", RetryClass.NEVER),
         (503, b"", "(empty body)", RetryClass.BUSY),
         (500, b'{"error":{"message":"EngineCore died"}}', "EngineCore died", RetryClass.SERVER_ERROR),
     ],
