@@ -39,11 +39,6 @@ class TextJudge(LLMJudgeReward[str]):
         return float("correct" in judgment)
 
 
-class BrokenPrompt(TextJudge):
-    async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
-        raise ValueError("bad template")
-
-
 pytestmark = pytest.mark.filterwarnings("ignore:Agent.structured_output_async:DeprecationWarning")
 
 
@@ -62,58 +57,46 @@ async def test_text_judgment() -> None:
     assert result.info["judgment"] == "that is correct"
 
 
+class BrokenPrompt(TextJudge):
+    async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
+        raise ValueError("bad template")
+
+
 @pytest.mark.parametrize(
-    ("judge", "kind"),
+    ("kind", "said", "error_type"),
     [
-        (StructuredJudge(ScriptedModel([RuntimeError("model down")])), "judge_error"),
-        (StructuredJudge(ScriptedModel(["no JSON"])), "judge_error"),
-        (StructuredJudge(ScriptedModel(['{"grade": "unheard of"}'])), "reward_error"),
-        (TextJudge(ScriptedModel([RuntimeError("model down")])), "judge_error"),
-        (BrokenPrompt(ScriptedModel([])), "prompt_error"),
+        (StructuredJudge, RuntimeError("model down"), "judge_error"),
+        (StructuredJudge, "no JSON", "judge_error"),
+        (StructuredJudge, '{"grade": "unheard of"}', "reward_error"),
+        (TextJudge, RuntimeError("model down"), "judge_error"),
+        (BrokenPrompt, "correct", "prompt_error"),
     ],
 )
-async def test_failed_judge_is_no_reward_and_recorded(judge: LLMJudgeReward[Any], kind: str) -> None:
-    result = await judge.compute(ACTION, STEP)
-    assert result.reward is None
-    assert result.info["status"] == "error"
-    assert result.info["error_type"] == kind
+@pytest.mark.parametrize("default", [None, 0.5])
+async def test_failed_judge_is_no_reward_but_the_users_own_and_recorded(
+    kind: type[LLMJudgeReward[Any]], said: Any, error_type: str, default: float | None
+) -> None:
+    result = await kind(ScriptedModel([said]), default_reward=default).compute(ACTION, STEP)
+    assert (result.reward, result.error is None) == (default, default is not None)
+    assert (result.info["status"], result.info["error_type"]) == ("error", error_type)
     assert result.info["error"]
 
 
-async def test_default_reward_is_the_users_own_choice() -> None:
-    result = await TextJudge(ScriptedModel([RuntimeError()]), default_reward=0.5).compute(ACTION, STEP)
-    assert result.reward == 0.5
-    assert result.info["status"] == "error"
-
-
-async def test_throttled_judge_hands_over_to_the_next_model() -> None:
-    busy = ScriptedModel([ModelThrottledException("busy")])
-    free = ScriptedModel(["correct"])
-    result = await TextJudge([busy, free], max_model_retries=2).compute(ACTION, STEP)
-    assert result.reward == 1.0
-    assert (busy.call_count, free.call_count) == (1, 1)
-
-
-async def test_attempts_are_bounded_and_other_errors_are_not_retried() -> None:
+async def test_throttled_judge_hands_over_to_the_next_model_a_few_times_and_others_do_not() -> None:
     busy = ScriptedModel(lambda messages: ModelThrottledException("busy"))
+    free = ScriptedModel(["correct"])
+    assert (await TextJudge([busy, free], max_model_retries=2).compute(ACTION, STEP)).reward == 1.0
+    assert (busy.call_count, free.call_count) == (1, 1)
     assert (await TextJudge(busy, max_model_retries=3).compute(ACTION, STEP)).reward is None
-    assert busy.call_count == 3
+    assert busy.call_count == 1 + 3
     wrong = ScriptedModel(lambda messages: ValueError("wrong"))
     assert (await TextJudge(wrong, max_model_retries=3).compute(ACTION, STEP)).reward is None
     assert wrong.call_count == 1
 
 
 async def test_factory_gives_every_judgment_its_own_model() -> None:
-    made: list[ScriptedModel] = []
-
-    def factory() -> ScriptedModel:
-        made.append(ScriptedModel(["correct"]))
-        return made[-1]
-
-    judge = TextJudge(factory)
-    await judge.compute(ACTION, STEP)
-    await judge.compute(ACTION, STEP)
-    assert [model.call_count for model in made] == [1, 1]
+    judge = TextJudge(lambda: ScriptedModel(["correct"]))
+    assert [(await judge.compute(ACTION, STEP)).reward for _ in range(2)] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(("verdict", "reward"), [("correct", 1.0), ("incorrect", 0.0), ("cannot_tell", None)])

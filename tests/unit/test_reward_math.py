@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import psutil
 import pytest
@@ -39,11 +40,8 @@ def worker_processes() -> list[psutil.Process]:
         ("4", r"The answer is $\boxed{5}$.", 0.0),
         ("0.5", r"$\boxed{\frac{1}{2}}$", 1.0),
         (r"$\frac{\sqrt{3}}{3}$", r"$\boxed{\frac{1}{\sqrt{3}}}$", 1.0),
-        (r"\frac{7}{12}", r"\boxed{\frac{7}{12}}", 1.0),
         (r"\sqrt{2}", r"\boxed{2^{1/2}}", 1.0),
-        (r"2\pi", r"\boxed{2\pi}", 1.0),
         (r"2\pi", r"\boxed{2}", 0.0),
-        ("-3", r"$\boxed{-3}$", 1.0),
         ("1,234", r"\boxed{1234}", 1.0),
         (3, "3", 1.0),
         ("4", "The answer is 4.", 1.0),
@@ -101,18 +99,6 @@ async def test_answers_that_explode_are_wrong_in_time_and_the_next_is_right() ->
     assert (await reward.compute(action("3"), answered(r"\boxed{3}"))).reward == 1.0
 
 
-async def test_works_in_any_event_loop_and_thread() -> None:
-    rewards: list[float | None] = []
-
-    def run() -> None:
-        rewards.append(asyncio.run(MathRewardFunction().compute(action("4"), answered("4"))).reward)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    assert rewards == [1.0]
-
-
 async def test_a_worker_killed_from_outside_costs_nothing() -> None:
     reward = MathRewardFunction()
     await reward.compute(action("4"), answered("4"))
@@ -121,20 +107,14 @@ async def test_a_worker_killed_from_outside_costs_nothing() -> None:
     assert (await reward.compute(action("4"), answered("4"))).reward == 1.0
 
 
-async def test_close_leaves_no_process_and_no_thread() -> None:
+async def test_workers_are_few_and_closing_leaves_no_process_and_no_thread() -> None:
     reward = MathRewardFunction()
-    await asyncio.gather(*(reward.compute(action("4"), answered("4")) for _ in range(8)))
-    assert worker_processes()
+    await asyncio.gather(*(reward.compute(action("4"), answered(str(i))) for i in range(50)))
+    assert 0 < len(worker_processes()) <= _WORKERS._size
     await asyncio.to_thread(close_math_workers)
     assert worker_processes() == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("strands-env-math_worker")]
     assert (await reward.compute(action("4"), answered("4"))).reward == 1.0
-
-
-async def test_workers_are_few_however_many_answers() -> None:
-    reward = MathRewardFunction()
-    await asyncio.gather(*(reward.compute(action("4"), answered(str(i))) for i in range(50)))
-    assert len(worker_processes()) <= _WORKERS._size
 
 
 def test_interpreter_ends_at_once_and_takes_its_workers_along() -> None:
@@ -154,16 +134,11 @@ def test_interpreter_ends_at_once_and_takes_its_workers_along() -> None:
     assert not [pid for pid in pids.split() if psutil.pid_exists(int(pid))]
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0])
-def test_wrong_timeout_is_refused(timeout: float) -> None:
-    with pytest.raises(ValueError, match="timeout must be a positive number"):
-        MathRewardFunction(timeout=timeout)
-
-
 async def test_where_a_harmless_answer_fails_too_the_reward_abstains() -> None:
     result = await MathRewardFunction(timeout=0.5).compute(action("9^{9^{9^9}}"), answered(r"\boxed{4}"))
-    assert result.reward is None
-    assert result.info["reason"] == "cannot_verify"
+    assert (result.reward, result.info["reason"]) == (None, "cannot_verify")
+    with pytest.raises(ValueError, match="timeout must be a positive number"):
+        MathRewardFunction(timeout=0)
 
 
 async def test_an_answer_is_not_wrong_because_the_machine_is_busy() -> None:
@@ -206,28 +181,25 @@ async def test_the_first_verification_of_a_worker_is_as_cheap_as_the_next() -> N
     assert result.reward == 1.0
 
 
-async def test_verifier_that_fails_gives_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(fields: dict[str, str], seconds: float) -> dict[str, str]:
-        return {"reason": "verifier_error", "error": "KeyError: 1"}
-
-    monkeypatch.setattr(_WORKERS, "request", fail)
-    result = await MathRewardFunction().compute(action("4"), answered("4"))
-    assert result.reward is None
-    assert result.info["error"] == "KeyError: 1"
-
-
-async def test_answer_that_kills_or_breaks_the_verifier_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A harmless answer to the same ground truth goes through, so it is the answer's fault."""
-    genuine = _WORKERS.request
-
-    async def die(fields: dict[str, str], seconds: float) -> dict[str, object]:
+@pytest.mark.parametrize(
+    ("harmless", "reward", "reason"),
+    [
+        ({"matched": False}, 0.0, "worker_died"),
+        ({"reason": "verifier_error", "error": "KeyError"}, None, "cannot_verify"),
+    ],
+)
+async def test_answer_that_breaks_the_verifier_is_wrong_unless_a_harmless_one_does(
+    harmless: Any, reward: float | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(fields: dict[str, str], seconds: float) -> Any:
         if "bomb" in fields["answer"]:
             raise WorkerDiedError("worker died with code -11")
-        return await genuine(fields, seconds)
+        return harmless
 
     monkeypatch.setattr(_WORKERS, "request", die)
     result = await MathRewardFunction().compute(action("4"), answered("bomb"))
-    assert (result.reward, result.info["reason"]) == (0.0, "worker_died")
+    assert (result.reward, result.info["reason"]) == (reward, reason)
+    assert result.info["error"] == ("worker died with code -11" if reward == 0.0 else "KeyError")
 
 
 @pytest.mark.parametrize("answer", [r"\boxed{" * 20_000, r"\boxed{" * 20_000 + "}" * 20_000, "{" * 100_000])

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_env.tools.calculator import MAX_LENGTH, CalculatorError, calculate, calculator, format_number
+from strands_env.tools.calculator import MAX_LENGTH, CalculatorError, calculate, format_number
 
 
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("2 + 3 * 4", 14),
-        ("(2 + 3) * 4", 20),
+        ("2 + 3 * (4 - 1)", 11),
         ("-2 ** 2", -4),
         ("2 ** 3 ** 2", 512),
         ("2^10", 1024),
@@ -30,12 +29,10 @@ from strands_env.tools.calculator import MAX_LENGTH, CalculatorError, calculate,
         ("log(8, 2)", 3.0),
         ("ln(e)", 1.0),
         ("sum([1, 2, 3])", 6),
-        ("max(1, 5, 3)", 5),
         ("factorial(20)", math.factorial(20)),
         ("comb(10, 3)", 120),
         ("round(2.567, 1)", 2.6),
         ("1_000 + 1e3", 2000.0),
-        ("99999999999999999999 + 1", 10**20),
         ("2 ** 3000", 2**3000),
         (" \n 1 + 1", 2),
     ],
@@ -65,12 +62,8 @@ def test_value(expression: str, expected: float) -> None:
         ("__import__('os')", "unknown function"),
         ("().__class__", "not arithmetic"),
         ("'a' * 10", "not arithmetic"),
-        ("[1] * 10", "not arithmetic"),
         ("x + 1", "unknown name 'x'"),
         ("True + 1", "is not a number"),
-        ("1j * 1j", "not arithmetic"),
-        ("lambda: 1", "not arithmetic"),
-        ("1 if 1 else 2", "not arithmetic"),
         ("round(1, 10**9)", "digits"),
         ("sqrt()", "wrong number or kind"),
         ("sin(1, 2)", "wrong number or kind"),
@@ -106,10 +99,3 @@ def test_integers_are_exact(a: int, b: int, c: int) -> None:
 
 def test_floats_are_shown_without_noise() -> None:
     assert format_number(calculate("0.1 + 0.2")) == "0.3"
-
-
-@pytest.mark.parametrize(
-    ("expression", "status", "text"), [("2 + 2", "success", "4"), ("1 / 0", "error", "Error: division by zero")]
-)
-async def test_tool_answers_with_text(expression: str, status: str, text: str) -> None:
-    assert await calculator(expression) == {"status": status, "content": [{"text": text}]}
