@@ -157,8 +157,11 @@ async def test_a_server_that_tokenises_again_is_refused(start_sglang_cpu, tmp_pa
     async with SGLangClient(url) as client:
         conv = Conversation(client=client, tokenizer=tiny.tokenizer, processor=tmp_path)
         asked: list[Any] = [{"role": "user", "content": [image(RED)]}]
+        # A sampled placeholder would end the path before the server is asked again.
+        bias = {str(token): -100.0 for token in image_expander(tmp_path).media_ids}
+        params = {"max_new_tokens": 12, "ignore_eos": True, "logit_bias": bias}
         for _ in range(20):  # random ids seldom survive decoding and encoding
-            first = await conv.turn(TurnRequest(messages=asked, params={"max_new_tokens": 12, "ignore_eos": True}))
+            first = await conv.turn(TurnRequest(messages=asked, params=params))
             ids = list(first.turn.completion.output_ids)
             if tiny.tokenizer.encode(tiny.tokenizer.decode(ids), add_special_tokens=False) != ids:
                 break
