@@ -255,6 +255,7 @@ class Schedule:
             await made.close()
         async with asyncio.timeout(1000):
             await asyncio.wait(tasks)
+        assert not any(each.slots.locked() for each in made._transports.values()), "a slot was not given back"
         await made.close()
         assert made._transports == {}
         await asyncio.sleep(0)

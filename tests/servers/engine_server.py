@@ -82,7 +82,8 @@ async def generate(engine: EmbeddedEngine, input_ids: list[int], **fields: Any) 
         if scored.top_ids is not None and scored.top_logprobs is not None:
             flat, top = _entries(scored.top_logprobs, scored.top_ids), request.score_top_k
             meta["input_top_logprobs"] = [None, *(flat[at : at + top] for at in range(0, len(flat), top))]
-    made = {"text": _text(engine, answer, params), "output_ids": answer.output_ids.tolist(), "meta_info": meta}
+    text = engine.tokenizer.decode(answer.output_ids, skip_special_tokens=True)
+    made = {"text": text, "output_ids": answer.output_ids.tolist(), "meta_info": meta}
     return made | ({"prompt_token_ids": answer.prompt_ids} if fields.get("return_prompt_token_ids") else {})
 
 
@@ -97,17 +98,6 @@ def _finish_reason(answer: GenerateAnswer) -> dict[str, Any]:
     if finish.type is FinishType.LENGTH:
         return {"type": "length", "length": len(answer.output_ids)}
     return {"type": "abort", "message": finish.message}
-
-
-def _text(engine: EmbeddedEngine, answer: GenerateAnswer, params: dict[str, Any]) -> str:
-    """Decoded output without what ended it, unless that is to be kept."""
-    ids, matched, keeps = answer.output_ids.tolist(), answer.finish.matched, params.get("no_stop_trim", False)
-    if isinstance(matched, int) and not keeps:
-        ids = ids[:-1]
-    text: str = engine.tokenizer.decode(ids, skip_special_tokens=params.get("skip_special_tokens", True))
-    if isinstance(matched, str) and (position := text.find(matched)) >= 0:
-        return text[: position + len(matched) if keeps else position]
-    return text
 
 
 # ---- routes

@@ -32,14 +32,10 @@ def request(ids: list[int] = PROMPT, **params: Any) -> GenerateRequest:
     return GenerateRequest(prompt=PromptIds.of(ids), sampling_params={"temperature": 0, "ignore_eos": True, **params})
 
 
-async def test_it_is_a_backend_without_an_adapter(engine: EmbeddedEngine) -> None:
-    assert isinstance(engine, Backend)
-    assert as_backend(engine) is engine
+async def test_it_is_a_backend_without_an_adapter_and_its_answer_typed(engine: EmbeddedEngine) -> None:
+    assert isinstance(engine, Backend) and as_backend(engine) is engine
     info = await engine.info()
     assert (info.context_length, info.vocab_size) == (256, engine.vocab_size)
-
-
-async def test_an_answer_is_typed(engine: EmbeddedEngine) -> None:
     answer = await engine.ask(request(max_new_tokens=5))
     assert answer.finish.type is FinishType.LENGTH
     assert len(answer.output_ids) == len(answer.output_logprobs) == 5

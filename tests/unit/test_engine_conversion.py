@@ -116,8 +116,10 @@ def test_a_wheel_with_another_file_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("STRANDS_ROLLOUT_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ModelLoadError, match="SHA-256"):
         loader.load_default_model(a_wheel(tmp_path / "a.whl", b"other"))
-    with pytest.raises(ModelLoadError, match="is not a wheel that contains"):
-        loader.load_default_model(a_wheel(tmp_path / "b.whl", b"other", name="other.gguf"))
+    (tmp_path / "c.whl").write_bytes(b"nothing")
+    for place in (a_wheel(tmp_path / "b.whl", b"other", name="other.gguf"), tmp_path / "c.whl"):
+        with pytest.raises(ModelLoadError, match=r"\.whl' is not a wheel that contains"):
+            loader.load_default_model(place)
     assert not loader.default_model_cached()
 
 

@@ -18,7 +18,8 @@ from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.loader import default_model_cached, load_model
 from strands_sglang.backends.engine.smollm2 import CHAT_TEMPLATE, SYSTEM_PROMPT, few_shot_messages
 from strands_sglang.conversation.messages import to_chat_messages
-from tests.servers.engine_server import forget_prefixes, generate
+from tests.servers.engine_server import generate
+from tests.unit.engine_support import assert_exact
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "876+61"}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "calculator", "description": "Calculate.", "parameters": {}}}]
@@ -72,36 +73,7 @@ async def test_the_model_calls_the_calculator(engine: EmbeddedEngine) -> None:
 
 @needs_model
 async def test_its_logprobs_agree_with_a_separate_forward_pass(engine: EmbeddedEngine) -> None:
-    import torch
-
     prompt = engine.tokenizer.encode(render("What is 12 + 30?"))
-    answer = await generate(
-        engine,
-        prompt,
-        sampling_params={"temperature": 1.0, "sampling_seed": 1, "max_new_tokens": 16, "ignore_eos": True},
-        return_logprob=True,
-        logprob_start_len=0,
-    )
-    model = load_model("smollm2").model
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        expected = torch.log_softmax(model(torch.tensor([prompt + answer["output_ids"]])).logits[0].float(), dim=-1)
-    torch.set_num_threads(threads)
-    meta = answer["meta_info"]
-    for index, (logprob, token, _) in enumerate([*meta["input_token_logprobs"], *meta["output_token_logprobs"]]):
-        assert index == 0 or logprob == pytest.approx(float(expected[index - 1, token]), abs=1e-4)
-
-
-@needs_model
-async def test_its_greedy_output_does_not_depend_on_the_batch(engine: EmbeddedEngine) -> None:
-    prompts = [engine.tokenizer.encode(text) for text in ("Once upon a time", "The capital of France is", "def f(x):")]
-    fields: dict[str, Any] = {"sampling_params": {"temperature": 0, "max_new_tokens": 12}, "return_logprob": True}
-    alone = []
-    for prompt in prompts:
-        alone.append(await generate(engine, prompt, **fields))
-    await forget_prefixes(engine)
-    batch = await asyncio.gather(*(generate(engine, prompt, **fields) for prompt in prompts))
-    for one, other in zip(alone, batch, strict=True):
-        assert one["output_ids"] == other["output_ids"]
-        assert one["meta_info"]["output_token_logprobs"] == other["meta_info"]["output_token_logprobs"]
+    params = {"temperature": 1.0, "sampling_seed": 1, "max_new_tokens": 16, "ignore_eos": True}
+    answer = await generate(engine, prompt, sampling_params=params, return_logprob=True, logprob_start_len=0)
+    assert_exact(answer, prompt, load_model("smollm2").model)

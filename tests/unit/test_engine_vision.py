@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,6 +22,7 @@ from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_
 from strands_sglang.exceptions import BackendRequestError, MediaError
 from strands_sglang.trajectory.media import image_expander
 from tests.servers.engine_server import generate
+from tests.unit.engine_support import assert_exact
 
 LOOK = "<|im_start|>user\nlook <|vision_start|><|image_pad|><|vision_end|>?<|im_end|>\n<|im_start|>assistant\n"
 AGAIN = "<|im_end|>\n<|im_start|>user\nand <|vision_start|><|image_pad|><|vision_end|><|im_end|>\n"
@@ -51,22 +53,8 @@ async def engine(tiny: TinyModel) -> AsyncIterator[EmbeddedEngine]:
         yield engine
 
 
-def replayed(tiny: TinyModel, ids: list[int], images: list[Any], placeholder: int) -> Any:
-    row = torch.tensor([ids])
-    fed = tiny.image_processor(images=images, return_tensors="pt")
-    with torch.no_grad():
-        logits = tiny.model(
-            input_ids=row, mm_token_type_ids=(row == placeholder).int(), attention_mask=torch.ones_like(row), **fed
-        ).logits[0]
-    return torch.log_softmax(logits.float(), dim=-1)
-
-
 async def test_logprobs_over_two_turns_with_images_are_those_of_a_separate_forward_pass(engine, tiny):
-    fields: dict[str, Any] = {
-        "sampling_params": SAMPLING,
-        "return_logprob": True,
-        "return_prompt_token_ids": True,
-    }
+    fields: dict[str, Any] = {"sampling_params": SAMPLING, "return_logprob": True, "return_prompt_token_ids": True}
     wire = tiny.tokenizer.encode(LOOK)
     first = await generate(engine, wire, image_data=[data_url(RED)], **fields)
     assert first["meta_info"]["prompt_tokens"] == len(first["prompt_token_ids"]) > len(wire)
@@ -74,10 +62,11 @@ async def test_logprobs_over_two_turns_with_images_are_those_of_a_separate_forwa
     second = await generate(engine, wire, image_data=[data_url(RED), data_url(BLUE)], **fields)
     # Everything of the first turn but the token sampled last comes from the prefix cache, its image included.
     assert second["meta_info"]["cached_tokens"] == first["meta_info"]["prompt_tokens"] + 5
-    ids = second["prompt_token_ids"]
-    expected = replayed(tiny, ids + second["output_ids"], [RED, BLUE], engine.image_expander.placeholder_id)
-    for index, (logprob, token, _) in enumerate(second["meta_info"]["output_token_logprobs"]):
-        assert logprob == pytest.approx(float(expected[len(ids) + index - 1, token]), abs=1e-4)
+    ids = torch.tensor([second["prompt_token_ids"] + second["output_ids"]])
+    kinds = (ids == engine.image_expander.placeholder_id).int()
+    fed = tiny.image_processor(images=[RED, BLUE], return_tensors="pt")
+    model = functools.partial(tiny.model, mm_token_type_ids=kinds, attention_mask=torch.ones_like(ids), **fed)
+    assert_exact(second, second["prompt_token_ids"], model)
 
 
 async def test_the_cache_tells_images_of_one_size_apart(engine: EmbeddedEngine, tiny: TinyModel) -> None:
@@ -113,11 +102,7 @@ async def test_a_saved_model_sees_alike(engine: EmbeddedEngine, tiny: TinyModel,
 async def test_without_images_a_model_that_sees_is_a_language_model(engine: EmbeddedEngine, tiny: TinyModel) -> None:
     ids = tiny.tokenizer.encode("<|im_start|>user\nhello<|im_end|>\n")
     answer = await generate(engine, ids, sampling_params=SAMPLING, return_logprob=True)
-    with torch.no_grad():
-        logits = tiny.model(input_ids=torch.tensor([ids + answer["output_ids"]])).logits[0]
-    expected = torch.log_softmax(logits.float(), dim=-1)
-    for index, (logprob, token, _) in enumerate(answer["meta_info"]["output_token_logprobs"]):
-        assert logprob == pytest.approx(float(expected[len(ids) + index - 1, token]), abs=1e-4)
+    assert_exact(answer, ids, tiny.model)
 
 
 def test_a_family_that_nobody_proved_is_refused(tiny, monkeypatch, tmp_path):
