@@ -252,7 +252,13 @@ def test_system_prompt_comes_from_the_class_file_unless_given(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_tool_iters": -1}, {"max_tool_calls": 1.5}, {"max_total_tokens": -5}, {"step_timeout": 0}, {"max_steps": 3}],
+    [
+        {"max_tool_iters": -1},
+        {"max_tool_calls": 1.5},
+        {"max_total_tokens": -5},
+        {"step_timeout": 0},
+        {"max_tool_output_chars": 0},
+    ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError), match=next(iter(options))):

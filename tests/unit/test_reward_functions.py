@@ -97,6 +97,8 @@ def test_wrong_regex_is_refused() -> None:
     for pattern, group, message in [*wrong, *[("a", group, "no such group") for group in (3, "name", -1)]]:
         with pytest.raises(ValueError, match=message):
             RegexMatchReward(pattern, group=group)
+    with pytest.raises(ValueError, match="timeout must be a positive number"):
+        FormatReward("a", timeout=0)
 
 
 @pytest.mark.parametrize(("answer", "reward"), [("<a>\n1</a>", 1.0), ("1", 0.0), (None, 0.0)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from strands.models import Model
@@ -96,14 +97,19 @@ def sglang_model_factory(
             **options,
         )
 
-    factory.config = {  # type: ignore[attr-defined]
-        "model_id": model_id,
-        "sampling_params": dict(params),
+    named = {
         "enable_thinking": enable_thinking,
         "tool_parser": None if parser is None else name_of(parser),
         "seeded": seeded,
-        **plain(options, leaf=name_of),
     }
+    return _with_config(factory, model_id, params, {**named, **options})
+
+
+def _with_config(
+    factory: Callable[[], Model], model_id: str | None, params: Mapping[str, Any], options: Mapping[str, Any]
+) -> ModelFactory:
+    config = {"model_id": model_id, "sampling_params": dict(params), **plain(options, leaf=name_of)}
+    factory.config = config  # type: ignore[attr-defined]
     return factory
 
 
@@ -166,9 +172,7 @@ def openai_model_factory(
     def factory() -> Model:
         return OpenAIModel(model_id=model_id, params=dict(params), client_args=dict(client_args or {}), **options)
 
-    config = {"model_id": model_id, "sampling_params": dict(params), **plain(options, leaf=name_of)}
-    factory.config = config  # type: ignore[attr-defined]
-    return factory
+    return _with_config(factory, model_id, params, options)
 
 
 def bedrock_model_factory(
@@ -189,7 +193,8 @@ def bedrock_model_factory(
     """
     from strands.models.bedrock import BedrockModel
 
-    arguments: dict[str, Any] = {"model_id": model_id, **_rename_max_tokens(sampling_params), **options}
+    params = _rename_max_tokens(sampling_params)
+    arguments: dict[str, Any] = {"model_id": model_id, **params, **options}
     given = {"boto_session": boto_session, "boto_client_config": boto_client_config, "region_name": region_name}
     arguments |= {name: value for name, value in given.items() if value is not None}
     client: Any = None
@@ -202,23 +207,7 @@ def bedrock_model_factory(
         model.client = client
         return model
 
-    config = {
-        "model_id": model_id,
-        "sampling_params": _rename_max_tokens(sampling_params),
-        **plain(options, leaf=name_of),
-    }
-    factory.config = config  # type: ignore[attr-defined]
-    return factory
-
-
-def sglang_from_args(**options: Any) -> ModelFactory:
-    """`sglang_model_factory` for an SGLang server."""
-    return _server_from_args("sglang", **options)
-
-
-def vllm_from_args(**options: Any) -> ModelFactory:
-    """`sglang_model_factory` for a vLLM server."""
-    return _server_from_args("vllm", **options)
+    return _with_config(factory, model_id, params, options)
 
 
 def _server_from_args(
@@ -239,6 +228,12 @@ def _server_from_args(
     if "processor" not in options and (processor := _processor_beside(path)) is not None:
         options["processor"] = processor
     return sglang_model_factory(tokenizer=loaded, client=client, model_id=model_id or path, **options)
+
+
+sglang_from_args = partial(_server_from_args, "sglang")
+"""`sglang_model_factory` for an SGLang server."""
+vllm_from_args = partial(_server_from_args, "vllm")
+"""`sglang_model_factory` for a vLLM server."""
 
 
 def _processor_beside(tokenizer: str) -> str | None:

@@ -19,19 +19,9 @@ from .types import Action, Phase, StepResult
 CLEANUP_SECONDS = 60.0
 """Seconds for the cleanup of what only looks like an environment; an `Environment` has a `cleanup_timeout`."""
 
+_TASK = ("action", "task")
 EnvFactory: TypeAlias = Callable[..., Any]
 """Makes an environment for a sample: sync or async, with the action as its argument or without one."""
-
-_POSITIONAL = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.VAR_POSITIONAL,
-)
-_NAMED = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.KEYWORD_ONLY,
-)
 
 
 class LocalExecutor:
@@ -124,18 +114,27 @@ def takes_action(env_factory: EnvFactory) -> bool:
         signature = inspect.signature(env_factory)
     except (TypeError, ValueError):  # a built-in without a signature
         return False
-    positional = [item for item in signature.parameters.values() if item.kind in _POSITIONAL]
-    required = [item for item in signature.parameters.values() if item.default is item.empty and item.kind in _NAMED]
-    if len(required) > 1 or (required and required[0].kind is inspect.Parameter.KEYWORD_ONLY):
-        name, needed = name_of(env_factory).rpartition(".")[2], ", ".join(item.name for item in required)
-        raise TypeError(
-            f"env_factory is called with the action or without arguments, but {name} takes ({needed}): "
-            "write 'lambda: Environment(...)', with your class and its arguments"
-        )
-    if required or not positional:
-        return bool(required)
-    # Without required arguments it may be a class with options, unless the name says what is meant.
-    return positional[0].kind is inspect.Parameter.VAR_POSITIONAL or positional[0].name in ("action", "task")
+    parameters = list(signature.parameters.values())
+    if _fits(signature):
+        # Without required arguments it may be a class with options, unless the name says what is meant.
+        meant = bool(parameters) and (parameters[0].kind is parameters[0].VAR_POSITIONAL or parameters[0].name in _TASK)
+        return meant and _fits(signature, None)
+    if _fits(signature, None):
+        return True
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = ", ".join(item.name for item in parameters if item.default is item.empty and item.kind not in variadic)
+    raise TypeError(
+        f"env_factory is called with the action or without arguments, but {name_of(env_factory).rpartition('.')[2]} "
+        f"takes ({needed}): write 'lambda: Environment(...)', with your class and its arguments"
+    )
+
+
+def _fits(signature: inspect.Signature, *given: Any) -> bool:
+    try:
+        signature.bind(*given)
+    except TypeError:
+        return False
+    return True
 
 
 async def make_environment(env_factory: EnvFactory, action: Action, with_action: bool) -> Any:

@@ -6,7 +6,7 @@ import re
 
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
-from .matching import DEFAULT_TIMEOUT, compile_pattern, search
+from .matching import DEFAULT_TIMEOUT, Pattern
 from .turns import turns_of
 
 
@@ -34,11 +34,8 @@ class FormatReward(RewardFunction):
         flags: re.RegexFlag = re.DOTALL,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.every_turn = every_turn
-        self.timeout = timeout
-        self._expression = compile_pattern(pattern, flags)
+        self._expression = Pattern(pattern, flags, timeout)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Search the replies."""
@@ -54,7 +51,7 @@ class FormatReward(RewardFunction):
         scored = dict.fromkeys(texts, 0.0)
         for index, text in texts.items():
             try:
-                scored[index] = float(await search(self._expression, text, timeout=self.timeout) is not None)
+                scored[index] = float(await self._expression.search(text) is not None)
             except TimeoutError:
                 info["reason"] = "timeout"
         reward = sum(scored.values()) / len(scored)

@@ -66,19 +66,17 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Ask the judge and score its judgment."""
+        info: dict[str, Any] = {}
+        part = "prompt_error"
         try:
             prompt = await self.get_judge_prompt(action, step_result)
-        except Exception as error:
-            return self._fail("prompt_error", error, {})
-        try:
+            part = "judge_error"
             judgment = await self._judge(prompt)
-        except Exception as error:
-            return self._fail("judge_error", error, {})
-        info = {"judgment": judgment.model_dump(mode="json") if isinstance(judgment, BaseModel) else judgment}
-        try:
+            part = "reward_error"
+            info["judgment"] = judgment.model_dump(mode="json") if isinstance(judgment, BaseModel) else judgment
             reward = await self.get_reward(cast(Judgment, judgment))
         except Exception as error:
-            return self._fail("reward_error", error, info)
+            return self._fail(part, error, info)
         return RewardResult(reward=reward, info={**info, "status": "success", "abstained": reward is None})
 
     async def _judge(self, prompt: str) -> Any:

@@ -14,14 +14,37 @@ from strands_env.core.types import Action, RewardFunction, RewardResult, StepRes
 DEFAULT_TIMEOUT = 5.0
 """Seconds of CPU time a search may take."""
 
-# The two packages have flags of the same names, but not of the same values.
-_FLAGS = {
-    re.IGNORECASE: regex.IGNORECASE,
-    re.MULTILINE: regex.MULTILINE,
-    re.DOTALL: regex.DOTALL,
-    re.VERBOSE: regex.VERBOSE,
-    re.ASCII: regex.ASCII,
-}
+
+class Pattern:
+    """A regular expression that is searched for in a thread, without holding the interpreter.
+
+    Args:
+        timeout: Seconds of CPU time a search may take.
+
+    Raises:
+        ValueError: The expression is wrong, or `timeout` is not positive.
+    """
+
+    def __init__(self, pattern: str, flags: re.RegexFlag, timeout: float) -> None:
+        if not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
+        self.timeout = timeout
+        try:
+            re.compile(pattern, flags)  # the same expressions as everywhere; `regex` knows more
+            # The two packages have flags of the same names, but not of the same values.
+            self.compiled = regex.compile(pattern, sum(getattr(regex, str(flag.name)) for flag in re.RegexFlag(flags)))
+        except (re.error, regex.error) as error:
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+
+    async def search(self, text: str, *, last: bool = False) -> Any:
+        """The first or the last match; None without one. `TimeoutError` where it took too long."""
+
+        def find() -> Any:
+            # `concurrent` lets other threads run while the expression backtracks.
+            matches = self.compiled.finditer(text, timeout=self.timeout, concurrent=True)
+            return next(iter(deque(matches, maxlen=1)), None) if last else next(matches, None)
+
+        return await reward_threads.run(find)
 
 
 class ExactMatchReward(RewardFunction):
@@ -77,31 +100,26 @@ class RegexMatchReward(RewardFunction):
         flags: re.RegexFlag = re.NOFLAG,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         if pattern is None and group is not None:
             raise ValueError(f"group={group!r} needs a pattern; the ground truth cannot be both pattern and answer")
-        self.group = group
-        self.flags = flags
-        self.timeout = timeout
-        self._compiled = None if pattern is None else compile_pattern(pattern, flags)
-        if self._compiled is not None and group is not None:
-            known = {*range(self._compiled.groups + 1), *self._compiled.groupindex}
-            if group not in known:
-                raise ValueError(f"{pattern!r} has no such group: {group!r}")
+        self.pattern, self.group, self.flags, self.timeout = pattern, group, flags, timeout
+        self._expression = Pattern(pattern or "", flags, timeout)
+        known = {None, *range(self._expression.compiled.groups + 1), *self._expression.compiled.groupindex}
+        if group not in known:
+            raise ValueError(f"{pattern!r} has no such group: {group!r}")
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Search the final response."""
         truth = action.task_context.ground_truth
         info: dict[str, Any] = {"matched": False, "ground_truth": truth}
-        if truth is None and (self._compiled is None or self.group is not None):
+        if truth is None and (self.pattern is None or self.group is not None):
             return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth"})
         answer = step_result.observation.final_response
         if answer is None:
             return RewardResult(reward=0.0, info={**info, "reason": "no_final_response"})
-        expression = compile_pattern(str(truth), self.flags) if self._compiled is None else self._compiled
         try:
-            found = await search(expression, answer, timeout=self.timeout, last=self.group is not None)
+            expression = Pattern(str(truth), self.flags, self.timeout) if self.pattern is None else self._expression
+            found = await expression.search(answer, last=self.group is not None)
         except TimeoutError:
             return RewardResult(reward=0.0, info={**info, "reason": "timeout"})
         if found is None:
@@ -112,29 +130,3 @@ class RegexMatchReward(RewardFunction):
         info["extracted"] = found[self.group]
         info["matched"] = info["extracted"] is not None and info["extracted"].strip() == str(truth).strip()
         return RewardResult(reward=float(info["matched"]), info=info)
-
-
-async def search(
-    expression: regex.Pattern[str], text: str, *, timeout: float = DEFAULT_TIMEOUT, last: bool = False
-) -> Any:
-    """The first or the last match, searched for in a thread without holding the interpreter; None without one.
-
-    Raises:
-        TimeoutError: It took `timeout` seconds of CPU time.
-    """
-
-    def find() -> Any:
-        # `concurrent` lets other threads run while the expression backtracks.
-        matches = expression.finditer(text, timeout=timeout, concurrent=True)
-        return next(iter(deque(matches, maxlen=1)), None) if last else next(matches, None)
-
-    return await reward_threads.run(find)
-
-
-def compile_pattern(pattern: str, flags: re.RegexFlag) -> regex.Pattern[str]:
-    """The compiled expression; an invalid one raises `ValueError` with the reason."""
-    try:
-        re.compile(pattern, flags)  # the same expressions as everywhere; `regex` knows more
-        return regex.compile(pattern, sum(ours for theirs, ours in _FLAGS.items() if flags & theirs))
-    except (re.error, regex.error) as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error

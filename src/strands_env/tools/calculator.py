@@ -195,40 +195,20 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: _power,
 }
 
+_WHOLE = {"factorial": 450, "perm": 450, "comb": 3000, "gcd": _LARGEST, "lcm": _LARGEST}
+"""Functions of whole numbers, and the largest number that each takes."""
 _CONSTANTS: dict[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
+_MATH = "floor ceil cbrt exp log log2 log10 sin cos tan asin acos atan atan2 sinh cosh tanh hypot degrees radians"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "round": _round,
     "min": lambda *values: min(values),
     "max": lambda *values: max(values),
     "sum": lambda *values: sum(values),
-    "floor": math.floor,
-    "ceil": math.ceil,
     "sqrt": _sqrt,
-    "cbrt": math.cbrt,
     "pow": _power,
-    "exp": math.exp,
-    "log": math.log,
     "ln": lambda value: math.log(value),
-    "log2": math.log2,
-    "log10": math.log10,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
-    "asin": math.asin,
-    "acos": math.acos,
-    "atan": math.atan,
-    "atan2": math.atan2,
-    "sinh": math.sinh,
-    "cosh": math.cosh,
-    "tanh": math.tanh,
-    "hypot": math.hypot,
-    "degrees": math.degrees,
-    "radians": math.radians,
-    "factorial": _whole(450, math.factorial),
-    "comb": _whole(3000, math.comb),
-    "perm": _whole(450, math.perm),
-    "gcd": _whole(_LARGEST, math.gcd),
-    "lcm": _whole(_LARGEST, math.lcm),
+    **{name: getattr(math, name) for name in _MATH.split()},
+    **{name: _whole(most, getattr(math, name)) for name, most in _WHOLE.items()},
 }
