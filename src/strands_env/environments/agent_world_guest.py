@@ -113,27 +113,20 @@ def verify() -> None:
 
 def _describe(operation: dict[str, Any], default: str) -> dict[str, Any]:
     """Description and input schema of an operation: its parameters and the fields of its body, side by side."""
-    fields = [
-        (
-            each["name"],
-            each.get("schema", {}) | ({"description": each["description"]} if each.get("description") else {}),
-            each.get("required", False),
-        )
-        for each in operation.get("parameters", [])
-        if each["in"] in ("path", "query")
-    ]
+    parameters = [each for each in operation.get("parameters", []) if each["in"] in ("path", "query")]
     contents = operation.get("requestBody", {}).get("content", {})
     body: dict[str, Any] = next(iter(contents.values())).get("schema", {}) if contents else {}
-    fields += [(key, value, key in body.get("required", ())) for key, value in body.get("properties", {}).items()]
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for each in parameters:
+        said = {"description": each["description"]} if each.get("description") else {}
+        properties[each["name"]] = each.get("schema", {}) | said
+        required += [each["name"]] if each.get("required") else []
+    properties |= body.get("properties", {})
+    required += body.get("required", [])
     texts = (operation.get("summary") or default, operation.get("description"))
-    return {
-        "description": "\n\n".join(text for text in texts if text),
-        "inputSchema": {
-            "type": "object",
-            "properties": {key: schema for key, schema, _ in fields},
-            "required": [key for key, _, required in fields if required],
-        },
-    }
+    schema = {"type": "object", "properties": properties, "required": required}
+    return {"description": "\n\n".join(text for text in texts if text), "inputSchema": schema}
 
 
 def _resolve(value: Any, document: dict[str, Any], seen: tuple[str, ...] = ()) -> Any:

@@ -128,18 +128,10 @@ class AgentWorldModelEnv(Environment):
     async def is_complete(self, action: Action, result: StepResult) -> RewardResult:
         """1.0 if the task's verifier says `complete` of the databases before and after, and of the answer; else 0.0.
 
+        It runs in a sandbox of its own.
+
         Raises:
             RuntimeError: It gave no verdict: the step has no reward.
-        """
-        verdict = await self.verify(action, result.observation.final_response or "")
-        reward = float(isinstance(verdict, dict) and verdict.get("result") == "complete")
-        return RewardResult(reward=reward, info={"status": "success", "verification_result": verdict})
-
-    async def verify(self, action: Action, answer: str) -> Any:
-        """The verdict of the task's verifier, in a sandbox of its own.
-
-        Raises:
-            RuntimeError: It gave none.
         """
         scenario, code, database = _read_fields(action)
         saved = await self.sandbox.exec([self.sandbox.capabilities.python, "guest.py", "snapshot"])
@@ -148,20 +140,22 @@ class AgentWorldModelEnv(Environment):
         files: dict[str, str | bytes] = {
             "guest.py": _GUEST.read_bytes(),
             "verify.py": code,
-            "answer.txt": answer,
+            "answer.txt": result.observation.final_response or "",
             "initial.db": await asyncio.to_thread(Path(database).read_bytes),
             "final.db": await self.sandbox.read_file("final.db"),
         }
         async with self.sandbox.sibling() as judge:
             for name, content in files.items():
                 await judge.write_file(name, content)
-            result = await judge.exec([judge.capabilities.python, "guest.py", "verify"])
+            ran = await judge.exec([judge.capabilities.python, "guest.py", "verify"])
             try:
-                return json.loads(await judge.read_file("verdict.json"))
+                verdict = json.loads(await judge.read_file("verdict.json"))
             except (OSError, ValueError):
                 raise RuntimeError(
-                    f"the verifier of a task of {scenario!r} gave no verdict: {result.to_text(500)}"
+                    f"the verifier of a task of {scenario!r} gave no verdict: {ran.to_text(500)}"
                 ) from None
+        reward = float(isinstance(verdict, dict) and verdict.get("result") == "complete")
+        return RewardResult(reward=reward, info={"status": "success", "verification_result": verdict})
 
     async def cleanup(self) -> None:
         """End the world with its sandbox."""

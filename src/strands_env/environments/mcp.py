@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from strands_env.core import Environment
+from strands_env.core.deadline import to_the_end
 from strands_env.core.limits import DEFAULT_MAX_OUTPUT_CHARS, DEFAULT_TIMEOUT, with_limits
+from strands_env.core.termination import Phase
 from strands_env.core.threads import default_threads
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class MCPTools:
         try:
             tools: list[AgentTool] = []
             for client in self._clients:
-                await self._start(client)
+                # A start cannot be stopped half-way; the client's startup_timeout bounds it.
+                await to_the_end(self._start(client), None, Phase.SETUP)
                 tools += await default_threads.run(_all_tools, client)
             names = [tool.tool_name for tool in tools]
             if double := sorted({name for name in names if names.count(name) > 1}):
@@ -86,16 +88,8 @@ class MCPTools:
 
     async def _start(self, client: MCPClient) -> None:
         # On a thread: the SDK waits for the server, and would hold up the event loop.
-        starting = asyncio.ensure_future(default_threads.run(client.start))
-        starting.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            await asyncio.shield(starting)  # a start that fails cleans up after itself
-        except asyncio.CancelledError:
-            await asyncio.wait({starting})  # it cannot be stopped half-way; the client's startup_timeout bounds it
-            raise
-        finally:
-            if starting.done() and not starting.cancelled() and starting.exception() is None:
-                self._started.append(client)
+        await default_threads.run(client.start)  # one that fails cleans up after itself
+        self._started.append(client)
 
     async def close(self) -> None:
         """Disconnect from all servers; those started by their client end."""
@@ -119,14 +113,12 @@ class MCPTools:
 
 def _all_tools(client: Any) -> list[Any]:
     """The tools of one server, all pages."""
-    tools: list[Any] = []
-    token = None
-    while True:
+    page = client.list_tools_sync()
+    tools = list(page)
+    while (token := getattr(page, "pagination_token", None)) is not None:
         page = client.list_tools_sync(token)
         tools += page
-        token = getattr(page, "pagination_token", None)
-        if token is None:
-            return tools
+    return tools
 
 
 class MCPEnv(Environment):
@@ -150,22 +142,20 @@ class MCPEnv(Environment):
             raise ValueError(
                 "give either tools=MCPTools(...), opened once for all rollouts, or mcp_client=MCPClient(...)"
             )
-        self._own = None if mcp_client is None else MCPTools(mcp_client)
-        self._shared = tools
+        self._is_shared = tools is not None
+        self._connections = tools or MCPTools(mcp_client)  # type: ignore[arg-type]
 
     def get_tools(self) -> list[Any]:
         """The tools of the servers; `RuntimeError` while they are not connected."""
-        source = self._shared or self._own
-        assert source is not None
-        return list(source.tools)
+        return list(self._connections.tools)
 
     async def reset(self) -> None:
         """Connect the environment's own client, if it has one, to a fresh server."""
-        if self._own is not None:
-            await self._own.close()
-            await self._own.open()
+        if not self._is_shared:
+            await self._connections.close()
+            await self._connections.open()
 
     async def cleanup(self) -> None:
         """Disconnect the environment's own client, if it has one."""
-        if self._own is not None:
-            await self._own.close()
+        if not self._is_shared:
+            await self._connections.close()

@@ -127,29 +127,20 @@ def token_rewards(
     Raises:
         ValueError: A turn does not exist or sampled nothing, or a span is outside the tokens or holds no sampled one.
     """
-    where = Placement(placement)
-    mask = tokens.loss_mask
+    where, mask, spans = Placement(placement), tokens.loss_mask, tokens.turn_spans
     rewards = [0.0] * len(mask)
-    spans = tokens.turn_spans
-    for turn, reward in result.turn_rewards.items():
+    given = [(f"turn {turn}", spans.get(turn, []), reward) for turn, reward in result.turn_rewards.items()]
+    given += [(f"span [{one.start}, {one.end})", [(one.start, one.end)], one.reward) for one in result.span_rewards]
+    for what, ranges, reward in given:
+        if not all(0 <= start < end <= len(mask) for start, end in ranges):
+            raise ValueError(f"{what} lies outside the {len(mask)} tokens")
         # Sampled tokens alone: a reward on any other trains nothing, so it would be lost.
-        positions = [i for start, end in spans.get(turn, []) for i in range(start, end) if mask[i]]
+        positions = [i for start, end in ranges for i in range(start, end) if mask[i]]
         if not positions:
-            raise ValueError(f"turn {turn} has a reward but no trained token; turns with tokens are {sorted(spans)}")
-        _place(rewards, positions, reward, where)
-    for span in result.span_rewards:
-        if not 0 <= span.start < span.end <= len(mask):
-            raise ValueError(f"span [{span.start}, {span.end}) lies outside the {len(mask)} tokens")
-        positions = [i for i in range(span.start, span.end) if mask[i]]
-        if not positions:
-            raise ValueError(f"span [{span.start}, {span.end}) has a reward but no trained token")
-        _place(rewards, positions, span.reward, where)
+            raise ValueError(f"{what} has a reward but no trained token; turns with tokens are {sorted(spans)}")
+        if where is Placement.LAST:
+            positions = positions[-1:]
+        share = reward / len(positions) if where is Placement.UNIFORM else reward
+        for position in positions:
+            rewards[position] += share
     return rewards
-
-
-def _place(rewards: list[float], positions: list[int], reward: float, placement: Placement) -> None:
-    if placement is Placement.LAST:
-        positions = positions[-1:]
-    share = reward / len(positions) if placement is Placement.UNIFORM else reward
-    for position in positions:
-        rewards[position] += share

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
+from typing import Any
 
 from strands_env.core.deadline import within
 from strands_env.core.termination import Phase
@@ -56,13 +59,13 @@ class WeightedReward(RewardFunction):
     ) -> None:
         if not isinstance(parts, Mapping) or not parts:
             raise ValueError(f"WeightedReward needs parts as {{'name': (reward_fn, weight)}}, got {parts!r}")
+        self.parts: dict[str, tuple[RewardFunction, float]] = {}
         for name, part in parts.items():
             if not isinstance(part, tuple | list) or len(part) != 2:
                 raise TypeError(f"the part {name!r} must be (reward_fn, weight), got {part!r}")
-            if not isinstance(part[1], int | float) or not math.isfinite(part[1]):
-                raise ValueError(f"the weight of {name!r} must be a finite number, got {part[1]!r}")
-        self.parts: dict[str, tuple[RewardFunction, float]] = {}
-        for name, (reward, weight) in parts.items():
+            reward, weight = part
+            if not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ValueError(f"the weight of {name!r} must be a finite number, got {weight!r}")
             try:
                 self.parts[name] = as_reward_function(reward), float(weight)
             except TypeError as error:
@@ -83,25 +86,20 @@ class WeightedReward(RewardFunction):
         results: dict[str, RewardResult] = {name: as_reward_result(task.result()) for name, task in tasks.items()}
         weights = {name: weight for name, (_, weight) in self.parts.items()}
         broken = next((part.error for name, part in results.items() if part.error and weights[name]), None)
-        turn_rewards: dict[int, float] = {}
+        info: dict[str, Any] = {}
+        turn_rewards: defaultdict[int, float] = defaultdict(float)
+        span_rewards: list[SpanReward] = []
         for name, result in results.items():
+            info[name] = {"reward": result.reward, "weight": weights[name], "info": result.info}
             for turn, value in result.turn_rewards.items():
-                turn_rewards[turn] = turn_rewards.get(turn, 0.0) + weights[name] * value
+                turn_rewards[turn] += weights[name] * value
+            span_rewards += [replace(span, reward=weights[name] * span.reward) for span in result.span_rewards]
         return RewardResult(
             reward=None if broken else self._sum(results, weights),
             error=broken,
-            info={
-                "parts": {
-                    name: {"reward": result.reward, "weight": weights[name], "info": result.info}
-                    for name, result in results.items()
-                }
-            },
+            info={"parts": info},
             turn_rewards=turn_rewards,
-            span_rewards=[
-                SpanReward(start=span.start, end=span.end, reward=weights[name] * span.reward)
-                for name, result in results.items()
-                for span in result.span_rewards
-            ],
+            span_rewards=span_rewards,
         )
 
     def _sum(self, results: Mapping[str, RewardResult], weights: Mapping[str, float]) -> float | None:

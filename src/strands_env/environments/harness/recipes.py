@@ -60,13 +60,13 @@ class Harness:
 
     def __post_init__(self) -> None:
         for text in (*self.command, *self.environment.values(), *self.files):
-            for name in () if "\n" in text else _ANY.findall(text):  # a script has braces of its own, as files have
-                if name not in PLACEHOLDERS:
-                    known = ", ".join(f"{{{known}}}" for known in PLACEHOLDERS)
-                    raise ValueError(
-                        f"unknown placeholder {{{name}}} in {text[:100]!r}; there are {known}. For braces of the "
-                        f"program's own, write {{ {name} }}"
-                    )
+            found = () if "\n" in text else _ANY.findall(text)  # a script has braces of its own, as files have
+            if unknown := [name for name in found if name not in PLACEHOLDERS]:
+                known = ", ".join(f"{{{known}}}" for known in PLACEHOLDERS)
+                raise ValueError(
+                    f"unknown placeholder {{{unknown[0]}}} in {text[:100]!r}; there are {known}. For braces of the "
+                    f"program's own, write {{ {unknown[0]} }}"
+                )
 
     def fill(self, values: Mapping[str, str]) -> Launch:
         """Fill in the placeholders; other braces stay."""
