@@ -37,7 +37,6 @@ def _no_system(monkeypatch):
     monkeypatch.setattr(config, "versions", lambda: {"python": "3"})
     monkeypatch.setattr("strands_env.eval.run.sampling.time", SimpleNamespace(perf_counter=lambda: 0.0))
     monkeypatch.setattr("strands_env.eval.run.sampling.logger.disabled", True)
-    monkeypatch.setattr("strands_env.eval.store.results.logger.disabled", True)
     monkeypatch.setattr("strands_env.eval.run.run.logger.disabled", True)
 
 
@@ -124,6 +123,7 @@ def on(disk: SimulatedDisk, seed: int, scenario: Scenario, progress: Saved, stop
 
 def check_file(disk: SimulatedDisk, scenario: Scenario, at_least: int) -> set[str]:
     """Whatever happened: what is in the file is right, and what was said to be saved is there."""
+    disk.crash_at = None
     with running_on(disk):
         log = ResultLog(scenario.evaluator().paths)
         assert len(log) >= at_least, "a saved sample is lost"
@@ -168,7 +168,6 @@ def schedule(seed: int) -> tuple[list[str], bytes]:
             if is_durable or scenario.fsync_interval is not None:
                 raise
             return log, b""  # nothing was ever synced: refused, not misread
-    disk.crash_at = None
     scenario.trouble = 0.0
     scenario.runs.clear()
     found = on(disk, rng.randrange(2**32), scenario, Saved())

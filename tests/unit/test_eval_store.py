@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from strands_env.core import TerminationReason, Trajectory
-from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results
+from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results, verify_run
 from strands_env.eval.convert import main as convert
 from strands_env.eval.errors import ConfigMismatchError
-from strands_env.eval.store import ResultLog, ResultWriter, RunConfig, StorePaths, load_run, verify_run
+from strands_env.eval.store import ResultLog, RunConfig, StorePaths, load_run
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -36,28 +36,23 @@ def write(paths: StorePaths, *samples) -> None:
     log.close()
 
 
-def nothing(made):
-    """As it is."""
+def say(made, *content):
+    made.step_result.observation.messages[1]["content"] = list(content)
 
 
-def infinite(made):
-    made.step_result.observation.metrics["ratio"] = math.inf
-
-
-def pictured(made):
-    made.step_result.observation.messages[1]["content"] = [{"image": {"format": "png", "source": {"bytes": b"\x89"}}}]
-
-
-def marked(made):
-    content = [{"text": "lone \ud800"}, {"toolUse": {"input": {"__bytes_encoded__": True, "data": "QQ=="}}}]
-    made.step_result.observation.messages[1]["content"] = content
-
-
-def failed(made):
-    made.step_result.termination_reason = TerminationReason.REWARD_ERROR
-
-
-@pytest.mark.parametrize("change", [nothing, infinite, pictured, marked, failed])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: None,
+        lambda made: made.step_result.observation.metrics.update(ratio=math.inf),
+        lambda made: say(made, {"image": {"format": "png", "source": {"bytes": b"\x89"}}}),
+        lambda made: say(
+            made, {"text": "lone \ud800"}, {"toolUse": {"input": {"__bytes_encoded__": True, "data": "QQ=="}}}
+        ),
+        lambda made: setattr(made.step_result, "termination_reason", TerminationReason.REWARD_ERROR),
+    ],
+    ids=["as it is", "infinity", "bytes", "marks", "failure"],
+)
 def test_samples_come_back_equal(change, paths):
     made = [with_token_data(0), sample(None, 1)]
     change(made[0])
@@ -65,24 +60,18 @@ def test_samples_come_back_equal(change, paths):
     assert list(read_results(paths.results, with_tokens=True)) == made
 
 
-def test_tokens_are_read_where_they_are_asked_for(paths):
+def test_tokens_are_stored_once_and_read_where_they_are_asked_for(paths):
     made = with_token_data(0)
     made.step_result.observation.tools = '[{"type": "function"}]'
-    write(paths, made)
-    assert b"logprobs" not in paths.results.read_bytes()
-    seen = next(iter(read_results(paths.results))).step_result
-    assert (seen.observation.tokens, seen.observation.tools, seen.trajectories) == (None, None, [])
-    assert list(read_results(paths.results, with_tokens=True)) == [made]
-
-
-def test_equal_sequences_are_stored_once(paths):
-    made = with_token_data(0)
     (path,) = made.step_result.trajectories
     made.step_result.trajectories = [Trajectory(agent_name="a", tokens=path.tokens) for _ in range(3)]
     write(paths, made)
+    seen = next(iter(read_results(paths.results))).step_result
+    assert (seen.observation.tokens, seen.observation.tools, seen.trajectories) == (None, None, [])
+    assert list(read_results(paths.results, with_tokens=True)) == [made]
+    assert b"logprobs" not in paths.results.read_bytes()
     packed = json.loads(paths.results.read_bytes())["tokens"]
-    assert len(packed["sequences"]) == 1
-    assert [item["tokens"] for item in packed["trajectories"]] == [0, 0, 0]
+    assert (len(packed["sequences"]), [item["tokens"] for item in packed["trajectories"]]) == (1, [0, 0, 0])
 
 
 def test_cut_at_every_byte_whole_lines_stay_and_the_rest_is_written_again(paths, tmp_path):
@@ -161,32 +150,31 @@ def cyclic():
 def test_what_cannot_be_saved_takes_nothing_else_along(value, paths):
     odd = sample(0.5, 1)
     odd.step_result.reward.info["odd"] = value
-    odd.step_result.observation.messages[1]["content"].append({"toolUse": {"input": value}})
+    odd.step_result.observation.metrics["nan"] = math.nan
+    say(odd, {"text": "lone \ud800"}, {"toolUse": {"input": value}})
     log = ResultLog(paths)
     log.append([sample(1.0, 0), odd, sample(0.0, 2)])
     log.close()
     ResultLog(paths).close()
     first, read, last = read_results(paths.results)
     assert [item.reward for item in (first, read, last)] == [1.0, 0.5, 0.0]
-    assert read.step_result.observation.final_response == "answer"
-    assert read.step_result.observation.messages[1]["content"][0] == {"text": "answer"}
+    assert read.step_result.observation.messages[1]["content"][0] == {"text": "lone ?"}
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reward"),
     [
-        lambda result: setattr(result.reward, "reward", math.nan),
-        lambda result: setattr(result.observation, "messages", "no messages"),
-        lambda result: setattr(result, "termination_reason", None),
+        (lambda result: setattr(result.reward, "reward", math.nan), None),
+        (lambda result: setattr(result.observation, "messages", "no messages"), 1.0),
+        (lambda result: setattr(result, "termination_reason", None), 1.0),
     ],
 )
-def test_a_result_of_wrong_types_is_saved_as_one_that_can_be_read(change, paths):
+def test_a_result_of_wrong_types_is_saved_as_one_that_can_be_read(change, reward, paths):
     odd = sample(1.0, 1)
     change(odd.step_result)
-    log = ResultLog(paths)
-    log.append([sample(1.0, 0), odd])
-    log.close()
-    assert [item.index for item in read_results(paths.results)] == [0, 1]
+    write(paths, sample(1.0, 0), odd)
+    assert [(item.index, item.reward) for item in read_results(paths.results)] == [(0, 1.0), (1, reward)]
+    assert "the result cannot be saved: " in list(read_results(paths.results))[1].step_result.error.message
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -201,37 +189,45 @@ def test_a_file_that_is_taken_away_midway_is_noticed(replace, paths):
     log.close()
 
 
-def test_a_whole_run_is_verified(paths):
-    RunConfig(paths.run, {}).check(has_results=False)
+def test_a_run_is_verified_and_what_is_wrong_with_it_is_listed(paths):
+    RunConfig(paths.run, {"model": "a"}).check(has_results=False)
     write(paths, with_token_data(0), sample(None, 1, aborted=True), sample(1.0, 1))
     found = verify_run(paths.results)
     assert found.is_intact
     assert (found.samples, found.superseded, found.with_tokens) == (2, 1, 1)
-
-
-def test_what_is_wrong_with_a_run_is_listed(paths):
-    RunConfig(paths.run, {"model": "a"}).check(has_results=False)
-    write(paths, with_token_data(0), sample(1.0, 1), sample(1.0, 2))
     lines = paths.results.read_bytes().splitlines(keepends=True)
     paths.results.write_bytes(lines[0] + lines[1].replace(b"answer", b"ANSWER") + lines[2] + b'{"id":"torn')
     paths.run.write_bytes(paths.run.read_bytes().replace(b'"a"', b'"b"'))
     found = verify_run(paths.results)
     assert [re.search(r"^line 2 of .*jsonl|run\.json'", what) is not None for what in found.damages] == [True, True]
-    assert (found.samples, found.torn_bytes) == (2, 11)
+    assert (found.samples, found.superseded, found.torn_bytes) == (2, 0, 11)
     assert found.to_dict()["is_intact"] is False
 
 
+OURS = object()
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [(b"{", b"", "line 1 .* remove that line"), (b"", b"my notes\n", "line 2 .* remove the line")],
+    ("text", "line"),
+    [
+        ('{"id": "q1", "problem": "a"}\n', 1),
+        ('{"id":"q1","problem":"a"}', 1),
+        ('{"id":"q1","problem":"a"}\n', 1),
+        ('{"problem": "a"}', 1),
+        ("problem,answer\na,1\n", 1),
+        ("\n\nmy notes", 3),
+        (f"{{{OURS}", 1),
+        (f"{OURS}my notes\n", 2),
+    ],
 )
-def test_what_does_not_belong_among_the_results_is_named_and_kept(before, after, message, paths):
+def test_a_file_of_something_else_is_named_and_neither_read_nor_continued_nor_changed(text, line, paths):
     write(paths, sample(1.0))
-    data = before + paths.results.read_bytes() + after
-    paths.results.write_bytes(data)
-    with pytest.raises(StoreCorruptError, match=message):
-        ResultLog(paths)
-    assert paths.results.read_bytes() == data
+    text = text.replace(str(OURS), paths.results.read_text())
+    paths.results.write_text(text)
+    for open_it in (lambda: ResultLog(paths), lambda: list(read_results(paths.results))):
+        with pytest.raises(StoreCorruptError, match=rf"line {line} of .* evaluated sample: remove that line"):
+            open_it()
+    assert paths.results.read_text() == text
 
 
 def test_a_second_writer_is_refused(paths):
@@ -251,16 +247,6 @@ def test_an_aborted_sample_is_replaced_by_its_second_run(paths):
     assert [item.reward for item in read_results(paths.results)] == [0.5, 1.0]
     log.close()
     assert [item.reward for item in read_results(paths.results)] == [0.5, 1.0]
-
-
-def test_what_json_cannot_hold_is_saved_as_text(paths):
-    made = sample(1.0)
-    made.step_result.observation.messages[1]["content"] = [{"text": "lone \ud800"}, {"object": object()}]
-    made.step_result.observation.metrics["nan"] = math.nan
-    write(paths, made)
-    (read,) = read_results(paths.results)
-    text, odd = read.step_result.observation.messages[1]["content"]
-    assert text["text"] == "lone ?" and odd["object"].startswith("<object object")
 
 
 def test_a_full_device_leaves_no_half_line(paths, monkeypatch):
@@ -306,63 +292,15 @@ def test_configuration_is_saved_and_compared(paths):
     )
 
 
-def test_results_without_their_configuration_are_refused(paths):
-    with pytest.raises(StoreCorruptError, match="no configuration"):
-        RunConfig(paths.run, {}).check(has_results=True)
-
-
 def test_a_configuration_that_is_no_json_is_refused():
     with pytest.raises(TypeError, match="JSON"):
         RunConfig(None, {"model": object()})
 
 
-def test_a_folder_gets_results_in_it(tmp_path):
-    assert StorePaths.of(tmp_path / "out").results == tmp_path / "out" / "results.jsonl"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"problem": "a"}\n',
-        '{"id": "q1", "problem": "a"}\n',
-        '{"id": "00", "prompt_id": "p"}\n',
-        '{"id": "00", "prompt_id": 1, "index": 0, "task": "", "aborted": false}\n',
-        '{"id": "00", "prompt_id": "p", "index": 0, "task": "", "aborted": false, "tokens": {"x": 1}}\n',
-        '{"id": "00", "prompt_id": "p", "index": 0, "task": "", "aborted": false}\n',
-    ],
-)
-def test_a_file_of_something_else_is_said_to_be_one(text, paths):
-    paths.results.write_text(text)
-    with pytest.raises(StoreCorruptError, match=r"evaluat"):
-        list(read_results(paths.results))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"id": "q1", "problem": "a"}\n',
-        '{"id":"q1","problem":"a"}',
-        '{"problem": "a"}\n{"problem": "b"}\n',
-        '{"problem": "a"}',
-        '[\n  {"problem": "a"}\n]\n',
-        "problem,answer\na,1\n",
-        "\n\nmy notes",
-    ],
-)
-def test_a_file_of_something_else_is_neither_continued_nor_changed(text, paths):
-    paths.results.write_text(text)
-    with pytest.raises(StoreCorruptError, match=r"line \d .* evaluated sample"):
-        ResultLog(paths)
-    assert paths.results.read_text() == text
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_a_place_that_cannot_be_read_or_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"cannot write to .*file/x/results.jsonl"):
         ResultLog(StorePaths.of(tmp_path / "file" / "x"))
-
-
-def test_a_folder_in_place_of_the_results_is_named(tmp_path):
     (tmp_path / "x.jsonl").mkdir()
     with pytest.raises(StoreError, match=r"cannot read .*x.jsonl"):
         list(read_results(tmp_path / "x.jsonl"))
@@ -380,40 +318,22 @@ def test_a_full_device_at_the_configuration_is_named(paths, monkeypatch):
     assert list(paths.run.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["{}", '{"config": null}', '{"config": {}, "about": 3}', "[]", "no"])
+@pytest.mark.parametrize("text", [None, '{"config": null}', '{"config": {}, "about": 3}', "[]", "no"])
 def test_a_configuration_that_is_none_is_refused(text, paths):
-    paths.run.write_text(text)
+    if text is not None:
+        paths.run.write_text(text)
     with pytest.raises(StoreCorruptError, match=r"run.json"):
         RunConfig(paths.run, {}).check(has_results=True)
 
 
-def test_a_continued_run_saves_what_it_asks_for_and_keeps_the_start(paths):
-    RunConfig(paths.run, {"a": 1}, {"n": 1, "started": "then"}).check(has_results=False)
-    RunConfig(paths.run, {"a": 1}, {"n": 4}).check(has_results=True)
+def test_a_continued_run_saves_what_it_asks_for_and_keeps_the_start_and_earlier_versions(paths):
+    RunConfig(paths.run, {}, {"n": 1, "started": "then", "versions": {"python": "3.0"}}).check(has_results=False)
+    for _ in range(2):
+        RunConfig(paths.run, {}, {"n": 4}).check(has_results=True)
     about = load_run(paths.run)["about"]
-    assert (about["n"], about["started"], "earlier_versions" in about) == (4, "then", False)
-
-
-def test_versions_of_the_first_run_are_kept(paths):
-    RunConfig(paths.run, {}, {"versions": {"python": "3.0"}}).check(has_results=False)
-    RunConfig(paths.run, {}).check(has_results=True)
-    RunConfig(paths.run, {}).check(has_results=True)
-    about = load_run(paths.run)["about"]
+    assert (about["n"], about["started"]) == (4, "then")
     assert about["earlier_versions"] == [{"python": "3.0"}]
     assert about["versions"]["python"] != "3.0"
-
-
-async def test_what_is_told_of_saved_samples_cannot_lose_them(paths, caplog):
-    def broken(samples):
-        raise BrokenPipeError
-
-    writer = ResultWriter(ResultLog(paths), broken)
-    for index in range(3):
-        await writer.append(sample(1.0, index))
-        await writer.flush()
-    await writer.close()
-    assert len(list(read_results(paths.results))) == 3
-    assert len(caplog.records) == 1
 
 
 # ---- runs of earlier versions ----------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ from .run.groups import GroupPolicy, read_scores
 from .run.progress import Progress, ProgressState
 from .run.sampling import Executor, RetryPolicy
 from .sample import EvalSample
-from .store import Verification, read_results, verify_run
+from .saved import Verification, verify_run
+from .store import read_results
 
 __all__ = [
     "AIMEEvaluator",

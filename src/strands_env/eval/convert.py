@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from strands_env.core import StepResult, TokenObservation, Trajectory
-from strands_env.eval.errors import EvalError, StoreCorruptError, StoreError
+from strands_env.eval.errors import EvalError, StoreCorruptError, StoreError, naming_errors
 from strands_env.eval.store import ResultLog, StorePaths
-from strands_env.eval.store.line import LineError, naming_errors, read_sample
+from strands_env.eval.store.line import is_whole, read_sample
 
 _FRAME = struct.Struct("<4sII")
 
@@ -49,11 +49,11 @@ def convert_run(source: str | Path, target: str | Path) -> int:
             # Each sample is written as a new one, so that it is checked like any other.
             for number, line in enumerate(lines, 1):
                 try:
-                    sample = read_sample(line)
-                except LineError as error:
-                    if error.kind == "residue":
+                    if not is_whole(line):
                         continue
-                    raise error.at(old.results, number) from error
+                    sample = read_sample(line)
+                except StoreCorruptError as error:
+                    raise StoreCorruptError(f"line {number} of {str(old.results)!r}: {error}") from error
                 if (places := json.loads(line).get("tokens")) is not None:
                     _add_tokens(sample.step_result, places, frames)
                 log.append([sample])

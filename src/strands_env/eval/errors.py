@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from strands_sglang.exceptions import did_you_mean
 
@@ -48,6 +50,17 @@ class StoreCorruptError(StoreError):
 
 class StoreLockedError(StoreError):
     """Another process is writing to the same results file."""
+
+
+@contextmanager
+def naming_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn system errors into `StoreError`s that name the file; a missing file to read stays a `FileNotFoundError`."""
+    try:
+        yield
+    except OSError as error:
+        if doing == "read" and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
+        raise StoreError(f"cannot {doing} {str(path)!r}: {error.strerror or error}") from error
 
 
 class TooManyFailuresError(EvalError):

@@ -7,10 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from strands_env.eval.errors import StoreCorruptError, naming_errors
 from strands_env.eval.run.progress import ProgressState
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import SavedRun
-from strands_env.eval.store.line import LineError, naming_errors, read_sample
+from strands_env.eval.store.line import read_sample
 
 
 class Follower:
@@ -34,7 +35,7 @@ class Follower:
         self._offset += len(whole)
         lines = whole.splitlines()
         for line in lines:
-            with suppress(LineError):  # left by an interrupted write; `verify` names damage
+            with suppress(StoreCorruptError):  # left by an interrupted write; `verify` names damage
                 self._add(read_sample(line + b"\n"))
         if not self.saved.document:
             self.saved = SavedRun.of(self._file)

@@ -1,16 +1,19 @@
-"""A run on disk as reports and commands open it: its configuration, its tokenizer, its prices, its drift."""
+"""A run on disk as reports and commands open it: configuration, tokenizer, prices, drift, and whether it is whole."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from strands_env.eval.errors import EvalError
+from strands_env.eval.errors import EvalError, StoreError, naming_errors
 from strands_env.eval.metrics import Prices
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
+from strands_env.eval.store.config import checksum_of
+from strands_env.eval.store.line import read_entry, read_sample
+from strands_env.eval.store.results import read_lines
 from strands_sglang.backends.engine.own_models import UnknownModelError
 from strands_sglang.trajectory.drift import DriftTotals
 
@@ -166,3 +169,75 @@ def prices_of(given: Mapping[str, Any], saved: Mapping[str, Any] | None = None) 
     return Prices(
         input=found["price_input"] or 0.0, output=found["price_output"] or 0.0, cached_input=found["price_cached_input"]
     )
+
+
+# ---- verifying -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """The findings of `verify_run`.
+
+    Attributes:
+        samples: Samples that can be read, each once.
+        superseded: Lines of samples that were tried again since.
+        with_tokens: Lines that hold tokens.
+        torn_bytes: Bytes behind the last whole line, and lines a power cut left: the next resume takes care of both.
+        damages: A sentence for each place that differs from what was written: the file, the line, how to repair it.
+    """
+
+    path: str
+    samples: int = 0
+    superseded: int = 0
+    with_tokens: int = 0
+    torn_bytes: int = 0
+    damages: list[str] = field(default_factory=list)
+
+    @property
+    def is_intact(self) -> bool:
+        """True without damages."""
+        return not self.damages
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**asdict(self), "is_intact": self.is_intact}
+
+
+def verify_run(output_path: str | Path) -> Verification:
+    """Read every line with its tokens, and the configuration of a run, and compare the checksums.
+
+    Changes nothing, and may be used while the run goes on.
+
+    Args:
+        output_path: The `.jsonl` file or its folder.
+
+    Raises:
+        FileNotFoundError: There are no results.
+        StoreError: They cannot be read at all.
+    """
+    paths = StorePaths.of(output_path)
+    found = Verification(path=str(paths.results))
+    seen: set[str] = set()
+    with ResultReader(paths.results) as reader, naming_errors("read", paths.results):
+        for number, (offset, line) in enumerate(read_lines(reader.fd), 1):
+            try:
+                if read_entry(line, offset) is None:
+                    found.torn_bytes += len(line)
+                    continue
+                sample = read_sample(line, with_tokens=True)
+            except StoreError as error:
+                found.damages.append(f"line {number} of {str(paths.results)!r}: {error}")
+                continue
+            found.superseded += sample.id in seen
+            seen.add(sample.id)
+            found.with_tokens += bool(recorded_trajectories(sample.step_result))
+    found.samples = len(seen)
+    try:
+        document = load_run(paths.run)
+        if document is None:
+            found.damages.append(f"{str(paths.run)!r} is missing, so the run cannot be continued")
+        elif document.get("crc") not in (None, checksum_of(document)):
+            found.damages.append(f"{str(paths.run)!r} was changed after it was written: its checksum does not fit")
+    except StoreError as error:
+        found.damages.append(str(error))
+    return found

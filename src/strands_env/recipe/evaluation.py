@@ -11,7 +11,7 @@ from typing import Any
 from strands_env.backends import BACKENDS
 from strands_env.core import ModelFactory
 from strands_env.eval import Benchmark, EvalError, Evaluator, RetryPolicy
-from strands_env.eval.store.line import naming_errors
+from strands_env.eval.errors import naming_errors
 from strands_env.recipe.dry_run import find_mistakes
 from strands_env.recipe.environments import make_env_factory, takes_model
 from strands_env.recipe.models import DeferredModels, check_named_models, loading, make_model_factory

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from strands_env.core.files import replacing
 from strands_env.core.jsonable import shown
 from strands_env.eval import EvalError
-from strands_env.eval.store.line import naming_errors
+from strands_env.eval.errors import naming_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import TerminationReason
-from strands_env.eval.errors import EvalError
+from strands_env.eval.errors import EvalError, naming_errors
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
-from strands_env.eval.store.line import naming_errors
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.page import now, page
 from strands_env.report.run import ReportResult

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from .config import RunConfig, StorePaths, load_run
 from .line import Entry
-from .results import (
-    LazySamples,
-    ResultLog,
-    ResultReader,
-    ResultWriter,
-    Verification,
-    read_results,
-    verify_run,
-)
+from .results import LazySamples, ResultLog, ResultReader, ResultWriter, read_results
 
 __all__ = [
     "Entry",
@@ -22,8 +14,6 @@ __all__ = [
     "ResultWriter",
     "RunConfig",
     "StorePaths",
-    "Verification",
     "load_run",
     "read_results",
-    "verify_run",
 ]

@@ -17,8 +17,7 @@ from typing import Any, Self
 import orjson
 
 from strands_env.core.jsonable import canonical, differences, digest
-from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError
-from strands_env.eval.store.line import naming_errors
+from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError, naming_errors
 
 _PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
 
@@ -51,12 +50,12 @@ def load_run(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise StoreCorruptError(f"{str(path)!r} is not JSON: {error}") from error
     known = document if isinstance(document, dict) else {}
-    parts = {name: known.get(name) or {} for name in ("about", "environment")}
-    if not all(isinstance(part, dict) for part in (known.get("config"), *parts.values())):
+    about, environment = known.get("about") or {}, known.get("environment")
+    if not all(isinstance(part, dict) for part in (known.get("config"), about, environment or {})):
         raise StoreCorruptError(
             f"{str(path)!r} is not the configuration of a run: config, about and environment must be JSON objects"
         )
-    return {**known, "about": parts["about"], "environment": known.get("environment")}  # as saved: the checksum's
+    return {**known, "about": about, "environment": environment}
 
 
 def checksum_of(document: Mapping[str, Any]) -> str:
@@ -82,15 +81,11 @@ class RunConfig:
             self.config: dict[str, Any] = orjson.loads(canonical(dict(config)))
         except TypeError as error:
             raise TypeError(f"config must be JSON values to be saved and compared, got {config!r}: {error}") from error
+        self.digest = digest(canonical(self.config))
         self.path = path
         self.about = dict(about or {})
         self.environment: dict[str, Any] | None = None
         self._spent_before = 0.0
-
-    @property
-    def digest(self) -> str:
-        """Hash of the configuration."""
-        return digest(canonical(self.config))
 
     def check(self, *, has_results: bool) -> None:
         """Compare with the saved configuration, or save this one.
@@ -99,22 +94,18 @@ class RunConfig:
             ConfigMismatchError: The saved one is another.
             StoreCorruptError: There are results without a configuration.
         """
-        if has_results and self.path is not None:
+        if has_results:
             saved = self.compare()
             if saved is None:
                 raise StoreCorruptError(
                     f"there are results, but no configuration at {str(self.path)!r} to compare with: "
                     "bring the file back, or give another output path"
                 )
-            self.environment = saved["environment"]
-            before = saved["about"]
+            self.environment, before = saved["environment"], saved["about"]
             self._spent_before = float(before.get("wall_s") or 0.0)
             self.about |= {"started": before.get("started"), "wall_s": self._spent_before}
             earlier = [*before.get("earlier_versions", []), before.get("versions")]
-            if earlier[-1] == versions():
-                earlier.pop()
-            if earlier:
-                self.about["earlier_versions"] = earlier
+            self.about["earlier_versions"] = [found for found in earlier if found not in (None, versions())]
         self._save()  # what samples and prompts it asks for, and which of them count, is the latest run's say
 
     def compare(self) -> dict[str, Any] | None:
@@ -144,8 +135,7 @@ class RunConfig:
         self._save()
 
     def _save(self) -> None:
-        if self.path is None:
-            return
+        assert self.path is not None
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         document = {
             "digest": self.digest,
@@ -202,8 +192,7 @@ def _write_atomically(path: Path, data: bytes) -> None:
                 write_at(fd, data, 0)
                 os.fsync(fd)
             os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
+        finally:
+            with suppress(OSError):  # where it was not renamed
                 os.unlink(temporary)
-            raise
     sync_folder(path.parent)
