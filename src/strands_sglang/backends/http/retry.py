@@ -133,10 +133,10 @@ class RequestRetryPolicy:
 
     def limit(self, kind: RetryClass) -> int:
         """Retries allowed for a class within one call."""
-        limit = self.limits[kind] if kind in self.limits else DEFAULT_LIMITS[kind]
-        if kind is RetryClass.STALE:
-            return limit if limit is not None else self.max_retries
-        return self.max_retries if limit is None else min(limit, self.max_retries)
+        limit = self.limits.get(kind, DEFAULT_LIMITS[kind])
+        if limit is None:
+            return self.max_retries
+        return limit if kind is RetryClass.STALE else min(limit, self.max_retries)
 
     def backoff(self, retry: int, rng: random.Random | None = None) -> float:
         """Seconds to wait before retry number `retry` (0 is the first): `retry_delay * 2**retry`, capped, jittered.

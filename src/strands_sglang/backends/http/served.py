@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...exceptions import BackendConnectionError
 from ..answer import is_count
+
+if TYPE_CHECKING:
+    from .server import ServerClient
 
 SECONDS: Final = 10.0
 """Time limit of each question."""
@@ -23,28 +26,16 @@ PROBE: Final = 'Hello, w\u00f6rld!  12345\n<tool_call>{"name": "add"}</tool_call
 """Text by which tokenizers are compared."""
 
 
-def read_tokenizer_name(
-    base_url: str,
-    headers: Mapping[str, str],
-    *,
-    kind: str,
-    route: str,
-    fields: Sequence[str],
-    key_variable: str,
-    is_optional: bool,
-) -> str | None:
-    """The folder or hub id that a server names as its tokenizer.
+def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_optional: bool) -> str | None:
+    """The folder or hub id that a client's server names as its tokenizer.
 
     Args:
-        kind: One of `SERVERS`.
-        route: Path whose answer names it, in the first of these `fields` that is set.
-        key_variable: Environment variable of the key, for the error.
         is_optional: None if the server does not say.
 
     Raises:
         BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
     """
-    name = SERVERS[kind]
+    base_url, kind, name, route = client.base_url, client.kind, SERVERS[client.kind], client.tokenizer_route
 
     def ask(path: str) -> Any:
         try:
@@ -52,7 +43,7 @@ def read_tokenizer_name(
         except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
             if isinstance(error, urllib.error.HTTPError) and error.code == 401:
                 raise BackendConnectionError(
-                    f"the server at {base_url!r} refuses the key, or misses one (HTTP 401): set {key_variable} "
+                    f"the server at {base_url!r} refuses the key, or misses one (HTTP 401): set {client.key_variable} "
                     "to the key that it was started with (--api-key)"
                 ) from error
             return error
@@ -79,7 +70,7 @@ def read_tokenizer_name(
             f"or choose another backend (--backend {others})"
         )
     named = model if route == MODELS else info if isinstance(info, dict) else {}
-    found = next((named[field] for field in fields if named.get(field)), None)
+    found = next((named[field] for field in client.tokenizer_fields if named.get(field)), None)
     if not found and not is_optional:
         raise BackendConnectionError(f"{base_url}{route} names no tokenizer; give one with --tokenizer (tokenizer=)")
     return str(found) if found else None

@@ -147,7 +147,7 @@ class ServerClient(Backend):
     tokenizer_route: ClassVar[str]
     """Path of the answer that names the tokenizer."""
     tokenizer_fields: ClassVar[tuple[str, ...]]
-    """Names of the field there, the best first."""
+    """Names of the field there: the first that is set counts."""
 
     def __init__(
         self,
@@ -228,15 +228,7 @@ class ServerClient(Backend):
         Raises:
             BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
         """
-        return served.read_tokenizer_name(
-            self.base_url,
-            self._headers,
-            kind=self.kind,
-            route=self.tokenizer_route,
-            fields=self.tokenizer_fields,
-            key_variable=self.key_variable,
-            is_optional=is_optional,
-        )
+        return served.read_tokenizer_name(self, self._headers, is_optional=is_optional)
 
     def check_tokenizer(self, tokenizer: Any, name: str) -> None:
         """`ValueError` if a tokenizer is not the server's, as far as the server shows its own. Blocks."""

@@ -99,21 +99,22 @@ def closed_error(what: str) -> BackendConnectionError:
 class _Connector(aiohttp.TCPConnector):
     """Tells an attempt which connection it got; `opened` holds when each was opened."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self) -> None:
         # The system's resolver, as everything else on the machine; aiohttp prefers c-ares where it is installed.
-        super().__init__(limit=0, resolver=aiohttp.ThreadedResolver(), **options)
+        super().__init__(limit=0, resolver=aiohttp.ThreadedResolver(), keepalive_timeout=KEEPALIVE_S)
         self.opened: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
     def __del__(self, *_: Any) -> None:
         """Nothing: `_end` has closed the connections, and in a fork they are the parent's."""
 
     async def connect(self, *args: Any, **options: Any) -> Any:
+        attempt = _sending.get()
         connection: Any = await super().connect(*args, **options)
-        # Bytes came that nobody had asked for: they would be read as the answer to this request.
-        while (protocol := connection.protocol) in self.opened and protocol.should_close:
+        # Not a kept one where a new one is wanted, nor one on which bytes came that nobody had asked for: they would be
+        # read as the answer to this request.
+        while (protocol := connection.protocol) in self.opened and (attempt.fresh or protocol.should_close):
             connection.close()
             connection = await super().connect(*args, **options)
-        attempt = _sending.get()
         attempt.connected, attempt.reused = True, protocol in self.opened
         attempt.opened = self.opened.setdefault(protocol, time.monotonic())
         return connection
@@ -150,21 +151,17 @@ class HTTPSession:
         self._tasks: dict[asyncio.Task[HTTPAnswer], bool] = {}
         self._control_slots = asyncio.Semaphore(_CONTROL_CONNECTIONS)
         self.closed = asyncio.Event()
-        # The second never keeps a connection: aiohttp has no way to ask for a new one.
-        connectors = (_Connector(keepalive_timeout=KEEPALIVE_S), _Connector(force_close=True))
-        self._kept, self._fresh = sessions = tuple(
-            aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                read_bufsize=_READ_BUFFER,
-                max_line_size=_LONGEST_HEADER,
-                max_field_size=_LONGEST_HEADER,
-                headers={"Accept-Encoding": "identity", "User-Agent": "strands-sglang"},
-            )
-            for connector in connectors
+        connector = _Connector()
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=_READ_BUFFER,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+            headers={"Accept-Encoding": "identity", "User-Agent": "strands-sglang"},
         )
-        self.release = weakref.finalize(self, _end, self._loop, os.getpid(), sessions, connectors)
+        self.release = weakref.finalize(self, _end, self._loop, os.getpid(), self._session, connector)
         """Close all connections, from any thread, also those of an event loop that can run nothing any more."""
 
     def interrupt(self) -> None:
@@ -266,10 +263,9 @@ class HTTPSession:
                         raise _too_long(limit)
                     return answer
                 _sending.set(attempt)
-                session = self._fresh if attempt.fresh else self._kept
                 # aiohttp warns of larger bytes, since writing them at once holds up the loop.
                 body = io.BytesIO(request.body) if len(request.body) > _LARGE_BODY else request.body
-                async with session.request(
+                async with self._session.request(
                     request.method,
                     request.url,
                     data=body or None,
@@ -334,9 +330,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:
         return HTTPAnswer(response.status, headers, b"")
     if is_good and (response.content_length or 0) > limit:
         response.close()
-        raise BackendAnswerLimitError(
-            f"the answer has {response.content_length} bytes, more than {limit}; see max_answer_bytes"
-        )
+        raise _too_long(limit)
     most, size = limit if is_good else _LONGEST_ERROR, 0
     try:
         async for chunk in response.content.iter_any():
@@ -357,16 +351,10 @@ def _too_long(limit: int) -> BackendAnswerLimitError:
     return BackendAnswerLimitError(f"the answer has more than {limit} bytes; see max_answer_bytes")
 
 
-def _end(
-    loop: asyncio.AbstractEventLoop,
-    pid: int,
-    sessions: tuple[aiohttp.ClientSession, ...],
-    connectors: tuple[_Connector, ...],
-) -> None:
+def _end(loop: asyncio.AbstractEventLoop, pid: int, session: aiohttp.ClientSession, connector: _Connector) -> None:
     """Close the connections of a session without waiting, on whatever thread."""
-    for session in sessions:
-        session.detach()  # or it would say that nobody closed it
-    transports = [p.transport for connector in connectors for p in list(connector.opened) if p.transport is not None]
+    session.detach()  # or it would say that nobody closed it
+    transports = [each.transport for each in list(connector.opened) if each.transport is not None]
     if loop.is_closed() or pid != os.getpid():
         # The loop can run nothing any more. In a fork it is the parent's: a transport that closes would take its socket
         # out of the epoll that both processes share. So only the sockets are closed.

@@ -116,7 +116,7 @@ class LoopTransport:
 
     # ------------------------------------------------------------ one abort call
 
-    async def list_workers(self, *, outlives_closing: bool = False) -> tuple[str, ...]:
+    async def list_workers(self) -> tuple[str, ...]:
         """The workers behind `base_url`, or nothing if it is not a router (or does not answer)."""
         if self._workers:
             return self._workers
@@ -124,32 +124,31 @@ class LoopTransport:
         if seen and self.loop.time() - seen_at < _WORKERS_FRESH_S:
             return seen
         with contextlib.suppress(*_FAILURES):
-            status, body = await self.http.call(
-                "GET", f"{self._base_url}/workers", timeout=ABORT_TIMEOUT_S, outlives_closing=outlives_closing
-            )
+            url = f"{self._base_url}/workers"
+            status, body = await self.http.call("GET", url, timeout=ABORT_TIMEOUT_S, outlives_closing=True)
             if status == 200:
                 self._workers_seen = (self.loop.time(), tuple(worker_urls(orjson.loads(body))))
                 return self._workers_seen[1]
         return ()
 
-    async def abort(self, rid: str, *, outlives_closing: bool = False) -> set[Outcome]:
+    async def abort(self, rid: str) -> set[Outcome]:
         """Ask the server, and every worker where a router does not take the call, to stop a request.
 
         Servers take the call for unknown ids, too.
         """
         outcomes: set[Outcome] = set()
         if not self._is_router:
-            outcomes.add(await self._post(self._base_url, rid, outlives_closing))
+            outcomes.add(await self._post(self._base_url, rid))
             if Outcome.TOOK in outcomes:
                 return outcomes
         # Routers say no in many ways; whatever it was, workers are asked where there are any.
-        workers = await self.list_workers(outlives_closing=outlives_closing)
+        workers = await self.list_workers()
         self._is_router = bool(workers)
         if workers:
-            return set(await asyncio.gather(*(self._post(url, rid, outlives_closing) for url in workers)))
+            return set(await asyncio.gather(*(self._post(url, rid) for url in workers)))
         return outcomes or {Outcome.LATER}  # a router that does not name its workers at the moment
 
-    async def _post(self, url: str, rid: str, outlives_closing: bool) -> Outcome:
+    async def _post(self, url: str, rid: str) -> Outcome:
         try:
             status, _ = await self.http.call(
                 "POST",
@@ -157,7 +156,7 @@ class LoopTransport:
                 json=self._abort_body(rid),
                 headers=self._abort_headers,
                 timeout=ABORT_TIMEOUT_S,
-                outlives_closing=outlives_closing,
+                outlives_closing=True,
             )
         except _FAILURES as error:
             logger.debug("url=<%s>, rid=<%s>, error=<%r> | abort call failed", url, rid, error)
@@ -188,14 +187,14 @@ class LoopTransport:
             return
         except asyncio.CancelledError:
             if not asked.is_set():  # `asyncio.run` ends, and has cancelled the background, too
-                await self.abort(rid, outlives_closing=True)
+                await self.abort(rid)
             raise
 
     async def _until_taken(self, rid: str, age: float, asked: asyncio.Event) -> None:
         end = self.loop.time() + ABORT_TIMEOUT_S
         again = age < _YOUNG_S
         for pause in pauses(_ABORT_AGAIN_S, _LONGEST_PAUSE_S):
-            outcomes = await self.abort(rid, outlives_closing=True)
+            outcomes = await self.abort(rid)
             asked.set()
             failed = Outcome.LATER in outcomes
             if not failed and (not again or self.http.closed.is_set()):
