@@ -4,7 +4,7 @@ It needs PyTorch and transformers (extra `local`), which are imported when a mod
 
 ```python
 from strands_sglang import SGLangModel
-from strands_sglang.backends.engine import EmbeddedEngine
+from ..engine import EmbeddedEngine
 
 async with EmbeddedEngine("smollm2") as engine:
     model = SGLangModel(client=engine, tokenizer=engine.tokenizer)

@@ -19,7 +19,9 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from strands_sglang.backends.contract import (
+from ...exceptions import BackendConnectionError, BackendError, BackendRequestError, MediaError
+from ...trajectory.media import ImageExpander
+from ..contract import (
     CONSTRAINTS,
     Backend,
     BackendInfo,
@@ -30,15 +32,13 @@ from strands_sglang.backends.contract import (
     PromptScoring,
     check_vocabulary,
 )
-from strands_sglang.backends.engine.grammar import GrammarCompiler
-from strands_sglang.backends.engine.loader import load_model
-from strands_sglang.backends.engine.request import Request
-from strands_sglang.backends.engine.runner import Runner, pack_linears
-from strands_sglang.backends.engine.scheduler import Scheduler
-from strands_sglang.backends.engine.vision import SeenPrompt, Vision
-from strands_sglang.backends.sampling import check_sampling_params
-from strands_sglang.exceptions import BackendConnectionError, BackendError, BackendRequestError, MediaError
-from strands_sglang.trajectory.media import ImageExpander
+from ..sampling import check_sampling_params
+from .grammar import GrammarCompiler
+from .loader import load_model
+from .request import Request
+from .runner import Runner, pack_linears
+from .scheduler import Scheduler
+from .vision import SeenPrompt, Vision
 
 logger = logging.getLogger(__name__)
 
@@ -321,7 +321,15 @@ class EmbeddedEngine(Backend):
     async def _call(self, function: Callable[[], T]) -> T:
         """Run a function on the engine's thread, between two steps."""
         done: Future[T] = Future()
-        self._post(_fulfil(done, function))
+
+        def command() -> None:
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(function())
+                except Exception as error:  # boundary: the error belongs to the caller
+                    done.set_exception(error)
+
+        self._post(command)
         return await asyncio.wrap_future(done)
 
     def _replace_weights(self, state: Mapping[str, Any]) -> None:
@@ -347,20 +355,6 @@ class EmbeddedEngine(Backend):
                 self.tokenizer, vocab_size=self.vocab_size, stop_token_ids=sorted(self.stop_token_ids)
             )
         return self._grammars.matcher(kind, text)
-
-
-def _fulfil(done: Future[T], function: Callable[[], T]) -> Callable[[], None]:
-    """A command that runs the function and puts its result or error into the future."""
-
-    def command() -> None:
-        if not done.set_running_or_notify_cancel():
-            return
-        try:
-            done.set_result(function())
-        except Exception as error:  # boundary: the error belongs to the caller
-            done.set_exception(error)
-
-    return command
 
 
 def _stop_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

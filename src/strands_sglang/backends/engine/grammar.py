@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from strands_sglang.exceptions import BackendRequestError
+from ...exceptions import BackendRequestError
 
 
 class GrammarCompiler:

@@ -26,23 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_sglang.backends.engine.own_models import (
-    DTYPES,
-    EXPECTED,
-    ModelLoadError,
-    check_model_name,
-    only_from_cache,
-    why_not_loaded,
-)
-from strands_sglang.backends.engine.smollm2 import CHAT_TEMPLATE
-from strands_sglang.backends.engine.tiny import (
-    make_tiny_model,
-    make_tiny_tokenizer,
-    make_tiny_vision_model,
-    without_progress_bars,
-)
-from strands_sglang.cache import cache_folder
-from strands_sglang.exceptions import install_command
+from ...cache import cache_folder
+from ...exceptions import install_command
+from .own_models import DTYPES, EXPECTED, ModelLoadError, check_model_name, only_from_cache, why_not_loaded
+from .smollm2 import CHAT_TEMPLATE
+from .tiny import make_tiny_model, make_tiny_tokenizer, make_tiny_vision_model, without_progress_bars
 
 logger = logging.getLogger(__name__)
 
@@ -258,13 +246,11 @@ def load_model(
                 loaded = kind.from_pretrained(path, dtype=getattr(torch, dtype), **options)
             if sees and image_processor is None:
                 image_processor = AutoImageProcessor.from_pretrained(path, **options)
-            tokenizer = tokenizer or path
+            tokenizer = tokenizer or (load_tokenizer(name) if name == "smollm2" else path)
         if tokenizer is None:
             tokenizer = loaded.config._name_or_path
         if isinstance(tokenizer, (str, os.PathLike)):
             tokenizer = AutoTokenizer.from_pretrained(tokenizer, local_files_only=only_from_cache(tokenizer))
-            if name == "smollm2":
-                tokenizer.chat_template = CHAT_TEMPLATE  # the folder may be older than the template
     except ModelLoadError:
         raise
     except Exception as error:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
+from ...exceptions import StrandsSGLangError, did_you_mean
 
 OWN_MODELS = ("smollm2", "tiny", "tiny-vision")
 """Names that `EmbeddedEngine` knows: the default model, a tiny random one, and a tiny vision model."""

@@ -11,11 +11,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from strands_sglang.backends.answer import top_rows
-from strands_sglang.backends.contract import GenerateAnswer, GenerateRequest, ScoredPrompt
-from strands_sglang.exceptions import BackendContextLengthError
-from strands_sglang.trajectory import Finish, WeightSpan
-from strands_sglang.trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
+from ...exceptions import BackendContextLengthError
+from ...trajectory import Finish, WeightSpan
+from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
+from ..answer import top_rows
+from ..contract import GenerateAnswer, GenerateRequest, ScoredPrompt
 
 ALMOST_ZERO = 1e-6
 """Temperatures below it are greedy, as on the server: a division by them would overflow."""

@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
-from strands_sglang.backends.engine.kv import SequenceKV
-from strands_sglang.backends.engine.vision import SeenPrompt
+from .kv import SequenceKV
+from .vision import SeenPrompt
 
 logger = logging.getLogger(__name__)
 

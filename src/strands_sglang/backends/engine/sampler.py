@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from strands_sglang.backends.engine.request import Decoding, Request
+from .request import Decoding, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from strands_sglang.backends.engine.kv import PrefixCache, SequenceKV, common_prefix
-from strands_sglang.backends.engine.request import Request
-from strands_sglang.backends.engine.runner import Runner, SequenceChunk
-from strands_sglang.backends.engine.sampler import most_likely, sample
-from strands_sglang.exceptions import BackendAnswerError, BackendRequestError
-from strands_sglang.trajectory import Finish, FinishType
+from ...exceptions import BackendAnswerError, BackendRequestError
+from ...trajectory import Finish, FinishType
+from .kv import PrefixCache, SequenceKV, common_prefix
+from .request import Request
+from .runner import Runner, SequenceChunk
+from .sampler import most_likely, sample
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strands_sglang.backends.engine.templates import BRIEF_TEMPLATE
+from .templates import BRIEF_TEMPLATE
 
 CHAT_TEMPLATE = BRIEF_TEMPLATE
 """ChatML, tool calls in Hermes form, tools named in one line."""
@@ -24,22 +24,16 @@ EXAMPLES = (("876 + 61", "937"), ("45 * 12", "540"), ("900 - 387", "513"))
 """Expressions of the examples and their values."""
 
 
-def few_shot_messages(
-    tool: str = "calculator", argument: str = "expression", examples: tuple[tuple[str, str], ...] = EXAMPLES
-) -> list[dict[str, Any]]:
+def few_shot_messages() -> list[dict[str, Any]]:
     """A history in Strands message format in which the assistant answers questions with a tool.
 
     Every example is four messages: question, call, result, answer. Through `CHAT_TEMPLATE` a call reads
     `<tool_call>{"name": "calculator", "arguments": {"expression": "876+61"}}</tool_call>`.
-
-    Args:
-        tool: Name of the tool that takes one expression.
-        examples: Expressions, written with spaces, and their values.
     """
     messages: list[dict[str, Any]] = []
-    for number, (expression, value) in enumerate(examples):
+    for number, (expression, value) in enumerate(EXAMPLES):
         call_id = f"example_{number}"
-        use = {"toolUseId": call_id, "name": tool, "input": {argument: expression.replace(" ", "")}}
+        use = {"toolUseId": call_id, "name": "calculator", "input": {"expression": expression.replace(" ", "")}}
         result = {"toolUseId": call_id, "status": "success", "content": [{"text": value}]}
         messages += [
             {"role": "user", "content": [{"text": f"What is {expression}?"}]},

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strands_sglang.backends.engine.templates import HERMES_TEMPLATE, VISION_TEMPLATE
+from .templates import HERMES_TEMPLATE, VISION_TEMPLATE
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Flagged special: removed from decoded text by `skip_special_tokens`."""

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from strands_sglang.exceptions import MediaError
-from strands_sglang.trajectory.media import ProcessorExpander, expanded_ids, place_images
-
-FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+from ...exceptions import MediaError
+from ...trajectory.media import ProcessorExpander, expanded_ids, place_images
+from .tiny import VISION_FAMILIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,8 +77,10 @@ class Vision:
 
     def __init__(self, model: Any, image_processor: Any) -> None:
         config = model.config
-        if config.model_type not in FAMILIES:
-            raise ValueError(f"model_type={config.model_type!r} cannot see here; expected one of {', '.join(FAMILIES)}")
+        if config.model_type not in VISION_FAMILIES:
+            raise ValueError(
+                f"model_type={config.model_type!r} cannot see here; expected one of {', '.join(VISION_FAMILIES)}"
+            )
         self.tower: Any = model.model
         self.expander = ProcessorExpander(
             image_processor,

@@ -13,14 +13,7 @@ from pydantic import Field, PlainValidator
 
 from ...exceptions import BackendRequestError
 from .. import sampling
-from ..contract import (
-    Capabilities,
-    GenerateRequest,
-    LogprobKind,
-    PromptIds,
-    PromptScoring,
-    check_vocabulary,
-)
+from ..contract import Capabilities, GenerateRequest, LogprobKind, PromptIds, PromptScoring, check_vocabulary
 from ..http.options import check_rid
 from ..sampling import CONSTRAINTS, Count, SamplingParams, copy_json
 
