@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -55,31 +56,20 @@ class BackendHTTPError(BackendError):
     """The server answered with an error status.
 
     Args:
-        *args: `(status, body)`, or `(message,)` with `status` and `body` as keywords; the body is the server's text.
+        first: The status, or the message where `status` is a keyword.
+        body: The server's text.
     """
 
-    def __init__(self, *args: Any, status: int | None = None, body: str | None = None) -> None:
-        message: str | None = None
-        rest = list(args)
-        if rest and isinstance(rest[0], str):
-            message = rest.pop(0)
-        if rest and status is None:
-            status = int(rest.pop(0))
-        if rest and body is None:
-            body = str(rest.pop(0))
-        if status is None or rest:
-            raise TypeError(f"{type(self).__name__} takes (status, body) or (message, status=, body=), got {args!r}")
-        self.status = status
-        self.body = body or ""
-        self.message = message if message is not None else f"HTTP {status}: {self.body}"
+    def __init__(self, first: int | str | None = None, body: str | None = None, *, status: int | None = None) -> None:
+        code, message = (first, None) if status is None else (status, first)
+        if not isinstance(code, int):
+            raise TypeError(f"{type(self).__name__} takes (status, body) or (message, status=, body=), got {first!r}")
+        self.status, self.body = code, body or ""
+        self.message = f"HTTP {code}: {self.body}" if message is None else str(message)
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_http_error, (type(self), self.message, self.status, self.body), self.__dict__)
-
-
-def _rebuild_http_error(cls: type[BackendHTTPError], message: str, status: int, body: str) -> BackendHTTPError:
-    return cls(message, status=status, body=body)
+        return partial(type(self), status=self.status, body=self.body), (self.message,), self.__dict__
 
 
 class BackendContextLengthError(BackendHTTPError):
