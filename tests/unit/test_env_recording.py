@@ -11,7 +11,9 @@ import shutil
 import threading
 from array import array
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -107,21 +109,22 @@ def test_a_run_with_pictures_is_replayed(
 @contextlib.contextmanager
 def served(protocol: str) -> Iterator[str]:
     """The address of a server in a thread of its own."""
-    loop, server = asyncio.new_event_loop(), FaultyServer(protocol=protocol)
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result()
-    yield server.url
-    asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    address: SimpleQueue[str] = SimpleQueue()
+    done = threading.Event()
+
+    async def serve() -> None:
+        async with FaultyServer(protocol=protocol) as server:
+            address.put(server.url)
+            await asyncio.to_thread(done.wait)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, serve())
+        yield address.get(timeout=30)
+        done.set()
 
 
 @pytest.mark.parametrize("protocol", ["sglang", "vllm"])
-def test_a_run_on_a_server_is_replayed_without_it(
-    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_on_a_server_is_replayed_without_it(protocol, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in TASKS))
     make_tiny_tokenizer().save_pretrained("tokenizer")

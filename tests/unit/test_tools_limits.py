@@ -196,28 +196,9 @@ async def test_sync_tool_that_never_returns_is_an_error_result_and_keeps_its_pla
     assert text_of(await run(with_limits(hang, timeout=60, threads=threads))) == "late"
 
 
-async def test_async_tool_that_ignores_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_env.core.limits.GRACE_SECONDS", 0.05)
-    stubborn = True
-
-    @tool
-    async def ignore() -> str:
-        """Ignore."""
-        while stubborn:
-            try:
-                await asyncio.sleep(0.02)
-            except asyncio.CancelledError:
-                continue
-        return "late"
-
-    result = await asyncio.wait_for(run(with_limits(ignore, timeout=0.05)), 10)
-    assert result["status"] == "error"
-    stubborn = False
-    await asyncio.sleep(0.1)
-
-
 @pytest.mark.parametrize("timeout", [0.05, 60.0], ids=["deadline", "agent"])
-async def test_async_tool_sees_its_cancellation_by_the_deadline_or_the_agent(timeout: float) -> None:
+async def test_async_tool_sees_its_cancellation_and_is_left_behind_where_it_ignores_it(timeout, monkeypatch):
+    monkeypatch.setattr("strands_env.core.limits.GRACE_SECONDS", 0.05)
     started, unwound = asyncio.Event(), []
 
     @tool
@@ -228,15 +209,15 @@ async def test_async_tool_sees_its_cancellation_by_the_deadline_or_the_agent(tim
             await asyncio.sleep(60)
         finally:
             unwound.append(True)
+            await asyncio.sleep(60)
         return "late"
 
     task = asyncio.create_task(run(with_limits(slow, timeout=timeout)))
     await started.wait()
     if timeout == 60.0:
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    await asyncio.wait({task})
+    await asyncio.wait({task}, timeout=10)
+    assert task.cancelled() if timeout == 60.0 else "did not finish" in text_of(task.result())
     assert unwound == [True]
 
 
