@@ -20,7 +20,7 @@ from strands_env.core import Action, Environment
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.scope import StepScope
 from strands_env.core.types import TerminationReason
-from strands_env.eval.run.sampling import rollout_within
+from strands_env.eval import Evaluator, RetryPolicy
 from strands_env.testing import ScriptedModel
 from strands_env.testing import call as ask_for
 from strands_sglang import SGLangModel
@@ -207,7 +207,9 @@ async def test_frames_of_an_error_are_freed_with_the_rollout(end: str, timeout: 
 
 
 @pytest.mark.usefixtures("no_collections")
-async def test_frames_of_an_error_of_another_executor_are_freed_too() -> None:
+async def test_frames_of_an_error_of_another_executor_are_freed_too(monkeypatch) -> None:
+    monkeypatch.setattr("strands_env.eval.run.sampling.logger.disabled", True)  # pytest keeps what is logged
+
     class Elsewhere:
         async def rollout(self, action: Action, *, timeout: float | None = None) -> Any:
             await refuse_later()
@@ -215,8 +217,8 @@ async def test_frames_of_an_error_of_another_executor_are_freed_too() -> None:
         async def close(self) -> None: ...
 
     Kept.seen.clear()
-    with suppress(OSError):
-        await rollout_within(Elsewhere(), Action(message="go"), 60.0)
+    options = {"sample_timeout": 60.0, "retry": RetryPolicy(max_attempts=1), "output_path": None}
+    assert (await Evaluator(executor=Elsewhere(), **options).evaluate_sample(Action(message="go"))).aborted
     assert [kept() for kept in Kept.seen] == [None]
 
 

@@ -64,6 +64,8 @@ class LocalExecutor:
         """Nothing to free: environments are cleaned up after every rollout."""
 
     async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
+        """The environment's own `rollout`, or `reset`, `step` and always `cleanup` where it has none."""
+        result: StepResult
         value = getattr(action.task_context, FIELD, None)
         seed = RolloutSeed(value) if type(value) is int else None
         with nullcontext() if seed is None else seed.active():
@@ -74,9 +76,20 @@ class LocalExecutor:
                         await self._on_environment(describe(env, whole=not self._takes_action))
                         self._on_environment = None
                 self._described = None
-            progress.phase = Phase.LOOP
-            with progress.active():
-                result = await run_environment(env, action)
+            if issubclass(type(env), Environment) or inspect.iscoroutinefunction(getattr(env, "rollout", None)):
+                progress.phase = Phase.LOOP
+                with progress.active():
+                    result = await env.rollout(action)
+            else:  # what only looks like an environment
+                try:
+                    await env.reset()
+                    progress.phase = Phase.LOOP
+                    result = await env.step(action)
+                finally:
+                    progress.phase = Phase.CLEANUP
+                    failure = await keep_error(to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP))
+                if failure is not None:
+                    result.cleanup_error = failure
         if seed is not None and isinstance(result, StepResult):  # anything else is refused by who asked for it
             result.is_seeded = seed.is_used
         return result
@@ -141,25 +154,6 @@ async def make_environment(env_factory: EnvFactory, action: Action, with_action:
     """Call a factory, sync or async."""
     made = env_factory(action) if with_action else env_factory()
     return await made if inspect.isawaitable(made) else made
-
-
-async def run_environment(env: Any, action: Action) -> StepResult:
-    """A whole episode: `rollout`, or `reset`, `step` and always `cleanup` of an object that has no async `rollout`."""
-    if issubclass(type(env), Environment) or inspect.iscoroutinefunction(getattr(env, "rollout", None)):
-        result: StepResult = await env.rollout(action)
-        return result
-    with EpisodeProgress.take() as progress:
-        try:
-            progress.phase = Phase.SETUP
-            await env.reset()
-            progress.phase = Phase.LOOP
-            result = await env.step(action)
-        finally:
-            progress.phase = Phase.CLEANUP
-            failure = await keep_error(to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP))
-    if failure is not None:
-        result.cleanup_error = failure
-    return result
 
 
 def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:

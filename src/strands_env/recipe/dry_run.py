@@ -18,7 +18,7 @@ from strands.types.tools import AgentTool
 
 from strands_env.core import Action, Environment, ErrorRecord, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
-from strands_env.core.rollout import EnvFactory, make_environment, run_environment, takes_action
+from strands_env.core.rollout import EnvFactory, LocalExecutor, make_environment, takes_action
 from strands_env.eval import EvalError
 from strands_env.eval.run.benchmark import Benchmark
 from strands_env.eval.run.tasks import catch_exits, stream
@@ -214,7 +214,7 @@ async def _run(env: Any, action: Action, models: DryModels, seen: DryRun) -> Non
 
         env.interact = look  # type: ignore[method-assign]
     try:
-        result = seen.result = await run_environment(env, action)
+        result = seen.result = await LocalExecutor(lambda: env).rollout(action)
     except Exception as error:  # of something that only looks like an Environment, or overrides `rollout`
         seen.errors.append(f"the rollout raised {type(error).__name__}: {error}")
         return

@@ -8,17 +8,21 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strands_env.core import StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.run.groups import GroupPolicy
-from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
+from strands_env.eval.run.progress import GuardedProgress, ProgressState
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
 from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, sample_id, sample_seed, stream, with_context
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
+from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig
+
+if TYPE_CHECKING:
+    from strands_env.eval.run.evaluator import Evaluator
 
 logger = logging.getLogger(__name__)
 
@@ -28,23 +32,6 @@ PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it
 
 
 CollectedResults: TypeAlias = dict[str, Sequence[EvalSample]]  # samples by prompt id
-
-
-class RunOptions(Protocol):
-    """What a run needs to know of its `Evaluator`."""
-
-    benchmark_name: str
-    paths: StorePaths | None
-    n_samples_per_prompt: int
-    max_concurrency: int
-    keep_tokens: bool
-    keep_results: bool
-    sampling_seed: int | None
-    group_policy: GroupPolicy
-    max_failures: int | None
-    max_same_failures: int | None
-    fsync_interval: float | None
-    progress: Progress | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +46,11 @@ class Job:
 class Run:
     """State of one `Evaluator.run`."""
 
-    def __init__(self, options: RunOptions, tasks: Tasks, known: int | None, config: RunConfig) -> None:
+    def __init__(self, options: Evaluator, tasks: Tasks, known: int | None, config: RunConfig) -> None:
         self._options = options
         self._tasks = tasks
         self._config = config
-        self._config_digest = config.digest
         self._writer: ResultWriter | None = None
-        self._is_open = False
         self.state = ProgressState(name=options.benchmark_name)
         self._progress = GuardedProgress(options.progress)
         self._results: dict[str, list[EvalSample | Entry | None]] = {}  # by prompt and index
@@ -94,16 +79,24 @@ class Run:
         """Run everything that is not done yet; all samples by prompt id."""
         async with AsyncExitStack() as ending:  # each part of it whatever the others raise
             ending.callback(self._progress, "finish", self.state)
-            ending.push_async_callback(self._close)
             ending.enter_context(rare_collections())
-            await self._open_log()
+            await self._open_log(ending)
             self._progress("start", self.state)
             jobs = await ending.enter_async_context(aclosing(self._jobs()))
             # A worker for each place, not a task for each sample: a data set may be endless.
-            total = self.state.total
-            most = self._options.max_concurrency
-            workers = most if total is None else min(most, total)
-            await _all([self._work(jobs, sampler) for _ in range(workers)])
+            workers = self._options.max_concurrency
+            if self.state.total is not None:
+                workers = min(workers, self.state.total)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(workers):
+                        group.create_task(self._work(jobs, sampler))
+            except BaseExceptionGroup as failures:
+                # The first of them as it is, not in the group; its own cause stays.
+                first: BaseException = failures
+                while isinstance(first, BaseExceptionGroup):
+                    first = first.exceptions[0]
+                raise first from first.__cause__
         return self._collect()
 
     def _collect(self) -> CollectedResults:
@@ -118,32 +111,20 @@ class Run:
                 collected[prompt_id] = LazySamples(found, reader, with_tokens=self._options.keep_tokens)
         return collected
 
-    async def _open_log(self) -> None:
+    async def _open_log(self, ending: AsyncExitStack) -> None:
         paths = self._options.paths
         if paths is None:
             return
         log = await asyncio.to_thread(ResultLog, paths, fsync_interval=self._options.fsync_interval)
         self._writer = ResultWriter(log, self._count_saved)
+        ending.push_async_callback(self._writer.close)
         await self._writer.run(lambda: self._config.check(has_results=len(log) > 0))
         recorded, now = (self._config.environment or {}).get("sampling_seed"), self._options.sampling_seed
         if recorded not in (None, now):
             raise ConfigMismatchError(str(paths.run), [f"sampling_seed: {recorded} in the file, now {now}"])
-        self._is_open = True
+        ending.push_async_callback(self._save_time, self._writer)
         if len(log):
             logger.info("path=<%s>, samples=<%d> | resuming", paths.results, len(log))
-
-    async def _close(self) -> None:
-        if self._writer is None:
-            return
-        try:
-            if self._is_open:
-                if self.state.total is not None:
-                    self._config.about["tasks"] = self.state.total // self._options.n_samples_per_prompt
-                await self._writer.run(lambda: self._config.spend(self.state.elapsed))
-        except StoreError as error:
-            logger.warning("error=<%s> | the wall time of the run is not saved", error)
-        finally:
-            await self._writer.close()
 
     async def check_environment(self, description: dict[str, Any]) -> None:
         """Compare an environment with the one of the saved results, before a sample of it is saved."""
@@ -169,7 +150,7 @@ class Run:
                     # A place for each, for samples finish in any order and results keep that of their index.
                     self._results[prompt.id] = [None] * self._options.n_samples_per_prompt
                 for index in range(self._options.n_samples_per_prompt):
-                    job = Job(prompt=prompt, index=index, id=sample_id(self._config_digest, prompt, index))
+                    job = Job(prompt=prompt, index=index, id=sample_id(self._config.digest, prompt, index))
                     if self._is_done(job):
                         passed += 1
                         if passed % PASSED_AT_ONCE == 0:
@@ -210,9 +191,19 @@ class Run:
                 job = await self._next(jobs)
             if job is None or self.state.stopping:
                 return
+            prompt, index, seed = job.prompt, job.index, self._options.sampling_seed
             self.state.running += 1
             try:
-                sample = await self._sample(job, sampler)
+                sample = await sampler.sample(
+                    with_context(prompt.action, id=f"{prompt.id}_{index}"),
+                    self._count_retry,
+                    seed=None if seed is None else sample_seed(seed, prompt, index),
+                    id=job.id,
+                    prompt_id=prompt.id,
+                    task_digest=prompt.digest,
+                    index=index,
+                    place=prompt.place,
+                )
                 described = getattr(sampler.executor, "environments", ())  # those that it made elsewhere
                 while self._checked < len(described):
                     checked = self._checked + 1
@@ -241,13 +232,6 @@ class Run:
                 reader.uncancel()  # else the next `asyncio.timeout` in this task would take it for its own
                 self._reader_stopped = False
 
-    async def _sample(self, job: Job, sampler: SampleRunner) -> EvalSample:
-        prompt, seed = job.prompt, self._options.sampling_seed
-        action = with_context(prompt.action, id=f"{prompt.id}_{job.index}")
-        identity = {"prompt_id": prompt.id, "task_digest": prompt.digest, "place": prompt.place}
-        own = None if seed is None else sample_seed(seed, prompt, job.index)
-        return await sampler.sample(action, self._count_retry, seed=own, id=job.id, index=job.index, **identity)
-
     def _count_retry(self) -> None:
         self.state.retries += 1
         self._show()
@@ -263,7 +247,9 @@ class Run:
         self.state.busy_s += sample.duration_s
         if self._writer is not None:
             await self._writer.append(sample)
-            await self._save_time()
+            if (elapsed := self.state.elapsed) >= self._time_due:  # a killed run does not get to its end
+                self._time_due = elapsed + min(max(elapsed, TIME_SAVED_FROM), TIME_SAVED_EVERY)
+                await self._save_time(self._writer)
         else:
             self._count_saved([sample])
         if sample.aborted:
@@ -275,14 +261,12 @@ class Run:
                 raise TooManyFailuresError(self.state.lost, limit, self.state.last_loss)
         self._count_same(sample.step_result)
 
-    async def _save_time(self) -> None:
-        """Save the time spent now and then: a killed run does not get to its end."""
-        elapsed = self.state.elapsed
-        if self._writer is None or elapsed < self._time_due:
-            return
-        self._time_due = elapsed + min(max(elapsed, TIME_SAVED_FROM), TIME_SAVED_EVERY)
+    async def _save_time(self, writer: ResultWriter) -> None:
+        """Save the time spent so far, and the number of tasks as far as it is known."""
+        if self.state.total is not None:
+            self._config.about["tasks"] = self.state.total // self._options.n_samples_per_prompt
         try:
-            await self._writer.run(lambda: self._config.spend(elapsed))
+            await writer.run(partial(self._config.spend, self.state.elapsed))
         except StoreError as error:
             logger.warning("error=<%s> | the wall time of the run is not saved", error)
 
@@ -317,16 +301,3 @@ class Run:
 
     def _show(self) -> None:
         self._progress("update", self.state)
-
-
-async def _all(work: list[Any]) -> None:
-    """Run all; the first failure cancels the others, waits for their cleanup and is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for item in work:
-                group.create_task(item)
-    except BaseExceptionGroup as failures:
-        first: BaseException = failures
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from first.__cause__  # not of the group; its own cause stays

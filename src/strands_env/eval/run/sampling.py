@@ -53,31 +53,6 @@ class Executor(Protocol):
         """Free what the executor started, and nothing else."""
 
 
-async def rollout_within(executor: Executor, action: Action, timeout: float | None) -> StepResult:
-    """A rollout with a deadline for everything before the cleanup, kept by the executor where it can.
-
-    Raises:
-        EpisodeTimeoutError: They passed.
-        ConnectionError: The executor missed its deadline: a worker is lost, and the rollout may be run again.
-    """
-    if isinstance(executor, LocalExecutor):
-        return await executor.rollout(action, timeout=timeout)
-    if timeout is None or "timeout" not in inspect.signature(executor.rollout).parameters:
-        return await within(executor.rollout(action), timeout, Phase.LOOP)
-    rollout: Any = executor.rollout
-    patience = timeout + UNANSWERED_SECONDS
-    try:
-        # The executor keeps the deadline itself, where it knows the phases; this one only notices that it is gone.
-        async with asyncio.timeout(patience) as silence:
-            return await within(rollout(action, timeout=timeout), None, Phase.LOOP)
-    except TimeoutError:
-        if not silence.expired():  # of the executor's own
-            raise
-        raise ConnectionError(
-            f"the executor did not answer for {patience:g} s: its worker is considered lost"
-        ) from None
-
-
 # Reasons that say nothing about the answer.
 #
 # Left out on purpose: a wrong answer and every limit are results; a deadline of the agent loop and a failing reward
@@ -192,16 +167,28 @@ class SampleRunner:
 
     async def _attempt(self, action: Action) -> tuple[StepResult, bool]:
         """The result of a rollout; True where it stands in for an exception that came out of it."""
+        rollout: Any = self.executor.rollout
+        timeout = self.timeout
+        silence: float | None = None
         try:
-            return _check_result(await rollout_within(self.executor, action, self.timeout)), False
+            if isinstance(self.executor, LocalExecutor):
+                result = await rollout(action, timeout=timeout)
+            elif timeout is None or "timeout" not in inspect.signature(rollout).parameters:
+                result = await within(rollout(action), timeout, Phase.LOOP)
+            else:  # it keeps the deadline itself, where it knows the phases; ours only notices that it is gone
+                silence = timeout + UNANSWERED_SECONDS
+                result = await within(rollout(action, timeout=timeout), silence, Phase.LOOP)
+            return _check_result(result), False
         except EpisodeTimeoutError as error:
-            return _to_result(error, TerminationReason.TIMEOUT), False
+            if error.seconds != silence:
+                return _to_result(error, TerminationReason.TIMEOUT), False
+            lost = ConnectionError(f"the executor did not answer for {silence:g} s: its worker is considered lost")
+            return _to_result(lost, TerminationReason.CONNECTION_ERROR), True
         except Exception as error:
             if isinstance(error, EvalError) or getattr(error, "is_fatal", False):
                 raise
-            reason = TerminationReason.from_error(error)
             logger.warning("task=<%s>, error=<%r> | rollout raised", action.task_context.id, error)
-            return _to_result(error, reason), True
+            return _to_result(error, TerminationReason.from_error(error)), True
 
 
 def _check_result(result: object) -> StepResult:
