@@ -177,6 +177,7 @@ async def test_cancellation_from_inside_is_data(part: str) -> None:
     result = await LoggedEnv({part: cancel_itself}, model_factory=lambda: ScriptedModel(script)).rollout(ACTION)
     record = result.cleanup_error if part == "cleanup" else result.error
     assert record.type.endswith("WorkCancelledError")
+    assert part == "model" or "in cancel_itself" in record.traceback
     assert result.termination_reason == ("task_complete" if part == "cleanup" else "cancelled")
 
 
@@ -211,22 +212,6 @@ async def test_cleanup_has_its_own_time_however_the_rollout_was_ended(ended_by, 
     with pytest.raises(EpisodeTimeoutError if ended_by == "deadline" else asyncio.CancelledError):
         await task
     assert env.log[-1] == "cleanup done"
-
-
-async def test_deadline_of_a_rollout_that_is_cleaning_up_takes_nothing_away() -> None:
-    env = LoggedEnv({"cleanup": lambda: asyncio.sleep(12 * SOON)})
-    result = await LocalExecutor(lambda: env).rollout(ACTION, timeout=8 * SOON)
-    assert (result.termination_reason, result.cleanup_error) == (TerminationReason.TASK_COMPLETE, None)
-
-
-async def test_rollout_inside_a_rollout_does_not_move_its_phase() -> None:
-    class Outer(LoggedEnv):
-        async def interact(self, agent: Any, action: Action) -> Any:
-            await LoggedEnv().rollout(action)
-            await sleep_long()
-
-    with pytest.raises(EpisodeTimeoutError, match="loop took longer"):
-        await asyncio.wait_for(LocalExecutor(Outer).rollout(ACTION, timeout=4 * SOON), LONG / 2)
 
 
 async def test_context_manager_pairs_reset_and_cleanup() -> None:

@@ -81,14 +81,14 @@ async def test_the_step_holds_the_sessions_trajectory_messages_and_counts() -> N
 
 # Gives its only request up, as clients do at their time-outs.
 IMPATIENT = """
-import os, socket, time, urllib.parse
+import http.client, os, time, urllib.parse
 url = urllib.parse.urlsplit(os.environ["BASE_URL"])
+connection = http.client.HTTPConnection(url.hostname, url.port)
 body = '{"model": "policy", "messages": [{"role": "user", "content": "Slow"}]}'
-lines = [f"POST {url.path}/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json",
-         f"Authorization: Bearer {os.environ['KEY']}", f"Content-Length: {len(body)}", "", body]
-with socket.create_connection((url.hostname, url.port)) as sock:
-    sock.sendall("\\r\\n".join(lines).encode())
-    time.sleep(0.5)
+headers = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ['KEY']}"}
+connection.request("POST", f"{url.path}/chat/completions", body, headers)
+time.sleep(0.5)
+connection.close()
 time.sleep(7)
 """
 

@@ -17,8 +17,8 @@ from strands_env.testing import ScriptedModel, call
 
 pytest.importorskip("mcp")
 
-SERVER = '''
-import time
+SERVER = """
+import asyncio
 try:
     from mcp.server import MCPServer as Server  # mcp 2
 except ImportError:
@@ -29,34 +29,27 @@ notes = []
 
 @server.tool()
 def add(a: int, b: int) -> str:
-    """Add two numbers."""
     return str(a + b)
 
 @server.tool()
 def remember(note: str) -> str:
-    """Keep a note."""
     notes.append(note)
     return ",".join(notes)
 
 @server.tool()
 def fail() -> str:
-    """Fail."""
     raise RuntimeError("broken tool")
 
 @server.tool()
 def flood() -> str:
-    """Say much."""
     return "x" * 100_000
 
 @server.tool()
 async def hang() -> str:
-    """Never answer."""
-    import asyncio
     await asyncio.sleep(1000)
-    return "late"
 
 server.run("stdio")
-'''
+"""
 
 
 def servers() -> list[psutil.Process]:

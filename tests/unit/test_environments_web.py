@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from strands_env import Action, TerminationReason
 from strands_env.environments import Page, SearchEnv, SearchError, SearchHit, WebSearch
@@ -52,13 +53,9 @@ async def services(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Services]:
     played = Services()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", played.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    played.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield played
-    await runner.cleanup()
+    async with TestServer(app) as server:
+        played.url = str(server.make_url("")).rstrip("/")
+        yield played
 
 
 async def test_serper_finds_pages_but_not_those_of_blocked_domains(services: Services) -> None:

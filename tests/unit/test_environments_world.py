@@ -71,10 +71,6 @@ def end():
 @app.get("/hang", operation_id="hang")
 async def hang():
     while True: pass
-
-if __name__ == "__main__":
-    import uvicorn
-    uvicorn.run(app)
 '''
 """As the data set's code is written."""
 

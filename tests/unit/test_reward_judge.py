@@ -51,12 +51,6 @@ async def test_structured_judgment(grade: str, reward: float | None) -> None:
     assert "Grade this: four" in str(model.last_messages)
 
 
-async def test_text_judgment() -> None:
-    result = await TextJudge(ScriptedModel(["that is correct"])).compute(ACTION, STEP)
-    assert result.reward == 1.0
-    assert result.info["judgment"] == "that is correct"
-
-
 class BrokenPrompt(TextJudge):
     async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
         raise ValueError("bad template")
@@ -94,9 +88,10 @@ async def test_throttled_judge_hands_over_to_the_next_model_a_few_times_and_othe
     assert wrong.call_count == 1
 
 
-async def test_factory_gives_every_judgment_its_own_model() -> None:
-    judge = TextJudge(lambda: ScriptedModel(["correct"]))
-    assert [(await judge.compute(ACTION, STEP)).reward for _ in range(2)] == [1.0, 1.0]
+async def test_text_judgment_of_a_model_of_its_own() -> None:
+    judge = TextJudge(lambda: ScriptedModel(["that is correct"]))
+    results = [await judge.compute(ACTION, STEP) for _ in range(2)]
+    assert [(result.reward, result.info["judgment"]) for result in results] == [(1.0, "that is correct")] * 2
 
 
 @pytest.mark.parametrize(("verdict", "reward"), [("correct", 1.0), ("incorrect", 0.0), ("cannot_tell", None)])
