@@ -25,9 +25,9 @@ from strands_sglang.backends import (
     as_backend,
 )
 from strands_sglang.backends.sglang.request import wire_fields
-from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.exceptions import BackendRequestError, TokenBudgetReachedError
-from strands_sglang.trajectory import Finish, FinishType, LengthLimit
+from strands_sglang.conversation import Conversation, SampledTurn, TurnRequest
+from strands_sglang.exceptions import BackendRequestError
+from strands_sglang.trajectory import Finish, FinishType
 
 GO: list[Any] = [{"role": "user", "content": [{"text": "go"}]}]
 
@@ -56,12 +56,16 @@ def conversation(client: Any, **options: Any) -> Conversation:
     return Conversation(client=client, tokenizer=tokenizer(), **options)
 
 
+async def two_turns(talk: Conversation) -> SampledTurn:
+    first = await talk.turn(TurnRequest(messages=GO))
+    await talk.turn(TurnRequest(messages=[*GO, {"role": "assistant", "content": [{"text": first.reply.text}]}, *GO]))
+    return first
+
+
 async def test_a_conversation_asks_for_nothing_that_a_backend_cannot_do() -> None:
     backend = Plain()
     talk = conversation(backend, return_routed_experts=True)
-    first = await talk.turn(TurnRequest(messages=GO))
-    messages = [*GO, {"role": "assistant", "content": [{"text": first.reply.text}]}, *GO]
-    await talk.turn(TurnRequest(messages=messages))
+    first = await two_turns(talk)
     for request in backend.requests:
         assert (request.logprobs, request.score_from, request.experts_from) == (False, None, None)
     (trajectory,) = talk.trajectories
@@ -70,17 +74,14 @@ async def test_a_conversation_asks_for_nothing_that_a_backend_cannot_do() -> Non
 
 @pytest.mark.parametrize(
     ("scoring", "wanted", "scored"),
-    [("cached", "appended", [None, True]), ("uncached", "appended", [None, None]), ("uncached", True, [True, True])],
+    [("cached", "appended", [None, 1]), ("uncached", "appended", [None, None]), ("uncached", True, [0, 1])],
 )
 async def test_prompts_are_scored_where_it_is_cheap_or_asked_for(scoring: str, wanted: Any, scored: list[Any]) -> None:
     backend = Plain(logprobs=LogprobKind.SAMPLED, prompt_scoring=PromptScoring(scoring))
-    talk = conversation(backend, return_prompt_logprobs=wanted)
-    first = await talk.turn(TurnRequest(messages=GO))
-    messages = [*GO, {"role": "assistant", "content": [{"text": first.reply.text}]}, *GO]
-    await talk.turn(TurnRequest(messages=messages))
-    assert [None if request.score_from is None else True for request in backend.requests] == scored
-    if scored[0] is None and scored[1]:
-        assert backend.requests[1].score_from == len(backend.requests[0].prompt) + len(backend.reply.ids or ())
+    await two_turns(conversation(backend, return_prompt_logprobs=wanted))
+    first, second = backend.requests
+    sampled = len(first.prompt) + len(backend.reply.ids or ())
+    assert [first.score_from, second.score_from] == [{None: None, 0: 0, 1: sampled}[each] for each in scored]
 
 
 @pytest.mark.parametrize(
@@ -105,25 +106,6 @@ def test_fields_and_sampling_parameters_are_the_backends_to_check() -> None:
     with pytest.raises(BackendRequestError, match="has no 'beam_width'"):
         conversation(Plain(), sampling_params={"beam_width": 2})
     conversation(Replay(["yes"]), request_fields={"priority": 1}, sampling_params={"beam_width": 2})
-
-
-async def test_the_budget_of_a_response_counts_what_follows_the_first_prompt() -> None:
-    async def two_turns(**options: Any) -> tuple[Plain, list[Any], Conversation]:
-        backend = Plain()
-        talk = conversation(backend, **options)
-        first = await talk.turn(TurnRequest(messages=GO))
-        messages = [*GO, {"role": "assistant", "content": [{"text": first.reply.text}]}, *GO]
-        second = await talk.turn(TurnRequest(messages=messages))
-        return backend, [*messages, {"role": "assistant", "content": [{"text": second.reply.text}]}, *GO], talk
-
-    free, _, _ = await two_turns()
-    before_second = len(free.requests[1].prompt) - len(free.requests[0].prompt)
-    backend, messages, talk = await two_turns(max_response_tokens=before_second + 1)
-    assert [request.max_new_tokens for request in backend.requests] == [before_second + 1, 1]
-    assert talk.forest.turns[-1].completion.finish.limited_by is LengthLimit.TRAJECTORY_BUDGET
-    with pytest.raises(TokenBudgetReachedError, match=f"max_response_tokens={before_second + 1}"):
-        await talk.turn(TurnRequest(messages=messages))
-    assert len(backend.requests) == 2
 
 
 async def test_a_client_with_generate_alone_gets_lists_and_the_fields_of_a_server() -> None:
