@@ -13,7 +13,7 @@ import zlib
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol
+from typing import Any, Concatenate, Literal, ParamSpec
 
 import orjson
 from aiohttp import web
@@ -24,17 +24,6 @@ from .vllm_protocol import to_vllm
 
 P = ParamSpec("P")
 ErrorShape = Literal["a", "b", "c", "d", "e", "f", "g", "h"]
-
-
-class ServerState(Protocol):
-    """State of the server that a fault may read and change; attributes as of `FaultyServer`."""
-
-    weight_version: str
-    raw_logprobs: bool
-
-    @property
-    def requests(self) -> Sequence[Any]:
-        """Every generate request so far."""
 
 
 def hash_reply(input_ids: Sequence[int]) -> Reply:
@@ -55,12 +44,13 @@ class ServerCall:
     """A generate request under way.
 
     Attributes:
+        server: The `FaultyServer`.
         aborted: Set when the request is aborted.
         reused: The connection has served a request before.
         vllm: The request in vLLM's words, where the server speaks these; `body` is SGLang's then, too.
     """
 
-    server: ServerState
+    server: Any
     request: web.Request
     body: dict[str, Any]
     rid: str
@@ -125,9 +115,9 @@ async def status(
     call: ServerCall, code: int, body: Any = "", *, headers: Mapping[str, str] | None = None
 ) -> web.StreamResponse:
     """An error status with any body: text verbatim, anything else as JSON."""
-    return (
-        web.Response(text=body, status=code, headers=headers) if isinstance(body, str) else _json(body, code, headers)
-    )
+    if isinstance(body, str):
+        return web.Response(text=body, status=code, headers=headers)
+    return _json(body, code, headers)
 
 
 def error(shape: ErrorShape, message: str = "something is wrong", code: int = 400) -> Fault:
