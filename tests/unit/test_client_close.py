@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -152,8 +153,13 @@ def test_one_client_serves_several_loops_and_leaks_nothing(elsewhere: Any, recwa
         asyncio.run(calls())
         assert len(results) == 25
 
-    use(make(elsewhere(FaultyServer()).url))
+    server = elsewhere(FaultyServer())
+    use(make(server.url))
     gc.collect()
+    give_up = time.monotonic() + FAR
+    while server.open_connections:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
     assert [str(w.message) for w in recwarn if issubclass(w.category, ResourceWarning)] == []
 
 
