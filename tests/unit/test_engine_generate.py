@@ -266,15 +266,15 @@ async def test_the_samples_of_a_group_share_their_prompt(engine: EmbeddedEngine)
     assert sorted(answer["meta_info"]["cached_tokens"] for answer in answers) == [0] + [200] * 5
 
 
-async def test_the_prefix_budget_is_kept(tiny: TinyModel) -> None:
+async def test_the_prefix_budget_is_kept_for_the_latest(tiny: TinyModel) -> None:
+    first, *_, before, last = many = prompts(12, longest=60)
     async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, prefix_cache_tokens=100, threads=1) as engine:
-        for prompt in prompts(12, longest=60):
+        for prompt in many:
             await generate(engine, prompt, sampling_params=params(max_new_tokens=4))
             assert engine._scheduler.cache.tokens <= 100
-        again = await generate(engine, prompts(12, longest=60)[-1], sampling_params=params(max_new_tokens=4))
-        assert again["meta_info"]["cached_tokens"] == len(prompts(12, longest=60)[-1]) - 1
-        first = await generate(engine, prompts(12, longest=60)[0], sampling_params=params(max_new_tokens=4))
-        assert first["meta_info"]["cached_tokens"] == 0
+        for prompt, cached in ((last, len(last) - 1), (before, len(before) - 1), (first, 0)):
+            answer = await generate(engine, prompt, sampling_params=params(max_new_tokens=4))
+            assert answer["meta_info"]["cached_tokens"] == cached
 
 
 # Other models
