@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,23 +26,24 @@ def sub_agent(env: Environment, name: str, script: list[Any], *, trainable: bool
 
 def by_agent(result: Any) -> dict[str, tuple[bool, str]]:
     """Agent name to trainable flag and the text it sampled."""
-    return {
-        item.agent_name: (
-            item.trainable,
-            bytes(
-                token for token, mask in zip(item.tokens.token_ids, item.tokens.loss_mask, strict=True) if mask
-            ).decode(),
-        )
-        for item in result.trajectories
-    }
+    found = {}
+    for item in result.trajectories:
+        sampled = zip(item.tokens.token_ids, item.tokens.loss_mask, strict=True)
+        found[item.agent_name] = item.trainable, bytes(token for token, mask in sampled if mask).decode()
+    return found
+
+
+def env_with(get_tools: Callable[[Environment], list[Any]], *script: Any) -> Environment:
+    env = Environment(model_factory=lambda: ScriptedModel(script), reward_fn=lambda *_: 0.0)
+    env.get_tools = partial(get_tools, env)  # type: ignore[method-assign]
+    return env
 
 
 async def test_agent_as_tool() -> None:
-    class Env(Environment):
-        def get_tools(self) -> list[Any]:
-            return [sub_agent(self, "researcher", ["Paris"], trainable=False).as_tool()]
-
-    env = Env(model_factory=lambda: ScriptedModel([call("researcher", input="capital?"), "It is Paris"]))
+    env = env_with(
+        lambda env: [sub_agent(env, "researcher", ["Paris"], trainable=False).as_tool()],
+        *(call("researcher", input="capital?"), "It is Paris"),
+    )
     await env.step(ACTION)
     result = await env.step(ACTION)  # its trajectories are its own
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
@@ -52,50 +55,43 @@ async def test_agent_as_tool() -> None:
 
 
 async def test_graph_and_swarm_inside_a_tool() -> None:
-    class Env(Environment):
-        def get_tools(self) -> list[Any]:
-            @tool
-            async def team(task: str) -> str:
-                """Ask the team."""
-                builder = GraphBuilder()
-                builder.add_node(sub_agent(self, "left", ["L"]), "left")
-                builder.add_node(sub_agent(self, "right", ["R"]), "right")
-                builder.set_execution_timeout(60)
-                await builder.build().invoke_async(task)
-                await Swarm([sub_agent(self, "bee", ["buzz"])]).invoke_async(task)
-                return "done"
+    def team_of(env: Environment) -> list[Any]:
+        @tool
+        async def team(task: str) -> str:
+            """Ask the team."""
+            builder = GraphBuilder()
+            builder.add_node(sub_agent(env, "left", ["L"]), "left")
+            builder.add_node(sub_agent(env, "right", ["R"]), "right")
+            builder.set_execution_timeout(60)
+            await builder.build().invoke_async(task)
+            await Swarm([sub_agent(env, "bee", ["buzz"])]).invoke_async(task)
+            return "done"
 
-            return [team]
+        return [team]
 
-    env = Env(model_factory=lambda: ScriptedModel([call("team", task="x"), "ok"]))
-    result = await env.step(ACTION)
+    result = await env_with(team_of, call("team", task="x"), "ok").step(ACTION)
     assert result.observation.final_response == "ok"
-    found = by_agent(result)
-    assert {name: text for name, (_, text) in found.items() if name != "agent"} == {
-        "left": "L\n",
-        "right": "R\n",
-        "bee": "buzz\n",
-    }
+    said = {name: text for name, (_, text) in by_agent(result).items() if name != "agent"}
+    assert said == {"left": "L\n", "right": "R\n", "bee": "buzz\n"}
 
 
 async def test_model_of_a_sub_agent_may_be_wrapped_by_an_object_that_only_it_holds() -> None:
-    def factory() -> ScriptedModel:
+    class Recorder:
+        def __init__(self, model: Any) -> None:
+            self.stream = model.stream
+            model.stream = self.recorded
+
+        async def recorded(self, *args: Any, **kwargs: Any) -> Any:
+            async for event in self.stream(*args, **kwargs):
+                yield event
+
+    def helper(env: Environment) -> list[Any]:
         model = ScriptedModel(["yes"])
-        stream = model.stream
+        Recorder(model)
+        wrapped = env.model_for("helper", model_factory=lambda: model)
+        return [Agent(model=wrapped, name="helper", callback_handler=None).as_tool()]
 
-        class Recorder:
-            async def recorded(self, *args: Any, **kwargs: Any) -> Any:
-                async for event in stream(*args, **kwargs):
-                    yield event
-
-        model.stream = Recorder().recorded  # type: ignore[method-assign]
-        return model
-
-    class Env(Environment):
-        def get_tools(self) -> list[Any]:
-            return [Agent(model=self.model_for("helper", model_factory=factory), name="helper").as_tool()]
-
-    result = await Env(model_factory=lambda: ScriptedModel([call("helper", input="?"), "ok"])).step(ACTION)
+    result = await env_with(helper, call("helper", input="?"), "ok").step(ACTION)
     assert by_agent(result)["helper"] == (True, "yes\n")
 
 
@@ -105,20 +101,13 @@ async def ping() -> str:
     return "pong"
 
 
-class CriticEnv(Environment):
-    script: Any = ()
+def critic_env(script: Any, *, replies: int = 1) -> Environment:
+    def critic(env: Environment) -> list[Any]:
+        model = env.model_for("critic", model_factory=lambda: ScriptedModel(script))
+        agent = Agent(model=model, name="critic", tools=[ping], callback_handler=None, retry_strategy=None)
+        return [agent.as_tool()]
 
-    def get_tools(self) -> list[Any]:
-        model = self.model_for("critic", model_factory=lambda: ScriptedModel(self.script))
-        critic = Agent(model=model, name="critic", tools=[ping], callback_handler=None, retry_strategy=None)
-        return [critic.as_tool()]
-
-
-def critic_env(script: Any, *, replies: int = 1) -> CriticEnv:
-    asked = [call("critic", input="?")] * replies
-    env = CriticEnv(model_factory=lambda: ScriptedModel([*asked, "done"]), reward_fn=lambda *_: 0.0)
-    env.script = script
-    return env
+    return env_with(critic, *[call("critic", input="?")] * replies, "done")
 
 
 async def test_unreachable_server_of_a_sub_agent_is_no_wrong_answer_until_its_next_call_goes_well() -> None:
@@ -145,11 +134,6 @@ async def test_a_turn_of_a_sub_agent_is_no_deeper_than_the_one_before() -> None:
 
 
 async def test_models_of_sub_agents_come_from_the_same_factory_within_the_same_budget() -> None:
-    class Env(Environment):
-        def get_tools(self) -> list[Any]:
-            self.model_for("critic")
-            return []
-
     made: list[ScriptedModel] = []
 
     def factory() -> ScriptedModel:
@@ -157,6 +141,12 @@ async def test_models_of_sub_agents_come_from_the_same_factory_within_the_same_b
         made[-1].update_config(max_trajectory_tokens=None)
         return made[-1]
 
-    result = await Env(model_factory=factory, max_total_tokens=1234).step(ACTION)
+    def ask_for_a_model(env: Environment) -> list[Any]:
+        env.model_for("critic")
+        return []
+
+    env = env_with(ask_for_a_model)
+    env.model_factory, env.max_total_tokens = factory, 1234
+    result = await env.step(ACTION)
     assert [model.config["max_trajectory_tokens"] for model in made] == [1234, 1234]
     assert [item.agent_name for item in result.trajectories] == ["agent"]  # the other one never spoke

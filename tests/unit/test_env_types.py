@@ -113,6 +113,8 @@ def test_chat_messages_are_a_prompt_and_its_history() -> None:
         {"role": "assistant", "content": [{"text": "4"}]},
     ]
     assert Action.model_validate_json(action.model_dump_json()) == action
+    with pytest.raises(ValidationError, match="give one"):
+        Action(message=chat, task_context=action.task_context)
 
 
 CALLED = [

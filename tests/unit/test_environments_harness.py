@@ -65,20 +65,6 @@ def running(source: str, *arguments: str, **environment: str) -> Harness:
     )
 
 
-async def test_the_step_holds_the_sessions_trajectory_messages_and_counts() -> None:
-    env = environment([completion("Four."), completion("Yes.")])
-    result = await env.rollout(task())
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
-    assert result.observation.final_response == "Yes."
-    assert [m["role"] for m in result.observation.messages] == ["user", "assistant"] * 2
-    (trajectory,) = result.trajectories
-    tokens = result.observation.tokens
-    assert tokens is not None and trajectory.tokens.token_ids == tokens.token_ids
-    assert sum(tokens.loss_mask) == len(completion("Four.").ids or ()) + len(completion("Yes.").ids or ())
-    gateway = result.observation.metrics["gateway"]
-    assert gateway["extension_rate"] == 1.0 and gateway["exit_code"] == 0
-
-
 # Gives its only request up, as clients do at their time-outs.
 IMPATIENT = """
 import http.client, os, time, urllib.parse
@@ -113,24 +99,22 @@ urllib.request.urlopen(urllib.request.Request(os.environ["BASE_URL"] + "/chat/co
 )
 
 
-async def test_all_that_a_program_samples_counts_and_its_title_is_not_the_main_conversation() -> None:
+async def test_the_step_holds_all_that_a_program_samples_and_its_title_is_not_the_main_conversation() -> None:
     script = [completion(f"Adding.{CALL}{CALL}", cached=3), completion("3."), completion("Sums")]
     env = environment(script, harness=running(TITLED, TOOLS=json.dumps(CHAT_TOOLS)))
     result = await env.rollout(task("1+2?"))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
     assert result.observation.final_response == "3." and len(result.trajectories) == 2
+    assert [m["role"] for m in result.observation.messages] == ["user", "assistant"] * 2
     main = result.main_trajectory
     assert main is not None and tokenizer().decode(main.tokens.token_ids).endswith("3.<|im_end|>")
+    assert main.tokens == result.observation.tokens
     metrics = result.observation.metrics
     replies = [len(reply.ids or ()) for reply in script]
     assert sum(sum(sample.loss_mask) for sample in samples_from_step(result)) == sum(replies)
     assert (metrics["output_tokens"]["total"], metrics["output_tokens"]["max"]) == (sum(replies), max(replies))
     assert metrics["input_tokens"]["total"] > sum(replies) and metrics["cache_read_input_tokens"]["total"] == 3
     assert (metrics["model_calls"], metrics["tool_calls"]) == (3, 2)
-
-
-async def test_a_failing_model_ends_the_step_as_what_it_is() -> None:
-    result = await environment([SGLangConnectionError("gone")]).rollout(task())
-    assert result.termination_reason is TerminationReason.CONNECTION_ERROR and not result.trajectories
 
 
 RAISES = "def read(path):\n    return open(path + path)\n\n\nread('/no/such/file')\n"
@@ -152,17 +136,11 @@ async def test_a_programs_error_begins_with_its_cause(source: str, cause: str) -
     assert first == f"the program made no model call: error, exit code 1: {cause}" and cause in rest
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"command": ("agent", "--url", "{baseurl}")},
-        {"command": ("agent",), "environment": {"OPENAI_BASE_URL": "{url}/v1"}},
-        {"command": ("agent",), "files": {"{root}/config": ""}},
-    ],
-)
-def test_an_unknown_placeholder_is_refused_with_the_list(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"unknown placeholder \{\w+\}.*\{prompt\}, \{base_url\}.*\{home\}"):
-        Harness(**wrong)
+@pytest.mark.parametrize("field", ["command", "environment", "files"])
+def test_an_unknown_placeholder_is_refused_with_the_list(field: str) -> None:
+    given = {"command": ("agent", "{baseurl}"), "environment": {"URL": "{baseurl}/v1"}, "files": {"{baseurl}/x": ""}}
+    with pytest.raises(ValueError, match=r"unknown placeholder \{baseurl\}.*\{prompt\}, \{base_url\}.*\{home\}"):
+        Harness(**{"command": ("agent",), field: given[field]})
 
 
 def test_braces_of_the_programs_own_stay() -> None:
@@ -175,11 +153,18 @@ def test_braces_of_the_programs_own_stay() -> None:
     assert filled._asdict() == own | {"environment": {"CONFIG": '{"url": "http://x"}', "KEY": "{env:KEY}"}}
 
 
-async def test_max_requests_is_a_limit_and_keeps_what_was_sampled() -> None:
-    env = environment([completion("Four.")], max_requests=1)
-    result = await env.rollout(task())
-    assert result.termination_reason is TerminationReason.MAX_TOOL_ITERATIONS_REACHED
-    assert len(result.trajectories) == 1
+@pytest.mark.parametrize(
+    ("script", "options", "reason"),
+    [
+        ([completion("Four.")], {"max_requests": 1}, "max_tool_iterations_reached"),
+        ([SGLangConnectionError("gone")], {}, "connection_error"),
+    ],
+)
+async def test_a_limit_and_a_failing_model_end_the_step_as_what_they_are(
+    script: Any, options: Any, reason: str
+) -> None:
+    result = await environment(script, **options).rollout(task())
+    assert (result.termination_reason, len(result.trajectories)) == (reason, len(options))
 
 
 # What a program does after its first model call, and how its episode then ends.
@@ -312,10 +297,11 @@ async def test_the_program_sees_its_session_and_nothing_that_makes_others(isolat
 async def test_a_program_runs_in_any_sandbox_that_reaches_the_gateway() -> None:
     sandbox = FolderSandbox()
     factory = sglang_model_factory(client=Replay([completion("Four."), completion("Yes.")]), tokenizer=tokenizer())
-    env = HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=sandbox)
-    result = await env.rollout(task())
+    result = await HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=sandbox).rollout(task())
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
     assert result.observation.final_response == "Yes." and sandbox.is_closed
+    gateway = result.observation.metrics["gateway"]
+    assert (gateway["extension_rate"], gateway["exit_code"], len(result.trajectories)) == (1.0, 0, 1)
     if unavailable() is None:
         with pytest.raises(ValueError, match="cannot reach the gateway"):
             HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=BubblewrapSandbox())
