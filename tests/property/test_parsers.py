@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -16,84 +17,41 @@ from strands_sglang.tool_parsers import (
     get_tool_parser,
 )
 from strands_sglang.tool_parsers.gemma4 import Gemma4ToolParser
-from strands_sglang.tool_parsers.reasoning import SegmentKind, split_reasoning
+from strands_sglang.tool_parsers.reasoning import SegmentKind
 from tests.tool_call_writer import InexpressibleError, render
 
 EVERY = [get_tool_parser(name) for name in sorted({cls: name for name, cls in TOOL_PARSER_REGISTRY.items()}.values())]
 every_parser = pytest.mark.parametrize("parser", EVERY, ids=lambda parser: type(parser).__name__)
 
 PIECES = [
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "<function=f>",
-    "</function>",
-    "<parameter=x>",
-    "</parameter>",
-    "f\n",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "<|tool_calls_section_begin|>",
-    "<|tool_calls_section_end|>",
-    "<|tool_call_begin|>",
-    "functions.f:0",
-    "<|tool_call_argument_begin|>",
-    "<|tool_call_end|>",
-    '{"name": "f", "arguments": {"x": 1}}',
-    '{"x": 1}',
-    '{"',
-    '"',
     "\\",
+    '"',
+    '{"',
     "{",
     "}",
     "[",
+    "]",
+    ",",
     "\n",
     " ",
     "NaN",
-    "<|im_end|>",
-    "<|python_tag|>",
-    '{"name": "f", "parameters": {"x": 1}}',
-    "[TOOL_CALLS]",
-    "[ARGS]",
+    '{"x": 1}',
     "[CALL_ID]",
-    "]",
-    ",",
+    "<|im_end|>",
     "<|start|>assistant",
-    "<|channel|>commentary to=functions.f",
+]
+PIECES += [
     "<|channel|>analysis",
     "<|channel|>final",
-    "<|constrain|>json",
-    "<|message|>",
-    "<|end|>",
-    "<|call|>",
-    "<|tool_call>",
-    "call:f{",
-    '<|"|>',
-    "x:1",
-    "<tool_call|>",
-    "<｜DSML｜function_calls>",
-    '<｜DSML｜invoke name="f">',
-    '<｜DSML｜parameter name="x" string="',
-    'true">',
-    'false">',
-    "</｜DSML｜parameter>",
-    "</｜DSML｜invoke>",
-    "</｜DSML｜function_calls>",
-    "<function_calls>",
-    "f(x=1)",
-    "</function_calls>",
-    "<|tools_prefix|>",
-    '[{"f": {}}]',
-    "<|tools_suffix|>",
-    "<tool_calls>",
-    "</tool_calls>",
-    "<|START_ACTION|>",
-    '[{"tool_name": "f", "parameters": {}}, {}]',
-    "<|END_ACTION|>",
+    "<parameter=",
+    "functions.f:0",
+    'string="false">',
+    '[{"f": {}}, {}]',
 ]
+for each in EVERY:  # the marks of every format, and what stands between them
+    PIECES += [*each.tool_call_tokens, *(each.think_tokens or ())]
+    PIECES += re.split(r"(<[^>]*>|\[[A-Z_]+\])", render(each, "f", {"x": "1"}))
+PIECES = sorted({*PIECES} - {""})
 
 markup = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=25).map("".join)
 """Text made of the pieces of all formats in any order."""
@@ -158,24 +116,6 @@ def test_what_is_rendered_is_read_back(parser: ToolParser, name: str, arguments:
 def test_strings_are_read_back_without_schemas(parser: ToolParser, name: str, arguments: dict[str, str]) -> None:
     results = parser.parse(render(parser, name, arguments))
     assert [(result.name, result.input) for result in results] == [(name, arguments)]
-
-
-@every_parser
-@given(draft=st.dictionaries(keys, st.text("abc", max_size=5), max_size=2), text=st.text("ab \n", max_size=9))
-def test_a_draft_in_reasoning_is_never_a_call(parser: ToolParser, draft: dict[str, str], text: str) -> None:
-    call = render(parser, "f", draft)
-    opening, closing = parser.think_tokens or ("", "")
-    assert parser.parse(f"{opening}{text}{call}") == []
-    assert parser.parse(f"{text}{call}{text}", in_reasoning=True) == []
-    assert len(parser.parse(f"{opening}{text}{call}{closing}{call}")) == 1
-
-
-@given(text=st.one_of(markup, st.text()), in_reasoning=st.booleans())
-def test_a_split_keeps_all_but_tags(text: str, in_reasoning: bool) -> None:
-    split = split_reasoning(text, in_reasoning=in_reasoning)
-    assert len(split.text) + len(split.reasoning) <= len(text)
-    if "<think>" not in text and "</think>" not in text:
-        assert (split.reasoning if in_reasoning else split.text) == text
 
 
 HOSTILE = [

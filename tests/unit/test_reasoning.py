@@ -9,38 +9,28 @@ from strands_sglang.tool_parsers.reasoning import split_reasoning
 
 
 @pytest.mark.parametrize(
-    ("sampled", "text", "reasoning"),
+    ("in_reasoning", "sampled", "text", "reasoning"),
     [
-        ("", "", ""),
-        ("hello", "hello", ""),
-        ("<think>\nhm\n</think>\n\nhello", "\n\nhello", "\nhm\n"),
-        ("<think></think>hello", "hello", ""),
-        ("a<think>1</think>b<think>2</think>c", "abc", "1\n2"),
-        ("<think>never ends", "", "never ends"),
-        ("a<think>", "a", ""),
-        ("<think>a <think> b</think>c", "c", "a <think> b"),
-        ("a</think>b", "b", "a"),
-        ("<think>a</think>b</think>c", "b</think>c", "a"),
-        ("half a tag <thin", "half a tag <thin", ""),
+        (False, "", "", ""),
+        (False, "hello", "hello", ""),
+        (False, "<think>\nhm\n</think>\n\nhello", "\n\nhello", "\nhm\n"),
+        (False, "<think></think>hello", "hello", ""),
+        (False, "a<think>1</think>b<think>2</think>c", "abc", "1\n2"),
+        (False, "<think>never ends", "", "never ends"),
+        (False, "a<think>", "a", ""),
+        (False, "<think>a <think> b</think>c", "c", "a <think> b"),
+        (False, "a</think>b", "b", "a"),
+        (False, "<think>a</think>b</think>c", "b</think>c", "a"),
+        (False, "half a tag <thin", "half a tag <thin", ""),
+        (True, "", "", ""),
+        (True, "hm", "", "hm"),
+        (True, "</think>hello", "hello", ""),
+        (True, "<think>hm</think>hello", "hello", "<think>hm"),
+        (True, "1</think>a<think>2</think>b", "ab", "1\n2"),
     ],
 )
-def test_split(sampled: str, text: str, reasoning: str) -> None:
-    assert split_reasoning(sampled) == (text, reasoning)
-
-
-@pytest.mark.parametrize(
-    ("sampled", "text", "reasoning"),
-    [
-        ("", "", ""),
-        ("hm", "", "hm"),
-        ("hm</think>hello", "hello", "hm"),
-        ("</think>hello", "hello", ""),
-        ("<think>hm</think>hello", "hello", "<think>hm"),
-        ("1</think>a<think>2</think>b", "ab", "1\n2"),
-    ],
-)
-def test_split_of_text_that_starts_in_reasoning(sampled: str, text: str, reasoning: str) -> None:
-    assert split_reasoning(sampled, in_reasoning=True) == (text, reasoning)
+def test_split(in_reasoning: bool, sampled: str, text: str, reasoning: str) -> None:
+    assert split_reasoning(sampled, in_reasoning=in_reasoning) == (text, reasoning)
 
 
 def test_other_tags_and_none() -> None:

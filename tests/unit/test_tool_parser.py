@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import pickle
 import re
+from collections.abc import Sequence
 
 import pytest
 
@@ -32,81 +31,56 @@ from tests.tool_call_writer import render
 
 EVERY = [get_tool_parser(name) for name in sorted({cls: name for name, cls in TOOL_PARSER_REGISTRY.items()}.values())]
 every_parser = pytest.mark.parametrize("parser", EVERY, ids=lambda parser: type(parser).__name__)
-CLOSED_BY_MARKER = [parser for parser in EVERY if parser.tool_end_token]
-closed_by_marker = pytest.mark.parametrize("parser", CLOSED_BY_MARKER, ids=lambda parser: type(parser).__name__)
+closed_by_marker = pytest.mark.parametrize(
+    "parser", [parser for parser in EVERY if parser.tool_end_token], ids=lambda parser: type(parser).__name__
+)
 closed_by_turn = pytest.mark.parametrize(
     "parser", [parser for parser in EVERY if not parser.tool_end_token], ids=lambda parser: type(parser).__name__
 )
 
 
-def only(results: list[ToolParseResult]) -> ToolParseResult:
+def only(results: Sequence[ToolParseResult]) -> ToolParseResult:
     assert len(results) == 1, results
     return results[0]
-
-
-def think(parser: ToolParser, text: str) -> str:
-    assert parser.think_tokens
-    return parser.think_tokens[0] + text + parser.think_tokens[1]
 
 
 # --- results ---
 
 
-def test_a_result_needs_only_id_name_and_input() -> None:
+def test_a_result_with_raw_text_is_an_error_and_one_without_is_a_call() -> None:
     result = ToolParseResult(id="call_1", name="f", input={"a": 1, "b": "x"})
     assert (result.raw, result.error, result.model_id, result.is_error) == (None, None, None, False)
     assert result.payload == '{"a": 1, "b": "x"}'
-
-
-@pytest.mark.parametrize("raw", ["{bad", ""])
-def test_a_result_with_raw_text_is_an_error(raw: str) -> None:
-    result = ToolParseResult(id="call_1", name="f", input={}, raw=raw)
-    assert result.is_error
-    assert result.payload == raw
-
-
-def test_a_result_is_frozen_and_pickles() -> None:
-    result = ToolParseResult(id="call_1", name="f", input={}, raw="x", error="y", span=(1, 2))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        result.name = "g"  # type: ignore[misc]
-    assert pickle.loads(pickle.dumps(result)) == result
-
-
-def test_the_unknown_name_is_on_the_class() -> None:
+    for raw in ("{bad", ""):
+        result = ToolParseResult(id="call_1", name="f", input={}, raw=raw)
+        assert (result.is_error, result.payload) == (True, raw)
     assert ToolParseResult.UNKNOWN_NAME == UNKNOWN_TOOL_NAME == "unknown_tool"
 
 
 # --- registry ---
 
 
-@pytest.mark.parametrize(
-    ("name", "parser_class"),
-    [
-        ("hermes", HermesToolParser),
-        ("qwen25", HermesToolParser),
-        ("qwen_xml", QwenXMLToolParser),
-        ("qwen3_coder", QwenXMLToolParser),
-        ("glm", GLMToolParser),
-        ("glm45", GLMToolParser),
-        ("kimi_k2", KimiK2ToolParser),
-    ],
-)
-def test_parsers_by_name(name: str, parser_class: type[ToolParser]) -> None:
-    assert type(get_tool_parser(name)) is parser_class
-    assert TOOL_PARSER_REGISTRY[name] is parser_class
-    assert name in list_tool_parsers()
-
-
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_parsers_by_name() -> None:
+    for parser_class, names in (
+        (HermesToolParser, ["hermes", "qwen25"]),
+        (QwenXMLToolParser, ["qwen_xml", "qwen3_coder"]),
+        (GLMToolParser, ["glm", "glm45"]),
+        (KimiK2ToolParser, ["kimi_k2"]),
+    ):
+        assert {type(get_tool_parser(name)) for name in names} == {parser_class}
+        assert set(names) <= set(list_tool_parsers())
     with pytest.raises(ToolParserError, match=r"unknown tool parser 'nonexistent'.*hermes.*qwen_xml") as caught:
         get_tool_parser("nonexistent")
     assert isinstance(caught.value, KeyError)
 
 
-def test_options_reach_the_parser() -> None:
-    assert get_tool_parser("hermes", think_start_token="<reasoning>").think_start_token == "<reasoning>"
+def test_options_reach_the_parser_and_replace_single_markers() -> None:
+    parser = get_tool_parser("hermes", tool_start_token="<call>", think_end_token="</hm>")
+    assert (parser.tool_call_tokens, parser.think_tokens) == (("<call>", "</tool_call>"), ("<think>", "</hm>"))
     with pytest.raises(TypeError):
         get_tool_parser("hermes", tool_tokens=("a", "b"))
+    with pytest.raises(ToolParserError, match="begin marker"):
+        HermesToolParser(tool_call_tokens=("", "x"))
 
 
 def test_a_registered_parser_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,60 +99,45 @@ def test_a_registered_parser_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what all families share ---
 
 
-@every_parser
-def test_text_without_calls(parser: ToolParser) -> None:
-    assert parser.parse("") == []
-    output = parser.parse_all("Just text.\n")
-    assert (output.calls, output.text, output.reasoning, output.unclosed_call) == ((), "Just text.\n", "", None)
-
-
 @closed_by_marker
-def test_calls_are_numbered_in_the_order_of_the_text(parser: ToolParser) -> None:
-    text = " and ".join(render(parser, name, {"q": name}) for name in ("first", "second", "third"))
-    results = parser.parse(text)
-    assert [(result.id, result.name) for result in results] == [
+def test_calls_stand_in_visible_text(parser: ToolParser) -> None:
+    calls = [render(parser, name, {"q": f"needle {name}"}) for name in ("first", "second", "third")]
+    sampled = "<|im_start|> I look.\n\n{}\n{} and {} \nDone.<|im_end|>".format(*calls)
+    output = parser.parse_all(sampled)
+    assert [(call.id, call.name) for call in output.calls] == [
         ("call_0000", "first"),
         ("call_0001", "second"),
         ("call_0002", "third"),
     ]
+    for call, printed in zip(output.calls, calls, strict=True):
+        markup = sampled[slice(*call.span)]
+        assert markup in printed and f"needle {call.name}" in markup
+    assert output.text == "<|im_start|> I look.\n\n\n and  \nDone.<|im_end|>"
+    assert [segment.kind for segment in output.segments].count(SegmentKind.BLOCK) == 3
 
 
 @closed_by_marker
 def test_calling_the_parser_gives_plain_dicts_of_good_calls(parser: ToolParser) -> None:
     good = render(parser, "f", {"q": "x"})
-    bad = parser.tool_start_token + "\x00" + parser.tool_end_token
-    if isinstance(parser, GptOssToolParser):
-        bad = parser.tool_start_token + "f<|message|>\x00" + parser.tool_end_token
+    header = "f<|message|>" if isinstance(parser, GptOssToolParser) else ""
+    bad = f"{parser.tool_start_token}{header}\x00{parser.tool_end_token}"
     assert parser(f"{bad} {good}") == [{"id": "call_0001", "name": "f", "input": {"q": "x"}}]
 
 
 @every_parser
 def test_drafts_inside_reasoning_are_not_calls(parser: ToolParser) -> None:
     draft, call = render(parser, "draft", {"q": "x"}), render(parser, "real", {"q": "y"})
-    sampled = think(parser, f"maybe {draft}") + "ok " + think(parser, f"or {draft}") + call
-    output = parser.parse_all(sampled)
+    opening, closing = parser.think_tokens or ("", "")
+    output = parser.parse_all(f"{opening}maybe {draft}{closing}ok {opening}or {draft}{closing}{call}")
     assert [result.name for result in output.calls] == ["real"]
-    assert output.text == "ok "
-    assert output.reasoning == f"maybe {draft}\nor {draft}"
-
-
-@every_parser
-def test_drafts_are_not_calls_when_the_prompt_opened_the_reasoning(parser: ToolParser) -> None:
-    draft, call = render(parser, "draft", {"q": "x"}), render(parser, "real", {"q": "y"})
-    sampled = f"maybe {draft}{parser.think_end_token}{call}"
-    if isinstance(parser, BareToolParser):
-        assert [result.name for result in parser.parse(sampled.removeprefix("maybe "))] == ["real"]
-    assert [result.name for result in parser.parse(sampled, in_reasoning=True)] == ["real"]
+    assert (output.text, output.reasoning) == ("ok ", f"maybe {draft}\nor {draft}")
+    assert [result.name for result in parser.parse(f"maybe {draft}{closing}{call}", in_reasoning=True)] == ["real"]
     if not isinstance(parser, GptOssToolParser):  # its closing tag ends messages of other kinds too
-        assert [result.name for result in parser.parse(sampled)] == ["real"]
+        for before in ("maybe ", "") if isinstance(parser, BareToolParser) else ("maybe ",):
+            assert [result.name for result in parser.parse(f"{before}{draft}{closing}{call}")] == ["real"]
     assert parser.parse(f"maybe {draft}", in_reasoning=True) == []
-
-
-@every_parser
-def test_drafts_in_reasoning_that_never_ends_are_not_calls(parser: ToolParser) -> None:
-    output = parser.parse_all(f"{parser.think_start_token}maybe {render(parser, 'draft', {'q': 'x'})}")
-    assert output.calls == ()
-    assert output.unclosed_call is None
+    unended = parser.parse_all(f"{opening}maybe {draft}")
+    assert (unended.calls, unended.unclosed_call) == ((), None)
 
 
 @every_parser
@@ -197,30 +156,6 @@ def test_reasoning_tags_can_be_switched_off(parser: ToolParser) -> None:
         assert parser.parse_all("<think>a</think>b").text == "<think>a</think>b"
         return
     assert only(parser.parse(f"<think><seed:think>{render(parser, 'f', {'q': 'x'})}")).name == "f"
-
-
-@closed_by_marker
-def test_special_tokens_around_calls_do_not_disturb(parser: ToolParser) -> None:
-    output = parser.parse_all(f"<|im_start|>{render(parser, 'f', {'q': 'x'})}<|im_end|>")
-    assert only(list(output.calls)).input == {"q": "x"}
-    assert output.text == "<|im_start|><|im_end|>"
-
-
-@closed_by_marker
-def test_the_visible_text_has_no_markup_and_is_otherwise_as_sampled(parser: ToolParser) -> None:
-    call = render(parser, "f", {"q": "x"})
-    output = parser.parse_all(f" I look.\n\n{call}\n{call} \nDone.")
-    assert output.text == " I look.\n\n\n \nDone."
-    assert [segment.kind for segment in output.segments].count(SegmentKind.BLOCK) == 2
-
-
-@closed_by_marker
-def test_the_span_is_the_markup(parser: ToolParser) -> None:
-    sampled = "before " + render(parser, "f", {"q": "needle"}) + " after"
-    start, end = only(parser.parse(sampled)).span
-    assert "needle" in sampled[start:end]
-    assert "before" not in sampled[start:end]
-    assert "after" not in sampled[start:end]
 
 
 @closed_by_marker
@@ -247,19 +182,8 @@ def test_other_markers(parser: ToolParser) -> None:
         assert other.parse(render(parser, "f", {"q": "x"})) == []
 
 
-def test_single_markers_can_be_replaced() -> None:
-    parser = HermesToolParser(tool_start_token="<call>", think_end_token="</hm>")
-    assert parser.tool_call_tokens == ("<call>", "</tool_call>")
-    assert parser.think_tokens == ("<think>", "</hm>")
-
-
-def test_an_empty_begin_marker_is_refused() -> None:
-    with pytest.raises(ToolParserError, match="begin marker"):
-        HermesToolParser(tool_call_tokens=("", "x"))
-
-
 @closed_by_turn
-def test_what_follows_a_call_that_ends_with_the_turn_makes_it_malformed(parser: ToolParser) -> None:
+def test_a_call_that_ends_with_the_turn_is_malformed_by_what_follows_and_unclosed_when_cut(parser: ToolParser) -> None:
     sampled = render(parser, "f", {"q": "x"})
     assert not only(parser.parse(sampled + " \n")).is_error
     output = parser.parse_all(sampled + " Done.")
@@ -268,14 +192,9 @@ def test_what_follows_a_call_that_ends_with_the_turn_makes_it_malformed(parser: 
     assert "not valid JSON" in str(call.error)
     assert str(call.raw).endswith(" Done.")
     assert output.text == ""
-
-
-@closed_by_turn
-def test_a_call_cut_before_its_end_is_unclosed(parser: ToolParser) -> None:
     for cut in (1, 2):
-        output = parser.parse_all(render(parser, "f", {"q": "x"})[:-cut])
-        assert output.calls == ()
-        assert output.unclosed_call.name == "f"
+        output = parser.parse_all(sampled[:-cut])
+        assert (output.calls, output.unclosed_call.name) == ((), "f")
 
 
 # --- a parser with `parse` alone ---

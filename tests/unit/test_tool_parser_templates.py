@@ -79,31 +79,23 @@ DELICATE = [
     "a\tb\r\nc",
     "🚀 </b> & <i>",
 ]
-SCHEMA = {
-    "type": "object",
-    "properties": {
+
+
+def tools_of(properties: dict[str, Any], name: str = "probe") -> list[dict[str, Any]]:
+    """One tool in the form of chat templates."""
+    schema = {"type": "object", "properties": properties, "required": list(properties)[:1]}
+    return [{"type": "function", "function": {"name": name, "description": "Probes.", "parameters": schema}}]
+
+
+TOOLS = tools_of(
+    {
         "text": {"type": "string", "description": "t"},
         "code": {"type": "string", "description": "c"},
         "count": {"type": "integer", "description": "n"},
         "items": {"type": "array", "description": "i", "items": {"type": "string"}},
-    },
-    "required": ["text"],
-}
-PROBE_TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "probe_tool",
-            "description": "Probes.",
-            "parameters": {
-                "type": "object",
-                "properties": {name: {"type": "string", "description": name} for name in ("city", "note")},
-                "required": ["city"],
-            },
-        },
     }
-]
-TOOLS = [{"type": "function", "function": {"name": "probe", "description": "Probes.", "parameters": SCHEMA}}]
+)
+PROBE_TOOLS = tools_of({name: {"type": "string", "description": name} for name in ("city", "note")}, "probe_tool")
 
 pytestmark = requires_shared
 
@@ -115,55 +107,34 @@ def rows() -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize(("parser_name", "template"), CASES)
-def test_the_family_reads_what_its_template_prints(rows, parser_name, template):
-    printed = printed_call(rows[f"{template}.jinja"], arguments(parser_name))
-    parser = get_tool_parser(parser_name)
-    if not printed.rstrip().endswith(parser.tool_end_token):
-        printed += parser.tool_end_token  # a stop token, which the engine gives but a call as printed leaves out
-    calls = parser.parse(printed, tools=TOOLS)
-    assert [(call.name, call.input, call.error) for call in calls] == [("probe", arguments(parser_name), None)], printed
-
-
-@pytest.mark.parametrize(("parser_name", "template"), CASES)
-def test_strings_are_read_to_the_blank(rows: dict[str, dict[str, str]], parser_name: str, template: str) -> None:
-    names = [f"text{index}" for index in range(len(DELICATE))]
-    properties = {name: {"type": "string", "description": name} for name in names}
-    function = {"name": "probe", "description": "Probes.", "parameters": {"type": "object", "properties": properties}}
-    tools = [
-        {"type": "function", "function": {**function, "parameters": {**function["parameters"], "required": names}}}
-    ]
-    expected = dict(zip(names, DELICATE, strict=True))
-    printed = printed_call(rows[f"{template}.jinja"], expected, tools)
-    parser = get_tool_parser(parser_name)
-    if not printed.rstrip().endswith(parser.tool_end_token):
-        printed += parser.tool_end_token
-    calls = parser.parse(printed, tools=tools)
-    assert [(call.name, call.input, call.error) for call in calls] == [("probe", expected, None)], printed
-
-
-@pytest.mark.parametrize(("parser_name", "template"), CASES)
-def test_no_other_family_reads_it_as_another_call(rows, parser_name, template):
-    printed = printed_call(rows[f"{template}.jinja"], arguments(parser_name))
+def test_the_family_alone_reads_what_its_template_prints(rows, parser_name, template):
+    parser, row, expected = get_tool_parser(parser_name), rows[f"{template}.jinja"], arguments(parser_name)
+    delicate = {f"text{index}": text for index, text in enumerate(DELICATE)}
+    strings = tools_of({name: {"type": "string", "description": name} for name in delicate})
+    for values, tools in ((expected, TOOLS), (delicate, strings)):
+        printed = printed_call(row, values, tools)
+        if not printed.rstrip().endswith(parser.tool_end_token):
+            printed += parser.tool_end_token  # a stop token, which the engine gives but a call as printed leaves out
+        calls = parser.parse(printed, tools=tools)
+        assert [(call.name, call.input, call.error) for call in calls] == [("probe", values, None)], printed
+    printed = printed_call(row, expected, TOOLS)
     for other in others(parser_name):
         good = [call for call in get_tool_parser(other).parse(printed, tools=TOOLS) if not call.is_error]
-        assert [call.input for call in good] in ([], [arguments(parser_name)]), (other, printed)
+        assert [call.input for call in good] in ([], [expected]), (other, printed)
 
 
-@pytest.mark.parametrize(("parser_name", "template"), CASES)
-def test_the_template_chooses_its_family(rows: dict[str, dict[str, str]], parser_name: str, template: str) -> None:
-    chosen = choose_tool_parser(PrintedCalls.of(renderer(rows[f"{template}.jinja"], PROBE_TOOLS)))
-    assert type(chosen) is type(get_tool_parser(parser_name))
-
-
-def test_every_template_that_prints_calls_has_a_parser(rows: dict[str, dict[str, str]]) -> None:
-    missing = set()
+def test_every_template_that_prints_calls_chooses_its_family(rows):
+    chosen: dict[str, Any] = {}
     for file, row in rows.items():
         printed = PrintedCalls.of(renderer(row, PROBE_TOOLS))
         try:
-            choose_tool_parser(printed)
+            chosen[file.removesuffix(".jinja")] = type(choose_tool_parser(printed))
         except ToolParserError:
-            missing |= {file.removesuffix(".jinja")} if printed.texts else set()
-    assert missing == WITHOUT_PARSER
+            if printed.texts:
+                chosen[file.removesuffix(".jinja")] = None
+    expected = {template: type(get_tool_parser(parser)) for parser, template in CASES}
+    assert {name: chosen.get(name) for name in (*expected, *WITHOUT_PARSER)} == expected | dict.fromkeys(WITHOUT_PARSER)
+    assert {name for name, family in chosen.items() if family is None} == WITHOUT_PARSER
 
 
 def arguments(parser_name: str) -> dict[str, Any]:
@@ -175,8 +146,8 @@ def others(parser_name: str) -> Iterator[str]:
     return (name for name in FAMILIES if name != parser_name and not {name, parser_name} <= same)
 
 
-def printed_call(row: dict[str, str], arguments: dict[str, Any], tools: list[dict[str, Any]] | None = None) -> str:
-    printed = renderer(row, tools or TOOLS).printed_call("probe", arguments)
+def printed_call(row: dict[str, str], arguments: dict[str, Any], tools: list[dict[str, Any]]) -> str:
+    printed = renderer(row, tools).printed_call("probe", arguments)
     assert printed is not None
     # Kimi's template prints the id of the message; the model's own ids hold the name.
     return re.sub(r"(?<=<\|tool_call_begin\|>)\w+(?=<\|tool_call_argument)", "functions.probe:0", printed)
