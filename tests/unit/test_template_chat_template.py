@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from typing import Any
 
+import jinja2
 import pytest
 
 from strands_sglang.exceptions import TemplateError
 from strands_sglang.template import ChatTemplate
+from strands_sglang.template.chat_template import compile_template, pin
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, system, text, user
 
 
@@ -17,27 +21,23 @@ class Tokenizer:
         self.special_tokens_map = special
 
 
-def test_special_tokens_are_variables() -> None:
-    template = ChatTemplate.from_tokenizer(Tokenizer("{{ bos_token }}|{{ eos_token }}", bos_token="<s>"))
-    assert template.render([]) == "<s>|"
+NAMED = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
 
 
-def test_kwargs_win_over_special_tokens() -> None:
-    assert ChatTemplate("{{ bos_token }}", special_values={"bos_token": "<s>"}).render([], bos_token="x") == "x"
-
-
-def test_named_templates_are_chosen_by_tools() -> None:
-    tokenizer = Tokenizer([{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}])
-    template = ChatTemplate.from_tokenizer(tokenizer)
-    assert (template.render([]), template.render([], tools=TOOLS)) == ("plain", "tools")
-
-
-def test_a_mapping_of_templates_works_too() -> None:
-    assert ChatTemplate.from_tokenizer(Tokenizer({"default": "a", "rag": "b"})).render([], tools=TOOLS) == "a"
-
-
-def test_one_of_several_templates_can_be_named() -> None:
-    assert ChatTemplate.from_tokenizer(Tokenizer({"default": "a", "rag": "b"}), "rag").render([]) == "b"
+@pytest.mark.parametrize(
+    ("chat_template", "name", "tools", "shown"),
+    [
+        ("{{ bos_token }}|{{ eos_token }}", None, None, "<s>|"),
+        (NAMED, None, None, "plain"),
+        (NAMED, None, TOOLS, "tools"),
+        ({"default": "a", "rag": "b"}, None, TOOLS, "a"),
+        ({"default": "a", "rag": "b"}, "rag", None, "b"),
+        ("own", "given", None, "given"),
+    ],
+)
+def test_which_template_of_a_tokenizer_is_rendered(chat_template: Any, name: Any, tools: Any, shown: str) -> None:
+    template = ChatTemplate.from_tokenizer(Tokenizer(chat_template, bos_token="<s>"), name)
+    assert template.render([], tools=tools) == shown
 
 
 def test_several_templates_without_a_default_are_refused() -> None:
@@ -45,8 +45,8 @@ def test_several_templates_without_a_default_are_refused() -> None:
         ChatTemplate.from_tokenizer(Tokenizer({"rag": "a", "short": "b"}))
 
 
-def test_given_template_wins() -> None:
-    assert ChatTemplate.from_tokenizer(Tokenizer("own"), "given").render([]) == "given"
+def test_kwargs_win_over_special_tokens() -> None:
+    assert ChatTemplate("{{ bos_token }}", special_values={"bos_token": "<s>"}).render([], bos_token="x") == "x"
 
 
 def test_no_template_says_what_to_pass() -> None:
@@ -85,3 +85,55 @@ def test_renders_as_transformers_does(source: str) -> None:
     )
     ours = ChatTemplate(source, special_values={"bos_token": "<s>"})
     assert ours.render(messages, tools=TOOLS, add_generation_prompt=True, extra=1) == rendered[0]
+
+
+# ---- the jinja environment of `apply_chat_template` ------------------------------------------------------------------
+
+DATA: dict[str, Any] = {"b": [1, {"c": None}], "a": "x"}
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("{{ x.a | tojson }}{{ '<b> & é' | tojson }}", '"x""<b> & é"'),
+        ("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=true) }}", '{\n "a": 2,\n "b": 1\n}'),
+        ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
+        ("{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "012"),
+        ("a{% generation %}{{ x.a }}{% endgeneration %}c", "axc"),
+        ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2).x }}", "12"),
+        ("{{ x.a }}|{{ x.keys() | list }}|{{ x.no is defined }}|{{ x.get('items') }}", "x|['b', 'a']|False|None"),
+        ("{{ x | tojson }}|{{ x.b | tojson }}|{{ x }}", f"{json.dumps(DATA)}|{json.dumps(DATA['b'])}|{DATA}"),
+        ("{{ x | tojson(sort_keys=true) }}", json.dumps(DATA, sort_keys=True)),
+    ],
+)
+def test_a_template_prints_what_transformers_prints(source: str, shown: str) -> None:
+    for data in (DATA, pin(DATA)):
+        assert compile_template(source).render(x=data) == shown
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set ns = namespace(_a=1) %}",
+        "{% set ns = namespace() %}{% set ns._a = 1 %}",
+        "{{ ''.__class__ }}{{ ''.__class__.mro() }}",
+        "{{ '{0.__class__}'.format(1) }}{{ ''.__class__.mro() }}",
+        "{% set _ = x.append(1) %}",
+    ],
+)
+def test_a_template_is_kept_in_its_sandbox(source: str) -> None:
+    with pytest.raises(jinja2.exceptions.SecurityError):
+        compile_template(source).render(x=[])
+
+
+def test_wrong_templates_and_their_own_errors_are_named() -> None:
+    with pytest.raises(TemplateError, match="not valid jinja"):
+        ChatTemplate("{% for m in messages %}")
+    with pytest.raises(jinja2.TemplateError, match="no tools here"):
+        compile_template("{{ raise_exception('no tools here') }}").render()
+
+
+def test_the_clock_is_the_real_one_or_the_one_that_is_given() -> None:
+    given = ChatTemplate("{{ strftime_now('%d %b %Y') }}", clock=lambda: datetime(2026, 11, 21))
+    assert given.render([]) == "21 Nov 2026"
+    assert ChatTemplate("{{ strftime_now('%Y') }}").render([]) == datetime.now().strftime("%Y")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template import ChatTemplate, DeltaRenderer, Path, generation_opens_reasoning
+from strands_sglang.template import ChatTemplate, DeltaRenderer, Path
 from strands_sglang.template import renderer as renderer_module
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, system, text, user
 
@@ -25,19 +25,66 @@ def renderer(source: Any = CHATML, **options: Any) -> DeltaRenderer:
     return DeltaRenderer(source, **options)
 
 
-# ---- deltas ---------------------------------------------------------------------------------------------------------
+STEP = [user("Q"), text("A")], [user("More")]
+CALLED = [user("Q"), call("c1")], [result("c1", "42")]
+ANSWERED = "<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+MORE = "<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n"
+HEAD = "<|start_header_id|>{}<|end_header_id|>\n\n"
+IMAGE = [user([{"type": "image"}, {"type": "text", "text": "Look"}])]
+PARTS = CHATML.replace(
+    "{{ message.content or '' }}",
+    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content or [] %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% elif part.type == 'image' %}<|image|>{% endif %}"
+    "{% endfor %}{% endif %}",
+)
+ONLY_PARTS = (
+    "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text }}{% endfor %}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+NO_END = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]"
+ALIKE = "{% for m in messages %} Speaker {{ m.role }}: {{ m.content }}{% endfor %} Speech:"
+TWO_ENDS = CHATML.replace("{%- endfor %}<|im_end|>\n", "{%- endfor %}<|im_end|><|stop|>\n")
+ENDS |= {NO_END: ["</s>"], ALIKE: ["</s>"], ONLY_PARTS: ["</s>"], TWO_ENDS: ["<|im_end|>", "<|stop|>"]}
 
 
-def test_separator_after_the_stop_token_is_in_the_delta() -> None:
-    delta = renderer().delta([user("Q"), text("A")], [user("More")], emitted="<|im_end|>")
-    assert delta.text == "\n<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n"
-    assert (delta.path, delta.closer) == (Path.COMPACT, "<|im_end|>")
+@pytest.mark.parametrize(
+    ("source", "step", "emitted", "expected"),
+    [
+        (CHATML, STEP, "<|im_end|>", "\n" + MORE),
+        (LLAMA, CALLED, "<|eot_id|>", HEAD.format("ipython") + "42<|eot_id|>" + HEAD.format("assistant")),
+        (GLM, CALLED, "<|observation|>", "<tool_response>\n42\n</tool_response><|assistant|>"),
+        (GLM, STEP, "<|observation|>", "<|user|>\nMore<|assistant|>"),  # the announced role does not come
+        (LLAMA, STEP, "<|eom_id|>", HEAD.format("user") + "More<|eot_id|>" + HEAD.format("assistant")),  # a stand-in
+        (NO_END, STEP, "</s>", "\n[user] More\n[assistant]"),
+        (ALIKE, STEP, None, " Speaker user: More Speech:"),  # "Spe" is not a separator
+        (TWO_ENDS, STEP, "<|im_end|>", "<|stop|>\n" + MORE.replace("<|im_end|>", "<|im_end|><|stop|>")),
+        (TWO_ENDS, STEP, "<|stop|>", "\n" + MORE.replace("<|im_end|>", "<|im_end|><|stop|>")),
+        (CHATML, CALLED, "</tool_call>", "<|im_end|>\n" + ANSWERED),  # an engine told to stop there: the rest follows
+        (PARTS, (STEP[0], IMAGE), None, "\n" + MORE.replace("More", "<|image|>Look")),
+        (ONLY_PARTS, STEP, None, "<user>More</s><assistant>"),
+        (
+            CHATML,
+            (STEP[0], [user([{"type": "text", "text": part} for part in ("Mo", "re")])]),
+            None,
+            "\n" + MORE.replace("Mo", "Mo\n"),
+        ),
+        (
+            LLAMA,
+            (STEP[0], [user("  More \n")]),
+            None,
+            HEAD.format("user") + "More<|eot_id|>" + HEAD.format("assistant"),
+        ),
+    ],
+)
+def test_a_delta_is_what_follows_the_sampled_turn(source: str, step: Any, emitted: str | None, expected: str) -> None:
+    delta = renderer(source, tools=TOOLS if source in (CHATML, GLM, LLAMA) else None).delta(*step, emitted=emitted)
+    assert delta.text == expected
+    assert (delta.path, delta.closer == "") == (Path.COMPACT, source in (NO_END, ALIKE))
 
 
-def test_tool_result_follows_a_call() -> None:
-    delta = renderer(LLAMA).delta([user("Q"), call("c1")], [result("c1", "42")])
-    head = "<|start_header_id|>{}<|end_header_id|>\n\n"
-    assert delta.text == head.format("ipython") + "42<|eot_id|>" + head.format("assistant")
+def test_stop_token_nobody_announced_is_found_where_it_is_printed() -> None:
+    delta = renderer(stop_tokens=["</s>"]).delta(*CALLED, emitted="<|im_end|>")
+    assert delta.text == "\n" + ANSWERED
 
 
 def test_sampled_text_is_never_echoed() -> None:
@@ -49,62 +96,6 @@ def test_sampled_text_is_never_echoed() -> None:
     )
     turn = {**call("c1"), "content": "Let me see."}
     assert "AGAIN" not in renderer(source).delta([user("Q"), turn], [result("c1")]).text
-
-
-def test_model_that_stops_on_the_next_opener() -> None:
-    delta = renderer(GLM).delta([user("Q"), call("c1")], [result("c1", "42")], emitted="<|observation|>")
-    assert delta.text == "<tool_response>\n42\n</tool_response><|assistant|>"
-
-
-def test_announced_role_that_does_not_come_is_followed_by_the_right_opener() -> None:
-    delta = renderer(GLM).delta([user("Q"), text("A")], [user("More")], emitted="<|observation|>")
-    assert delta.text == "<|user|>\nMore<|assistant|>"
-
-
-def test_stand_in_stop_token_stays() -> None:
-    delta = renderer(LLAMA).delta([user("Q"), text("A")], [user("More")], emitted="<|eom_id|>")
-    assert delta.text.startswith("<|start_header_id|>user")
-
-
-def test_truncated_turn_is_closed() -> None:
-    delta = renderer().delta([user("Q"), text("A")], [user("More")], truncated=True)
-    assert delta.text.startswith("<|im_end|>\n<|im_start|>user")
-
-
-def test_template_without_an_end_of_turn() -> None:
-    source = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]"
-    plain = renderer(source, tools=None, stop_tokens=["</s>"])
-    delta = plain.delta([user("Q"), text("A")], [user("More")], emitted="</s>")
-    assert delta.text == "\n[user] More\n[assistant]"
-    assert delta.closer == ""
-
-
-def test_words_that_start_alike_are_not_cut() -> None:
-    source = "{% for m in messages %} Speaker {{ m.role }}: {{ m.content }}{% endfor %} Speech:"
-    delta = renderer(source, tools=None, stop_tokens=["</s>"]).delta([user("Q"), text("A")], [user("More")])
-    assert delta.text == " Speaker user: More Speech:"
-
-
-def test_two_ends_in_a_row_are_cut_after_the_sampled_one() -> None:
-    source = CHATML.replace("{%- endfor %}<|im_end|>\n", "{%- endfor %}<|im_end|><|stop|>\n")
-    both = renderer(source, stop_tokens=["<|im_end|>", "<|stop|>"])
-    step = ([user("Q"), text("A")], [user("More")])
-    first = both.delta(*step, emitted="<|im_end|>").text
-    second = both.delta(*step, emitted="<|stop|>").text
-    assert (first, second) == ("<|stop|>" + second, second)
-    assert second.startswith("\n<|im_start|>user")
-
-
-def test_stop_token_nobody_announced_is_found_where_it_is_printed() -> None:
-    wrong = renderer(CHATML, stop_tokens=["</s>"])
-    delta = wrong.delta([user("Q"), call("c1")], [result("c1")], emitted="<|im_end|>")
-    assert delta.text.startswith("\n<|im_start|>user\n<tool_response>")
-
-
-def test_stop_inside_the_markup_of_a_call() -> None:
-    """An engine told to stop on `</tool_call>`: the rest of the end is still to come."""
-    delta = renderer().delta([user("Q"), call("c1")], [result("c1")], emitted="</tool_call>")
-    assert delta.text.startswith("<|im_end|>\n<|im_start|>user\n<tool_response>")
 
 
 def test_results_get_name_and_id_of_their_call() -> None:
@@ -131,88 +122,50 @@ def test_history_is_read_from_its_end_only() -> None:
     assert "42" in renderer().delta(history, [result("last")]).text
 
 
-def test_other_sequences_are_accepted() -> None:
-    assert renderer().delta((user("Q"), text("A")), (user("More"),)).text.endswith("assistant\n")
-
-
 def test_callers_messages_are_not_changed() -> None:
     history, new = [user("Q"), call("c1", a=1)], [result("c1", "x", None)]
     renderer().delta(history, new)
     assert (history, new) == ([user("Q"), call("c1", a=1)], [result("c1", "x", None)])
 
 
-# ---- content --------------------------------------------------------------------------------------------------------
-
-
-def test_text_parts_are_joined_for_a_template_that_takes_text() -> None:
-    new = [user([{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}])]
-    assert "user\nOne\nTwo<|im_end|>" in renderer().delta([user("Q"), text("A")], new).text
-
-
-def test_image_is_refused_by_a_template_that_takes_text() -> None:
-    new = [user([{"type": "text", "text": "Look"}, {"type": "image"}])]
-    with pytest.raises(TemplateError, match="takes only text"):
-        renderer(LLAMA).delta([user("Q"), text("A")], new)
-    with pytest.raises(TemplateError, match="takes only text"):
-        renderer(LLAMA).initial(new)
-
-
-PARTS = CHATML.replace(
-    "{{ message.content or '' }}",
-    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content or [] %}"
-    "{% if part.type == 'text' %}{{ part.text }}{% elif part.type == 'image' %}<|image|>{% endif %}"
-    "{% endfor %}{% endif %}",
-)
-
-
-def test_parts_reach_a_template_that_takes_them() -> None:
-    new = [user([{"type": "image"}, {"type": "text", "text": "Look"}])]
-    assert "user\n<|image|>Look<|im_end|>" in renderer(PARTS).delta([user("Q"), text("A")], new).text
-
-
-def test_part_that_the_template_drops_is_refused() -> None:
-    new = [user([{"type": "video"}, {"type": "text", "text": "Look"}])]
-    with pytest.raises(TemplateError, match="drops the 'video' part"):
-        renderer(PARTS).delta([user("Q"), text("A")], new)
-
-
-def test_template_that_takes_parts_only() -> None:
-    source = (
-        "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text }}{% endfor %}</s>{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}"
-    )
-    only_parts = renderer(source, tools=None, stop_tokens=["</s>"])
-    assert only_parts.initial([user("Q")]) == "<user>Q</s><assistant>"
-    assert only_parts.delta([user("Q"), text("A")], [user("More")]).text == "<user>More</s><assistant>"
-
-
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
-
-def test_lost_tool_role_is_refused() -> None:
-    source = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
-    with pytest.raises(TemplateError, match="drops the new message\\(s\\) with role 'tool'"):
-        renderer(source, stop_tokens=["</s>"]).delta([user("Q"), call("c1")], [result("c1")])
-
-
-def test_template_that_raises_is_refused_with_its_reason() -> None:
-    with pytest.raises(TemplateError, match="only single tool-calls"):
-        renderer(LLAMA).delta([user("Q"), call("c1", "c2")], [result("c1"), result("c2")])
+LOSES_TOOLS = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
+SYSTEM_FIRST = "{% for m in messages if m.role == 'system' %}{{ m.content }}</s>{% endfor %}" + CHATML.replace(
+    "{%- for message in messages %}", "{%- for message in messages if message.role != 'system' %}"
+)
+LOSES_SYSTEM = CHATML.replace("messages %}", "messages if message.role != 'system' %}", 1)
 
 
-def test_message_moved_to_the_front_is_refused() -> None:
-    source = "{% for m in messages if m.role == 'system' %}{{ m.content }}</s>{% endfor %}" + CHATML.replace(
-        "{%- for message in messages %}", "{%- for message in messages if message.role != 'system' %}"
-    )
-    with pytest.raises(TemplateError, match="before the assistant turn"):
-        renderer(source).delta([user("Q"), text("A")], [system("New rule"), user("More")])
-
-
-@pytest.mark.parametrize("change", ["upper", "lower", "title", "reverse", "length"])
-def test_template_that_alters_content_is_refused(change: str) -> None:
-    source = CHATML.replace("{{ message.content", "{{ (message.content or '') | " + change)
-    with pytest.raises(TemplateError):
-        renderer(source).delta([user("Q"), text("A")], [user("MORE is Better")])
+@pytest.mark.parametrize(
+    ("source", "history", "new", "problem"),
+    [
+        (LOSES_TOOLS, *CALLED, r"drops the new message\(s\) with role 'tool'"),
+        (LLAMA, [user("Q"), call("c1", "c2")], [result("c1"), result("c2")], "only single tool-calls"),
+        (SYSTEM_FIRST, STEP[0], [system("New rule"), user("More")], "before the assistant turn"),
+        (LLAMA, STEP[0], IMAGE, "takes only text"),
+        (PARTS, STEP[0], [user([{"type": "video"}, {"type": "text", "text": "Look"}])], "drops the 'video' part"),
+        (CHATML, [user("Q")], [user("More")], "must end with the assistant turn"),
+        (CHATML, [], [user("More")], "must end with the assistant turn"),
+        (CHATML, STEP[0], [], "at least one new message"),
+        (CHATML, STEP[0], [text("B")], "none from the assistant"),
+        *(
+            (
+                CHATML.replace("{{ message.content", "{{ (message.content or '') | " + change),
+                STEP[0],
+                [user("MORE is")],
+                "",
+            )
+            for change in ("upper", "lower", "title", "reverse", "length")
+        ),
+        (LLAMA, None, IMAGE, "takes only text"),
+        (LLAMA, None, [user("Q"), call("a", "b"), user("R")], "only single tool-calls"),
+        (LOSES_SYSTEM, None, [system("Be brief."), user("Hi")], r"drops the content 'Be brief\.'"),
+    ],
+)
+def test_what_the_template_cannot_express_is_refused(source: str, history: Any, new: Any, problem: Any) -> None:
+    with pytest.raises(TemplateError, match=problem):
+        renderer(source).initial(new) if history is None else renderer(source).delta(history, new)
 
 
 @pytest.mark.parametrize(
@@ -226,24 +179,6 @@ def test_content_lost_by_its_wording_is_refused(lost: str) -> None:
     assert renderer(source).delta([user("Q"), text("A")], [user("fine")]).text
     with pytest.raises(TemplateError, match="drops the content"):
         renderer(source).delta([user("Q"), text("A")], [user(lost)])
-
-
-def test_trimming_is_no_loss() -> None:
-    assert "More<|eot_id|>" in renderer(LLAMA).delta([user("Q"), text("A")], [user("  More \n")]).text
-
-
-@pytest.mark.parametrize(
-    ("history", "new"),
-    [
-        ([user("Q")], [user("More")]),
-        ([], [user("More")]),
-        ([user("Q"), text("A")], []),
-        ([user("Q"), text("A")], [text("B")]),
-    ],
-)
-def test_what_is_no_step_is_refused(history: list[Any], new: list[Any]) -> None:
-    with pytest.raises(TemplateError):
-        renderer().delta(history, new)
 
 
 def test_endless_recursion_is_refused() -> None:
@@ -260,35 +195,19 @@ def test_endless_recursion_is_refused() -> None:
 # ---- first prompts --------------------------------------------------------------------------------------------------
 
 
-def test_first_prompt_ends_with_the_generation_prompt() -> None:
-    assert renderer(ChatTemplate(LLAMA, special_values={"bos_token": "<s>"})).initial([user("Hi")]) == (
-        "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-    )
-
-
-def test_first_prompt_that_loses_a_message_is_refused() -> None:
-    source = CHATML.replace("messages %}", "messages if message.role != 'system' %}", 1)
-    with pytest.raises(TemplateError, match=r"drops the content 'Be brief\.'"):
-        renderer(source).initial([system("Be brief."), user("Hi")])
-
-
-def test_first_prompt_that_raises_is_refused() -> None:
-    with pytest.raises(TemplateError, match="only single tool-calls"):
-        renderer(LLAMA).initial([user("Q"), call("a", "b"), user("R")])
-
-
-def test_history_calls_take_the_form_of_the_template() -> None:
-    source = CHATML.replace("call.function.arguments | tojson", "call.function.arguments + ''")
-    as_object = call("c1", a=1)
-    assert '"arguments": {"a": 1}}' in renderer(source).initial([user("Q"), as_object, result("c1")])
+def test_first_prompts() -> None:
+    llama = renderer(ChatTemplate(LLAMA, special_values={"bos_token": "<s>"}))
+    assert llama.initial([user("Hi")]) == f"<s>{HEAD.format('user')}Hi<|eot_id|>{HEAD.format('assistant')}"
+    assert renderer(ONLY_PARTS, tools=None).initial([user("Q")]) == "<user>Q</s><assistant>"
+    as_text = renderer(CHATML.replace("call.function.arguments | tojson", "call.function.arguments + ''"))
+    assert '"arguments": {"a": 1}}' in as_text.initial([user("Q"), call("c1", a=1), result("c1")])
 
 
 def test_template_variables_are_passed() -> None:
     source = CHATML + "{% if add_generation_prompt and not enable_thinking %}<think></think>{% endif %}"
     on = renderer(source, template_kwargs={"enable_thinking": True})
     off = renderer(source, template_kwargs={"enable_thinking": False})
-    step = ([user("Q"), text("A")], [user("More")])
-    assert off.delta(*step).text == on.delta(*step).text + "<think></think>"
+    assert off.delta(*STEP).text == on.delta(*STEP).text + "<think></think>"
 
 
 # ---- sharing --------------------------------------------------------------------------------------------------------
@@ -307,10 +226,7 @@ def test_self_check_runs_once_for_all_renderers(monkeypatch: pytest.MonkeyPatch)
         thread.join()
     assert len(runs) == 1
     assert all(r.report is many[0].report for r in many)
-
-
-def test_variables_are_checked_separately() -> None:
-    assert renderer(template_kwargs={"x": 1}).report is not renderer(template_kwargs={"x": 2}).report
+    assert renderer(template, template_kwargs={"x": 1}).report is not many[0].report
 
 
 def test_delta_depends_on_the_tools_of_this_renderer() -> None:
@@ -319,10 +235,9 @@ def test_delta_depends_on_the_tools_of_this_renderer() -> None:
         "<|im_start|>{{ message.role }}\n",
         "<|im_start|>{{ message.role }}\n{% if loop.last and tools %}{{ tools | tojson }}{% endif %}",
     )
-    step = ([user("Q"), text("A")], [user("More")])
     for name in ("first", "second"):
         tools = [{"type": "function", "function": {"name": name, "parameters": {}}}]
-        assert f'"{name}"' in renderer(source, tools=tools).delta(*step).text
+        assert f'"{name}"' in renderer(source, tools=tools).delta(*STEP).text
 
 
 # ---- printed calls --------------------------------------------------------------------------------------------------
@@ -331,29 +246,19 @@ def test_delta_depends_on_the_tools_of_this_renderer() -> None:
 @pytest.mark.parametrize(
     ("source", "printed"),
     [
+        (LOSES_TOOLS, None),
+        (
+            CHATML.replace("message.content or ''", "message.content"),
+            '<tool_call>\n{"name": "add", "arguments": {"a": "ü"}}\n</tool_call>',
+        ),
         (CHATML, '\n<tool_call>\n{"name": "add", "arguments": {"a": "ü"}}\n</tool_call>'),
         (GLM, "<tool_call>add<arg_key>a</arg_key>\n<arg_value>ü</arg_value></tool_call>"),
         (LLAMA, '{"name": "add", "parameters": {"a": "ü"}}'),
     ],
 )
-def test_printed_call_is_what_a_model_samples(source: str, printed: str) -> None:
+def test_printed_call_is_what_a_model_samples(source: str, printed: str | None) -> None:
     shown = renderer(source).printed_call("add", {"a": "ü"})
-    assert shown.strip("\n") == printed.strip("\n")
-
-
-def test_no_printed_call_where_calls_are_not_printed() -> None:
-    source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
-    assert renderer(source, stop_tokens=["</s>"]).printed_call("add", {"a": 1}) is None
-
-
-# ---- reasoning ------------------------------------------------------------------------------------------------------
-
-
-def test_open_reasoning_block_is_seen_at_the_end_of_a_prompt() -> None:
-    thinks = renderer(CHATML + "{% if add_generation_prompt %}<think>\n{% endif %}")
-    assert generation_opens_reasoning(thinks.initial([user("Hi")]))
-    assert generation_opens_reasoning(thinks.delta([user("Q"), text("A")], [user("More")]).text)
-    assert not generation_opens_reasoning(renderer().initial([user("What does <think> mean?")]))
+    assert shown == printed or shown.strip("\n") == printed.strip("\n")
 
 
 def test_printed_call_starts_at_its_own_tag() -> None:
@@ -364,9 +269,3 @@ def test_printed_call_starts_at_its_own_tag() -> None:
         "{% else %}{% if m.role == 'assistant' %}<|START_TEXT|>{% endif %}{{ m.content }}{% endfor %}</s>{% endfor %}"
     )
     assert renderer(source, stop_tokens=["</s>"]).printed_call("add", {"a": 1}) == '<|START_ACTION|>{"a": 1}'
-
-
-def test_printed_call_has_no_trace_of_missing_content() -> None:
-    source = CHATML.replace("{{ message.content or '' }}", "{{ message.content }}")
-    shown = renderer(source).printed_call("add", {"a": 1})
-    assert shown is not None and "None" not in shown
