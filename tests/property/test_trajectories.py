@@ -123,17 +123,22 @@ def test_tokens_stay_exact_whatever_happens_to_the_history(seed: int, steps: lis
 
     turns = model.forest.turns
     assert [list(turn.completion.output_ids) for turn in turns] == sampled
-    requests = [prompt for prompt in client.prompts]
     paths = [
         [i for turn in leaf.path()[:-1] for i in (*turn.prompt_ids, *turn.completion.output_ids)]
         + list(leaf.prompt_ids)
         for leaf in turns
     ]
-    assert all(path in requests for path in paths)
+    assert all(path in client.prompts for path in paths)
     owners: dict[int, int] = {}
     for trajectory in model.trajectories:
         assert len(trajectory.token_ids) == len(trajectory.loss_mask) == len(trajectory.logprobs)
+        ids: list[int] = []
+        mask: list[int] = []
         for turn, trained in zip(trajectory.turns, trajectory.trained, strict=True):
             owners[turn.index] = owners.get(turn.index, 0) + trained
+            ids += [*turn.prompt_ids, *turn.completion.output_ids]
+            mask += [0] * len(turn.prompt_ids) + [int(trained)] * len(turn.completion.output_ids)
+        assert trajectory.token_ids == trajectory.tokens.token_ids_array.tolist() == ids
+        assert (trajectory.loss_mask, trajectory.initial_prompt_length) == (mask, len(trajectory.turns[0].prompt_ids))
     assert owners == {turn.index: 1 for turn in turns}
     assert sum(sum(t.loss_mask) for t in model.trajectories) == sum(map(len, sampled))

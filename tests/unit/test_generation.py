@@ -13,11 +13,10 @@ import pydantic
 import pytest
 from provider_support import Replay, assert_prefix_law, call, completion, make, tokenizer
 
-from strands_sglang import SGLangClient, SGLangModel, decode_routed_experts
+from strands_sglang import SGLangModel, decode_routed_experts
 from strands_sglang.exceptions import (
     SGLangAbortedError,
     SGLangDecodingError,
-    SGLangHTTPError,
     StructuredOutputError,
 )
 from strands_sglang.testing import Reply
@@ -102,26 +101,7 @@ async def test_a_server_that_keeps_aborting_fails_the_call_after_the_time_out() 
     assert model.trajectories == []
 
 
-async def test_an_abort_with_an_error_status_is_an_error() -> None:
-    reason = {"type": "abort", "message": "grammar is broken", "status_code": 400, "err_type": "BadRequest"}
-    model, _ = make([Reply(ids=[], finish="abort", meta={"finish_reason": reason})])
-    with pytest.raises(SGLangHTTPError, match="grammar is broken") as caught:
-        await run(model)
-    assert caught.value.status == 400
-
-
 # ---- what the answer holds -------------------------------------------------------------------------------------------
-
-
-async def test_spans_of_one_answer_are_kept_relative_to_the_sequence() -> None:
-    spans = [{"version": "a", "start": 0, "end": 2}, {"version": "b", "start": 2, "end": 4}]
-    model, client = make([Reply(ids=[5, 6, 7, 8], meta={"weight_versions": spans}, matched=8)])
-    await run(model)
-    start = len(client.prompts[0])
-    assert [(s.version, s.start - start, s.end - start) for s in model.token_manager.weight_versions] == [
-        ("a", 0, 2),
-        ("b", 2, 4),
-    ]
 
 
 async def test_an_unknown_version_is_none() -> None:
@@ -175,25 +155,6 @@ async def test_a_rounding_error_above_zero_is_kept_as_it_came() -> None:
     model, _ = make([entries([5, 6], [[1.1920928955078125e-07, 5, None], [None, 6, None]])])
     await run(model)
     assert model.token_manager.logprobs[-2:] == [1.1920928955078125e-07, None]
-
-
-class Answering:
-    """Answers every prompt with one token."""
-
-    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        self.seen = (input_ids, fields)
-        return entries([5], [[-0.5, 5, None]])
-
-
-async def test_a_client_that_replaces_generate_alone_is_not_bypassed() -> None:
-    class Replaced(Answering, SGLangClient):
-        pass
-
-    client = Replaced("http://nowhere.invalid")
-    await run(SGLangModel(tokenizer=tokenizer(), client=client, context_window_limit=1000, vocab_size=1024))
-    ids, fields = client.seen
-    assert fields["sampling_params"]["max_new_tokens"] == 1000 - len(ids) - 2
-    assert fields["routing_key"]
 
 
 # ---- routed experts and sampling sets
@@ -294,13 +255,6 @@ async def test_a_prompt_token_that_sglang_names_0_has_no_logprob_if_it_is_the_la
     assert model.token_manager.logprobs[: len(prompt)] == expected
 
 
-async def test_missing_experts_name_the_server_flag() -> None:
-    model, _ = make(["hi"], return_routed_experts=True, require_routed_experts=True)
-    with pytest.raises(SGLangDecodingError, match="enable-return-routed-experts"):
-        await run(model)
-    assert model.trajectories == []
-
-
 def test_experts_of_a_wrong_size_are_refused_with_what_to_check() -> None:
     data = base64.b64encode(np.zeros(12, dtype="<i4").tobytes()).decode()
     with pytest.raises(ValueError, match="num_layers"):
@@ -310,20 +264,38 @@ def test_experts_of_a_wrong_size_are_refused_with_what_to_check() -> None:
     assert decode_routed_experts(data, 4, 2, 2).dtype == np.int32
 
 
-async def test_sampling_sets_are_kept_per_output_token() -> None:
-    model, client = make(
-        [Reply(ids=[5, 6], matched=6, meta={"output_token_sampling_mask": [[5, 9], [6]]})], return_sampling_mask=True
-    )
-    await run(model)
-    assert client.requests[0].fields["return_sampling_mask"] is True
-    kept = model.forest.turns[0].completion.sampling_mask
-    assert (list(kept.ids), list(kept.offsets)) == ([5, 9, 6], [0, 2, 3])
-
-
-async def test_a_missing_sampling_set_names_the_version_it_needs() -> None:
-    model, _ = make(["hi"], return_sampling_mask=True)
-    with pytest.raises(SGLangDecodingError, match=r"0\.5\.18"):
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"return_routed_experts": True, "require_routed_experts": True}, "enable-return-routed-experts"),
+        ({"return_sampling_mask": True}, r"0\.5\.18"),
+    ],
+)
+async def test_what_is_missing_names_what_the_server_needs(options: dict[str, Any], cure: str) -> None:
+    model, _ = make(["hi"], **options)
+    with pytest.raises(SGLangDecodingError, match=cure):
         await run(model)
+    assert model.trajectories == []
+
+
+async def test_sampling_sets_are_kept_per_output_token() -> None:
+    sets = {5: [5, 9], 6: [6], 7: [7]}
+    script = [
+        Reply(ids=ids, matched=ids[-1], meta={"output_token_sampling_mask": [sets[token] for token in ids]})
+        for ids in ([5, 6], [7])
+    ]
+    model, client = make(script, return_sampling_mask=True)
+    await run(model)
+    reply = {"role": "assistant", "content": [{"text": tokenizer().decode([5, 6])}]}
+    await run(model, [*GO, reply, {"role": "user", "content": [{"text": "more"}]}])
+    assert client.requests[0].fields["return_sampling_mask"] is True
+    first, second = model.forest.turns
+    mask = model.trajectories[0].sampling_mask
+    assert mask.ids.tolist() == [5, 9, 6, 7]
+    before, between = ([0] * (len(turn.prompt_ids) + 1) for turn in (first, second))
+    assert mask.offsets.tolist() == [*before, 2, *(3 for _ in between), 4]
+    start = len(first.prompt_ids)
+    assert mask.part(start, start + 2).offsets.tolist() == [0, 2, 3]
 
 
 # ---- structured output
@@ -345,18 +317,8 @@ async def test_structured_output_is_constrained_validated_and_a_trajectory_of_it
     assert await structured(model) == City(name="Zürich", size=4)
     assert json.loads(client.requests[1].fields["sampling_params"]["json_schema"]) == City.model_json_schema()
     assert len(model.trajectories) == 2
-
-
-@pytest.mark.parametrize(
-    ("reply", "problem"),
-    [
-        (Reply(text='{"name": "x"}'), "does not validate"),
-        (Reply(ids=[5, 6], finish="length"), "was cut"),
-        (Reply(ids=[5], finish="abort"), "was cut"),
-    ],
-)
-async def test_invalid_or_cut_structured_output_is_an_error_and_its_tokens_are_kept(reply: Reply, problem: str) -> None:
-    model, _ = make([reply])
-    with pytest.raises(StructuredOutputError, match=problem):
-        await structured(model)
-    assert len(model.trajectories) == 1
+    client.then(Reply(ids=[5, 6], finish="length"), Reply(text='{"name": "x"}'))
+    for problem in ("was cut", "does not validate"):
+        with pytest.raises(StructuredOutputError, match=problem):
+            await structured(model)
+    assert len(model.trajectories) == 4  # their tokens are kept

@@ -154,7 +154,7 @@ LOSES_SYSTEM = CHATML.replace("messages %}", "messages if message.role != 'syste
                 CHATML.replace("{{ message.content", "{{ (message.content or '') | " + change),
                 STEP[0],
                 [user("MORE is")],
-                "",
+                None,
             )
             for change in ("upper", "lower", "title", "reverse", "length")
         ),

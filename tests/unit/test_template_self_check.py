@@ -11,13 +11,12 @@ from strands_sglang.template import (
     ContentForm,
     DeltaRenderer,
     Flag,
-    Path,
     Report,
     Shape,
     TemplateVerdict,
     generation_opens_reasoning,
 )
-from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, text, user
+from tests.unit.template_texts import CHATML, LLAMA, TOOLS, text, user
 
 ANSWER = "{{ message.content or '' }}"
 THINKING = (
@@ -30,45 +29,12 @@ def check(source: str, *, tools: Any = TOOLS, **options: Any) -> Report:
     return DeltaRenderer(source, tools=tools, stop_tokens=stops, **options).report
 
 
-@pytest.mark.parametrize("source", [CHATML, GLM])
-def test_template_that_takes_everything_is_exact(source: str) -> None:
-    report = check(source)
-    assert (report.verdict, report.path, report.needs_full_history) == (TemplateVerdict.EXACT, Path.COMPACT, False)
-    assert report.refused == {}
-
-
-def test_refused_shape_makes_it_partial() -> None:
+def test_refused_shape_makes_it_partial_and_matters_with_tools_only() -> None:
     report = check(LLAMA)
-    assert report.verdict is TemplateVerdict.PARTIAL
-    assert list(report.refused) == [Shape.CALLS_TOOLS]
-    assert "only single tool-calls" in report.refused[Shape.CALLS_TOOLS]
-    assert "only single tool-calls" in report.summary
-
-
-def test_lost_tool_results_make_it_unsupported() -> None:
-    report = check(
-        CHATML.replace("{%- if message.role == 'tool' %}", "{%- if message.role == 'tool' and false %}").replace(
-            "{% else %}<|im_start|>{{ message.role }}",
-            "{% elif message.role != 'tool' %}<|im_start|>{{ message.role }}",
-        )
-    )
-    assert report.verdict is TemplateVerdict.UNSUPPORTED
-    assert "drops" in report.refused[Shape.CALL_TOOL]
-
-
-def test_without_tools_only_text_counts() -> None:
+    assert (report.verdict, list(report.refused)) == (TemplateVerdict.PARTIAL, [Shape.CALLS_TOOLS])
+    assert "only single tool-calls" in report.refused[Shape.CALLS_TOOLS] and "only single tool-calls" in report.summary
     report = check(LLAMA, tools=None)
     assert (report.verdict, list(report.shapes)) == (TemplateVerdict.EXACT, [Shape.TEXT_USER])
-
-
-def test_state_over_the_whole_history_needs_the_full_history() -> None:
-    source = CHATML.replace("<tool_response>\n", "<tool_response>{{ loop.index }}\n")
-    renderer = DeltaRenderer(source, tools=TOOLS, stop_tokens=["<|im_end|>"])
-    assert (renderer.report.verdict, renderer.report.needs_full_history) == (TemplateVerdict.EXACT_FULL, True)
-    history = [user("Q"), call("a"), result("a"), call("b")]
-    delta = renderer.delta(history, [result("b", "here")])
-    assert "<tool_response>5\nhere" in delta.text
-    assert delta.path is Path.FULL
 
 
 @pytest.mark.parametrize("switch", ["/no_think", "/nothink", "/think"])
@@ -96,92 +62,50 @@ def test_media_numbered_over_the_conversation_need_the_full_history(kind: str) -
     assert f"user\n{kind} 2: look<|im_end|>" in delta.text
 
 
-def test_closers_by_shape() -> None:
-    closers = check(GLM).closers
-    assert (closers[Shape.TEXT_USER], closers[Shape.CALL_TOOL]) == ("<|user|>", "<|observation|>")
-
-
-def test_arguments_as_text_are_found_out() -> None:
+def test_forms_of_content_and_arguments_are_found_out() -> None:
     assert check(CHATML).argument_form is ArgumentForm.OBJECT
     assert check(CHATML.replace("arguments | tojson", "arguments + ''")).argument_form is ArgumentForm.TEXT
-
-
-def test_content_forms_are_found_out_by_role() -> None:
-    source = CHATML.replace(
-        "{{ message.content or '' }}",
+    takes_parts = CHATML.replace(
+        ANSWER,
         "{% if message.content is string or not message.content %}{{ message.content or '' }}"
         "{% else %}{{ message.content | map(attribute='text') | join }}{% endif %}",
     )
-    forms = check(source).content_forms
+    forms = check(takes_parts).content_forms
     assert (forms["user"], forms["tool"]) == (ContentForm.BOTH, ContentForm.STRING)
+    for printed in ("message.content", "message.content | tojson", "message.content | string"):  # parts as source
+        assert check(CHATML.replace("message.content or ''", printed)).content_forms["user"] is ContentForm.STRING
 
 
-@pytest.mark.parametrize("printed", ["message.content", "message.content | tojson", "message.content | string"])
-def test_parts_printed_as_source_are_not_taken(printed: str) -> None:
-    assert check(CHATML.replace("message.content or ''", printed)).content_forms["user"] is ContentForm.STRING
-
-
-def test_dropped_reasoning_is_flagged_with_the_variable_that_keeps_it() -> None:
-    keep = "{% set keep = preserve_thinking or loop.last %}"
+@pytest.mark.parametrize(
+    ("keep", "keeping"),
+    [
+        ("{% set keep = true %}", None),
+        ("{% set keep = preserve_thinking or loop.last %}", {"preserve_thinking": True}),
+        (
+            "{% set keep = (clear_thinking is defined and not clear_thinking) or loop.last %}",
+            {"clear_thinking": False},
+        ),
+        ("{% set keep = loop.last %}{# preserve_thinking #}", {}),  # mentioned, and does nothing
+    ],
+)
+def test_dropped_reasoning_is_flagged_with_the_variable_that_keeps_it(
+    keep: str, keeping: dict[str, Any] | None
+) -> None:
     source = CHATML.replace(ANSWER, keep + THINKING)
     report = check(source)
-    assert Flag.DROPS_REASONING_AT_USER in report.flags
-    assert Flag.DROPS_REASONING_AT_TOOL in report.flags
-    assert report.keep_reasoning_kwargs == {"preserve_thinking": True}
-    assert check(source, template_kwargs={"preserve_thinking": True}).flags == set()
+    drops = set() if keeping is None else {Flag.DROPS_REASONING_AT_USER, Flag.DROPS_REASONING_AT_TOOL}
+    assert (report.flags, report.keep_reasoning_kwargs) == (drops, keeping or {})
+    if keeping:
+        assert check(source, template_kwargs=keeping).flags == set()
 
 
-def test_variable_that_keeps_by_being_false() -> None:
-    keep = "{% set keep = (clear_thinking is defined and not clear_thinking) or loop.last %}"
-    assert check(CHATML.replace(ANSWER, keep + THINKING)).keep_reasoning_kwargs == {"clear_thinking": False}
-
-
-def test_variable_that_is_mentioned_but_does_nothing_is_not_offered() -> None:
-    keep = "{% set keep = loop.last %}{# preserve_thinking #}"
-    assert check(CHATML.replace(ANSWER, keep + THINKING)).keep_reasoning_kwargs == {}
-
-
-def test_kept_reasoning_is_not_flagged() -> None:
-    assert check(CHATML.replace(ANSWER, "{% set keep = true %}" + THINKING)).flags == set()
-
-
-def test_generation_prompt_that_never_gets_into_the_history() -> None:
-    report = check(CHATML + "{% if add_generation_prompt %}<think>\n{% endif %}")
-    assert report.flags == {Flag.GENERATION_PROMPT_NOT_IN_HISTORY}
-    assert report.opens_reasoning == "<think>"
-
-
-def test_repeated_tools_and_system_text() -> None:
-    at_user = "{% if loop.last and tools %}{{ tools | tojson }}{{ messages[0].content }}{% endif %}"
-    report = check(CHATML.replace("<|im_start|>{{ message.role }}\n", "<|im_start|>{{ message.role }}\n" + at_user))
-    assert {Flag.REPEATS_TOOLS, Flag.REPEATS_SYSTEM} <= report.flags
-
-
-def test_end_of_turn_that_is_no_stop_token() -> None:
-    report = check(CHATML, stop_tokens=["</s>"], special_tokens=["<|im_end|>"])
-    assert Flag.CLOSER_IS_NOT_A_STOP in report.flags
-
-
-def test_missing_end_of_turn() -> None:
-    source = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]"
-    assert Flag.NO_CLOSER in check(source, tools=None).flags
-
-
-def test_tools_that_are_never_shown() -> None:
+def test_tools_are_probed_in_the_form_of_the_template() -> None:
     assert not check(CHATML).prints_tools
     assert check("{{ tools | tojson if tools }}" + CHATML).prints_tools
-
-
-def test_flat_tools_are_probed_flat() -> None:
-    source = "{% for tool in tools or [] %}{{ tool.name.upper() }}{% endfor %}" + CHATML
-    assert check(source, tools=[TOOLS[0]["function"]]).verdict is TemplateVerdict.EXACT
-
-
-def test_template_that_needs_tools() -> None:
-    source = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}" + CHATML
-    renderer = DeltaRenderer(source, tools=TOOLS, stop_tokens=["<|im_end|>"])
-    assert renderer.report.verdict is TemplateVerdict.EXACT
-    assert renderer.delta([user("Q"), text("A")], [user("More")]).text
+    flat = "{% for tool in tools or [] %}{{ tool.name.upper() }}{% endfor %}" + CHATML
+    assert check(flat, tools=[TOOLS[0]["function"]]).verdict is TemplateVerdict.EXACT
+    needs_tools = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}" + CHATML
+    assert check(needs_tools).verdict is TemplateVerdict.EXACT
 
 
 @pytest.mark.parametrize(
