@@ -54,6 +54,7 @@ class Attempt:
 
     Attributes:
         fresh: It must have a new connection.
+        outlives_closing: `interrupt` does not concern it.
         started: Loop time when it was sent, in seconds.
         connected: It had a connection, so that the server may know of it.
         reused: That connection had served an earlier request.
@@ -64,6 +65,7 @@ class Attempt:
 
     rid: str = ""
     fresh: bool = False
+    outlives_closing: bool = False
     started: float = 0.0
     connected: bool = False
     reused: bool = False
@@ -148,7 +150,7 @@ class HTTPSession:
         self._secrets = secrets
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout)
         self._user = user_transport
-        self._tasks: dict[asyncio.Task[HTTPAnswer], bool] = {}
+        self._tasks: dict[asyncio.Task[HTTPAnswer], Attempt] = {}
         self._control_slots = asyncio.Semaphore(_CONTROL_CONNECTIONS)
         self.closed = asyncio.Event()
         connector = _Connector()
@@ -167,8 +169,8 @@ class HTTPSession:
     def interrupt(self) -> None:
         """End all requests with `closed_error`, and let no other begin but those of aborts."""
         self.closed.set()
-        for task, outlives_closing in list(self._tasks.items()):
-            if not outlives_closing:
+        for task, attempt in list(self._tasks.items()):
+            if not attempt.outlives_closing:
                 task.cancel()
 
     def close(self) -> None:
@@ -192,29 +194,16 @@ class HTTPSession:
         headers: Mapping[str, str] | None = None,
         timeout: float = 10.0,
         attempt: Attempt | None = None,
-        outlives_closing: bool = False,
     ) -> tuple[int, bytes]:
         """A control call: status and body. Raises as `request`."""
         body = b"" if json is None else orjson.dumps(json)
         request = HTTPRequest(method, url, {**self._headers, **(headers or {})}, body)
         async with self._control_slots:
-            answer = await self.request(
-                request,
-                timeout=timeout,
-                limit=_LONGEST_CONTROL_ANSWER,
-                attempt=attempt,
-                outlives_closing=outlives_closing,
-            )
+            answer = await self.request(request, timeout=timeout, limit=_LONGEST_CONTROL_ANSWER, attempt=attempt)
         return answer.status, answer.body
 
     async def request(
-        self,
-        request: HTTPRequest,
-        *,
-        timeout: float | None,
-        limit: int,
-        attempt: Attempt | None = None,
-        outlives_closing: bool = False,
+        self, request: HTTPRequest, *, timeout: float | None, limit: int, attempt: Attempt | None = None
     ) -> HTTPAnswer:
         """Send a request and read its answer.
 
@@ -222,7 +211,6 @@ class HTTPSession:
             timeout: Seconds until the last byte of the answer, or None.
             limit: Most bytes of the body of an answer with status 200.
             attempt: Says whether the connection must be new; records the one that was used, and the class of a failure.
-            outlives_closing: `interrupt` does not concern it.
 
         Raises:
             BackendConnectionError: No connection, it broke, no answer in time, or the session was interrupted.
@@ -231,22 +219,22 @@ class HTTPSession:
         """
         attempt = attempt or Attempt()
         what = f"request {attempt.rid}" if attempt.rid else f"{request.method} {request.url}"
-        if not self.release.alive or (self.closed.is_set() and not outlives_closing):
+        if not self.release.alive or (self.closed.is_set() and not attempt.outlives_closing):
             raise closed_error(what)
         caller = asyncio.current_task()
         cancelled_before = caller.cancelling() if caller is not None else 0
         try:
-            return await self._start(self._exchange(request, what, timeout, limit, attempt), outlives_closing)
+            return await self._start(self._exchange(request, what, timeout, limit, attempt), attempt)
         except asyncio.CancelledError:
             # Closing cancels the request's own task; a cancellation of the caller stays one.
             if caller is not None and caller.cancelling() > cancelled_before:
                 raise
         raise closed_error(what)
 
-    def _start(self, exchange: Coroutine[Any, Any, HTTPAnswer], outlives_closing: bool) -> asyncio.Task[HTTPAnswer]:
+    def _start(self, exchange: Coroutine[Any, Any, HTTPAnswer], attempt: Attempt) -> asyncio.Task[HTTPAnswer]:
         """The task of a request. No frame of the caller holds it: with its error it would be a cycle."""
         task = Context().run(self._loop.create_task, exchange)
-        self._tasks[task] = outlives_closing
+        self._tasks[task] = attempt
         task.add_done_callback(self._tasks.pop)
         return task
 

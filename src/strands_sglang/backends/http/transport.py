@@ -125,7 +125,9 @@ class LoopTransport:
             return seen
         with contextlib.suppress(*_FAILURES):
             url = f"{self._base_url}/workers"
-            status, body = await self.http.call("GET", url, timeout=ABORT_TIMEOUT_S, outlives_closing=True)
+            status, body = await self.http.call(
+                "GET", url, timeout=ABORT_TIMEOUT_S, attempt=Attempt(outlives_closing=True)
+            )
             if status == 200:
                 self._workers_seen = (self.loop.time(), tuple(worker_urls(orjson.loads(body))))
                 return self._workers_seen[1]
@@ -156,7 +158,7 @@ class LoopTransport:
                 json=self._abort_body(rid),
                 headers=self._abort_headers,
                 timeout=ABORT_TIMEOUT_S,
-                outlives_closing=True,
+                attempt=Attempt(outlives_closing=True),
             )
         except _FAILURES as error:
             logger.debug("url=<%s>, rid=<%s>, error=<%r> | abort call failed", url, rid, error)
