@@ -74,7 +74,7 @@ def test_any_json_body_can_be_classified(status: int, body: object) -> None:
         ('{"error":{"message":"The input (9 tokens) is longer than the model\'s context length (5 tokens)."}}', True),
         ('{"error":{"message":"x","code":"context_length_exceeded"}}', True),
         ('{"object":"error","message":"1 validation error:\\n {\'input\': \'context length\'}","code":400}', False),
-        ('{"error":"unknown field `context length`, expected one of `n`"}', False),
+        ('{"error":"unknown field `This model\'s maximum context length is 5 tokens`, expected one of `n`"}', False),
         ('{"error":{"message":"Failed to compile regex grammar: (context length"}}', False),
         ('{"context length": 5}', False),
         ('{"error":{"message":"LoRA adapter \'the context length adapter\' is not loaded"}}', False),

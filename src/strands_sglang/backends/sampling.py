@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 import re
@@ -162,7 +163,7 @@ def check_sampling_params(
     if not isinstance(params, Mapping | SamplingParams):
         raise BackendRequestError(f"sampling_params must be a mapping of names to values, got {params!r}")
     given = {name: value for name, value in dict(params).items() if value is not None}
-    extra = {name: copy_json(given.pop(name)) for name in list(given) if name in extra_keys}
+    extra = {name: copy.deepcopy(given.pop(name)) for name in list(given) if name in extra_keys}
     try:
         made = model.model_validate(given)
     except ValidationError as error:
@@ -176,13 +177,6 @@ def check_sampling_params(
                 f"got {checked[name]!r}"
             )
     return checked
-
-
-def copy_json(value: Any) -> Any:
-    """A copy of plain JSON data that shares no container with the original."""
-    if isinstance(value, dict):
-        return {key: copy_json(item) for key, item in value.items()}
-    return [copy_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _first_fault(error: ValidationError, model: type[SamplingParams]) -> str:

@@ -5,7 +5,7 @@ A server answers most mistakes with 400, ignores others, and dies of one: an id 
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from ...exceptions import BackendRequestError
 from .. import sampling
 from ..contract import Capabilities, GenerateRequest, LogprobKind, PromptIds, PromptScoring, check_vocabulary
 from ..http.options import check_rid
-from ..sampling import CONSTRAINTS, Count, SamplingParams, copy_json
+from ..sampling import CONSTRAINTS, Count, SamplingParams
 
 CONTEXT_RESERVE = 2
 """Tokens the server keeps free: with `max_new_tokens` equal to `context - prompt`, two fewer are sampled.
@@ -65,18 +65,10 @@ _INEXACT = frozenset({"video_data", "audio_data"})
 def _check_mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ValueError("must be a mapping with string keys")
-    if not _is_finite(value):
-        raise ValueError("must hold finite numbers, which JSON can express")
-    return dict(copy_json(dict(value)))
-
-
-def _is_finite(value: Any) -> bool:
-    """False if a number in JSON data is NaN or infinite (it would be sent as null)."""
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
+    try:  # a copy; NaN would be sent as null
+        return dict(json.loads(json.dumps(dict(value), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"must hold what JSON can express ({error})") from None
 
 
 class SGLangSamplingParams(SamplingParams):
