@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
 from strands_env.core import Action, StepResult
-from strands_env.distributed import QuarantinedTaskError, WorkerLostError, messages
-from strands_env.distributed.messages import Recipe, make_runner
+from strands_env.distributed import QuarantinedTaskError, WorkerLostError
 from strands_env.distributed.pool import MAX_STARTS, WorkerPool
 from tests.unit.eval_support import outcome, task
 
@@ -99,19 +97,3 @@ async def test_a_worker_that_ends_at_its_start_says_nothing_of_the_task():
     with pytest.raises(WorkerLostError, match="at its start"):
         await pool.rollout(task("t"), None)
     assert isinstance(await pool.rollout(task("t"), None), StepResult)
-
-
-def test_a_worker_tunes_the_garbage_collection_behind_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[str] = []
-    monkeypatch.setattr(messages, "tune_garbage_collection", lambda: steps.append("tuned"))
-
-    def make() -> Any:
-        steps.append("made")
-        return lambda: None
-
-    make_runner(Recipe(make=make, arguments={}), noted)
-    assert steps == ["made", "tuned"]
-
-
-async def noted(description: dict[str, Any]) -> None:
-    """Take no note of an environment."""

@@ -76,11 +76,7 @@ def test_the_forms_and_workflows_can_be_read() -> None:
 def test_the_form_of_commit_messages() -> None:
     (hooks,) = [repo["hooks"] for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]]
     pattern = next(hook["entry"] for hook in hooks if hook["id"] == "commit-message")
-    fitting = (
-        "feat(demo): rollouts at temperature 1",
-        "fix!: a reply read to its end counts\n\nLong story.",
-        "Merge x",
-    )
+    fitting = ("feat(demo): rollouts at temperature 1", "fix!: a reply counts\n\nLong story.", "Merge branch 'x'")
     unfit = ("improve things", "feat:", "update\n\nfix: not in the first line")
     matches = [message for message in (*fitting, *unfit) if re.search(pattern, message, re.MULTILINE | re.DOTALL)]
     assert matches == list(fitting)
