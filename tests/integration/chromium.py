@@ -42,9 +42,28 @@ class Page:
                 return message["result"]
             self._note(message)
 
-    async def open(self, path: Path) -> None:
+    async def open(self, path: Path, width: int = 1280) -> None:
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        await self.call("Emulation.setDeviceMetricsOverride", **size)
         await self.call("Page.navigate", url=path.as_uri())
         await self.until("document.querySelector('.page') !== null")
+
+    async def text(self, selector: str) -> str:
+        return str(await self.run(f"document.querySelector({selector!r}).textContent"))
+
+    async def texts(self, selector: str) -> str:
+        return str(await self.run(f"[...document.querySelectorAll({selector!r})].map(e => e.textContent).join('|')"))
+
+    async def count(self, selector: str) -> int:
+        return int(await self.run(f"document.querySelectorAll({selector!r}).length"))
+
+    async def click(self, selector: str) -> None:
+        await self.run(f"document.querySelector({selector!r}).click()")
+
+    async def open_sample(self) -> None:
+        """Open the active row, and wait for its messages."""
+        await self.press("Enter")
+        await self.until("document.querySelectorAll('.message').length > 0")
 
     async def run(self, script: str) -> Any:
         answer = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
@@ -78,16 +97,16 @@ class Page:
 
 
 @asynccontextmanager
-async def chromium(profile: Path) -> AsyncIterator[Page]:
-    """A page in a browser of its own; `profile` is an empty folder."""
+async def chromium(profile: Path, path: Path) -> AsyncIterator[Page]:
+    """A page in a browser of its own, without problems to its end; `profile` is its folder."""
     assert CHROMIUM is not None
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    options += ["--remote-debugging-port=0", "--window-size=1280,900", f"--user-data-dir={profile}"]
+    options += ["--remote-debugging-port=0", f"--user-data-dir={profile / 'profile'}"]
     process = subprocess.Popen(
         [CHROMIUM, *options, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        port = await _port(profile / "DevToolsActivePort")
+        port = await _port(profile / "profile" / "DevToolsActivePort")
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{port}/json") as answer:
                 tabs = await answer.json()
@@ -96,7 +115,9 @@ async def chromium(profile: Path) -> AsyncIterator[Page]:
                 page = Page(socket)
                 for domain in ("Page", "Runtime", "Log", "Network"):
                     await page.call(f"{domain}.enable")
+                await page.open(path)
                 yield page
+                assert page.problems == []
     finally:
         process.kill()
         process.wait()
