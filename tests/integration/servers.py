@@ -132,12 +132,8 @@ class Server(ABC):
         """End a pause; nothing to do where there is none."""
 
     @abstractmethod
-    async def set_version(self, version: str) -> None:
-        """Another version of the weights from now on, calls in flight included."""
-
     async def update_weights(self, version: str, *, flush: bool = True) -> None:
         """The same weights under another version; `flush` clears the prefix cache."""
-        await self.set_version(version)
 
     @abstractmethod
     async def abort(self, rid: str) -> None:
@@ -169,13 +165,9 @@ class SGLangServer(Server):
         """Prompt and completion together, in tokens."""
         return int(self.served["max_model_len"])
 
-    async def loads(self) -> dict[str, Any]:
-        """The server's load."""
-        async with aiohttp.ClientSession(self.base_url) as session, session.get("/v1/loads?include=core") as answer:
-            return dict((await answer.json())["loads"][0])
-
     async def running(self) -> int:
-        loads = await self.loads()
+        async with aiohttp.ClientSession(self.base_url) as session, session.get("/v1/loads?include=core") as answer:
+            loads = (await answer.json())["loads"][0]
         return int(loads["num_running_reqs"]) + int(loads["num_waiting_reqs"])
 
     async def score(self, ids: list[int]) -> list[float | None]:
@@ -196,9 +188,6 @@ class SGLangServer(Server):
 
     async def resume(self) -> None:
         await self.post("/continue_generation")
-
-    async def set_version(self, version: str) -> None:
-        await self.post("/update_weight_version", new_version=version, abort_all_requests=False)
 
     async def update_weights(self, version: str, *, flush: bool = True) -> None:
         """Loads them from disk.
@@ -258,12 +247,9 @@ class VLLMServer(Server):
     async def resume(self) -> None:
         await self.post("/resume")
 
-    async def set_version(self, version: str) -> None:
-        await self.post("/update_weight_version", new_version=version)
-
     async def update_weights(self, version: str, *, flush: bool = True) -> None:
         """Another label alone: new weights come over the trainer's own channel."""
-        await self.set_version(version)
+        await self.post("/update_weight_version", new_version=version)
         if flush:
             await self.post("/reset_prefix_cache")
 

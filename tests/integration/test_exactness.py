@@ -12,26 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from provider_support import make_agent
+from rollout_support import make_model
 
 from strands_env.training import samples_from_model, score_with_teacher
 from strands_sglang import SGLangModel, Trajectory
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
-from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
-from strands_sglang.tool_parsers import ToolParser, get_tool_parser
 from strands_sglang.trajectory import FinishType
 from tests.integration.servers import CallEndedError, Server, meets_a_call
-
-CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-
-
-class CallEveryTime(type(get_tool_parser("hermes"))):  # type: ignore[misc]
-    """Takes every reply for a tool call, so that a model of random weights goes through as many turns as wanted."""
-
-    def parse_all(self, text: str, **kwargs: Any) -> Any:
-        return super().parse_all(CALL, **{**kwargs, "in_reasoning": False})
-
-    def parse(self, text: str, **kwargs: Any) -> Any:
-        return super().parse(text, **kwargs)
 
 
 class NamedRequests(BackendWrapper):
@@ -48,25 +35,13 @@ class NamedRequests(BackendWrapper):
         return await super().ask(replace(request, rid=self.rids[-1]))
 
 
-def make_model(client: Any, tokenizer: Any, parser: ToolParser | None = None, **sampling: Any) -> SGLangModel:
-    params = {"temperature": 1.0, "max_new_tokens": 48, **sampling}
-    return SGLangModel(
-        client=client,
-        tokenizer=tokenizer,
-        tool_parser=parser or CallEveryTime(),
-        chat_template=HERMES_TEMPLATE,
-        sampling_params=params,
-    )
-
-
-def early_stops(vocab_size: int) -> list[int]:
+def short_turns(tokenizer: Any, **sampling: Any) -> dict[str, Any]:
     """A quarter of the vocabulary as stop tokens: a random model then ends its turns after a few tokens."""
-    return list(range(0, vocab_size, 4))
+    return {"stop_token_ids": list(range(0, len(tokenizer), 4)), "max_new_tokens": 200, **sampling}
 
 
 async def rollout(client: Any, tokenizer: Any, turns: int = 4, **sampling: Any) -> SGLangModel:
-    params = {"stop_token_ids": early_stops(len(tokenizer)), "max_new_tokens": 200, **sampling}
-    model = make_model(client, tokenizer, **params)
+    model = make_model(client, tokenizer, sampling_params=short_turns(tokenizer, **sampling))
     agent = make_agent(model, system_prompt=f"Episode {uuid.uuid4().hex}.")
     result = await agent.invoke_async("What is 1 + 2?", limits={"turns": turns})
     assert result.stop_reason == "limit_turns"
@@ -82,27 +57,35 @@ def assert_scored_alike(trajectory: Trajectory, scored: list[float | None]) -> N
     assert worst < 1e-4
 
 
-async def test_the_whole_trajectory_scored_in_one_call_gives_the_recorded_logprobs(server, backend, tokenizer):
-    model = await rollout(backend, tokenizer)
-    (trajectory,) = model.trajectories
-    assert len(trajectory.turns) == 4
-    assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
+def reference_logprobs(server: Server, ids: list[int], temperature: float = 1.0) -> Any:
+    """The log-probabilities of transformers behind each id, a row of the vocabulary each."""
+    torch = pytest.importorskip("torch", reason="needs the extra 'local'")
+    transformers = pytest.importorskip("transformers", reason="needs the extra 'local'")
+    if not (Path(server.model_path) / "config.json").is_file():
+        pytest.skip(f"the server's model {server.model_path!r} is not a folder on this machine")
+    model = transformers.AutoModelForCausalLM.from_pretrained(server.model_path, dtype=torch.float32)
+    with torch.inference_mode():
+        return torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1].double() / temperature, dim=-1)
+
+
+async def test_whole_trajectories_scored_in_one_call_give_the_logprobs_of_many_rollouts_at_once(
+    server, backend, tokenizer
+):
+    models = await asyncio.gather(*(rollout(backend, tokenizer) for _ in range(8)))
+    for model in models:
+        (trajectory,) = model.trajectories
+        assert len(trajectory.turns) == 4
+        assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.6])
 async def test_logprobs_are_those_of_the_temperature_sampled_at(server, backend, tokenizer, temperature):
     """Computed here: servers score prompts at temperature 1."""
-    torch = pytest.importorskip("torch", reason="needs the extra 'local'")
-    transformers = pytest.importorskip("transformers", reason="needs the extra 'local'")
-    if not (Path(server.model_path) / "config.json").is_file():
-        pytest.skip(f"the server's model {server.model_path!r} is not a folder on this machine")
     model = await rollout(backend, tokenizer, temperature=temperature)
     (trajectory,) = model.trajectories
-    ids = torch.tensor([trajectory.token_ids])
-    reference = transformers.AutoModelForCausalLM.from_pretrained(server.model_path, dtype=torch.float32)
-    with torch.inference_mode():
-        logprobs = torch.log_softmax(reference(ids).logits[0, :-1].double() / temperature, dim=-1)
-    assert_scored_alike(trajectory, [None, *logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist()])
+    ids = trajectory.token_ids
+    rows = reference_logprobs(server, ids, temperature)
+    assert_scored_alike(trajectory, [None, *(float(row[token]) for row, token in zip(rows, ids[1:], strict=True))])
 
 
 async def test_every_prompt_extends_the_one_before_and_comes_from_the_cache(server, backend, tokenizer):
@@ -118,8 +101,7 @@ async def test_every_prompt_extends_the_one_before_and_comes_from_the_cache(serv
 
 
 async def test_prompt_logprobs_on_request_cover_every_token(server: Server, backend: Any, tokenizer: Any) -> None:
-    model = make_model(backend, tokenizer, stop_token_ids=early_stops(len(tokenizer)), max_new_tokens=200)
-    model.update_config(return_prompt_logprobs=True)
+    model = make_model(backend, tokenizer, sampling_params=short_turns(tokenizer), return_prompt_logprobs=True)
     await make_agent(model).invoke_async("What is 1 + 2?", limits={"turns": 3})
     (trajectory,) = model.trajectories
     recorded = trajectory.logprobs
@@ -128,15 +110,8 @@ async def test_prompt_logprobs_on_request_cover_every_token(server: Server, back
     assert all(abs(float(a) - float(b)) < 1e-4 for a, b in zip(recorded[1:], scored[1:], strict=True))  # type: ignore[arg-type]
 
 
-async def test_many_rollouts_at_once_stay_apart(server: Server, backend: Any, tokenizer: Any) -> None:
-    models = await asyncio.gather(*(rollout(backend, tokenizer, 3) for _ in range(8)))
-    for model in models:
-        (trajectory,) = model.trajectories
-        assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
-
-
 async def test_a_trimmed_history_starts_another_exact_path(server: Server, backend: Any, tokenizer: Any) -> None:
-    model = make_model(backend, tokenizer, stop_token_ids=early_stops(len(tokenizer)), max_new_tokens=200)
+    model = make_model(backend, tokenizer, sampling_params=short_turns(tokenizer))
     agent = make_agent(model)
     await agent.invoke_async("What is 1 + 2?", limits={"turns": 3})
     del agent.messages[1:3]  # the first call and its result
@@ -163,7 +138,7 @@ async def stream(model: SGLangModel) -> list[Any]:
 @meets_a_call
 async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(server, backend, tokenizer):
     named = NamedRequests(backend)
-    model = make_model(named, tokenizer, max_new_tokens=1500, ignore_eos=True)
+    model = make_model(named, tokenizer, sampling_params={"max_new_tokens": 1500, "ignore_eos": True})
     events = await in_flight(server, stream(model), lambda: server.abort(named.rids[0]))
     (trajectory,) = model.trajectories
     completion = trajectory.turns[0].completion
@@ -181,8 +156,8 @@ async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(serv
 @meets_a_call
 async def test_a_surfaced_abort_ends_the_loop_with_the_partial_turn_marked(server, backend, tokenizer):
     named = NamedRequests(backend)
-    model = make_model(named, tokenizer, max_new_tokens=3000, ignore_eos=True)
-    model.update_config(abort_policy="surface")
+    sampling = {"max_new_tokens": 3000, "ignore_eos": True}
+    model = make_model(named, tokenizer, sampling_params=sampling, abort_policy="surface")
     agent = make_agent(model)
     result = await in_flight(server, agent.invoke_async("go"), lambda: server.abort(named.rids[0]))
     (trajectory,) = model.trajectories
@@ -193,19 +168,6 @@ async def test_a_surfaced_abort_ends_the_loop_with_the_partial_turn_marked(serve
     assert trajectory.finish_reason == "abort"
     assert sampled > 0
     assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
-
-
-@meets_a_call
-async def test_a_new_weight_version_in_mid_call_gives_spans(server: Server, backend: Any, tokenizer: Any) -> None:
-    model = make_model(backend, tokenizer, max_new_tokens=1500, ignore_eos=True)
-    version = f"v{uuid.uuid4().hex[:6]}"
-    await in_flight(server, stream(model), lambda: server.set_version(version))
-    spans = model.token_manager.weight_versions
-    if spans[-1].version != version:
-        raise CallEndedError
-    assert len(spans) == 2
-    assert spans[0].end == spans[1].start
-    assert spans[-1].end == len(model.token_manager)
 
 
 @meets_a_call
@@ -241,11 +203,7 @@ async def test_a_cancelled_call_is_gone_from_the_server_and_from_the_trajectory(
 
 
 async def test_a_server_as_teacher_scores_every_path_as_transformers_does(server, backend, tokenizer):
-    torch = pytest.importorskip("torch", reason="needs the extra `local`")
-    transformers = pytest.importorskip("transformers", reason="needs the extra `local`")
-    if not (Path(server.model_path) / "config.json").is_file():
-        pytest.skip(f"the server's model {server.model_path!r} is not a folder on this machine")
-    model = make_model(backend, tokenizer, stop_token_ids=early_stops(len(tokenizer)), max_new_tokens=60)
+    model = make_model(backend, tokenizer, sampling_params=short_turns(tokenizer, max_new_tokens=60))
     agent = make_agent(model)
     await agent.invoke_async("What is 1 + 2?", limits={"turns": 2})
     first = list(agent.messages)
@@ -254,13 +212,11 @@ async def test_a_server_as_teacher_scores_every_path_as_transformers_does(server
         await agent.invoke_async(text, limits={"turns": 1})
     samples = await score_with_teacher(samples_from_model(model), backend, tokenizer=tokenizer, top_k=3)
     assert len(samples) == 2
-    reference = transformers.AutoModelForCausalLM.from_pretrained(server.model_path, dtype=torch.float32)
     for sample in samples:
         assert sample.teacher_logprobs is not None and sample.teacher_top_logprobs is not None
-        ids, start = torch.tensor([sample.token_ids.tolist()]), sample.prompt_length
-        with torch.inference_mode():
-            rows = torch.log_softmax(reference(ids).logits[0, start - 1 : -1].double(), dim=-1)
-        own = rows.gather(1, ids[0, start:, None])[:, 0]
-        np.testing.assert_allclose(sample.teacher_logprobs[start:], own.numpy(), atol=1e-3)
-        np.testing.assert_allclose(sample.teacher_top_logprobs[start:], rows.topk(3).values.numpy(), atol=1e-3)
+        ids, start = sample.token_ids.tolist(), sample.prompt_length
+        rows = reference_logprobs(server, ids)[start - 1 :].numpy()
+        own = rows[range(len(rows)), ids[start:]]
+        np.testing.assert_allclose(sample.teacher_logprobs[start:], own, atol=1e-3)
+        np.testing.assert_allclose(sample.teacher_top_logprobs[start:], -np.sort(-rows)[:, :3], atol=1e-3)
         assert np.isnan(sample.teacher_logprobs[:start]).all()

@@ -10,18 +10,14 @@ from typing import Any
 
 import aiohttp
 import pytest
+from rollout_support import CallEveryTime
 
 from strands_sglang.backends import GenerateAnswer, GenerateRequest
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.gateway import Gateway
 from tests.gateway_clients import chat, messages, responses
 from tests.integration.servers import CallEndedError, Server, meets_a_call
-from tests.integration.test_exactness import (
-    CallEveryTime,
-    NamedRequests,
-    assert_scored_alike,
-    early_stops,
-)
+from tests.integration.test_exactness import NamedRequests, assert_scored_alike, short_turns
 
 TURNS = 3
 BROKEN = 2
@@ -148,14 +144,13 @@ async def test_a_client_whose_connection_breaks_extends_token_by_token(
     stream: bool,
 ) -> None:
     recorded = Recorded(backend, endless=BROKEN if hang_up else None)
-    sampling = {"temperature": 1.0, "max_new_tokens": 200, "stop_token_ids": early_stops(len(tokenizer))}
     async with (
         Gateway(
             client=recorded,
             tokenizer=tokenizer,
             tool_parser=CallEveryTime(),
             chat_template=HERMES_TEMPLATE,
-            sampling_params=sampling,
+            sampling_params=short_turns(tokenizer, temperature=1.0),
         ) as gateway,
         aiohttp.ClientSession(gateway.url) as http,
     ):

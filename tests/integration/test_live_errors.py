@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import pickle
 import uuid
 from typing import Any
 
@@ -25,6 +24,7 @@ from strands_sglang.exceptions import (
 )
 
 ONE = {"max_new_tokens": 1}
+NEW = "a_key_of_tomorrow"
 
 
 async def raw(base_url: str, body: Any) -> tuple[int, str]:
@@ -38,30 +38,6 @@ async def raw(base_url: str, body: Any) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-# ---- refused before it is sent ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ids", "params", "words"),
-    [
-        ([], ONE, "empty"),
-        ([1, -1], ONE, "negative|below|-1"),
-        ([1, 10**9], ONE, "vocabulary|1000000000"),
-        ([1, "2"], ONE, "integer"),
-        ([1], {"max_tokens": 5}, "max_new_tokens"),
-        ([1], {"temperature": -1}, "temperature"),
-        ([1], {"max_new_tokens": 1.5}, "max_new_tokens"),
-        ([1], {"regex": "a", "json_schema": "{}"}, "regex|json_schema|one"),
-    ],
-)
-async def test_a_wrong_request_never_leaves_the_process(client, sglang_base_url, sglang_vocab_size, ids, params, words):
-    async with SGLangClient(sglang_base_url, vocab_size=sglang_vocab_size) as checked:
-        with pytest.raises(SGLangRequestError, match=words):
-            await checked.generate(ids, sampling_params=params)
-        assert checked._transports == {}, "no connection was even opened"
-    assert (await client.generate([1, 2, 3], sampling_params=ONE))["meta_info"]["completion_tokens"] == 1
-
-
 async def test_the_vocabulary_is_guarded_at_its_very_end(sglang_base_url: str, sglang_vocab_size: int) -> None:
     async with SGLangClient(sglang_base_url, vocab_size=sglang_vocab_size) as client:
         with pytest.raises(SGLangRequestError, match=str(sglang_vocab_size)):
@@ -70,21 +46,11 @@ async def test_the_vocabulary_is_guarded_at_its_very_end(sglang_base_url: str, s
         assert len(answer["output_ids"]) == 1
 
 
-# ---- refused by the server -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("params", "words"),
-    [
-        ({"regex": "(["}, None),
-        ({"ebnf": "root ::= "}, None),
-        ({"json_schema": '{"type": "no such type"}'}, None),
-        ({"a_key_of_tomorrow": 1}, "a_key_of_tomorrow"),
-    ],
-    ids=["regex", "ebnf", "json_schema", "unknown key"],
+    "params", [{"regex": "(["}, {"ebnf": "root ::= "}, {"json_schema": '{"type": "none such"}'}, {NEW: 1}]
 )
-async def test_what_the_server_refuses_is_an_error_in_its_words_after_one_attempt(sglang_base_url, params, words):
-    async with SGLangClient(sglang_base_url, extra_sampling_keys=["a_key_of_tomorrow"], retry_delay=0.05) as client:
+async def test_what_the_server_refuses_is_an_error_in_its_words_after_one_attempt(sglang_base_url, params):
+    async with SGLangClient(sglang_base_url, extra_sampling_keys=[NEW], retry_delay=0.05) as client:
         try:
             answer = await client.generate([1, 2], sampling_params={**ONE, **params})
         except SGLangHTTPError as error:
@@ -97,9 +63,7 @@ async def test_what_the_server_refuses_is_an_error_in_its_words_after_one_attemp
     assert caught.status == 400
     assert not isinstance(caught, SGLangContextLengthError)
     assert not hasattr(caught, "__notes__"), "it was repeated"
-    assert words is None or words in str(caught)
-    copy = pickle.loads(pickle.dumps(caught))
-    assert (type(copy), str(copy), copy.status, copy.body) == (SGLangHTTPError, str(caught), 400, caught.body)
+    assert NEW not in params or NEW in str(caught)
 
 
 async def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals(client, sglang_server):
@@ -109,8 +73,6 @@ async def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals(cli
     assert caught.value.status == 400
     with pytest.raises(SGLangContextLengthError):
         await client.generate([1] * 10, sampling_params={"max_new_tokens": length})
-    copy = pickle.loads(pickle.dumps(caught.value))
-    assert (type(copy), str(copy)) == (SGLangContextLengthError, str(caught.value))
     # The words alone do not make one: here the caller says them.
     status, body = await raw(sglang_server.base_url, {"input_ids": [1], "sampling_params": {"context length": 1}})
     assert status == 400
@@ -155,18 +117,7 @@ async def test_a_duplicate_id_is_healed_by_a_fresh_one(client: SGLangClient) -> 
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b"{",
-        b"[]",
-        {"input_ids": "x"},
-        {"input_ids": [1], "sampling_params": 5},
-        {"input_ids": [1], "sampling_params": {"max_new_tokens": 1.5}},
-        {"input_ids": [1], "return_logprob": "perhaps"},
-        {"input_ids": []},
-        {},
-    ],
-    ids=str,
+    "body", [b"{", b"[]", {"input_ids": "x"}, {"input_ids": [1], "sampling_params": 5}, {"input_ids": []}, {}], ids=str
 )
 async def test_every_refusal_of_a_live_server_is_read(sglang_base_url: str, body: Any) -> None:
     status, text = await raw(sglang_base_url, body)
@@ -175,16 +126,6 @@ async def test_every_refusal_of_a_live_server_is_read(sglang_base_url: str, body
     assert type(error) is SGLangHTTPError
     assert len(str(error)) > len(f"HTTP {status}: ")
     assert "{" not in str(error)[:12], "the message was found, the body is not quoted whole"
-
-
-async def test_paths_that_do_not_exist_are_typed(sglang_base_url: str) -> None:
-    async with SGLangClient(f"{sglang_base_url}/no/such/path") as client:
-        with pytest.raises(SGLangHTTPError) as caught:
-            await client.get_model_info()
-    assert caught.value.status == 404
-
-
-# ---- load and lifecycle ----------------------------------------------------------------------------------------------
 
 
 async def test_five_hundred_calls_at_once_are_all_answered_and_each_with_its_own(sglang_base_url, sglang_vocab_size):
@@ -230,25 +171,14 @@ async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_r
             await asyncio.sleep(0.02)
 
 
-# ---- budgets ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("budget", [1, 7, 33])
-async def test_a_budget_of_sampled_tokens_is_exact(client: SGLangClient, sglang_tokenizer: Any, budget: int) -> None:
+async def test_budgets_are_exact(client: SGLangClient, sglang_tokenizer: Any) -> None:
     stops = list(range(0, len(sglang_tokenizer), 4))  # turns of a few tokens
     params = {"max_new_tokens": 400, "stop_token_ids": stops}
-    model = make_model(client, sglang_tokenizer, max_sampled_tokens=budget, sampling_params=params)
+    model = make_model(client, sglang_tokenizer, max_sampled_tokens=33, sampling_params=params)
     assert isinstance(await failure(model, 50), MaxTokensReachedException)
-    assert sum(model.token_manager.loss_mask) == budget
-    assert len(model.trajectories) == 1
-
-
-async def test_a_budget_of_the_whole_trajectory_is_exact(client: SGLangClient, sglang_tokenizer: Any) -> None:
-    model = make_model(client, sglang_tokenizer, sampling_params={"max_new_tokens": 500, "ignore_eos": True})
-    model.update_config(max_sampled_tokens=1)
-    await failure(model, 1, "go")
-    prompt = len(model.forest.turns[0].prompt_ids)
-    model.reset()
-    model.update_config(max_sampled_tokens=None, max_trajectory_tokens=prompt + 9)
-    assert isinstance(await failure(model, 5, "go"), MaxTokensReachedException)
-    assert len(model.token_manager) == prompt + 9
+    assert sum(model.token_manager.loss_mask) == 33
+    (trajectory,) = model.trajectories
+    limit = len(trajectory.turns[0].prompt_ids) + 9
+    model = make_model(client, sglang_tokenizer, max_trajectory_tokens=limit, sampling_params={"ignore_eos": True})
+    assert isinstance(await failure(model, 50), MaxTokensReachedException)
+    assert len(model.token_manager) == limit

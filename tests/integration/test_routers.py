@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -139,40 +138,30 @@ async def test_all_turns_of_an_episode_go_to_one_worker(start: Start, kind: str,
     assert all(len(used) == 1 for used in at.values())
 
 
-@pytest.mark.parametrize("kind", ROUTERS)
-async def test_a_cancelled_call_is_aborted_at_its_worker_within_a_second(start: Start, kind: str) -> None:
-    client, workers = await start(kind, lambda _: faults.hang())
-    rid = uuid.uuid4().hex
-    call = asyncio.create_task(client.generate([1, 2, 3], rid=rid))
+async def busy_with(workers: list[FaultyServer], requests: int) -> FaultyServer:
+    """The worker of the only episode, once it has so many of its requests."""
     async with asyncio.timeout(10):
-        while not any(worker.rids for worker in workers):
+        while not any(len(worker.rids) == requests for worker in workers):
             await asyncio.sleep(0.01)
     (busy,) = [worker for worker in workers if worker.rids]
-    cancelled_at = time.monotonic()
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
-    await client.settle()
-    assert busy.aborted_rids == [rid]
-    assert busy.aborts[0][1] - cancelled_at < WITHIN_S
-    # Which worker has it is not known, so every one is told.
-    assert all(worker.aborted_rids == [rid] for worker in workers)
+    return busy
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
-async def test_an_agent_that_is_cancelled_stops_its_worker_and_keeps_the_complete_turns(start, kind, fault_free):
+async def test_a_cancelled_agent_stops_its_worker_within_a_second_and_keeps_the_complete_turns(start, kind, fault_free):
     client, workers = await start(kind, lambda call: faults.hang() if len(call.server.requests) == 3 else None)
     model = make_model(client)
     agent = make_agent(model)
     task = asyncio.create_task(agent.invoke_async("What is 1 + 2?"))
-    async with asyncio.timeout(10):
-        while not any(len(worker.rids) == 3 for worker in workers):
-            await asyncio.sleep(0.01)
-    (busy,) = [worker for worker in workers if worker.rids]
+    busy = await busy_with(workers, 3)
+    cancelled_at = time.monotonic()
     agent.cancel()
     assert (await task).stop_reason == "cancelled"
     await client.settle()
-    assert busy.aborted_rids == [busy.rids[2]]
     assert busy.running == []
+    assert busy.aborts[0][1] - cancelled_at < WITHIN_S
+    # Which worker has it is not known, so every one is told.
+    assert all(worker.aborted_rids == [busy.rids[2]] for worker in workers)
     kept = only_trajectory(model)
     assert kept.turns == 2
     assert kept.ids == fault_free.ids[: len(kept.ids)]
@@ -191,10 +180,7 @@ async def test_a_worker_killed_in_mid_rollout_costs_a_retry_and_not_a_token(star
     client, workers = await start(kind, choose, policy)
     model = make_model(client)
     running = asyncio.create_task(rollout(model, TURNS))
-    async with asyncio.timeout(10):
-        while not any(len(worker.rids) == 3 for worker in workers):
-            await asyncio.sleep(0.01)
-    (busy,) = [worker for worker in workers if worker.rids]
+    busy = await busy_with(workers, 3)
     killed.append(busy)
     await busy.stop()
     assert await running == fault_free
@@ -210,9 +196,7 @@ async def test_no_worker_left_is_a_typed_error_and_the_tokens_so_far_are_kept(st
     )
     model = make_model(client)
     running = asyncio.create_task(failure(model, TURNS))
-    async with asyncio.timeout(10):
-        while not any(len(worker.rids) == 2 for worker in workers):
-            await asyncio.sleep(0.01)
+    await busy_with(workers, 2)
     await asyncio.gather(*(worker.stop() for worker in workers))
     error = await running
     assert isinstance(error, SGLangHTTPError)
@@ -239,27 +223,21 @@ async def test_faults_of_the_workers_leave_no_trace_behind_a_router(start, kind,
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
-async def test_what_a_router_drops_is_reported_once(start: Start, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_facts_come_through_a_router_and_what_it_drops_is_reported_once(start, kind, caplog) -> None:
     client, workers = await start(kind)
+    assert await client.max_model_len() == 4096
     params = {"max_new_tokens": 8, "logit_bias": {"5": 1.0}, "spaces_between_special_tokens": False}
     for _ in range(3):
         await client.generate([1, 2], sampling_params=params, return_prompt_token_ids=True)
     received = [body for _, body, _ in served(workers)]
     assert len(received) == 3
-    assert not any("logit_bias" in body["sampling_params"] for body in received)
-    assert not any("spaces_between_special_tokens" in body["sampling_params"] for body in received)
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    for name in ("sampling_params.logit_bias", "sampling_params.spaces_between_special_tokens"):
-        assert sum(f"field=<{name}>" in text for text in warned) == 1
+    for name in ("logit_bias", "spaces_between_special_tokens"):
+        assert not any(name in body["sampling_params"] for body in received)
+        assert sum(f"field=<sampling_params.{name}>" in text for text in warned) == 1
     # The fake worker ignores it, the older router does not even pass it on: both are the same to the caller.
     assert sum("field=<return_prompt_token_ids>" in text for text in warned) == 1
     assert any("return_prompt_token_ids" in body for body in received) is (kind == "smg")
-
-
-@pytest.mark.parametrize("kind", ROUTERS)
-async def test_facts_of_the_workers_are_found_through_a_router(start: Start, kind: str) -> None:
-    client, _ = await start(kind)
-    assert await client.max_model_len() == 4096
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
