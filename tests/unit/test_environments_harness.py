@@ -160,9 +160,7 @@ def test_braces_of_the_programs_own_stay() -> None:
         ([SGLangConnectionError("gone")], {}, "connection_error"),
     ],
 )
-async def test_a_limit_and_a_failing_model_end_the_step_as_what_they_are(
-    script: Any, options: Any, reason: str
-) -> None:
+async def test_a_limit_and_a_failing_model_end_the_step_as_what_they_are(script, options, reason):
     result = await environment(script, **options).rollout(task())
     assert (result.termination_reason, len(result.trajectories)) == (reason, len(options))
 

@@ -256,16 +256,11 @@ TOKENS = TokenObservation(
 )  # turn 0 sampled 2-3, turn 1 sampled 5-7
 
 
-@pytest.mark.parametrize(
-    ("placement", "expected"),
-    [
-        ("last", [0, 0, 0, 1.0, 0, 0, 0, 3.0]),
-        ("uniform", [0, 0, 0.5, 0.5, 0, 1.0, 1.0, 1.0]),
-        ("all", [0, 0, 1.0, 1.0, 0, 3.0, 3.0, 3.0]),
-    ],
-)
-def test_turn_rewards_go_to_their_tokens(placement: str, expected: list[float]) -> None:
-    assert token_rewards(RewardResult(turn_rewards={0: 1.0, 1: 3.0}), TOKENS, placement=placement) == expected
+def test_turn_rewards_go_to_their_tokens() -> None:
+    result = RewardResult(turn_rewards={0: 1.0, 1: 3.0})
+    assert token_rewards(result, TOKENS) == [0, 0, 0, 1.0, 0, 0, 0, 3.0]
+    assert token_rewards(result, TOKENS, placement="uniform") == [0, 0, 0.5, 0.5, 0, 1.0, 1.0, 1.0]
+    assert token_rewards(result, TOKENS, placement="all") == [0, 0, 1.0, 1.0, 0, 3.0, 3.0, 3.0]
 
 
 def test_span_rewards_go_to_sampled_tokens_only_and_add_up() -> None:
@@ -276,15 +271,9 @@ def test_span_rewards_go_to_sampled_tokens_only_and_add_up() -> None:
     assert token_rewards(result, TOKENS) == [0, 0, 0, 3.0, 0, 0.5, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        RewardResult(turn_rewards={5: 1.0}),
-        RewardResult(span_rewards=[SpanReward(start=0, end=2, reward=1.0)]),
-        RewardResult(span_rewards=[SpanReward(start=3, end=9, reward=1.0)]),
-        RewardResult(span_rewards=[SpanReward(start=3, end=3, reward=1.0)]),
-    ],
-)
-def test_rewards_without_tokens_are_refused(result: RewardResult) -> None:
-    with pytest.raises(ValueError, match=r"no trained token|lies outside"):
-        token_rewards(result, TOKENS)
+def test_rewards_without_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"turn 5 has a reward but no trained token"):
+        token_rewards(RewardResult(turn_rewards={5: 1.0}), TOKENS)
+    for (start, end), message in {(0, 2): "no trained token", (3, 9): "lies outside", (3, 3): "lies outside"}.items():
+        with pytest.raises(ValueError, match=message):
+            token_rewards(RewardResult(span_rewards=[SpanReward(start=start, end=end, reward=1.0)]), TOKENS)
