@@ -6,6 +6,7 @@ import copy
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,7 @@ class ScriptedUser(SimulatedUser):
         return self.messages[turn] if turn < len(self.messages) else None
 
 
+@dataclass(eq=False)
 class ModelUser(SimulatedUser):
     """A model plays the user. Its tokens are a trajectory of their own, named and not trained.
 
@@ -125,21 +127,13 @@ class ModelUser(SimulatedUser):
         stop: Text it writes to end the conversation.
     """
 
-    def __init__(
-        self,
-        model_factory: ModelFactory | None = None,
-        *,
-        role: str,
-        agent_name: str = "user",
-        trainable: bool = False,
-        stop: str = STOP,
-    ) -> None:
-        self.model_factory = model_factory
-        self.role = role
-        self.agent_name = agent_name
-        self.trainable = trainable
-        self.stop = stop
-        self._agent: Agent | None = None
+    model_factory: ModelFactory | None = None
+    _: KW_ONLY
+    role: str
+    agent_name: str = "user"
+    trainable: bool = False
+    stop: str = STOP
+    _agent: Agent | None = field(default=None, init=False)
 
     def begin(self, env: Environment, action: Action) -> SimulatedUser:
         """A user with a model and a memory for this conversation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
@@ -58,6 +59,7 @@ class FormatReward(RewardFunction):
         return RewardResult(reward=reward, info=info, turn_rewards=scored if self.every_turn else {})
 
 
+@dataclass(kw_only=True, eq=False)
 class ToolUseReward(RewardFunction):
     """1.0 for a step with the right number of tool calls, less a penalty for every failed one; at least `floor`.
 
@@ -72,22 +74,15 @@ class ToolUseReward(RewardFunction):
         ValueError: `max_calls` is below `min_calls`.
     """
 
-    def __init__(
-        self,
-        *,
-        min_calls: int = 1,
-        max_calls: int | None = None,
-        tools: set[str] | None = None,
-        error_penalty: float = 0.0,
-        floor: float = 0.0,
-    ) -> None:
-        if max_calls is not None and max_calls < min_calls:
-            raise ValueError(f"max_calls={max_calls!r} is below min_calls={min_calls!r}")
-        self.min_calls = min_calls
-        self.max_calls = max_calls
-        self.tools = tools
-        self.error_penalty = error_penalty
-        self.floor = floor
+    min_calls: int = 1
+    max_calls: int | None = None
+    tools: set[str] | None = None
+    error_penalty: float = 0.0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.max_calls is not None and self.max_calls < self.min_calls:
+            raise ValueError(f"max_calls={self.max_calls!r} is below min_calls={self.min_calls!r}")
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Count calls and errors in the messages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import regex
@@ -47,14 +48,14 @@ class Pattern:
         return await reward_threads.run(find)
 
 
+@dataclass(kw_only=True, eq=False)
 class ExactMatchReward(RewardFunction):
     """1.0 where the final response is the ground truth, or one of them, word for word; else 0.0.
 
     White space around and between words does not count. A task without ground truth gives no reward.
     """
 
-    def __init__(self, *, ignore_case: bool = False) -> None:
-        self.ignore_case = ignore_case
+    ignore_case: bool = False
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Compare the final response with `action.task_context.ground_truth`, a text or a list of texts."""

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ _SIGPROF = 27
 """The signal that ends a worker whose CPU time is used up; on Windows the signal module lacks the name."""
 
 
+@dataclass(kw_only=True, eq=False)
 class MathRewardFunction(RewardFunction):
     r"""1.0 where the answer is mathematically equal to the ground truth, else 0.0.
 
@@ -56,22 +58,16 @@ class MathRewardFunction(RewardFunction):
         ValueError: `timeout` is not positive.
     """
 
-    def __init__(
-        self,
-        *,
-        timeout: float = 5.0,
-        correct: float = 1.0,
-        incorrect: float = 0.0,
-        bad_ground_truth: float | None = 0.0,
-    ) -> None:
+    timeout: float = 5.0
+    correct: float = 1.0
+    incorrect: float = 0.0
+    bad_ground_truth: float | None = 0.0
+
+    def __post_init__(self) -> None:
         if importlib.util.find_spec("math_verify") is None:
             raise ImportError(f"MathRewardFunction needs math-verify: {install_command('math')}")
-        if not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
-        self.timeout = timeout
-        self.correct = correct
-        self.incorrect = incorrect
-        self.bad_ground_truth = bad_ground_truth
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Compare the final response with `action.task_context.ground_truth` (text or a number)."""

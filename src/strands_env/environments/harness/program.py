@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class HarnessFailedError(RuntimeError):
     """The program made no model call, or failed and `score_failures` is False."""
 
 
+@dataclass(eq=False)
 class ProgramRun:
     """Runs an agent program whose model calls go through a gateway session of the step's model.
 
@@ -53,24 +55,18 @@ class ProgramRun:
         ended: End of the last run, with the session's counters.
     """
 
-    def __init__(
-        self,
-        harness: Harness | Callable[[Action], Harness],
-        *,
-        limits: Mapping[str, Any] | None = None,
-        score_failures: bool = True,
-        environment: Mapping[str, str] | None = None,
-        gateway_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.harness = harness
+    harness: Harness | Callable[[Action], Harness]
+    _: KW_ONLY
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    score_failures: bool = True
+    environment: Mapping[str, str] | None = None
+    gateway_options: Mapping[str, Any] | None = None
+    ended: dict[str, Any] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
         from strands_sglang.gateway.limits import Limits
 
-        self.limits = dict(limits or {})
         Limits.of(self.limits)  # a wrong one fails here
-        self.score_failures = score_failures
-        self._environment = dict(environment or {})
-        self._gateway_options = dict(gateway_options or {})
-        self.ended: dict[str, Any] | None = None
 
     async def run(
         self, agent: Agent, action: Action, sandbox: Sandbox, *, prompt: str, home: str | None = None
@@ -111,7 +107,7 @@ class ProgramRun:
 
         way, path, origin = sandbox.capabilities, None, None
         # The program sees one session and nothing that makes or closes others.
-        options = {"host": "127.0.0.1", "model_name": "policy", **self._gateway_options, "admin": False}
+        options = {"host": "127.0.0.1", "model_name": "policy", **(self.gateway_options or {}), "admin": False}
         if way.listens and way.network is Network.NONE:
             origin = f"http://127.0.0.1:{_PORT}"
             options |= {"host": None, "listener": await sandbox.listen(_PORT)}  # type: ignore[attr-defined]
@@ -157,7 +153,7 @@ class ProgramRun:
         return await sandbox.exec(
             command,
             cwd=work,
-            env={"HOME": place, **self._environment, **launch.environment},
+            env={"HOME": place, **(self.environment or {}), **launch.environment},
             limits=ExecLimits(output_bytes=_OUTPUT_BYTES),
         )
 
