@@ -23,7 +23,6 @@ from strands_sglang.testing.replies import Reply, build_answer
 from .vllm_protocol import to_vllm
 
 P = ParamSpec("P")
-ErrorShape = Literal["a", "b", "c", "d", "e", "f", "g", "h"]
 
 
 def hash_reply(input_ids: Sequence[int]) -> Reply:
@@ -120,8 +119,8 @@ async def status(
     return _json(body, code, headers)
 
 
-def error(shape: ErrorShape, message: str = "something is wrong", code: int = 400) -> Fault:
-    """An error in one of the dialects of SGLang (a to f) and its routers (g, h); f comes with status 200."""
+def error(shape: Literal["a", "b", "c", "f", "h"], message: str = "something is wrong", code: int = 400) -> Fault:
+    """An error in one of the dialects of SGLang (a to f) and its routers (h); f comes with status 200."""
     if shape == "f":
         event = {"error": {"message": message, "type": "invalid_request_error", "code": code, "retryable": False}}
         stream = f"data: {orjson.dumps(event).decode()}\n\ndata: [DONE]\n\n"
@@ -130,13 +129,9 @@ def error(shape: ErrorShape, message: str = "something is wrong", code: int = 40
         "a": {"error": {"message": message}},
         "b": {"error": message},
         "c": {"object": "error", "message": message, "type": str(code), "param": None, "code": code},
-        "d": message,
-        "e": {"detail": message},
-        "g": {"error": {"type": "Service Unavailable", "code": "no_available_workers", "message": message}},
         "h": message,
     }
-    headers = {"x-smg-error-code": "no_available_workers"} if shape == "g" else None
-    return status(code, bodies[shape], headers=headers)
+    return status(code, bodies[shape])
 
 
 def busy(retry_after: float | str | None = None) -> Fault:

@@ -43,8 +43,6 @@ class FaultyServer:
         workers: Makes it a router: `/abort_request` is 404, and `GET /workers` lists these addresses.
         max_model_len: Context length in `/v1/models`; None leaves it out.
         model_info: Further keys of `/model_info`.
-        keepalive_timeout: Seconds until idle connections are closed; SGLang takes 5.
-        port: Port; 0 takes a free one. Give the old one to restart a server at its address.
         protocol: `sglang`, or `vllm` for its token-in, token-out endpoint; scripts are the same.
         raw_logprobs: A vLLM server without `--logprobs-mode processed_logprobs`.
 
@@ -62,8 +60,6 @@ class FaultyServer:
         workers: Sequence[str] | None = None,
         max_model_len: int | None = 4096,
         model_info: dict[str, Any] | None = None,
-        keepalive_timeout: float = 5.0,
-        port: int = 0,
         protocol: Literal["sglang", "vllm"] = "sglang",
         raw_logprobs: bool = False,
     ) -> None:
@@ -78,8 +74,7 @@ class FaultyServer:
         self.requests: list[ServedRequest] = []
         self.aborts: list[tuple[str, float]] = []
         self.paths: list[str] = []
-        self._keepalive_timeout = keepalive_timeout
-        self._port = port
+        self._port = 0  # a free one, which it keeps
         self._running: dict[str, asyncio.Event] = {}
         self._seen: set[Any] = set()
         self._resumed = asyncio.Event()
@@ -99,11 +94,7 @@ class FaultyServer:
         app.router.add_post("/generate" if self.protocol == "sglang" else "/inference/v1/generate", self._generate)
         app.router.add_route("*", "/{path:.*}", self._other)
         self._runner = web.AppRunner(
-            app,
-            handler_cancellation=True,
-            keepalive_timeout=self._keepalive_timeout,
-            shutdown_timeout=0.1,
-            access_log=None,
+            app, handler_cancellation=True, keepalive_timeout=5.0, shutdown_timeout=0.1, access_log=None
         )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=2048)
