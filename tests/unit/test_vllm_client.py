@@ -143,8 +143,9 @@ def test_fields_and_parameters_are_known_by_name_and_those_of_newer_servers_let_
 async def test_more_tokens_than_the_context_has_are_refused_because_vllm_would_cut_them() -> None:
     async with serving(max_model_len=64) as (server, client):
         with pytest.raises(BackendContextLengthError, match="context of 64"):
-            await client.ask(request())
+            await client.ask(request(sampling_params={"max_new_tokens": 62}))
         assert not server.requests
+        await client.ask(request(sampling_params={"max_new_tokens": 61}))
 
 
 async def test_images_are_sent_beside_the_ids_with_their_placeholders() -> None:
