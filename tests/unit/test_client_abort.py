@@ -78,7 +78,8 @@ async def test_aborts_pass_when_every_connection_hangs() -> None:
 
 
 async def interrupted(client: SGLangClient, server: FaultyServer) -> None:
-    await asyncio.wait([asyncio.create_task(client.generate([1])) for _ in range(3)], timeout=0.2)
+    calls = [asyncio.create_task(client.generate([1])) for _ in range(3)]
+    await server.wait_for_requests(len(calls))
     raise RuntimeError("interrupted")
 
 
@@ -94,7 +95,7 @@ async def cancelled_just_before(client: SGLangClient, server: FaultyServer, step
 
 
 async def timed_out(client: SGLangClient, server: FaultyServer) -> None:
-    client.timeout, client.retry_policy = 0.1, RequestRetryPolicy(max_retries=0)
+    client.timeout, client.retry_policy = 0.3, RequestRetryPolicy(max_retries=0)
     await client.generate([1])
 
 
