@@ -41,119 +41,84 @@ def result(call_id: str, *content: Any, status: str = "success") -> dict[str, An
     return {"toolResult": {"toolUseId": call_id, "status": status, "content": list(content)}}
 
 
-# --- text ---
+def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    """A message of a chat template."""
+    return {"role": role, "content": content, **more}
 
 
-def test_plain_messages() -> None:
-    messages = [user(text("Hello, world!")), assistant(text("Hi"))]
-    assert format_messages(messages) == [
-        {"role": "user", "content": "Hello, world!"},
-        {"role": "assistant", "content": "Hi"},
-    ]
+def called(call_id: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def test_no_messages() -> None:
-    assert format_messages([]) == []
+BLANK = text("[blank text]")
+CACHE_POINT = {"cachePoint": {"type": "default"}}
+REASONING = [{"reasoningContent": {"reasoningText": {"text": part}}} for part in ("one", "two")]
 
 
-def test_the_system_prompt_comes_first() -> None:
-    assert format_messages([user(text("q"))], "Be brief.")[0] == {"role": "system", "content": "Be brief."}
-
-
-def test_system_content_blocks_are_joined_as_the_sdk_does() -> None:
-    prompt = [{"text": "a"}, {"cachePoint": {"type": "default"}}, {"text": "b"}]
-    assert format_messages([], prompt) == [{"role": "system", "content": "a\nb"}]
-
-
-@pytest.mark.parametrize("prompt", [None, "", []])
-def test_an_empty_system_prompt_is_none(prompt: Any) -> None:
-    assert format_messages([user(text("q"))], prompt) == [{"role": "user", "content": "q"}]
-
-
-def test_all_text_blocks_are_kept_and_words_do_not_merge() -> None:
-    assert format_messages([user(text("first"), text("second"))])[0]["content"] == "first\nsecond"
-
-
-def test_a_text_is_kept_to_the_character() -> None:
-    assert format_messages([user(text("  a\n\n"))])[0]["content"] == "  a\n\n"
-
-
-@pytest.mark.parametrize("role", ["user", "assistant"])
-def test_empty_content_stays_an_empty_message(role: str) -> None:
-    assert format_messages([{"role": role, "content": []}]) == [{"role": role, "content": ""}]
-
-
-def test_plain_string_content() -> None:
-    assert format_messages([{"role": "user", "content": "hi"}]) == [{"role": "user", "content": "hi"}]
-
-
-def test_cache_points_carry_nothing() -> None:
-    assert format_messages([user(text("a"), {"cachePoint": {"type": "default"}})])[0]["content"] == "a"
-
-
-# --- calls and reasoning ---
-
-
-def test_calls_of_the_history_are_structured() -> None:
-    message = assistant(text("Let me see."), use("t1", "search", q="x"), use("t2", "calc"))
-    assert format_messages([message]) == [
-        {
-            "role": "assistant",
-            "content": "Let me see.",
-            "tool_calls": [
-                {"id": "t1", "type": "function", "function": {"name": "search", "arguments": {"q": "x"}}},
-                {"id": "t2", "type": "function", "function": {"name": "calc", "arguments": {}}},
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([], []),
+        ([user(text("  Hello\n\n")), assistant(text("Hi"))], [said("user", "  Hello\n\n"), said("assistant", "Hi")]),
+        ([user(text("first"), CACHE_POINT, text("second"))], [said("user", "first\nsecond")]),
+        ([user(), assistant()], [said("user", ""), said("assistant", "")]),
+        ([{"role": "user", "content": "hi"}], [said("user", "hi")]),
+        # The SDK's words for an empty reply are not printed, those of a user are.
+        (
+            [assistant(text("[blank text]")), user(text("[blank text]"))],
+            [said("assistant", ""), said("user", "[blank text]")],
+        ),
+        (
+            [assistant(text("Let me see."), use("t1", "search", q="x"), use("t2", "calc"))],
+            [said("assistant", "Let me see.", tool_calls=[called("t1", "search", q="x"), called("t2", "calc")])],
+        ),
+        (
+            [assistant(REASONING[0], text("answer"), REASONING[1])],
+            [said("assistant", "answer", reasoning_content="one\ntwo")],
+        ),
+        ([user(result("t", text("ok")))], [said("tool", "ok", tool_call_id="t")]),
+        (
+            [user(result("t", text("rows:"), {"json": {"stadt": "Zürich", "n": 1}}, text("end")))],
+            [said("tool", 'rows:\n{"stadt": "Zürich", "n": 1}\nend', tool_call_id="t")],
+        ),
+        (
+            [assistant(use("t")), user(text("And now?"), result("t", text("ok")))],
+            [
+                said("assistant", "", tool_calls=[called("t", "search")]),
+                said("tool", "ok", tool_call_id="t", name="search"),
+                said("user", "And now?"),
             ],
-        }
-    ]
+        ),
+    ],
+)
+def test_messages_keep_all_their_blocks(messages: list[Any], expected: list[Any]) -> None:
+    assert format_messages(messages) == expected
 
 
-def test_a_message_of_calls_only_has_empty_content() -> None:
-    assert format_messages([assistant(use("t1"))])[0]["content"] == ""
-
-
-def test_reasoning_is_kept_apart() -> None:
-    blocks = [{"reasoningContent": {"reasoningText": {"text": part}}} for part in ("one", "two")]
-    message = format_messages([assistant(blocks[0], text("answer"), blocks[1])])[0]
-    assert message == {"role": "assistant", "content": "answer", "reasoning_content": "one\ntwo"}
-
-
-def test_redacted_reasoning_is_refused() -> None:
-    with pytest.raises(MessageConversionError, match="reasoningContent"):
-        format_messages([assistant({"reasoningContent": {"redactedContent": b"?"}})])
+@pytest.mark.parametrize(
+    ("prompt", "shown"),
+    [(None, None), ("", None), ([], None), ("Be brief.", "Be brief."), ([text("a"), CACHE_POINT, text("b")], "a\nb")],
+)
+def test_the_system_prompt_comes_first(prompt: Any, shown: str | None) -> None:
+    expected = [said("user", "q")] if shown is None else [said("system", shown), said("user", "q")]
+    assert format_messages([user(text("q"))], prompt) == expected
 
 
 # --- tool results ---
 
 
-def test_a_tool_result() -> None:
-    messages = [assistant(use("call_1", "search")), user(result("call_1", text("ok")))]
-    assert format_messages(messages)[1] == {
-        "role": "tool",
-        "content": "ok",
-        "tool_call_id": "call_1",
-        "name": "search",
-    }
-
-
-def test_a_tool_result_without_its_call_has_no_name() -> None:
-    assert format_messages([user(result("call_1", text("ok")))]) == [
-        {"role": "tool", "content": "ok", "tool_call_id": "call_1"}
-    ]
-
-
-def test_parallel_results_come_in_the_order_of_the_calls() -> None:
-    ids = ["search:9", "search:10", "calc:11"]
-    results = [result(call_id, text(call_id)) for call_id in ("calc:11", "search:10", "search:9")]
-    messages = format_messages([assistant(*map(use, ids)), user(*results)])
-    assert [message["tool_call_id"] for message in messages[1:]] == ids
-    assert [message["content"] for message in messages[1:]] == ids
-
-
-def test_results_without_calls_keep_their_order_behind_the_others() -> None:
-    results = [result("z"), result("b"), result("y"), result("a")]
-    messages = format_messages([assistant(use("a"), use("b")), user(*results)])
-    assert [message["tool_call_id"] for message in messages[1:]] == ["a", "b", "z", "y"]
+@pytest.mark.parametrize(
+    ("calls", "answered", "shown"),
+    [
+        ("search:9 search:10 calc:11", "calc:11 search:10 search:9", "search:9 search:10 calc:11"),
+        ("a b", "z b y a", "a b z y"),
+    ],
+)
+def test_parallel_results_come_in_the_order_of_the_calls(calls: str, answered: str, shown: str) -> None:
+    results = [result(call_id, text(call_id)) for call_id in answered.split()]
+    messages = format_messages([assistant(*map(use, calls.split())), user(*results)])[1:]
+    assert [message["tool_call_id"] for message in messages] == shown.split()
+    assert [message["content"] for message in messages] == shown.split()
 
 
 def test_only_the_last_assistant_turn_orders_results() -> None:
@@ -167,43 +132,20 @@ def test_only_the_last_assistant_turn_orders_results() -> None:
     assert tools == [("call_1", "new"), ("call_0", "new")]
 
 
-def test_all_blocks_of_a_result_are_kept() -> None:
-    content = format_messages([user(result("t", text("rows:"), {"json": {"stadt": "Zürich", "n": 1}}, text("end")))])
-    assert content[0]["content"] == 'rows:\n{"stadt": "Zürich", "n": 1}\nend'
-
-
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("words", "shown"),
     [
         ("no such file", "Error: no such file"),
         ("Errors found: 3", "Error: Errors found: 3"),
         ("Error: ValueError - bad", "Error: ValueError - bad"),  # the tool says so itself
         ("error: bad", "error: bad"),
         ("\nError: bad", "\nError: bad"),
+        (None, "Error:"),
     ],
 )
-def test_the_model_is_told_once_that_a_tool_failed(said: str, shown: str) -> None:
-    assert format_messages([user(result("t", text(said), status="error"))])[0]["content"] == shown
-
-
-def test_a_failed_tool_without_words() -> None:
-    assert format_messages([user(result("t", status="error"))])[0]["content"] == "Error:"
-
-
-def test_results_come_before_the_text_of_their_message() -> None:
-    messages = format_messages([assistant(use("t")), user(text("And now?"), result("t", text("ok")))])
-    assert [(message["role"], message["content"]) for message in messages[1:]] == [("tool", "ok"), ("user", "And now?")]
-
-
-def test_words_that_the_sdk_puts_in_the_place_of_an_empty_reply_are_not_printed() -> None:
-    history = [assistant(text("[blank text]")), user(text("[blank text]"))]
-    assert [message["content"] for message in format_messages(history)] == ["", "[blank text]"]
-
-
-@pytest.mark.parametrize("block", [{"image": {}}, {"guardContent": {"text": {"text": "x"}}}])
-def test_a_system_prompt_of_other_blocks_than_text_is_refused(block: dict[str, Any]) -> None:
-    with pytest.raises(MessageConversionError, match="system prompt"):
-        format_messages([user(text("q"))], [{"text": "Be brief."}, block])
+def test_the_model_is_told_once_that_a_tool_failed(words: str | None, shown: str) -> None:
+    content = [] if words is None else [text(words)]
+    assert format_messages([user(result("t", *content, status="error"))])[0]["content"] == shown
 
 
 def test_new_messages_alone_know_the_calls_before_them() -> None:
@@ -226,6 +168,8 @@ def test_images_stand_where_they_were() -> None:
         {"type": "text", "text": "c"},
     ]
     assert conversation.images == [PNG]
+    as_text = {"image": {"format": "png", "source": {"bytes": base64.b64encode(PNG).decode()}}}
+    assert to_chat_messages([user(as_text)]).images == [PNG]
 
 
 def test_images_of_tool_results_are_collected_in_the_order_of_the_prompt() -> None:
@@ -261,16 +205,6 @@ def test_tool_results_are_sorted_by_id() -> None:
     assert sort_tool_results(messages) == [messages[0], user(result("a"), result("b")), messages[2]]
 
 
-def test_base64_text_is_an_image_too() -> None:
-    image = {"image": {"format": "png", "source": {"bytes": base64.b64encode(PNG).decode()}}}
-    assert to_chat_messages([user(image)]).images == [PNG]
-
-
-def test_a_failed_tool_with_an_image_is_marked() -> None:
-    content = format_messages([user(result("t", IMAGE, status="error"))])[0]["content"]
-    assert content == [{"type": "text", "text": "Error:"}, {"type": "image"}]
-
-
 @pytest.mark.parametrize(
     "source", [{"location": {"type": "s3", "uri": "s3://bucket/x"}}, {"bytes": "not base64!"}, {"bytes": "ü"}, {}, None]
 )
@@ -282,39 +216,41 @@ def test_an_image_without_data_is_refused(source: Any) -> None:
 # --- what has no place ---
 
 
-@pytest.mark.parametrize("kind", ["document", "video", "audio", "citationsContent", "guardContent", "telepathy"])
-def test_unsupported_blocks_are_named(kind: str) -> None:
-    with pytest.raises(MessageConversionError) as raised:
-        format_messages([user(text("a")), user({kind: {}})])
-    assert f"message 1 (user): a {kind!r} block" in str(raised.value)
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        *(
+            (user({kind: {}}), rf"message 0 \(user\): a '{kind}' block")
+            for kind in ("document", "video", "audio", "citationsContent", "guardContent", "telepathy")
+        ),
+        (user(result("t", {"document": {}})), r"message 0 \(user\), result of 't': a 'document' block"),
+        *((user(block), "is not a content block") for block in ({}, "text", None)),
+        (assistant({"reasoningContent": {"redactedContent": b"?"}}), "reasoningContent"),
+        (user(use("t")), "toolUse"),
+        (assistant(result("t")), "toolResult"),
+        (user(result("t", {"json": {1, 2}})), "not JSON"),
+        ({"role": "tool", "content": "x"}, "'tool'"),
+        (user(text("a\ud800")), r"message 0 .*lone surrogates"),
+        (user(result("t", {"json": {"a": ["\udfff"]}})), r"message 0 .*lone surrogates"),
+        (assistant({"reasoningContent": {"reasoningText": {"text": "\ud83d"}}}), r"message 0 .*lone surrogates"),
+        (assistant({"toolUse": {"name": "f", "input": {}}}), "message 0 .*'toolUse' block has no 'toolUseId'"),
+        (assistant({"toolUse": {"toolUseId": "t", "input": {}}}), "message 0 .*'toolUse' block has no 'name'"),
+        (assistant({"toolUse": None}), "message 0 .*'toolUse' block has no 'toolUseId'"),
+        (user({"toolResult": {"content": []}}), "message 0 .*'toolResult' block has no 'toolUseId'"),
+        (assistant({"reasoningContent": {"reasoningText": None}}), "message 0 .*'reasoningContent' block has no text"),
+    ],
+)
+def test_what_has_no_place_is_refused_with_its_own(message: dict[str, Any], problem: str) -> None:
+    with pytest.raises(MessageConversionError, match=problem):
+        format_messages([message])
+    with pytest.raises(MessageConversionError, match=problem.replace("message 0", "message 5")):
+        to_chat_messages([message], first=5)
 
 
-def test_an_unsupported_block_in_a_result_is_located() -> None:
-    with pytest.raises(MessageConversionError, match=r"message 5 \(user\), result of 't': a 'document' block"):
-        to_chat_messages([user(result("t", {"document": {}}))], first=5)
-
-
-@pytest.mark.parametrize("block", [{}, "text", None])
-def test_what_is_no_block_is_refused(block: Any) -> None:
-    with pytest.raises(MessageConversionError, match="is not a content block"):
-        format_messages([user(block)])
-
-
-def test_calls_of_a_user_and_results_of_an_assistant_are_refused() -> None:
-    with pytest.raises(MessageConversionError, match="toolUse"):
-        format_messages([user(use("t"))])
-    with pytest.raises(MessageConversionError, match="toolResult"):
-        format_messages([assistant(result("t"))])
-
-
-def test_a_json_block_that_is_not_json_is_refused() -> None:
-    with pytest.raises(MessageConversionError, match="not JSON"):
-        format_messages([user(result("t", {"json": {1, 2}}))])
-
-
-def test_an_unknown_role_is_refused() -> None:
-    with pytest.raises(MessageConversionError, match="'tool'"):
-        format_messages([{"role": "tool", "content": "x"}])
+@pytest.mark.parametrize("block", [{"image": {}}, {"guardContent": {"text": {"text": "x"}}}])
+def test_a_system_prompt_of_other_blocks_than_text_is_refused(block: dict[str, Any]) -> None:
+    with pytest.raises(MessageConversionError, match="system prompt"):
+        format_messages([user(text("q"))], [{"text": "Be brief."}, block])
 
 
 # --- tool specs ---
@@ -337,33 +273,3 @@ def test_a_schema_with_a_property_called_json_is_not_unwrapped() -> None:
 def test_a_tool_spec_without_schema_is_an_error() -> None:
     with pytest.raises(KeyError, match="inputSchema"):
         format_tool_specs([{"name": "t", "description": ""}])
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        user(text("a\ud800")),
-        user(result("t", {"json": {"a": ["\udfff"]}})),
-        assistant({"reasoningContent": {"reasoningText": {"text": "\ud83d"}}}),
-    ],
-    ids=["text", "json", "reasoning"],
-)
-def test_half_a_surrogate_pair_is_refused_with_its_place(message: dict[str, Any]) -> None:
-    with pytest.raises(MessageConversionError, match=r"message 0 .*lone surrogates"):
-        format_messages([message])
-
-
-@pytest.mark.parametrize(
-    ("block", "what"),
-    [
-        ({"toolUse": {"name": "f", "input": {}}}, "'toolUse' block has no 'toolUseId'"),
-        ({"toolUse": {"toolUseId": "t", "input": {}}}, "'toolUse' block has no 'name'"),
-        ({"toolUse": None}, "'toolUse' block has no 'toolUseId'"),
-        ({"toolResult": {"content": []}}, "'toolResult' block has no 'toolUseId'"),
-        ({"reasoningContent": {"reasoningText": None}}, "'reasoningContent' block has no text"),
-    ],
-)
-def test_blocks_with_parts_missing_are_named(block: dict[str, Any], what: str) -> None:
-    role = user if "toolResult" in block else assistant
-    with pytest.raises(MessageConversionError, match=f"message 0 .*{what}"):
-        format_messages([role(block)])
