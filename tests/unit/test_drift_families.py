@@ -119,24 +119,15 @@ def rollout(first: str, second: str = "It is 3.") -> PlayedRollout:
     )
 
 
-async def test_turns_that_the_template_prints_alike_come_back_alike() -> None:
-    totals = await play([rollout(f"Let me add.\n{CALL}")], tokenizer=tokenizer())
-    assert totals == Count(turns=2, rollouts=1, kept_turns=2)
-
-
-async def test_arguments_in_other_words_change_a_turn_and_the_gateway_keeps_it() -> None:
-    compact = CALL.replace(": ", ":").replace(", ", ",")
-    played = [rollout(compact), rollout(f"Let me add.\n{CALL}")]
-    totals = await play(played, tokenizer=tokenizer())
-    assert totals == Count(turns=4, changed_turns=1, rollouts=2, changed_rollouts=1, kept_turns=4)
-
-
-async def test_tokens_that_no_text_encodes_to_change_a_turn() -> None:
+async def test_a_turn_in_other_words_or_tokens_is_counted_and_the_gateway_keeps_it() -> None:
+    alike = rollout(f"Let me add.\n{CALL}")
+    other_words = rollout(CALL.replace(": ", ":").replace(", ", ","))
     single = [token for char in "It is three." for token in tokenizer().encode(char, add_special_tokens=False)]
-    made = rollout(f"Let me add.\n{CALL}", "It is three.")
-    made = replace(made, replies={**made.replies, 8: Reply(ids=[*single, tokenizer().eos_token_id])})
-    totals = await play([made], tokenizer=tokenizer())
-    assert totals == Count(turns=2, changed_turns=1, rollouts=1, changed_rollouts=1, kept_turns=2)
+    other_tokens = rollout(f"Let me add.\n{CALL}", "It is three.")
+    other_tokens.replies[8] = Reply(ids=[*single, tokenizer().eos_token_id])
+    totals = await play([alike, other_words, other_tokens], tokenizer=tokenizer())
+    assert totals == Count(turns=6, changed_turns=2, rollouts=3, changed_rollouts=2, kept_turns=6)
+    assert (await play([alike], tokenizer=tokenizer())).changed_turns == 0
 
 
 async def test_a_client_that_loses_text_is_seen_in_both_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from strands_sglang.trajectory.history import HistoryMemory, Walk
 WALK = Walk(key=b"here")
 QUESTION = {"role": "user", "content": [{"text": "Hi"}]}
 RESULT = {"toolUseId": "a", "status": "success", "content": [{"text": "4"}]}
-REPLY = {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a", "name": "add", "input": {"x": 1}}}]}
 
 
 def remembered(*messages: Any, samples: tuple[int, ...] = ()) -> HistoryMemory:
@@ -25,43 +24,40 @@ def is_known(memory: HistoryMemory, *messages: Any) -> bool:
     return memory.recall("agent", list(messages)) is not None
 
 
+def results(**changes: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [{"toolResult": {**RESULT, **changes}}]}
+
+
+def use(**arguments: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a", "name": "add", "input": arguments}}]}
+
+
+def picture(data: bytes) -> dict[str, Any]:
+    return {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": data}}}]}
+
+
 @pytest.mark.parametrize(
     ("message", "other"),
     [
         (QUESTION, {"role": "user", "content": [{"text": "Ha"}]}),
         (QUESTION, {"role": "user", "content": [{"text": "Hi"}, {"text": ""}]}),
         (QUESTION, {"role": "system", "content": [{"text": "Hi"}]}),
-        (
-            {"role": "user", "content": [{"toolResult": RESULT}]},
-            {"role": "user", "content": [{"toolResult": {**RESULT, "status": "error"}}]},
-        ),
-        (
-            REPLY,
-            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a", "name": "add", "input": {"x": True}}}]},
-        ),
-        (
-            {"role": "user", "content": [{"toolResult": {**RESULT, "content": [{"json": {"a": 1, "b": 2}}]}}]},
-            {"role": "user", "content": [{"toolResult": {**RESULT, "content": [{"json": {"b": 2, "a": 1}}]}}]},
-        ),
-        (
-            {"role": "user", "content": [{"toolResult": {**RESULT, "content": [{"json": 1}]}}]},
-            {"role": "user", "content": [{"toolResult": {**RESULT, "content": [{"json": 1.0}]}}]},
-        ),
-        (
-            {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"1"}}}]},
-            {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"2"}}}]},
-        ),
+        (results(), results(status="error")),
+        (use(x=1), use(x=True)),
+        (results(content=[{"json": {"a": 1, "b": 2}}]), results(content=[{"json": {"b": 2, "a": 1}}])),
+        (results(content=[{"json": 1}]), results(content=[{"json": 1.0}])),
+        (picture(b"1"), picture(b"2")),
     ],
     ids=["text", "blocks", "role", "status", "argument", "key order", "number", "image"],
 )
 def test_another_message_is_noticed(message: dict[str, Any], other: dict[str, Any]) -> None:
     memory = remembered(QUESTION, message)
-    assert is_known(memory, copy.deepcopy(QUESTION), copy.deepcopy(message), REPLY)
-    assert not is_known(memory, QUESTION, other, REPLY)
+    assert is_known(memory, copy.deepcopy(QUESTION), copy.deepcopy(message), use(x=1))
+    assert not is_known(memory, QUESTION, other, use(x=1))
 
 
 def test_a_message_that_its_owner_changes_in_place_is_noticed() -> None:
-    question, reply = copy.deepcopy(QUESTION), copy.deepcopy(REPLY)
+    question, reply = copy.deepcopy(QUESTION), use(x=1)
     memory = remembered(question, reply, samples=(1,))
     assert is_known(memory, question, reply)
     reply["content"][0]["toolUse"]["name"] = "subtract"
@@ -70,9 +66,9 @@ def test_a_message_that_its_owner_changes_in_place_is_noticed() -> None:
 
 def test_the_longest_history_is_recalled_and_extended_in_its_place() -> None:
     memory = remembered(QUESTION)
-    messages = [QUESTION, REPLY, {"role": "user", "content": [{"toolResult": RESULT}]}]
+    messages = [QUESTION, use(x=1), results()]
     memory.remember("agent", messages, Walk(key=b"there"), recalled=memory.recall("agent", messages), samples=(1,))
-    known = memory.recall("agent", [*messages, REPLY])
+    known = memory.recall("agent", [*messages, use(x=1)])
     assert (len(known.messages), known.walk.key) == (3, b"there")
     assert not is_known(memory, QUESTION)
     assert memory.recall("another", messages) is None

@@ -20,44 +20,29 @@ def filled() -> TokenManager:
     return manager
 
 
-def test_a_new_manager_is_empty() -> None:
+def test_a_new_manager_is_empty_and_skips_empty_segments() -> None:
     manager = TokenManager()
+    manager.add_prompt([])
+    manager.add_response([])
     assert (len(manager), manager.token_ids, manager.loss_mask, manager.logprobs, manager.tokens) == (0, [], [], [], [])
     assert (manager.segments, manager.segment_info, manager.initial_prompt) == ([], [], [])
     assert repr(manager) == "TokenManager(segments=0, tokens=0, output_tokens=0)"
 
 
-def test_ids_mask_and_logprobs_are_aligned() -> None:
-    manager = filled()
-    assert manager.token_ids == [1, 2, 3, 4, 5, 6]
-    assert manager.loss_mask == [0, 0, 1, 1, 0, 1]
-    assert manager.output_mask == [False, False, True, True, False, True]
-    assert manager.logprobs == [None, None, -0.1, -0.2, None, -0.3]
-    assert len(manager) == 6
-
-
-def test_segments_and_initial_prompt() -> None:
-    manager = filled()
-    assert manager.segment_info == [(False, 2), (True, 2), (False, 1), (True, 1)]
-    assert manager.segments[1] == [Token(3, -0.1, True), Token(4, -0.2, True)]
-    assert [token.token_id for token in manager.initial_prompt] == [1, 2]
-    assert manager.initial_prompt_length == 2
-    assert repr(manager) == "TokenManager(segments=4, tokens=6, output_tokens=3)"
-
-
-def test_lists_are_copies() -> None:
+def test_ids_mask_logprobs_and_segments_are_aligned_copies() -> None:
     manager = filled()
     manager.token_ids.append(99)
     manager.loss_mask.clear()
     assert manager.token_ids == [1, 2, 3, 4, 5, 6]
-    assert len(manager.loss_mask) == 6
-
-
-def test_empty_segments_are_not_recorded() -> None:
-    manager = TokenManager()
-    manager.add_prompt([])
-    manager.add_response([])
-    assert manager.segment_info == []
+    assert manager.loss_mask == [0, 0, 1, 1, 0, 1]
+    assert manager.output_mask == [False, False, True, True, False, True]
+    assert manager.logprobs == [None, None, -0.1, -0.2, None, -0.3]
+    assert manager.segment_info == [(False, 2), (True, 2), (False, 1), (True, 1)]
+    assert (Token(5).logprob, Token(5).loss_mask) == (None, True)
+    assert manager.segments[1] == [Token(3, -0.1, True), Token(4, -0.2, True)]
+    assert [token.token_id for token in manager.initial_prompt] == [1, 2]
+    assert (len(manager), manager.initial_prompt_length) == (6, 2)
+    assert repr(manager) == "TokenManager(segments=4, tokens=6, output_tokens=3)"
 
 
 def test_a_response_needs_a_prompt() -> None:
@@ -111,14 +96,6 @@ def test_tokens_cannot_be_added_to_the_view_of_a_model() -> None:
     manager = TokenManager(TrajectoryForest())
     with pytest.raises(TrajectoryError, match="by hand"):
         manager.add_prompt([1])
-
-
-def test_token_is_an_immutable_value() -> None:
-    assert Token(5).logprob is None
-    assert Token(5).loss_mask is True
-    assert len({Token(1, -0.1), Token(1, -0.1), Token(2)}) == 2
-    with pytest.raises(AttributeError):
-        Token(1).token_id = 2  # type: ignore[misc]
 
 
 def test_a_held_token_takes_at_most_forty_bytes() -> None:
