@@ -253,7 +253,7 @@ MALFORMED = [
     ("kimi_k2", kimi(kimi_call("[1, 2]")), "f", "not a JSON object"),
     ("kimi_k2", kimi(kimi_call("{} {}")), "f", "Extra data"),
     ("kimi_k2", kimi(kimi_call("{}", "")), UNKNOWN_TOOL_NAME, "no tool name"),
-    ("kimi_k2", kimi("<|tool_call_begin|>functions.f:0{}<|tool_call_end|>"), UNKNOWN_TOOL_NAME, "argument_begin.. is missing"),
+    ("kimi_k2", kimi("<|tool_call_begin|>functions.f:0{}<|tool_call_end|>"), UNKNOWN_TOOL_NAME, "begin.. is missing"),
     ("kimi_k2", kimi(kimi_call("{}").removesuffix("<|tool_call_end|>")), "f", "tool_call_end.. is missing"),
     ("kimi_k2", kimi("prose"), UNKNOWN_TOOL_NAME, "text stands where"),
     ("qwen_xml", "<tool_call>\n<parameter=x>1</parameter>\n</tool_call>", UNKNOWN_TOOL_NAME, "<function=...> was"),
