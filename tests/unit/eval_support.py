@@ -8,7 +8,6 @@ from typing import Any
 
 from strands_env.core import (
     Action,
-    Environment,
     Observation,
     RewardResult,
     StepResult,
@@ -18,7 +17,6 @@ from strands_env.core import (
     Trajectory,
 )
 from strands_env.eval import EvalSample
-from strands_env.testing import ScriptedModel
 
 
 def task(name: str, **context: Any) -> Action:
@@ -93,10 +91,3 @@ class FakeEnv:
     async def cleanup(self) -> None:
         FakeEnv.running -= 1
         FakeEnv.cleanups += 1
-
-
-def scripted_factory(reply: str = "4", reward: float = 1.0) -> Callable[[], Environment]:
-    def factory() -> Environment:
-        return Environment(model_factory=lambda: ScriptedModel([reply]), reward_fn=lambda action, result: reward)
-
-    return factory

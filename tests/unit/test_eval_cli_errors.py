@@ -12,19 +12,9 @@ import pytest
 
 from strands_env.commands.cli import main
 from strands_env.eval import read_results
-from strands_env.eval import registry as registry_module
-from strands_env.recipe import environments, objects
+from strands_env.recipe import environments
 from tests.conftest import ROOT
-from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
-
-
-def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    command = [sys.executable, "-m", "strands_env", *arguments]
-    environment = {**os.environ, "PYTHONPATH": path}
-    environment.pop("PYTHONUNBUFFERED", None)  # Python's own streams keep what nobody reads until it exits
-    return subprocess.run(command, env=environment, text=True, timeout=120, **options)
-
+from tests.unit.test_eval_cli import ENVIRONMENT, FAST, HOOKS, evaluate, run_mine
 
 # ---- arguments and data ----------------------------------------------------------------------------------------------
 
@@ -97,13 +87,6 @@ def test_tasks_may_come_from_an_async_function(name, tmp_path):
     assert len(list(read_results(tmp_path))) == 2
 
 
-def test_a_registered_name_may_have_a_dot(monkeypatch):
-    from tests.unit.eval_hooks import EvaluatorClass
-
-    monkeypatch.setattr(registry_module, "_BENCHMARKS", {"their.bench-v1.5": EvaluatorClass})
-    assert objects.load_evaluator("their.bench-v1.5") is EvaluatorClass
-
-
 def test_an_error_nobody_expected_has_its_own_status(tmp_path, capsys):
     assert evaluate(f"{HOOKS}:Surprising", "--env", HOOKS, *FAST, "-o", str(tmp_path)) == 70
     err = capsys.readouterr().err
@@ -121,17 +104,13 @@ def test_a_lost_sample_that_is_no_longer_asked_for_makes_no_run_incomplete(tmp_p
     assert evaluate(*options, "-n", "1", "--resume", "-o", str(tmp_path)) == 0
 
 
-def test_an_output_that_cannot_be_written(tmp_path, capsys):
+def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
-    for name in ("file", "file/x"):
-        assert run_mine(tmp_path / name) == 3
-        assert "cannot write to" in capsys.readouterr().err
-
-
-def test_the_output_is_tried_before_the_model_is_loaded(tmp_path, capsys, monkeypatch):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "x.jsonl").mkdir()
     monkeypatch.setattr(environments, "make_model_factory", lambda **options: pytest.fail("the model was made"))
-    assert evaluate("arithmetic", "-o", str(tmp_path / "file")) == 3
+    for name in ("file", "file/x", "x.jsonl"):
+        assert evaluate("arithmetic", "-o", str(tmp_path / name)) == 3
+        assert "cannot write to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -153,51 +132,27 @@ def test_exceptions_of_tools_are_in_the_summary(tmp_path, capsys):
     assert "tools       broken: ZeroDivisionError raised in 3 samples: division by zero" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ['{"id": "q1", "problem": "a"}\n', '{"problem": "a"}\n', "text\n"])
 @pytest.mark.parametrize("command", ["view", "report", "compare"])
-def test_a_file_of_something_else(command, text, tmp_path, capsys):
+def test_a_file_of_something_else(command, tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
-    path.write_text(text)
+    path.write_text('{"id": "q1", "problem": "a"}\n')
     (tmp_path / "rows.run.json").write_text('{"config": {}}')
     assert main([command, *[str(path)] * (2 if command == "compare" else 1)]) == 3
-    captured = capsys.readouterr()
-    assert "evaluated sample" in captured.out + captured.err
+    assert "evaluated sample" in capsys.readouterr().err
 
 
-def test_a_configuration_that_is_none(tmp_path, capsys):
+def test_a_configuration_that_is_none_and_a_report_that_cannot_be_written(tmp_path, capsys):
     assert run_mine(tmp_path) == 0
+    (tmp_path / "file").write_text("")
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "file" / "x.html")]) == 3
+    assert "cannot write" in capsys.readouterr().err
     (tmp_path / "results.run.json").write_text('{"config": null}')
     assert run_mine(tmp_path, "--resume") == 3
     assert "config, about and environment must be JSON objects" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 3
 
 
-def test_a_folder_named_like_results(tmp_path, capsys):
-    (tmp_path / "x.jsonl").mkdir()
-    assert main(["view", str(tmp_path / "x.jsonl")]) == 3
-    assert run_mine(tmp_path / "x.jsonl") == 3
-    assert "cannot write to" in capsys.readouterr().err
-
-
-def test_a_report_that_cannot_be_written(tmp_path, capsys):
-    assert run_mine(tmp_path) == 0
-    (tmp_path / "file").write_text("")
-    assert main(["report", str(tmp_path), "-o", str(tmp_path / "file" / "x.html")]) == 3
-    assert "cannot write" in capsys.readouterr().err
-
-
 # ---- pipes -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
-    reader, writer = os.pipe()
-    os.close(reader)
-    options = ["--env", HOOKS, "--backend", "scripted", "-o", str(tmp_path)]
-    done = shell("eval", f"{HOOKS}:three_tasks", *options, stderr=writer, stdout=subprocess.PIPE)
-    os.close(writer)
-    assert done.returncode == 0
-    assert "3 of 3 prompts" in done.stdout
-    assert len(list(read_results(tmp_path))) == 3
 
 
 @pytest.mark.parametrize(
@@ -235,15 +190,19 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(module, command
 @pytest.mark.parametrize(
     ("encoding", "errors"), [("ascii", "strict"), ("cp1252", "strict"), ("ascii", "surrogateescape")]
 )
-def test_texts_that_a_terminal_cannot_show_are_escaped(encoding, errors, tmp_path, monkeypatch):
-    (tmp_path / "d.jsonl").write_text(json.dumps({"id": "größe", "prompt": "日本語 🎉", "answer": "2"}))
+def test_texts_that_a_terminal_cannot_show_or_that_would_drive_it_are_escaped(encoding, errors, tmp_path, monkeypatch):
+    row = {"id": "größe \x1b[31mred\nnext\u202e", "prompt": "日本語 🎉", "answer": "2"}
+    (tmp_path / "d.jsonl").write_text(json.dumps(row))
     run = str(tmp_path / "run")
-    assert evaluate("--data", str(tmp_path / "d.jsonl"), *FAST, "-o", run) == 0
+    script = ["--backend", "scripted", "--script", "blue \x1b[34m bell \x07", "-q"]
+    assert evaluate("--data", str(tmp_path / "d.jsonl"), *script, "-o", run) == 0
     name = next(iter(read_results(run))).prompt_id
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding, errors))
     assert [main(arguments) for arguments in (["view", run], ["compare", run, run], ["view", run, name])] == [0, 0, 0]
     assert rb"\u65e5\u672c\u8a9e \U0001f389" in shown.getvalue()
+    parts = (b"red next", b"blue", b"\x1b", b"\x07", b"\\u202e")
+    assert [part in shown.getvalue() for part in parts] == [True, True, False, False, False]
 
 
 def test_an_argument_that_the_locale_cannot_read_is_refused_in_one_line(capsys):
@@ -275,17 +234,25 @@ def test_an_id_that_no_file_can_hold_is_refused(tmp_path, capsys):
     assert r"the id 'half \ud83d' of a task cannot be stored: it holds half a surrogate pair" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("closed", "shown"), [("2>&-", True), (">&-", False)])
-def test_a_run_without_standard_error_or_output(closed, shown, tmp_path):
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+UNREAD = {"PYTHONUNBUFFERED": ""}  # Python's own streams keep what nobody reads until it exits
+
+
+@pytest.mark.parametrize(
+    ("closed", "shown"), [("2>&-", True), (">&-", False), ("2> /dev/fd/{writer}", True)], ids=["2>&-", ">&-", "unread"]
+)
+def test_a_run_whose_output_or_progress_nobody_reads_goes_on(closed, shown, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
     command = [sys.executable, "-m", "strands_env", "eval", f"{HOOKS}:three_tasks", "--env", HOOKS]
     done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closed}', "sh", *command, "--backend", "scripted", "-o", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": path},
+        ["sh", "-c", f'exec "$@" {closed.format(writer=writer)}', "sh", *command, *FAST[:2], "-o", str(tmp_path)],
+        env={**ENVIRONMENT, **UNREAD},
         stdout=subprocess.PIPE,
         text=True,
         timeout=120,
+        pass_fds=[writer],
     )
+    os.close(writer)
     assert done.returncode == 0
     assert ("3 of 3 prompts" in done.stdout) == shown
     assert len(list(read_results(tmp_path))) == 3
@@ -296,7 +263,10 @@ def test_output_that_nobody_reads(command, status, tmp_path):
     assert run_mine(tmp_path) == 0
     reader, writer = os.pipe()
     os.close(reader)
-    done = shell(command, *[str(tmp_path)] * (2 if command == "compare" else 1), stdout=writer, stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "strands_env", command, *[str(tmp_path)] * (2 if command == "compare" else 1)]
+    done = subprocess.run(
+        command, env={**ENVIRONMENT, **UNREAD}, text=True, timeout=120, stdout=writer, stderr=subprocess.PIPE
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (status, "")
 
@@ -304,32 +274,17 @@ def test_output_that_nobody_reads(command, status, tmp_path):
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def test_names_cannot_drive_the_terminal(tmp_path, capsys, monkeypatch):
-    rows = [{"id": "\x1b[31mred\nnext\u202e", "problem": "p", "answer": "4"}]
-    (tmp_path / "d.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    pytest.importorskip("math_verify")
-    assert evaluate("aime-2024", *FAST, "--data", str(tmp_path / "d.jsonl"), "-o", str(tmp_path)) == 0
-    capsys.readouterr()
-    name = next(iter(read_results(tmp_path))).prompt_id
-    assert main(["view", str(tmp_path)]) == 0
-    assert main(["view", str(tmp_path), name]) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out and "\u202e" not in out
-    assert "red next" in out
-
-
 def test_compare_without_a_shared_prompt(tmp_path, capsys):
-    assert run_mine(tmp_path / "a") == 0
-    assert evaluate("arithmetic", *FAST, "--limit", "2", "-o", str(tmp_path / "b")) == 0
-    capsys.readouterr()
     runs = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert run_mine(runs[0]) == evaluate("arithmetic", *FAST, "--limit", "2", "-o", runs[1]) == 0
+    capsys.readouterr()
+    assert main(["compare", *runs]) == 2
+    assert capsys.readouterr().out == ""
     assert main(["compare", *runs, "--json", "--fail-if-worse"]) == 2
     captured = capsys.readouterr()
     assert "share no scored prompt (3 only in" in captured.err
     shown = json.loads(captured.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (shown["p_value"], shown["significant"]) == (None, False)
-    assert main(["compare", *runs]) == 2
-    assert capsys.readouterr().out == ""
 
 
 def test_metrics_of_an_environment_that_raise_are_the_error_of_the_run(tmp_path, capsys):

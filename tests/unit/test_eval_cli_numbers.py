@@ -27,6 +27,7 @@ def test_metrics_of_the_evaluator_are_shown(tmp_path, capsys):
     assert evaluate(f"{HOOKS}:OwnMetrics", "--env", HOOKS, *FAST, "-o", str(tmp_path), "--json") == 0
     shown = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert shown["metrics"] == {"prompts_seen": 3, "pass@1": 0.125, "unknown": None}
+    assert shown["cost"] is None
     assert evaluate(f"{HOOKS}:OwnMetrics", "--env", HOOKS, *FAST, "-o", str(tmp_path), "--resume") == 0
     out = capsys.readouterr().out
     assert "prompts_seen 3" in out and "pass@1      0.125" in out
@@ -53,38 +54,21 @@ def test_prices_give_the_cost_here_and_in_view_and_report(tmp_path, capsys):
     assert islands(tmp_path / "report.html")["overview"]["summary"]["cost"] == cost
 
 
-def test_without_prices_there_is_no_cost(tmp_path, capsys):
-    assert run_mine(tmp_path, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["cost"] is None
-
-
 # ---- a continued run -------------------------------------------------------------------------------------------------
 
 
-def test_more_samples_continue_a_run_of_a_benchmark_with_its_own_temperature(tmp_path, capsys):
-    options = ["arithmetic", *FAST, "--limit", "2", "-o", str(tmp_path)]
-    assert evaluate(*options) == 0
-    assert evaluate(*options, "--resume", "-n", "2") == 0
-    assert "at temperature 0 the samples of a prompt are alike" in capsys.readouterr().err
-    assert len(list(read_results(tmp_path))) == 4
-    saved = json.loads((tmp_path / "results.run.json").read_text())
-    assert saved["config"]["model"]["sampling_params"] == {"max_new_tokens": 64, "temperature": 0.0}
-
-
-def test_fewer_samples_continue_it_too(tmp_path):
-    options = ["arithmetic", *FAST, "--limit", "2", "-o", str(tmp_path)]
-    assert evaluate(*options, "-n", "2") == 0
-    assert evaluate(*options, "--resume", "-n", "1") == 0
-
-
-def test_a_run_continued_with_more_samples_is_run_again_as_it_was(tmp_path):
+def test_more_and_fewer_samples_continue_a_run_of_a_benchmark_with_its_own_temperature(tmp_path, capsys):
     options = ["arithmetic", *FAST, "--limit", "2", "-o", str(tmp_path / "a")]
     assert evaluate(*options) == 0
     assert evaluate(*options, "--resume", "-n", "2") == 0
+    assert "at temperature 0 the samples of a prompt are alike" in capsys.readouterr().err
+    assert evaluate(*options, "--resume", "-n", "1") == 0
+    assert len(list(read_results(tmp_path / "a"))) == 4
     saved = tmp_path / "a" / "results.run.json"
-    assert evaluate("--from-run", str(saved), "-q", "-o", str(tmp_path / "b")) == 0
-    again = tmp_path / "b" / "results.run.json"
-    assert json.loads(saved.read_text())["digest"] == json.loads(again.read_text())["digest"]
+    document = json.loads(saved.read_text())
+    assert document["config"]["model"]["sampling_params"] == {"max_new_tokens": 64, "temperature": 0.0}
+    assert evaluate("--from-run", str(saved), "-q", "-o", str(tmp_path / "b")) == 0  # as it was
+    assert json.loads((tmp_path / "b" / "results.run.json").read_text())["digest"] == document["digest"]
 
 
 def test_the_folder_is_enough_to_continue(tmp_path):

@@ -7,12 +7,9 @@ import sys
 
 import pytest
 
-from strands_env.commands import view
-from strands_env.commands.cli import main
 from strands_env.core import Action, Environment, Phase, TerminationReason
 from strands_env.eval import DatasetError, Evaluator, RetryPolicy
 from strands_env.testing import ScriptedModel
-from tests.unit.distributed_support import Panic
 from tests.unit.eval_support import FakeEnv, outcome, task, tasks, with_tokens
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 
@@ -20,20 +17,6 @@ from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 def made(kind: type[Environment] = Environment, **options) -> Environment:
     model = {"model_factory": lambda: ScriptedModel(["x"]), "reward_fn": lambda action, result: 1.0}
     return kind(**{**model, **options})
-
-
-@pytest.mark.parametrize("timeout", [None, 30.0])
-@pytest.mark.parametrize("raised", [Panic("in rust"), KeyboardInterrupt("x"), SystemExit(3), GeneratorExit()], ids=repr)
-async def test_a_rollout_that_raises_anything_is_one_sample(raised, timeout):
-    def answer(action: Action):
-        return raised if action.task_context.id == "p0_0" else outcome()
-
-    results = await Evaluator(lambda: FakeEnv(answer), sample_timeout=timeout, max_concurrency=1, output_path=None).run(
-        tasks(2)
-    )
-    assert results["p0"][0].aborted
-    assert results["p0"][0].step_result.error.type == "RuntimeError"
-    assert results["p1"][0].reward == 1.0
 
 
 @pytest.mark.parametrize("deadlines", [{}, {"setup_timeout": 30.0, "cleanup_timeout": 30.0}], ids=["none", "some"])
@@ -67,15 +50,6 @@ async def test_what_is_no_result_fails_its_sample(returned):
     results = await Evaluator(lambda: FakeEnv(lambda action: returned), output_path=None).run(tasks(1))
     assert results["p0"][0].aborted
     assert "must return a StepResult" in results["p0"][0].step_result.error.message
-
-
-def test_what_no_command_expects_has_its_own_status(monkeypatch, capsys, tmp_path):
-    def panic(args):
-        raise Panic("in rust")
-
-    monkeypatch.setattr(view, "run", panic)
-    assert main(["view", str(tmp_path)]) == 70
-    assert "Panic: in rust" in capsys.readouterr().err
 
 
 # ---- rollouts inside rollouts ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import math
 import shutil
 import threading
 import time
@@ -34,7 +33,8 @@ from strands_env.eval.run import run
 from strands_env.eval.run.tasks import TaskNamer
 from strands_env.eval.store import RunConfig, StorePaths, load_run
 from strands_env.testing import ScriptedModel
-from tests.unit.eval_support import FakeEnv, outcome, scripted_factory, task, tasks, with_tokens
+from tests.unit.distributed_support import Panic
+from tests.unit.eval_support import FakeEnv, outcome, task, tasks, with_tokens
 
 AT_ONCE = RetryPolicy(delay=0.0)
 
@@ -51,8 +51,8 @@ def lost(reason: TerminationReason = TerminationReason.CONNECTION_ERROR, where: 
 
 async def run_one(env_factory=FakeEnv, **options):
     """The sample of one task."""
-    results = await Evaluator(env_factory, **{"retry": AT_ONCE, "output_path": None, **options}).run(tasks(1))
-    return results["p0"][0]
+    options = {"retry": AT_ONCE, "output_path": None, **options}
+    return await Evaluator(env_factory, **options).evaluate_sample(tasks(1)[0])
 
 
 @asynccontextmanager
@@ -118,11 +118,6 @@ async def test_the_time_of_a_killed_run_counts_when_it_is_continued(tmp_path, mo
     assert config.about["wall_s"] == 2.5
 
 
-def test_a_factory_with_other_arguments_is_refused():
-    with pytest.raises(TypeError, match="takes"):
-        Evaluator(lambda one, two: FakeEnv(), output_path=None)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -157,10 +152,17 @@ async def test_without_an_output_path_a_run_is_saved_in_the_working_folder_and_c
     assert [samples[0].reward for samples in results.values()] == [1.0] * 3
 
 
-async def test_concurrency_is_bounded_and_used():
-    await Evaluator(lambda: FakeEnv(delay=0.01), max_concurrency=3, output_path=None).run(tasks(12))
-    assert FakeEnv.most == 3
-    assert FakeEnv.cleanups == 12
+async def test_concurrency_is_bounded_and_used_without_a_task_for_each_sample():
+    most = 0
+
+    def answer(action: Action) -> StepResult:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+        return outcome()
+
+    await Evaluator(lambda: FakeEnv(answer, delay=0.001), max_concurrency=3, output_path=None).run(tasks(100))
+    assert (FakeEnv.most, FakeEnv.cleanups) == (3, 100)
+    assert most < 20
 
 
 async def test_an_endless_source_is_read_as_it_goes():
@@ -181,16 +183,32 @@ async def test_an_endless_source_is_read_as_it_goes():
 
 
 async def test_a_blocking_source_does_not_block_the_loop():
-    def slow():
-        for action in tasks(3):
-            goal, deadline = beats[0] + 5, time.monotonic() + 30
-            while beats[0] < goal:
-                assert time.monotonic() < deadline, "the loop stands still while the source is read"
-                time.sleep(0.01)
-            yield action
+    class Slow:
+        def __iter__(self):
+            assert threading.current_thread() is not threading.main_thread()
+            for action in tasks(3):
+                goal, deadline = beats[0] + 5, time.monotonic() + 30
+                while beats[0] < goal:
+                    assert time.monotonic() < deadline, "the loop stands still while the source is read"
+                    time.sleep(0.01)
+                yield action
 
     async with heartbeat(0.01) as beats:
-        assert len(await Evaluator(FakeEnv, output_path=None).run(slow())) == 3
+        assert len(await Evaluator(FakeEnv, output_path=None).run(Slow())) == 3
+
+
+def broken():
+    yield task("first")
+    raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [(broken(), OSError, "disk is gone"), (["question"], TypeError, "Action"), (None, NotImplementedError, "load_dat")],
+)
+async def test_what_a_source_raises_ends_the_run(source, error, message):
+    with pytest.raises(error, match=message):
+        await Evaluator(FakeEnv, output_path=None).run(source)
 
 
 async def test_a_source_that_blocks_for_ever_holds_back_neither_its_tasks_nor_the_stop():
@@ -225,60 +243,14 @@ async def test_stopping_while_an_async_source_waits_is_no_cancellation():
     assert list(await asyncio.wait_for(run, 10)) == ["first"]
 
 
-async def test_what_a_source_raises_ends_the_run():
-    def broken():
-        yield task("first")
-        raise OSError("the disk is gone")
+async def test_tokens_are_dropped_unless_kept_and_read_back_on_resume(tmp_path):
+    def evaluator(**options) -> Evaluator:
+        return Evaluator(lambda: FakeEnv(lambda _: with_tokens(outcome())), **options)
 
-    with pytest.raises(OSError, match="disk is gone"):
-        await Evaluator(FakeEnv, output_path=None).run(broken())
-
-
-async def test_a_source_is_opened_off_the_loop():
-    class Slow:
-        def __iter__(self):
-            opened.append(threading.current_thread())
-            return iter([task("a")])
-
-    opened: list[threading.Thread] = []
-    assert list(await Evaluator(FakeEnv, output_path=None).run(Slow())) == ["a"]
-    assert opened != [threading.current_thread()]
-
-
-async def test_no_task_per_sample_is_made_up_front():
-    most = 0
-
-    def answer(action: Action) -> StepResult:
-        nonlocal most
-        most = max(most, len(asyncio.all_tasks()))
-        return outcome()
-
-    await Evaluator(lambda: FakeEnv(answer), max_concurrency=4, output_path=None).run(tasks(500))
-    assert most < 20
-
-
-async def test_an_item_that_is_no_action_is_named():
-    with pytest.raises(TypeError, match="Action"):
-        await Evaluator(FakeEnv, output_path=None).run(["question"])
-
-
-async def test_tokens_are_dropped_unless_kept():
-    def factory() -> FakeEnv:
-        return FakeEnv(lambda _: with_tokens(outcome()))
-
-    without = await Evaluator(factory, output_path=None).run(tasks(1))
-    kept = await Evaluator(factory, keep_tokens=True, output_path=None).run(tasks(1))
-    assert without["p0"][0].step_result.observation.tokens is None
-    assert without["p0"][0].step_result.trajectories == []
-    assert kept["p0"][0].step_result.observation.tokens.rollout_token_ids == [3, 4]
-
-
-async def test_tokens_are_read_back_on_resume(tmp_path):
-    def evaluator() -> Evaluator:
-        return Evaluator(lambda: FakeEnv(lambda _: with_tokens(outcome())), keep_tokens=True, output_path=tmp_path)
-
-    first = await evaluator().run(tasks(2))
-    second = await evaluator().run(tasks(2))
+    without = (await evaluator(output_path=None).run(tasks(1)))["p0"][0].step_result
+    assert (without.observation.tokens, without.trajectories) == (None, [])
+    first, second = [await evaluator(keep_tokens=True, output_path=tmp_path).run(tasks(2)) for _ in range(2)]
+    assert first["p0"][0].step_result.observation.tokens.rollout_token_ids == [3, 4]
     assert {name: list(samples) for name, samples in second.items()} == first
     assert second["p0"][-1:] == first["p0"] and second["p0"][0].step_result.trajectories
 
@@ -312,73 +284,41 @@ async def test_answers_limits_and_what_depends_on_them_are_never_tried_again(res
     assert (made.attempts, made.aborted) == ((3, True) if is_tried_again else (1, False))
 
 
-async def test_a_lost_sample_has_no_reward_and_takes_no_part():
-    answers = {"p0_0": outcome(), "p0_1": lost()}
-    evaluator = Evaluator(
-        lambda: FakeEnv(lambda action: answers[action.task_context.id]),
-        n_samples_per_prompt=2,
-        retry=AT_ONCE,
-        output_path=None,
-    )
-    metrics = evaluator.compute_metrics(await evaluator.run(tasks(1)))
-    assert metrics["pass@1"] == 1.0
-    assert math.isnan(metrics["pass@2"])
-    assert (metrics["samples"], metrics["scored"], metrics["aborted"]) == (2, 1, 1)
-
-
+@pytest.mark.parametrize("timeout", [None, 30.0])
 @pytest.mark.parametrize(
     ("raised", "reason"),
     [
         (ValueError("bad task"), TerminationReason.UNCLASSIFIED_ERROR),
         (asyncio.CancelledError(), TerminationReason.CANCELLED),
+        *((error, TerminationReason.UNCLASSIFIED_ERROR) for error in (Panic("x"), KeyboardInterrupt("x"))),
+        *((error, TerminationReason.UNCLASSIFIED_ERROR) for error in (SystemExit(3), GeneratorExit())),
     ],
+    ids=repr,
 )
-async def test_what_a_rollout_raises_is_one_sample_not_the_run(raised, reason):
+async def test_whatever_a_rollout_raises_is_one_sample_not_the_run(raised, reason, timeout):
     def answer(action: Action):
         return raised if action.task_context.id == "p1_0" else outcome()
 
-    results = await Evaluator(lambda: FakeEnv(answer), max_concurrency=1, retry=AT_ONCE, output_path=None).run(tasks(3))
+    evaluator = Evaluator(lambda: FakeEnv(answer), sample_timeout=timeout, max_concurrency=1, output_path=None)
+    results = await evaluator.run(tasks(3))
     broken = results["p1"][0]
     assert (broken.step_result.termination_reason, broken.aborted, broken.attempts) == (reason, True, 1)
     assert str(raised) in broken.step_result.error.message
     assert [results[name][0].reward for name in ("p0", "p2")] == [1.0, 1.0] and FakeEnv.cleanups == 3
 
 
-async def test_a_factory_that_raises_is_data_too():
-    def factory() -> FakeEnv:
-        raise ConnectionError("no sandbox")
-
-    made = await run_one(factory)
-    assert (made.attempts, made.step_result.termination_reason) == (3, TerminationReason.CONNECTION_ERROR)
-
-
-async def test_sample_timeout_ends_a_rollout_that_hangs():
-    results = await Evaluator(lambda: FakeEnv(delay=60), sample_timeout=0.05, output_path=None).run(tasks(2))
-    assert {item[0].step_result.termination_reason for item in results.values()} == {TerminationReason.TIMEOUT}
-    assert FakeEnv.running == 0
-
-
-async def test_a_setup_that_hangs_until_the_sample_timeout_is_infrastructure():
+@pytest.mark.parametrize(("phase", "attempts"), [(Phase.SETUP, 3), (Phase.LOOP, 1)])
+async def test_sample_timeout_ends_a_rollout_that_hangs_and_only_a_setup_is_tried_again(phase, attempts):
     class Stuck(FakeEnv):
         async def reset(self) -> None:
-            await asyncio.sleep(60)
+            await super().reset()
+            await asyncio.sleep(60 if phase is Phase.SETUP else 0)
 
-    made = await run_one(Stuck, sample_timeout=0.05)
-    assert made.step_result.error.where is Phase.SETUP
-    assert (made.attempts, made.aborted) == (3, True)
-
-
-@pytest.mark.parametrize("base", [FakeEnv, Environment])
-async def test_a_cleanup_has_a_deadline_of_its_own(base, monkeypatch):
-    monkeypatch.setattr("strands_env.eval.run.sampling.UNANSWERED_SECONDS", 0.0)
-
-    class Slow(base):
-        async def cleanup(self) -> None:
-            await asyncio.sleep(2.5)
-
-    model = {"model_factory": lambda: ScriptedModel(["x"]), "reward_fn": lambda action, result: 1.0}
-    made = await run_one(lambda: Slow(**(model if base is Environment else {})), sample_timeout=2.0)
-    assert (made.reward, made.aborted, made.step_result.cleanup_error) == (1.0, False, None)
+    made = await run_one(lambda: Stuck(delay=60), sample_timeout=0.05)
+    assert made.step_result.termination_reason is TerminationReason.TIMEOUT
+    assert made.step_result.error.where is phase
+    assert (made.attempts, made.aborted) == (attempts, phase is Phase.SETUP)
+    assert FakeEnv.running == 0
 
 
 async def test_a_worker_that_does_not_answer_is_lost_and_not_the_loop_of_the_sample(monkeypatch):
@@ -452,23 +392,19 @@ async def test_too_many_failures_end_the_run_and_keep_what_is_done(tmp_path):
     assert [item.prompt_id for item in read_results(tmp_path)] == ["p0", "p1", "p2"]
 
 
-async def test_group_policies():
+async def test_a_lost_sample_has_no_reward_and_counts_as_the_group_policy_says():
     def answer(action: Action) -> StepResult:
         return lost() if action.task_context.id == "p0_0" else outcome()
 
     made = {}
     for policy in ("keep", "drop", "stop"):
-        evaluator = Evaluator(
-            lambda: FakeEnv(answer),
-            n_samples_per_prompt=3,
-            max_concurrency=1,
-            retry=AT_ONCE,
-            group_policy=policy,
-            output_path=None,
-        )
+        options = {"n_samples_per_prompt": 3, "max_concurrency": 1, "retry": AT_ONCE, "group_policy": policy}
+        evaluator = Evaluator(lambda: FakeEnv(answer), output_path=None, **options)
         results = await evaluator.run(tasks(2))
-        made[policy] = (len(results["p0"]), evaluator.compute_metrics(results)["prompts"])
-    assert made == {"keep": (3, 2), "drop": (3, 1), "stop": (1, 1)}
+        found = evaluator.compute_metrics(results)
+        assert (found["pass@1"], found["aborted"]) == (1.0, 1)
+        made[policy] = (len(results["p0"]), found["prompts"], found["scored"])
+    assert made == {"keep": (3, 2, 5), "drop": (3, 1, 3), "stop": (1, 1, 3)}
 
 
 async def test_validate_sample_refuses_and_resume_tries_again(tmp_path):
@@ -488,13 +424,23 @@ async def test_validate_sample_refuses_and_resume_tries_again(tmp_path):
 # ---- saving and resuming ---------------------------------------------------------------------------------------------
 
 
-async def test_a_second_run_repeats_nothing(tmp_path):
-    first = await Evaluator(FakeEnv, output_path=tmp_path / "r.jsonl").run(tasks(3))
-    FakeEnv.forget()
-    second = await Evaluator(FakeEnv, output_path=tmp_path / "r.jsonl").run(tasks(5))
-    assert FakeEnv.cleanups == 2
-    assert {name: list(second[name]) for name in first} == first
-    assert list(second) == [f"p{i}" for i in range(5)]
+async def test_a_second_run_repeats_nothing_and_adds_what_is_new(tmp_path):
+    unnamed = [Action(message=text) for text in "aba"]  # known by their content, and how often it came
+    first = await Evaluator(FakeEnv, output_path=tmp_path).run([*tasks(2), *unnamed])
+    assert len(first) == 5
+    for options, count, new in (({}, 4, 2), ({"n_samples_per_prompt": 2}, 4, 7), ({"n_samples_per_prompt": 2}, 4, 0)):
+        FakeEnv.forget()
+        again = [action.model_copy(deep=True) for action in unnamed]
+        second = await Evaluator(FakeEnv, output_path=tmp_path, **options).run([*tasks(count), *again])
+        assert FakeEnv.cleanups == new
+        assert {name: second[name][:1] for name in first} == first
+        assert list(second) == ["p0", "p1", "p2", "p3", *list(first)[2:]]
+
+
+async def test_a_changed_task_under_the_same_id_is_refused(tmp_path):
+    await Evaluator(FakeEnv, output_path=tmp_path).run([task("a", ground_truth="1")])
+    with pytest.raises(ConfigMismatchError, match="task 'a'"):
+        await Evaluator(FakeEnv, output_path=tmp_path).run([task("a", ground_truth="2")])
 
 
 async def test_passing_over_finished_samples_lets_others_have_the_loop(tmp_path):
@@ -523,26 +469,6 @@ async def test_environments_that_never_wait_let_others_have_the_loop():
     async with heartbeat() as beats:
         await Evaluator(NeverWaiting, max_concurrency=1, output_path=None).run(tasks(10))
     assert len(set(seen)) == 10
-
-
-async def test_more_samples_per_prompt_continue_a_run(tmp_path):
-    await Evaluator(FakeEnv, output_path=tmp_path).run(tasks(2))
-    FakeEnv.forget()
-    results = await Evaluator(FakeEnv, n_samples_per_prompt=3, output_path=tmp_path).run(tasks(2))
-    assert FakeEnv.cleanups == 4
-    assert [len(samples) for samples in results.values()] == [3, 3]
-
-
-async def test_tasks_without_ids_are_known_by_their_content(tmp_path):
-    def unnamed() -> list[Action]:
-        return [Action(message="a"), Action(message="b"), Action(message="a")]
-
-    first = await Evaluator(FakeEnv, output_path=tmp_path).run(unnamed())
-    FakeEnv.forget()
-    second = await Evaluator(FakeEnv, output_path=tmp_path).run(unnamed())
-    assert len(first) == 3
-    assert list(first) == list(second)
-    assert FakeEnv.cleanups == 0
 
 
 def answering(text: str, api_key: str = "") -> FakeEnv:
@@ -589,12 +515,6 @@ async def test_results_of_another_configuration_are_refused_with_the_difference(
     assert len(list(read_results(tmp_path))) == 2
 
 
-async def test_a_changed_task_under_the_same_id_is_refused(tmp_path):
-    await Evaluator(FakeEnv, output_path=tmp_path).run([task("a", ground_truth="1")])
-    with pytest.raises(ConfigMismatchError, match="task 'a'"):
-        await Evaluator(FakeEnv, output_path=tmp_path).run([task("a", ground_truth="2")])
-
-
 async def test_cancelling_cleans_up_and_saves(tmp_path):
     def answer(action: Action) -> StepResult:
         return outcome()
@@ -633,20 +553,12 @@ async def test_results_can_stay_on_disk(tmp_path):
 # ---- metrics and compatibility ---------------------------------------------------------------------------------------
 
 
-async def test_metrics_have_pass_at_k_always_and_the_users_functions():
-    evaluator = Evaluator(
-        FakeEnv, n_samples_per_prompt=3, metrics_fns=[lambda results: {"prompts_seen": len(results)}], output_path=None
-    )
+@pytest.mark.parametrize("name", ["metrics_fns", "metric_fns"])
+async def test_metrics_have_pass_at_k_always_and_the_users_functions(name):
+    own = {name: [lambda results: compute_pass_at_k(results, [1], reward_threshold=2.0)]}
+    evaluator = Evaluator(FakeEnv, n_samples_per_prompt=3, output_path=None, **own)
     metrics = evaluator.compute_metrics(await evaluator.run(tasks(2)))
-    assert (metrics["pass@1"], metrics["pass@2"], metrics["pass@3"]) == (1.0, 1.0, 1.0)
-    assert metrics["prompts_seen"] == 2
-
-
-async def test_metric_fns_is_another_name():
-    evaluator = Evaluator(
-        FakeEnv, metric_fns=[lambda results: compute_pass_at_k(results, [1], reward_threshold=2.0)], output_path=None
-    )
-    assert evaluator.compute_metrics(await evaluator.run(tasks(1)))["pass@1"] == 0.0
+    assert (metrics["pass@1"], metrics["pass@2"], metrics["pass@3"]) == (0.0, 1.0, 1.0)
 
 
 async def test_a_subclass_brings_its_data_set():
@@ -657,20 +569,3 @@ async def test_a_subclass_brings_its_data_set():
             yield Action(message="q", task_context=TaskContext(id="only"))
 
     assert list(await Mine(FakeEnv, output_path=None).run()) == ["only"]
-
-
-async def test_without_a_data_set_the_message_says_so():
-    with pytest.raises(NotImplementedError, match="load_dataset"):
-        await Evaluator(FakeEnv, output_path=None).run()
-
-
-async def test_real_environments_run_whole_and_keep_their_tokens():
-    evaluator = Evaluator(scripted_factory(), keep_tokens=True, n_samples_per_prompt=2, output_path=None)
-    results = await evaluator.run([task("a", ground_truth="4")])
-    assert [item.reward for item in results["a"]] == [1.0, 1.0]
-    assert sum(results["a"][0].step_result.observation.tokens.loss_mask) > 0
-
-
-async def test_evaluate_sample_runs_one():
-    made = await Evaluator(FakeEnv, output_path=None).evaluate_sample(task("x"))
-    assert made.reward == 1.0

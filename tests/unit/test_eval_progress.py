@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from strands_env.eval import Evaluator, StoreError, read_results
-from strands_env.eval.run.progress import GuardedProgress, ProgressState
+from strands_env.eval.run.progress import ProgressState
 from tests.unit.eval_support import FakeEnv, tasks
 
 
@@ -33,34 +35,33 @@ class Broken:
 
 
 @pytest.mark.parametrize("where", ["start", "update", "finish"])
-async def test_a_display_that_raises_ends_no_run(where, tmp_path, caplog):
+async def test_a_display_that_raises_ends_no_run_and_is_told_the_end_to_give_the_terminal_back(where, tmp_path, caplog):
     display = Broken(where)
-    await Evaluator(FakeEnv, output_path=tmp_path, progress=display, max_concurrency=1).run(tasks(5))
+    env_factory = partial(FakeEnv, delay=0.001)
+    await Evaluator(env_factory, output_path=tmp_path, progress=display, max_concurrency=1).run(tasks(5))
     assert len(list(read_results(tmp_path))) == 5
     assert [record.name for record in caplog.records] == ["strands_env.eval.run.progress"]
-    assert display.calls.count(where) == 1
+    assert display.calls.count(where) == 1 == display.calls.count("finish")
+    assert display.calls[-1] == "finish" and (where == "finish" or "update" not in display.calls[2:])
+    assert display.state.finished == 5 and display.state.busy_s > 0
 
 
 @pytest.mark.parametrize("said", [None, 9])
 async def test_the_number_of_samples_is_known_when_all_tasks_are_read(said):
-    class Source:
-        def __iter__(self):
-            return iter(tasks(3))
-
-    class Sized(Source):
+    class Sized(list):
         def __len__(self):
             return said
 
     class Totals(Broken):
         def note(self, name: str) -> None:
-            totals.append(state_of(evaluator).total)
+            totals.append(self.state.total)
 
-    def state_of(evaluator):
-        return evaluator._run.state
+        def update(self, state: ProgressState) -> None:
+            self.note("update")
 
     totals: list[int | None] = []
     evaluator = Evaluator(FakeEnv, progress=Totals("nowhere"), n_samples_per_prompt=2, output_path=None)
-    await evaluator.run(Source() if said is None else Sized())
+    await evaluator.run(iter(tasks(3)) if said is None else Sized(tasks(3)))
     assert (totals[0], totals[-1]) == (None if said is None else 18, 6)
 
 
@@ -75,23 +76,9 @@ async def test_the_display_ends_where_the_results_cannot_be_written(tmp_path, mo
     assert display.calls[-1] == "finish"
 
 
-def test_a_broken_display_is_told_the_end_to_give_the_terminal_back():
-    display = Broken("start")
-    guarded = GuardedProgress(display)
-    for call in ("start", "update", "finish"):
-        guarded(call, ProgressState())
-    assert display.calls == ["start", "finish"]
-
-
 def test_the_first_samples_to_finish_tell_how_long_the_rest_takes():
     """Ten at a time, a second each: of a hundred samples 99 are left after one has finished."""
     state = ProgressState(total=100, done=1, finished=1, running=10, busy_s=1.0)
     assert state.eta == pytest.approx(9.9)
     state = ProgressState(total=100, done=99, finished=99, running=10, busy_s=99.0)
     assert state.eta == pytest.approx(1.0)
-
-
-async def test_a_run_tells_its_display_what_samples_took():
-    display = Broken("nowhere")
-    await Evaluator(lambda: FakeEnv(delay=0.01), output_path=None, progress=display).run(tasks(3))
-    assert display.state.finished == 3 and display.state.busy_s > 0

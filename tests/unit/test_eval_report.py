@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -53,16 +54,20 @@ def with_token_data(index: int = 0):
 
 
 def test_it_holds_every_sample_and_the_numbers(tmp_path):
-    write(tmp_path, sample(0.0, prompt="a"), sample(1.0, 1, prompt="a"), sample(None, prompt="b"))
-    result = write_report(tmp_path, tmp_path / "r.html")
+    made = sample(0.0, prompt="b")
+    made.step_result.observation.metrics["rate"] = float("nan")
+    write(tmp_path, made, sample(None, prompt="a"), sample(1.0, 1, prompt="b"))
+    result = write_report(tmp_path, tmp_path / "r.html", tokenizer_note="no tokenizer")
     data = islands(result.path)
     overview = data["overview"]
     assert result.samples == 3
-    assert [prompt[0] for prompt in overview["prompts"]] == ["a", "b"]
+    assert [prompt[0] for prompt in overview["prompts"]] == ["b", "a"]  # the places of their tasks were not recorded
     assert overview["samples"][1] == [0.0, 1.0, None]
     assert overview["summary"]["mean_reward"]["value"] == 0.5
     assert overview["run"]["config"] == {"benchmark": "<b>bench</b>"}
+    assert (overview["has_texts"], overview["tokenizer_note"]) == (False, "no tokenizer")
     assert len(data["chunk-0"]["samples"]) == 3
+    assert data["chunk-0"]["samples"][0]["metrics"]["rate"] == "nan"
 
 
 def test_a_sample_begins_with_what_the_model_saw_before_it(tmp_path, capsys):
@@ -79,31 +84,16 @@ def test_a_sample_begins_with_what_the_model_saw_before_it(tmp_path, capsys):
     assert "-- system\n   Be brief.\n-- user, given by the task\n   an earlier" in capsys.readouterr().out
 
 
-def test_a_task_that_no_model_was_given_is_not_shown_as_a_message_to_it():
-    made = sample(None)
-    made.step_result.observation.messages = []
-    (message,) = details(made, TokenTexts(None, 0), {})["messages"]
-    assert message["role"] == "the task, which no model was given"
-
-
 def test_first_prompt_is_the_environments_own_agents():
     def spoken(agent: str, prompt: str, *, is_main: bool = False) -> Trajectory:
-        ids = [*prompt.encode(), 33]
-        mask = [0] * len(prompt) + [1]
-        tokens = TokenObservation(token_ids=ids, prompt_length=len(prompt), loss_mask=mask)
+        ids = [ord(letter) - 96 for letter in prompt] + [1]
+        tokens = TokenObservation(token_ids=ids, prompt_length=len(prompt), loss_mask=[0] * len(prompt) + [1])
         return Trajectory(agent_name=agent, tokens=tokens, is_main=is_main)
 
-    class Bytes:
-        def decode(self, ids, **options):
-            return bytes(ids).decode()
-
-        def encode(self, text, **options):
-            return list(text.encode())
-
     made = sample(1.0)
-    made.step_result.trajectories = [spoken("user", "You buy"), spoken("agent", "You sell", is_main=True)]
-    shown = details(made, TokenTexts(Bytes(), 1000), {})
-    assert (shown["main"], shown["prompt"]) == (1, "You sell")
+    made.step_result.trajectories = [spoken("user", "buy"), spoken("agent", "sell", is_main=True)]
+    shown = details(made, TokenTexts(LetterTokenizer(), 1000), {})
+    assert (shown["main"], shown["prompt"]) == (1, "sell")
 
 
 def test_what_an_environment_composed_is_shown_in_place_of_the_task(tmp_path, capsys):
@@ -113,29 +103,28 @@ def test_what_an_environment_composed_is_shown_in_place_of_the_task(tmp_path, ca
     shown = details(made, TokenTexts(None, 0), {}, "Be brief.")["messages"]
     texts = [(message["role"], message["blocks"][0]["text"]) for message in shown]
     assert texts[:2] == [("system", "Play chess."), ("assistant, given by the environment", "Your move?")]
-    log = ResultLog(StorePaths.of(tmp_path))
-    log.append([made])
-    log.close()
-    assert main(["view", str(tmp_path), f"{made.prompt_id}/{made.index}"]) == 0
+    assert main(["view", str(write(tmp_path, made)), f"{made.prompt_id}/{made.index}"]) == 0
     assert "-- system\n   Play chess.\n-- assistant, given by the environment\n   Your" in capsys.readouterr().out
+    seen.messages, seen.system_prompt, seen.history = [], None, None
+    (message,) = details(made, TokenTexts(None, 0), {})["messages"]
+    assert message["role"] == "the task, which no model was given"
 
 
-def test_nothing_outside_is_loaded_and_texts_are_escaped(tmp_path):
-    hostile = sample(1.0)
+def test_nothing_outside_is_loaded_and_texts_are_escaped_and_a_failure_leaves_no_half_file(tmp_path):
+    hostile = with_token_data()
     hostile.step_result.observation.messages[1]["content"] = [{"text": "</script><script>alert(1)</script>"}]
     text = write_report(write(tmp_path, hostile), tmp_path / "r.html").path.read_text()
     assert "alert(1)" not in text
     assert "<b>bench" not in text and "&lt;b&gt;bench" in text
     assert "default-src 'none'" in text
     assert not re.search(r"(?:src|href)=[\"']?https?:", text)
-
-
-def test_scripts_are_the_ones_the_policy_names(tmp_path):
-    import hashlib
-
-    text = write_report(write(tmp_path, sample(1.0)), tmp_path / "r.html").path.read_text()
     script = re.search(r"<script>(.*)</script>", text, re.DOTALL).group(1)
-    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in text
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in text  # the one the policy names
+    results = tmp_path / "results.jsonl"
+    results.write_bytes(results.read_bytes().replace(b'"sequences":["', b'"sequences":["A'))
+    with pytest.raises(StoreError, match=r"line 1 .* damaged"):
+        write_report(tmp_path, tmp_path / "other.html")
+    assert [path.name for path in tmp_path.glob("*html*")] == ["r.html"]
 
 
 def test_with_a_tokenizer_tokens_have_texts_and_drift(tmp_path):
@@ -149,14 +138,6 @@ def test_with_a_tokenizer_tokens_have_texts_and_drift(tmp_path):
     assert trajectory["logprobs"] == [[2, [-0.25, -1.5]]]
 
 
-def test_without_a_tokenizer_there_are_ids_and_no_drift(tmp_path):
-    report = write_report(write(tmp_path, with_token_data()), tmp_path / "r.html", tokenizer_note="no tokenizer")
-    data = islands(report.path)
-    assert data["overview"]["has_texts"] is False
-    assert data["overview"]["tokenizer_note"] == "no tokenizer"
-    assert "drift" not in data["chunk-0"]["samples"][0]["trajectories"][0]
-
-
 def test_tokens_beyond_the_budget_are_left_out_and_counted(tmp_path):
     write(tmp_path, *(with_token_data(index) for index in range(3)))
     report = write_report(tmp_path, tmp_path / "r.html", token_budget=9)
@@ -164,27 +145,6 @@ def test_tokens_beyond_the_budget_are_left_out_and_counted(tmp_path):
     assert report.tokens_left_out == 1
     assert ["trajectories" in item for item in samples] == [True, True, False]
     assert samples[2]["tokens_left_out"] == 4
-
-
-def test_nan_is_no_obstacle(tmp_path):
-    made = sample(1.0)
-    made.step_result.observation.metrics["rate"] = float("nan")
-    report = write_report(write(tmp_path, made), tmp_path / "r.html")
-    assert islands(report.path)["chunk-0"]["samples"][0]["metrics"]["rate"] == "nan"
-
-
-def test_an_empty_run_has_a_report(tmp_path):
-    data = islands(write_report(write(tmp_path), tmp_path / "r.html").path)
-    assert data["overview"]["prompts"] == [] and data["overview"]["running"] == []
-
-
-def test_a_failure_leaves_no_half_file(tmp_path):
-    write(tmp_path, with_token_data())
-    results = tmp_path / "results.jsonl"
-    results.write_bytes(results.read_bytes().replace(b'"sequences":["', b'"sequences":["A'))
-    with pytest.raises(StoreError, match=r"line 1 .* damaged"):
-        write_report(tmp_path, tmp_path / "r.html")
-    assert [path.name for path in tmp_path.glob("*html*")] == []
 
 
 def test_branches_share_prefixes():
@@ -203,23 +163,22 @@ def test_the_band_of_the_running_mean_takes_prompts_as_the_unit():
     assert _running_mean(once)[-1][1:] == _running_mean(often)[-1][1:]
     assert _running_mean(once)[-1][2] == pytest.approx(mean_interval(list(rewards.values())).low, abs=1e-5)
     assert _running_mean(once)[0] == [1, 1.0, None, None]
+    often.add("b", sample(None, prompt="b"))
+    often.add("b", sample(0.0, prompt="b"))
+    assert _running_mean(often)[-1][:2] == [201, 0.5]
 
 
-def test_the_running_mean_ends_at_the_mean_reward():
-    table = ScoreTable.from_samples((name, sample(value, i, prompt=name)) for i, (name, value) in enumerate(
-        [("a", 1.0), ("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", None)]))  # fmt: skip
-    assert _running_mean(table)[-1][:2] == [4, 0.5]
-
-
-def test_the_header_says_model_sampling_and_time(tmp_path):
+def test_the_header_says_model_sampling_and_time_also_of_an_empty_run(tmp_path):
     paths = StorePaths.of(tmp_path)
     config = RunConfig(paths.run, {"model": {"model_id": "m", "sampling_params": {"temperature": 1.0, "top_p": None}}})
     config.check(has_results=False)
     config.spend(12.5)
     ResultLog(paths).close()
-    header = islands(write_report(tmp_path, tmp_path / "r.html").path)["overview"]["header"]
+    overview = islands(write_report(tmp_path, tmp_path / "r.html").path)["overview"]
+    header = overview["header"]
     assert (header["model"], header["sampling"], header["wall_s"]) == ("m", {"temperature": 1.0}, 12.5)
     assert header["started"]
+    assert overview["prompts"] == overview["running"] == []
 
 
 def test_reasons_of_a_score_are_its_short_values_the_telling_ones_first():
@@ -309,9 +268,3 @@ async def test_prompts_stand_in_the_order_of_the_tasks_whatever_was_finished_fir
     assert main(["view", run, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["prompts_shown"]
     assert [prompt["prompt"] for prompt in shown] == ["p0", "p1", "p2", "p3"]
-
-
-def test_a_run_that_did_not_record_the_order_of_its_tasks_keeps_that_of_its_samples(tmp_path):
-    samples = [sample(1.0, prompt="b"), sample(1.0, prompt="a"), sample(0.0, 1, prompt="b")]
-    overview = islands(write_report(write(tmp_path, *samples), tmp_path / "r.html").path)["overview"]
-    assert [prompt[0] for prompt in overview["prompts"]] == ["b", "a"]
