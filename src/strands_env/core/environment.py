@@ -57,6 +57,8 @@ DEFAULT_MAX_TOOL_OUTPUT_CHARS = 100_000
 """Characters of text in one tool result."""
 
 
+_LIMITS = ("max_tool_iters", "max_tool_calls", "max_parallel_tool_calls", "max_total_tokens", "max_messages")
+_TIMEOUTS = ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout", "tool_timeout")
 _OVERRIDES = (
     "reset",
     "cleanup",
@@ -162,7 +164,7 @@ class Environment:
             self._own_thread = OneThread()
             weakref.finalize(self, self._own_thread.close)
         self._new_limiter()  # checks the limits
-        for name in ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout", "tool_timeout"):
+        for name in _TIMEOUTS:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
                 raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")
@@ -378,13 +380,7 @@ class Environment:
                 self._own_thread.close()
 
     def _new_limiter(self) -> EpisodeLimiter:
-        return EpisodeLimiter(
-            max_tool_iters=self.max_tool_iters,
-            max_tool_calls=self.max_tool_calls,
-            max_parallel_tool_calls=self.max_parallel_tool_calls,
-            max_total_tokens=self.max_total_tokens,
-            max_messages=self.max_messages,
-        )
+        return EpisodeLimiter(**{name: getattr(self, name) for name in _LIMITS})
 
     def _build_agent(self, model: Model, scope: StepScope, history: list[Any], action: Action) -> Agent:
         agent = Agent(

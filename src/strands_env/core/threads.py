@@ -51,41 +51,40 @@ class DaemonThreads:
         await places.acquire()
         call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
         # No variable for the future, which holds the function's error: core/garbage.py
-        return await self._start(call, places)
+        return await self._submit(call, places.release)
 
-    def _start(self, call: Callable[[], T], places: asyncio.Semaphore) -> asyncio.Future[T]:
+    def _submit(self, call: Callable[[], T], leave: Callable[[], None] = lambda: None) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._running.add(call)
         try:
-            arguments = (call, loop, future, places.release)
-            threading.Thread(target=self._work, args=arguments, name="strands-env-tool", daemon=True).start()
+            self._hand_over(call, loop, future, leave)
         except BaseException:
             self._running.discard(call)
-            places.release()
+            leave()
             raise
         return future
+
+    def _hand_over(self, *work: Any) -> None:
+        threading.Thread(target=self._work, args=work, name="strands-env-tool", daemon=True).start()
 
     def _work(
         self,
         call: Callable[[], T],
         loop: asyncio.AbstractEventLoop,
         future: asyncio.Future[T],
-        leave: Callable[[], None] = lambda: None,
+        leave: Callable[[], None],
     ) -> None:
-        value, error = self._call(call)
+        value = error = None
+        try:
+            value = call()
+        except BaseException as raised:  # whatever it raises belongs to the caller, SystemExit included
+            error = raised
+        self._running.discard(call)
         with contextlib.suppress(RuntimeError):  # the caller's loop is gone
             loop.call_soon_threadsafe(leave)
             loop.call_soon_threadsafe(_settle, future, value, error)
         del future, error  # a frame of the error leads to this one: core/garbage.py
-
-    def _call(self, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-        try:
-            return call(), None
-        except BaseException as error:  # whatever it raises belongs to the caller, SystemExit included
-            return None, error
-        finally:
-            self._running.discard(call)
 
 
 class OneThread(DaemonThreads):
@@ -103,17 +102,13 @@ class OneThread(DaemonThreads):
 
         A cancelled call that has not begun never begins; one that has begun delays the calls queued after it.
         """
-        return await self._put(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
+        return await self._submit(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
 
-    def _put(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+    def _hand_over(self, *work: Any) -> None:
         if self._calls is None:
             self._calls = queue.SimpleQueue()
             threading.Thread(target=self._serve, args=(self._calls,), name="strands-env-own", daemon=True).start()
-        self._running.add(call)
-        self._calls.put((call, loop, future))
-        return future
+        self._calls.put(work)
 
     def close(self) -> None:
         """End the thread after the calls that wait. A later call starts another one."""
@@ -122,13 +117,13 @@ class OneThread(DaemonThreads):
             calls.put(None)
 
     def _serve(self, calls: queue.SimpleQueue[Any]) -> None:
-        while (item := calls.get()) is not None:
-            call, loop, future = item
+        while (work := calls.get()) is not None:
+            call, _, future, _ = work
             if future.cancelled():
                 self._running.discard(call)
             else:
-                self._work(call, loop, future)
-            del item, call, loop, future  # as in `_work`
+                self._work(*work)
+            del work, call, _, future  # as in `_work`
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
