@@ -46,8 +46,6 @@ def test_local_factory_uses_a_running_engine() -> None:
     factory = local_model_factory(engine=engine)
     assert factory.engine is engine  # type: ignore[attr-defined]
     assert factory().client is engine  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="engine_options"):
-        local_model_factory(engine=engine, engine_options={"seed": 1})
 
 
 def test_the_configuration_names_model_parser_and_options() -> None:

@@ -31,7 +31,10 @@ class ChatPrompt:
             UnsupportedPromptError: A part is neither text nor one of the images, or a system message has an image.
             ValueError: The prompt does not end with a user message, or a message cannot be understood.
         """
-        if messages and _has_result(messages[-1]):
+        last = messages[-1] if messages else {}
+        content = last.get("content")
+        parts = content if isinstance(content, list | tuple) else ()
+        if last.get("role") == "tool" or any(isinstance(part, Mapping) and "toolResult" in part for part in parts):
             raise ValueError(
                 "the prompt ends with a tool result, which would be cut from the call it answers: "
                 "expected a user message with text or images at the end"
@@ -58,12 +61,6 @@ class ChatPrompt:
 def is_image(part: Any) -> bool:
     """True for a part of a message that stands for an image."""
     return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
-
-
-def _has_result(message: Mapping[str, Any]) -> bool:
-    content = message.get("content")
-    parts = content if isinstance(content, list | tuple) else ()
-    return message.get("role") == "tool" or any(isinstance(part, Mapping) and "toolResult" in part for part in parts)
 
 
 def _blocks(

@@ -209,15 +209,11 @@ def shown(value: Any, depth: int = MAX_DEPTH) -> Any:
             return shown({**value.__dict__, **(value.model_extra or {})}, depth)
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: shown(getattr(value, item.name), depth - 1) for item in fields(value)}
-    return shown(text_of(value))
-
-
-def text_of(value: Any) -> str:
-    """The `repr` of a value, also of one whose own fails."""
     try:
-        return repr(value)
+        text = repr(value)
     except Exception as error:
-        return f"<{type(value).__name__} whose text cannot be had: {type(error).__name__}>"
+        text = f"<{type(value).__name__} whose text cannot be had: {type(error).__name__}>"
+    return shown(text)
 
 
 # ---- stored ---------------------------------------------------------------------------------------------------------

@@ -118,7 +118,6 @@ def local_model_factory(
     engine: Any = None,
     model: str = "smollm2",
     sampling_params: Mapping[str, Any] | None = None,
-    engine_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> ModelFactory:
     """A factory of models over the embedded engine: no server, no GPU, exact token data (extra `local`).
@@ -129,16 +128,11 @@ def local_model_factory(
             `await factory.engine.close()`.
         model: Model of a started engine: a name it knows, a Hugging Face id or a folder.
         sampling_params: Sampling parameters, `{"max_new_tokens": 1024}` if None.
-
-    Raises:
-        ValueError: `engine` and options for a new one are both given.
     """
     if engine is None:
         from strands_sglang.backends.engine import EmbeddedEngine
 
-        engine = EmbeddedEngine(model, **dict(engine_options or {}))
-    elif engine_options:
-        raise ValueError(f"engine_options={engine_options!r} are for a new engine, but a running one was given too")
+        engine = EmbeddedEngine(model)
     factory = sglang_model_factory(
         tokenizer=engine.tokenizer,
         client=engine,

@@ -206,8 +206,8 @@ class Observation(StoredModel):
         return self.get_final_response(self.messages)
 
     @staticmethod
-    def get_final_response(messages: list[MessageDict], *, raw: bool = False) -> str | None:
-        """The last text block of the last message, if the assistant wrote it; `raw` keeps a thinking part before it."""
+    def get_final_response(messages: list[MessageDict]) -> str | None:
+        """The last text block of the last message, without thinking before it, if the assistant wrote it."""
         if not messages or messages[-1].get("role") != "assistant":
             return None
         blocks = messages[-1].get("content") or []
@@ -216,7 +216,7 @@ class Observation(StoredModel):
             return None
         # Providers without a reasoning parser leave the thinking in the text.
         _, mark, answer = texts[-1].rpartition("</think>")
-        return (answer.lstrip() if mark and not raw else texts[-1]) or None
+        return (answer.lstrip() if mark else answer) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
