@@ -42,18 +42,11 @@ def test_unknown_option_is_refused() -> None:
 
 
 def test_local_factory_uses_a_running_engine() -> None:
-    engine = SimpleNamespace(tokenizer=MagicMock(), generate=print)
-    factory = local_model_factory(engine=engine)
-    assert factory.engine is engine  # type: ignore[attr-defined]
-    assert factory().client is engine  # type: ignore[attr-defined]
-
-
-def test_the_configuration_names_model_parser_and_options() -> None:
     engine = SimpleNamespace(tokenizer=MagicMock(), generate=print, model_path="tiny")
-    config = local_model_factory(engine=engine, tool_parser="hermes", reasoning_policy="branch").config  # type: ignore[attr-defined]
-    assert config["model"] == "tiny"
-    assert config["tool_parser"].endswith(".HermesToolParser")
-    assert config["reasoning_policy"] == "branch"
+    factory: Any = local_model_factory(engine=engine, tool_parser="hermes", reasoning_policy="branch")
+    assert factory.engine is factory().client is engine
+    assert factory.config["tool_parser"].endswith(".HermesToolParser")
+    assert (factory.config["model"], factory.config["reasoning_policy"]) == ("tiny", "branch")
 
 
 @patch("strands.models.bedrock.BedrockModel")
