@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -38,21 +40,28 @@ def scripted(*items: Any) -> Any:
 @requires_isolation
 async def test_state_lasts_an_episode_and_no_longer() -> None:
     before = leftovers()
+    parallel = [call("execute_code", code=f"x += {number}; open('{number}', 'w').close()") for number in (1, 2)]
     env = CodeSandboxEnv(
         model_factory=scripted(
-            call("execute_code", code="x = 20"),
+            call("execute_code", code="import os; x = 20"),
+            reply("", *parallel),
             call("execute_command", command="echo hi > f"),
-            call("execute_code", code="x * 2, open('f').read()"),
+            call("execute_code", code="x, open('f').read(), sorted(os.listdir())"),
+            call("execute_code", code="os._exit(1)"),
+            call("execute_code", code="bytearray(1 << 40)"),
         ),
         mode="code_and_terminal",
         limits=LIMITS,
     )
     first = await env.rollout(Action(message="go"))
-    assert texts_of(first) == ["(no output)", "(no output)", "(40, 'hi\\n')"]
+    assert first.termination_reason is TerminationReason.TASK_COMPLETE
+    *quiet, seen, died, full = texts_of(first)
+    assert (quiet, seen) == (["(no output)"] * 4, "(23, 'hi\\n', ['1', '2', 'f'])")
+    assert "the Python interpreter ended" in died and "MemoryError" in full
+    assert [tool_result["status"] for tool_result in results_of(first)] == ["success"] * 5 + ["error"] * 2
     await assert_nothing_left(before)
     env.model_factory = scripted(call("execute_code", code="x"))
-    second = await env.rollout(Action(message="go"))
-    assert "NameError" in texts_of(second)[0]
+    assert "NameError" in texts_of(await env.rollout(Action(message="go")))[0]
     await assert_nothing_left(before)
 
 
@@ -62,30 +71,6 @@ async def test_state_lasts_over_steps() -> None:
         await env.step(Action(message="one"))
         env.model_factory = scripted(call("execute_code", code="x"))
         assert texts_of(await env.step(Action(message="two"))) == ["1"]
-
-
-@requires_isolation
-async def test_hostile_code_is_a_tool_result() -> None:
-    env = CodeSandboxEnv(
-        model_factory=scripted(
-            call("execute_code", code="import os; os._exit(1)"), call("execute_code", code="bytearray(1 << 40)")
-        ),
-        limits=LIMITS,
-    )
-    result = await env.rollout(Action(message="go"))
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    assert [tool_result["status"] for tool_result in results_of(result)] == ["error", "error"]
-    assert "the Python interpreter ended" in texts_of(result)[0]
-    assert "MemoryError" in texts_of(result)[1]
-
-
-@requires_isolation
-async def test_parallel_calls_of_one_reply_share_the_sandbox() -> None:
-    calls = [call("execute_code", code=f"import os; open('{name}', 'w').close()") for name in "abc"]
-    env = CodeSandboxEnv(
-        model_factory=scripted(reply("", *calls), call("execute_code", code="sorted(os.listdir())")), limits=LIMITS
-    )
-    assert texts_of(await env.rollout(Action(message="go")))[-1] == "['a', 'b', 'c']"
 
 
 @requires_isolation
@@ -100,21 +85,6 @@ async def test_cancelled_rollout_leaves_nothing() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await assert_nothing_left(before)
-
-
-@requires_isolation
-async def test_many_episodes_wait_for_slots() -> None:
-    before = leftovers()
-    slots = SandboxSlots(3)
-
-    async def episode(index: int) -> str:
-        env = CodeSandboxEnv(
-            model_factory=scripted(call("execute_code", code=f"{index} * 2")), limits=LIMITS, slots=slots
-        )
-        return texts_of(await env.rollout(Action(message="go")))[0]
-
-    assert await asyncio.gather(*map(episode, range(12))) == [str(2 * index) for index in range(12)]
     await assert_nothing_left(before)
 
 
@@ -142,11 +112,13 @@ def test_mode_chooses_the_tools(mode: str, names: list[str]) -> None:
 
 async def test_any_sandbox_will_do_and_is_closed() -> None:
     sandbox = FolderSandbox()
-    commands = [call("execute_command", command=line) for line in ("echo hi > f", "cat f; exit 2")]
-    env = CodeSandboxEnv(model_factory=scripted(*commands), mode="terminal", sandbox=sandbox)
+    lines = ("echo hi > f", "cat f; exit 2", "printf 'x%.0s' $(seq 1000)")
+    commands = [call("execute_command", command=line) for line in lines]
+    env = CodeSandboxEnv(model_factory=scripted(*commands), mode="terminal", sandbox=sandbox, max_output_chars=100)
     result = await env.rollout(Action(message="go"))
-    assert texts_of(result) == ["(no output)", "hi\n[exit code 2]"]
-    assert [tool_result["status"] for tool_result in results_of(result)] == ["success", "error"]
+    *short, long = texts_of(result)
+    assert short == ["(no output)", "hi\n[exit code 2]"] and "[900 characters left out]" in long
+    assert [tool_result["status"] for tool_result in results_of(result)] == ["success", "error", "success"]
     assert sandbox.is_closed
 
 
@@ -198,19 +170,28 @@ async def test_failing_sandbox_fails_the_episode_without_a_reward_however_it_end
     assert result.observation.tokens is not None
 
 
-async def test_waiting_for_a_sandbox_in_vain_is_no_fault_of_the_agent() -> None:
+@pytest.mark.parametrize("missing", ["slots", "descriptors"])
+async def test_a_sandbox_that_cannot_start_is_no_fault_of_the_agent(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slots = SandboxSlots(1)
-    async with BubblewrapSandbox(isolation=Isolation.NONE, slots=slots):
+    async with contextlib.AsyncExitStack() as held:
+        if missing == "slots":
+            await held.enter_async_context(BubblewrapSandbox(isolation=Isolation.NONE, slots=slots))
+        else:
+            socket = "strands_env.sandbox.bubblewrap.process.socket.socketpair"
+            monkeypatch.setattr(socket, Mock(side_effect=OSError(24, "Too many open files")))
         env = CodeSandboxEnv(
             model_factory=scripted(call("execute_code", code="1")),
             isolation=Isolation.NONE,
             slots=slots,
-            tool_timeout=0.1,
+            tool_timeout=1.0,
             reward_fn=lambda action, result: 0.0,
         )
-        result = await env.rollout(Action(message="go"))
+        result = await env.step(Action(message="go"))
     assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
-    assert "no sandbox became free" in result.error.message
+    why = {"slots": "no sandbox became free", "descriptors": "could not be started: OSError"}[missing]
+    assert why in result.error.message
 
 
 async def test_code_that_outlasts_the_tool_is_the_agents_own() -> None:
@@ -224,31 +205,14 @@ async def test_code_that_outlasts_the_tool_is_the_agents_own() -> None:
     assert "did not finish within 2 seconds" in texts_of(result)[0]
 
 
-async def test_machine_without_descriptors_is_no_fault_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*args: Any) -> Any:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr("strands_env.sandbox.bubblewrap.process.socket.socketpair", refused)
-    env = CodeSandboxEnv(
-        model_factory=scripted(call("execute_code", code="1")),
-        isolation=Isolation.NONE,
-        reward_fn=lambda action, result: 0.0,
-    )
-    result = await env.step(Action(message="go"))
-    assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
-    assert "could not be started: OSError" in result.error.message
-
-
-def test_missing_isolation_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("platform", "why"), [("linux", r"install bubblewrap.*none-i-accept-the-risk"), ("darwin", "need Linux")]
+)
+def test_missing_isolation_is_refused_with_a_way_out(platform: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SandboxUnavailableError, match=r"install bubblewrap.*none-i-accept-the-risk"):
-        CodeSandboxEnv(model_factory=scripted())
-
-
-def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(SandboxUnavailableError, match="need Linux"):
+    monkeypatch.setattr("sys.platform", platform)
+    with pytest.raises(SandboxUnavailableError, match=why):
         CodeSandboxEnv(model_factory=scripted())
 
 
@@ -265,13 +229,3 @@ def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_contradicting_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CodeSandboxEnv(model_factory=scripted(), **options)
-
-
-async def test_long_output_is_shortened() -> None:
-    env = CodeSandboxEnv(
-        model_factory=scripted(call("execute_command", command="printf 'x%.0s' $(seq 1000)")),
-        mode="terminal",
-        sandbox=FolderSandbox(),
-        max_output_chars=100,
-    )
-    assert "[900 characters left out]" in texts_of(await env.step(Action(message="go")))[0]

@@ -6,12 +6,12 @@ Every test runs against this machine's own way of isolation; those of the last p
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -86,23 +86,6 @@ async def test_fork_bomb_of_python(sandbox: BubblewrapSandbox) -> None:
     assert 10 < most <= LIMITS.processes + 4
 
 
-async def test_processes_that_leave_their_session(sandbox: BubblewrapSandbox) -> None:
-    code = (
-        "import os, time\n"
-        "for _ in range(10):\n"
-        "    if os.fork() == 0:\n"
-        "        os.setsid()\n"
-        "        if os.fork() == 0:\n"
-        "            time.sleep(1000)\n"
-        "        os._exit(0)\n"
-        "'parent'"
-    )
-    assert (await sandbox.run_python(code)).stdout == "'parent'\n"
-    async with asyncio.timeout(30):  # killed processes may take a moment to go
-        while "(python" in (await sandbox.exec("cat /proc/[0-9]*/stat | grep -v ' Z ' | tail -n +3")).stdout:
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -148,41 +131,17 @@ async def test_memory_bomb(own_watch: BubblewrapSandbox, kind: str) -> None:
     assert (await own_watch.run_python("1")).stdout == "1\n"
 
 
-MEMFD = """
-import os
-held, total = [], 0
-for _ in range(12):
-    held.append(os.memfd_create("x"))
-    for _ in range(12): total += os.write(held[-1], b"x" * (1 << 20))
-"""
-SYSTEM_V = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-libc.shmat.restype = ctypes.c_void_p
-for _ in range(10):
-    number = libc.shmget(0, ctypes.c_size_t(40 << 20), 0o1600)
-    if number < 0: raise OSError(ctypes.get_errno(), "shmget")
-    place = libc.shmat(number, None, 0)
-    ctypes.memset(ctypes.c_void_p(place), 1, 40 << 20)
-    libc.shmdt(ctypes.c_void_p(place))
-"""
-
-
 @pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
-@pytest.mark.parametrize("code", [MEMFD, SYSTEM_V], ids=["memfd", "system-v"])
-async def test_memory_of_no_process_is_unavailable(own_watch: BubblewrapSandbox, code: str) -> None:
-    result = await own_watch.run_python(code)
-    assert "[Errno 38]" in result.stderr
-
-
-@pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
-async def test_semaphores_and_queues_of_system_v_are_unavailable(own_watch: BubblewrapSandbox) -> None:
+async def test_memory_of_no_process_is_unavailable(sandbox: BubblewrapSandbox) -> None:
+    """Its calls are absent: files without a name, and all that System V keeps."""
     code = (
         "import ctypes\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
-        "print(libc.semget(0, 100, 0o1600), ctypes.get_errno(), libc.msgget(0, 0o1600), ctypes.get_errno())"
+        "for name, args in [('memfd_create', (b'x', 0)), ('shmget', (0, ctypes.c_size_t(1 << 20), 0o1600)),\n"
+        "                   ('semget', (0, 100, 0o1600)), ('msgget', (0, 0o1600))]:\n"
+        "    print(getattr(libc, name)(*args), ctypes.get_errno())"
     )
-    assert (await own_watch.run_python(code)).stdout == "-1 38 -1 38\n"
+    assert (await sandbox.run_python(code)).stdout == "-1 38\n" * 4
 
 
 async def test_shared_memory_of_python_is_counted(own_watch: BubblewrapSandbox) -> None:
@@ -219,21 +178,9 @@ async def test_endless_output(sandbox: BubblewrapSandbox) -> None:
     assert result.outcome is Outcome.OUTPUT_FLOOD
     assert len(result.stdout) < 2 * LIMITS.output_bytes
     assert result.dropped_bytes > LIMITS.flood_bytes - 2 * LIMITS.output_bytes
+    both = await sandbox.run_python("import sys\nwhile True: print('o' * 1000), print('e' * 1000, file=sys.stderr)")
+    assert (both.outcome, "o" in both.stdout, "e" in both.stderr) == (Outcome.OUTPUT_FLOOD, True, True)
     assert psutil.Process().memory_info().rss - before < 50 * MIB
-
-
-async def test_flood_of_python_on_both_streams(sandbox: BubblewrapSandbox) -> None:
-    code = "import sys\nwhile True:\n    print('o' * 1000)\n    print('e' * 1000, file=sys.stderr)"
-    result = await sandbox.run_python(code)
-    assert result.outcome is Outcome.OUTPUT_FLOOD
-    assert "o" in result.stdout
-    assert "e" in result.stderr
-
-
-async def test_binary_output(sandbox: BubblewrapSandbox) -> None:
-    result = await sandbox.run_python(r"import sys; x = sys.stdout.buffer.write(bytes(range(256)))")
-    assert r"\xff" in result.stdout
-    assert result.stdout.encode()  # valid text
 
 
 async def test_cpu_time_of_all_processes() -> None:
@@ -260,93 +207,45 @@ async def test_many_files(sandbox: BubblewrapSandbox) -> None:
 
 
 async def test_code_that_never_returns(sandbox: BubblewrapSandbox) -> None:
-    started = time.monotonic()
     code = (
         "import signal, time\n"
+        "x = 5\n"
         "for s in range(1, 32):\n"
         "    try: signal.signal(s, signal.SIG_IGN)\n"
         "    except OSError: pass\n"
         "while True: time.sleep(1)"
     )
-    assert (await sandbox.run_python(code, timeout=0.5)).outcome is Outcome.TIMEOUT
+    result = await sandbox.run_python(code, timeout=0.5)
+    assert result.outcome is Outcome.TIMEOUT and "variables are lost" in result.note
+    assert "NameError" in (await sandbox.run_python("x")).stderr
     assert (await sandbox.exec("trap '' TERM INT HUP; while :; do sleep 1; done", timeout=0.5)).is_error
-    assert time.monotonic() - started < 60
 
 
 # ---- the way out ---------------------------------------------------------------------------------------------------
 
 
-async def test_no_network(sandbox: BubblewrapSandbox) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+async def test_sockets_of_this_machine_are_out_of_reach(sandbox: BubblewrapSandbox) -> None:
+    name = f"\0strands-env-test-{os.getpid()}"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(name)
+        abstract.listen()
+        addresses = [server.getsockname(), name, ("1.1.1.1", 53)]
         code = (
             "import socket\n"
-            f"for address in [('127.0.0.1', {port}), ('1.1.1.1', 53)]:\n"
-            "    try: socket.create_connection(address, timeout=2); print('connected')\n"
-            "    except OSError as error: print(type(error).__name__)"
+            f"for address in {addresses!r}:\n"
+            "    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET\n"
+            "    try: socket.socket(family).connect(address); print('connected')\n"
+            "    except OSError as error: print(error.errno)"
         )
-        result = await sandbox.run_python(code)
-        assert result.stdout.splitlines()[0] == "ConnectionRefusedError"
-        assert "connected" not in result.stdout
-        server.settimeout(0.1)
-        with pytest.raises(TimeoutError):
-            server.accept()
+        refused, unreachable = f"{errno.ECONNREFUSED}\n", f"{errno.ENETUNREACH}\n"
+        assert (await sandbox.run_python(code)).stdout == refused + refused + unreachable
 
 
-async def test_sockets_of_other_families_are_denied(sandbox: BubblewrapSandbox) -> None:
-    code = (
-        "import socket\n"
-        "for family in (40, 38, 17, 16):\n"  # vsock, kernel crypto, packets, netlink
-        "    kind = socket.SOCK_STREAM if family == 40 else socket.SOCK_RAW\n"
-        "    try: socket.socket(family, kind); print(family, 'open')\n"
-        "    except OSError as error: print(family, 'denied')"
-    )
-    assert "open" not in (await sandbox.run_python(code)).stdout
-
-
-async def test_abstract_sockets_of_this_machine_are_out_of_reach(sandbox: BubblewrapSandbox) -> None:
-    name = f"\0strands-env-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(name)
-        server.listen()
-        code = f"import socket\nsocket.socket(socket.AF_UNIX).connect({name!r})"
-        assert "ConnectionRefusedError" in (await sandbox.run_python(code)).stderr
-
-
-async def test_writes_outside(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
-    target = tmp_path / "escaped"
-    paths = [
-        str(target),
-        "/usr/escaped",
-        "/etc/escaped",
-        "/escaped",
-        "/dev/escaped",
-        "/.sandbox/guest/worker.py",
-        "/proc/sys/kernel/hostname",
-    ]
-    code = (
-        "import os\n"
-        f"for path in {paths!r}:\n"
-        "    try:\n"
-        "        open(path, 'w').write('x')\n"
-        "        print('wrote', path)\n"
-        "    except OSError: pass"
-    )
-    assert "wrote" not in (await sandbox.run_python(code)).stdout
-    assert not target.exists()
-
-
-async def test_private_folders_of_this_machine_are_not_there(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
+async def test_private_files_of_this_machine_are_not_there(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
-    tests = Path(__file__)
-    for path in (secret, tests, Path("/etc/shadow"), Path("/etc/passwd"), Path("/var"), Path("/home"), Path("/sys")):
+    for path in (secret, __file__, "/etc/shadow", "/etc/passwd", "/var", "/home", "/sys"):
         assert (await sandbox.exec(f"cat {path} || ls {path}")).outcome is Outcome.ERROR
-
-
-async def test_links_lead_nowhere(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("s3cret")
     commands = [
         f"ln -s {secret} link && cat link",
         f"ln -s / root && cat root{secret}",
@@ -357,10 +256,40 @@ async def test_links_lead_nowhere(sandbox: BubblewrapSandbox, tmp_path: Path) ->
         assert "s3cret" not in (await sandbox.exec(command, timeout=3)).stdout
 
 
-async def test_processes_of_this_machine_are_not_seen(sandbox: BubblewrapSandbox) -> None:
-    result = await sandbox.exec("ls /proc | grep -c '^[0-9]'")
-    assert int(result.stdout) < 10
-    assert (await sandbox.exec(f"kill -0 {os.getpid()}")).is_error or os.getpid() < 10
+ATTEMPTS = {
+    "sockets of vsock, kernel crypto, packets and netlink": (
+        "import socket\n"
+        "for family in (40, 38, 17, 16):\n"
+        "    kind = socket.SOCK_STREAM if family == 40 else socket.SOCK_RAW\n"
+        "    try: socket.socket(family, kind); print(family)\n"
+        "    except OSError: pass"
+    ),
+    "writing outside": (
+        f"for path in ({__file__!r}, '/usr/x', '/etc/x', '/x', '/dev/x', '/.sandbox/guest/worker.py',\n"
+        "             '/proc/sys/kernel/hostname'):\n"
+        "    try: open(path, 'a').write('x'); print(path)\n"
+        "    except OSError: pass"
+    ),
+    "processes of this machine": "import os\nif len(list(filter(str.isdigit, os.listdir('/proc')))) > 9: print('many')",
+    "signals to the supervisor": (
+        "import os\nfor s in range(1, 65):\n    try: os.kill(1, s)\n    except (OSError, ValueError): pass"
+    ),
+    "opening the supervisor": (
+        "import os\n"
+        "for name in ('fd', 'mem', 'environ', 'root', 'cwd', 'maps'):\n"
+        "    try:\n"
+        "        path = f'/proc/1/{name}'\n"
+        "        print(os.listdir(path) if name in ('fd', 'root', 'cwd') else open(path, 'rb').read(10))\n"
+        "    except OSError as error: pass"
+    ),
+}
+"""Python that prints what it has got hold of."""
+
+
+@pytest.mark.parametrize("code", ATTEMPTS.values(), ids=ATTEMPTS)
+async def test_attempts_to_get_out_get_nothing(sandbox: BubblewrapSandbox, code: str) -> None:
+    result = await sandbox.run_python(f"{code}\nprint('tried')")
+    assert (result.outcome, result.stdout) == (Outcome.OK, "tried\n")
 
 
 async def test_no_privileges(sandbox: BubblewrapSandbox) -> None:
@@ -393,13 +322,6 @@ async def test_privileged_calls_are_denied(sandbox: BubblewrapSandbox, command: 
 
 
 # ---- the machinery -------------------------------------------------------------------------------------------------
-
-
-async def test_supervisor_cannot_be_signalled(sandbox: BubblewrapSandbox) -> None:
-    await sandbox.exec("echo here > file")
-    code = "import os\nfor s in range(1, 65):\n    try: os.kill(1, s)\n    except (OSError, ValueError): pass\n'alive'"
-    assert (await sandbox.run_python(code)).stdout == "'alive'\n"
-    assert (await sandbox.exec("cat file")).stdout == "here\n"
 
 
 @pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
@@ -441,19 +363,6 @@ async def test_exit_codes_of_few_children_are_kept(sandbox: BubblewrapSandbox) -
         "import subprocess\np = subprocess.Popen(['sh', '-c', 'exit 3'])\nimport time; time.sleep(0.3)"
     )
     assert (await sandbox.run_python("p.wait()")).stdout == "3\n"
-
-
-async def test_supervisor_cannot_be_opened(sandbox: BubblewrapSandbox) -> None:
-    code = (
-        "import os\n"
-        "for name in ('fd', 'mem', 'environ', 'root', 'cwd', 'maps'):\n"
-        "    try:\n"
-        "        path = f'/proc/1/{name}'\n"
-        "        print('open', os.listdir(path) if name in ('fd', 'root', 'cwd') else open(path, 'rb').read(10))\n"
-        "    except OSError as error: pass\n"
-        "'done'"
-    )
-    assert (await sandbox.run_python(code)).stdout == "'done'\n"
 
 
 async def test_killing_everything(sandbox: BubblewrapSandbox) -> None:
@@ -628,12 +537,9 @@ def used_by(*command: str) -> str:
     return done.stdout or done.stderr
 
 
-def test_ordinary_user() -> None:
-    assert used_by(*USER) == "1000\nTrue\n"
-
-
-def test_root_of_a_container_of_an_ordinary_user() -> None:
-    assert used_by(*USER, "unshare", "--user", "--map-root-user") == "1000\nTrue\n"
+@pytest.mark.parametrize("container", [[], ["unshare", "--user", "--map-root-user"]], ids=["none", "as its root"])
+def test_ordinary_user(container: list[str]) -> None:
+    assert used_by(*USER, *container) == "1000\nTrue\n"
 
 
 def test_masked_proc_is_named_as_what_is_missing() -> None:
