@@ -111,6 +111,7 @@ class FolderSandbox:
 
     def __init__(self, *, failure: SandboxError | None = None, **limits: Any) -> None:
         self._inner = BubblewrapSandbox(limits=SandboxLimits(**limits), isolation=NO_ISOLATION)
+        self.read_file, self.write_file = self._inner.read_file, self._inner.write_file
         self._failure = failure
         self.is_closed = False
 
@@ -125,12 +126,6 @@ class FolderSandbox:
         if self._failure is not None:
             raise self._failure
         return await self._inner.exec(command, **options)
-
-    async def read_file(self, path: str, **options: Any) -> bytes:
-        return await self._inner.read_file(path, **options)
-
-    async def write_file(self, path: str, content: str | bytes) -> None:
-        await self._inner.write_file(path, content)
 
     async def close(self) -> None:
         self.is_closed = True
