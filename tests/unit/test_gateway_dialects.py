@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from strands_sglang.gateway.dialects.reading import read_choice
-from tests.provider_support import completion, tokenizer
+from strands_sglang.testing import Reply
+from tests.provider_support import completion, make, make_agent, tokenizer
 from tests.unit.gateway_support import (
     ANTHROPIC_TOOLS,
     CALL,
@@ -16,64 +17,66 @@ from tests.unit.gateway_support import (
     RESPONSES_TOOLS,
     assert_prefix,
     rig,
-    trained_once,
 )
 
+USER = {"role": "user", "content": "1+2?"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 THOUGHT = "<think>\nLet me add.\n</think>\n\nI will add."
 
 
-async def test_chat_completions_extends_over_a_tool_round() -> None:
-    async with rig([completion(f"{THOUGHT}\n{CALL}{CALL}"), completion("3 and 3.")]) as r:
-        user = {"role": "user", "content": "1+2?"}
-        first = await r.chat([user], tools=CHAT_TOOLS)
-        message = first["choices"][0]["message"]
-        assert first["choices"][0]["finish_reason"] == "tool_calls"
+async def test_chat_completions_hold_the_answer_whole_and_in_a_stream() -> None:
+    async with rig([completion(f"{THOUGHT}\n{CALL}{CALL}")] * 2) as r:
+        body = {"model": "m", "messages": [USER], "tools": CHAT_TOOLS}
+        answer = await r.post("/v1/chat/completions", body)
+        message = answer["choices"][0]["message"]
+        assert answer["choices"][0]["finish_reason"] == "tool_calls"
         assert (message["content"], message["reasoning_content"]) == ("I will add.", "Let me add.")
         assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [{"a": 1, "b": 2}] * 2
-        results = [{"role": "tool", "tool_call_id": c["id"], "content": "3"} for c in message["tool_calls"]]
-        second = await r.chat([user, message, *results], tools=CHAT_TOOLS)
-        assert second["choices"][0]["message"]["content"] == "3 and 3."
-        assert_prefix(r)
-        assert second["usage"]["prompt_tokens"] == len(r.prompts[1])
-        assert trained_once(r.session)
-        assert r.session.counters.extension_rate == 1.0
-
-
-async def test_messages_extends_over_a_tool_round() -> None:
-    async with rig([completion(f"{THOUGHT}\n{CALL}"), completion("3.")]) as r:
-        user = {"role": "user", "content": [{"type": "text", "text": "1+2?", "cache_control": {"type": "ephemeral"}}]}
-        first = await r.messages([user], tools=ANTHROPIC_TOOLS)
-        assert [block["type"] for block in first["content"]] == ["thinking", "text", "tool_use"]
-        assert first["stop_reason"] == "tool_use"
-        call = first["content"][-1]
-        assert call["input"] == {"a": 1, "b": 2}
-        result = {"type": "tool_result", "tool_use_id": call["id"], "content": "3", "is_error": False}
-        history = [
-            {"role": "user", "content": "1+2?"},
-            {"role": "assistant", "content": first["content"]},
-            {"role": "user", "content": [result]},
+        assert answer["usage"]["prompt_tokens"] == len(r.prompts[0])
+        body["stream_options"] = {"include_usage": True}
+        *chunks, usage, done = await r.events("/v1/chat/completions", body)
+        assert done == "[DONE]" and usage["choices"] == [] and usage["usage"] == answer["usage"]
+        assert usage["usage"]["completion_tokens"] == len(r.sampled()[0])
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        for name in ("content", "reasoning_content"):
+            assert "".join(delta.get(name) or "" for delta in deltas) == message[name]
+        calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        assert [(call["index"], call["function"]) for call in calls] == [
+            (index, call["function"]) for index, call in enumerate(message["tool_calls"])
         ]
-        second = await r.messages(history, tools=ANTHROPIC_TOOLS)
-        assert second["content"] == [{"type": "text", "text": "3."}]
-        assert second["stop_reason"] == "end_turn"
-        assert_prefix(r)
-        assert r.session.counters.receipts == 1
-        assert r.session.counters.extension_rate == 1.0
+        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_responses_extends_over_a_tool_round() -> None:
-    async with rig([completion(f"{THOUGHT}\n{CALL}"), completion("3.")]) as r:
-        user = {"role": "user", "content": "1+2?"}
-        first = await r.responses([user], tools=RESPONSES_TOOLS, instructions="Be brief.")
-        assert [item["type"] for item in first["output"]] == ["reasoning", "message", "function_call"]
-        call = first["output"][-1]
-        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "3"}
-        second = await r.responses([user, *first["output"], output], tools=RESPONSES_TOOLS, instructions="Be brief.")
-        assert second["output"][0]["content"][0]["text"] == "3."
-        assert second["status"] == "completed"
-        assert_prefix(r)
-        assert r.session.counters.receipts == 1
-        assert r.session.counters.extension_rate == 1.0
+async def test_messages_hold_the_answer_whole_and_in_a_stream() -> None:
+    async with rig([completion(f"{THOUGHT}\n{CALL}")] * 2) as r:
+        body = {"model": "m", "max_tokens": 99, "messages": [USER], "tools": ANTHROPIC_TOOLS}
+        answer = await r.post("/v1/messages", body)
+        assert [block["type"] for block in answer["content"]] == ["thinking", "text", "tool_use"]
+        assert answer["stop_reason"] == "tool_use" and answer["content"][-1]["input"] == {"a": 1, "b": 2}
+        events = await r.events("/v1/messages", body)
+        kinds = [event["type"] for event in events]
+        assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
+        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+        assert [delta["type"] for delta in deltas] == [
+            "thinking_delta", "signature_delta", "text_delta", "input_json_delta",
+        ]  # fmt: skip
+        assert json.loads(deltas[-1]["partial_json"]) == {"a": 1, "b": 2}
+        assert events[-2]["delta"]["stop_reason"] == "tool_use"
+        assert events[-2]["usage"]["output_tokens"] == answer["usage"]["output_tokens"] == len(r.sampled()[0])
+
+
+async def test_responses_hold_the_answer_whole_and_in_a_stream() -> None:
+    async with rig([completion(f"{THOUGHT}\n{CALL}")] * 2) as r:
+        body = {"model": "m", "input": "1+2?", "tools": RESPONSES_TOOLS}
+        answer = await r.post("/v1/responses", body)
+        assert [item["type"] for item in answer["output"]] == ["reasoning", "message", "function_call"]
+        assert answer["status"] == "completed" and answer["output"][1]["content"][0]["text"] == "I will add."
+        events = await r.events("/v1/responses", body)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert events[0]["type"] == "response.created" and events[-1]["type"] == "response.completed"
+        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        assert done == events[-1]["response"]["output"]
+        assert [item["type"] for item in done] == ["reasoning", "message", "function_call"]
 
 
 async def test_a_known_previous_response_is_continued() -> None:
@@ -84,48 +87,6 @@ async def test_a_known_previous_response_is_continued() -> None:
         assert_prefix(r)
         refused = await r.responses("x", previous_response_id="resp_unknown", status=400)
         assert refused["error"]["code"] == "previous_response_not_found"
-
-
-async def test_chat_stream_holds_what_the_answer_holds() -> None:
-    async with rig([completion(f"{THOUGHT}\n{CALL}")]) as r:
-        body = {"model": "m", "messages": [{"role": "user", "content": "1+2?"}], "tools": CHAT_TOOLS}
-        *chunks, usage, done = await r.events(
-            "/v1/chat/completions", {**body, "stream_options": {"include_usage": True}}
-        )
-        assert done == "[DONE]"
-        assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == len(r.sampled()[0])
-        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-        assert "".join(delta.get("content") or "" for delta in deltas) == "I will add."
-        assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Let me add."
-        (calls,) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
-        assert calls[0]["index"] == 0 and calls[0]["function"]["name"] == "add"
-        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-async def test_messages_stream_holds_what_the_answer_holds() -> None:
-    async with rig([completion(f"{THOUGHT}\n{CALL}")]) as r:
-        user = {"role": "user", "content": "1+2?"}
-        events = await r.events(
-            "/v1/messages", {"model": "m", "max_tokens": 99, "messages": [user], "tools": ANTHROPIC_TOOLS}
-        )
-        kinds = [event["type"] for event in events]
-        assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
-        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
-        assert [delta["type"] for delta in deltas] == [
-            "thinking_delta", "signature_delta", "text_delta", "input_json_delta",
-        ]  # fmt: skip
-        assert json.loads(deltas[-1]["partial_json"]) == {"a": 1, "b": 2}
-        assert events[-2]["delta"]["stop_reason"] == "tool_use"
-        assert events[-2]["usage"]["output_tokens"] == len(r.sampled()[0])
-
-
-async def test_responses_stream_holds_what_the_answer_holds() -> None:
-    async with rig([completion(f"{THOUGHT}\n{CALL}")]) as r:
-        events = await r.events("/v1/responses", {"model": "m", "input": "1+2?", "tools": RESPONSES_TOOLS})
-        assert [event["sequence_number"] for event in events] == list(range(len(events)))
-        assert events[0]["type"] == "response.created" and events[-1]["type"] == "response.completed"
-        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-        assert done == events[-1]["response"]["output"]
 
 
 async def test_an_overflow_is_told_in_each_dialects_words() -> None:
@@ -140,6 +101,10 @@ async def test_an_overflow_is_told_in_each_dialects_words() -> None:
         (failed,) = await r.events("/v1/responses", {"model": "m", "input": long})
         assert failed["type"] == "response.failed"
         assert failed["response"]["error"]["code"] == "context_length_exceeded"
+        contents = {"contents": [{"parts": [{"text": long}]}]}
+        error = (await r.post("/v1beta/models/m:generateContent", contents, status=400))["error"]
+        assert error["message"].startswith("The input token count (") and error["status"] == "INVALID_ARGUMENT"
+        assert error["details"][0]["reason"] == "context_length_exceeded"
 
 
 async def test_count_tokens_is_exact_and_records_nothing() -> None:
@@ -152,14 +117,22 @@ async def test_count_tokens_is_exact_and_records_nothing() -> None:
         assert counted["input_tokens"] == len(r.prompts[0])
 
 
-async def test_a_length_cut_is_told_and_extended() -> None:
-    async with rig([completion("I will wri", stop=False), completion("te it.")]) as r:
-        user = {"role": "user", "content": "Write."}
-        first = await r.messages([user])
-        assert first["stop_reason"] == "max_tokens"
-        resume = {"role": "user", "content": "Output token limit hit. Resume directly."}
-        await r.messages([user, {"role": "assistant", "content": first["content"]}, resume], max_tokens=1024)
-        assert_prefix(r)
+@pytest.mark.parametrize(
+    ("text", "finish", "matched", "told"),
+    [
+        ("I will wri", "length", None, ("max_tokens", None, "I will wri")),
+        ("A. Observation: B", "stop", "Observation:", ("stop_sequence", "Observation:", "A.")),
+    ],
+)
+async def test_what_cut_a_reply_is_told_and_its_tokens_are_kept(
+    text: str, finish: Any, matched: str | None, told: Any
+) -> None:
+    ids = tokenizer().encode(text, add_special_tokens=False)
+    async with rig([Reply(ids=ids, finish=finish, matched=matched), completion("Done.")]) as r:
+        first = await r.messages([USER], stop_sequences=["Observation:"])
+        assert (first["stop_reason"], first["stop_sequence"], first["content"][0]["text"]) == told
+        await r.messages([USER, {"role": "assistant", "content": told[2]}, {"role": "user", "content": "On"}])
+        assert r.prompts[1][: len(r.prompts[0]) + len(ids)] == [*r.prompts[0], *ids]
         assert r.session.counters.extension_rate == 1.0
 
 
@@ -172,20 +145,6 @@ async def test_logprobs_and_token_ids_are_those_of_the_trajectory() -> None:
         assert choice["token_ids"] == list(turn.completion.output_ids)
         given = [entry["logprob"] for entry in choice["logprobs"]["content"]]
         assert given == list(turn.completion.output_logprobs or ())
-
-
-async def test_a_stop_string_is_named_and_left_out_of_the_text() -> None:
-    ids = tokenizer().encode("A. Observation: B", add_special_tokens=False)
-    from strands_sglang.testing import Reply
-
-    script = [Reply(ids=ids, finish="stop", matched="Observation:"), completion("Done.")]
-    async with rig(script) as r:
-        user = {"role": "user", "content": "Go"}
-        first = await r.messages([user], stop_sequences=["Observation:"])
-        assert (first["stop_reason"], first["stop_sequence"]) == ("stop_sequence", "Observation:")
-        assert first["content"] == [{"type": "text", "text": "A."}]
-        await r.messages([user, {"role": "assistant", "content": "A."}, {"role": "user", "content": "On"}])
-        assert r.prompts[1][: len(r.prompts[0]) + len(ids)] == [*r.prompts[0], *ids]
 
 
 async def test_a_structured_format_becomes_a_grammar() -> None:
@@ -202,17 +161,21 @@ async def test_a_structured_format_becomes_a_grammar() -> None:
         assert r.session.counters.constrained == 3
 
 
-async def test_malformed_calls_go_out_as_the_text_that_was_sampled() -> None:
-    broken = '<tool_call>{"name": "add", "arguments": {"a": 1,</tool_call>'
-    async with rig([completion(f"Adding. {broken}"), completion("Sorry.")]) as r:
-        user = {"role": "user", "content": "1+2?"}
-        first = (await r.chat([user], tools=CHAT_TOOLS))["choices"][0]
+@pytest.mark.parametrize(
+    ("said", "options", "malformed"),
+    [(f"Adding. {CALL.replace(': 2', '')}", {}, 1), (CALL, {"tool_choice": "none"}, 0)],
+    ids=["malformed", "not allowed"],
+)
+async def test_a_call_that_cannot_run_goes_out_as_the_text_that_was_sampled(
+    said: str, options: dict[str, Any], malformed: int
+) -> None:
+    async with rig([completion(said), completion("Sorry.")]) as r:
+        first = (await r.chat([USER], tools=CHAT_TOOLS, **options))["choices"][0]
         assert first["finish_reason"] == "stop" and "tool_calls" not in first["message"]
-        assert broken in first["message"]["content"]
-        nudge = {"role": "user", "content": "No valid call found."}
-        await r.chat([user, first["message"], nudge], tools=CHAT_TOOLS)
+        assert first["message"]["content"] == said
+        await r.chat([USER, first["message"], {"role": "user", "content": "Go on"}], tools=CHAT_TOOLS)
         assert_prefix(r)
-        assert r.session.counters.malformed == 1
+        assert r.session.counters.malformed == malformed
 
 
 @pytest.mark.parametrize(
@@ -224,11 +187,14 @@ async def test_malformed_calls_go_out_as_the_text_that_was_sampled() -> None:
         ({"max_tokens": -1}, "positive integer"),
         ({"stop": [""]}, "empty string"),
         ({"response_format": {"type": "grammar"}}, "json_schema"),
+        ({"messages": [{"role": "system", "content": [IMAGE]}, USER]}, "holds text only"),
+        ({"messages": [USER, {"role": "assistant", "content": "Sure,"}]}, "prefilled"),
+        ({"tools": [*CHAT_TOOLS, {"type": "function", "function": {"name": "add"}}]}, "add"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_with_the_reason(extra: dict[str, Any], words: str) -> None:
     async with rig([]) as r:
-        error = (await r.chat([{"role": "user", "content": "Hi"}], status=400, **extra))["error"]
+        error = (await r.post("/v1/chat/completions", {"messages": [USER], **extra}, status=400))["error"]
         assert words in error["message"] and error["type"] == "invalid_request_error"
         assert not r.prompts
 
@@ -248,22 +214,6 @@ def test_tool_choices_of_openai_and_anthropic_mean_the_same(given: Any, choice: 
     assert read_choice(given) == choice
 
 
-async def test_content_that_no_template_prints_is_refused() -> None:
-    async with rig([]) as r:
-        audio = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
-        await r.chat([{"role": "user", "content": [audio]}], status=400)
-        remote = {"type": "image_url", "image_url": {"url": "https://example.org/x.png"}}
-        await r.chat([{"role": "user", "content": [remote]}], status=400)
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-        hidden = [{"role": "system", "content": [image]}, {"role": "user", "content": "Hi"}]
-        assert "holds text only" in (await r.chat(hidden, status=400))["error"]["message"]
-        prefill = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Sure,"}]
-        refused = await r.messages(prefill, status=400)
-        assert "prefilled" in refused["error"]["message"]
-        twice = [*CHAT_TOOLS, {"type": "function", "function": {"name": "add", "parameters": {}}}]
-        await r.chat([{"role": "user", "content": "Hi"}], tools=twice, status=400)
-
-
 async def test_forced_choice_and_unknown_tools_are_counted_and_named() -> None:
     async with rig([completion("Hi.")] * 2) as r:
         tools = [*RESPONSES_TOOLS, {"type": "web_search"}, {"type": "namespace", "name": "n", "tools": []}]
@@ -280,15 +230,6 @@ async def test_a_strict_gateway_refuses_them() -> None:
     async with rig([], strict=True) as r:
         await r.responses("Hi", tools=[{"type": "web_search"}], status=400)
         await r.responses("Hi", tools=RESPONSES_TOOLS, tool_choice="required", status=400)
-
-
-async def test_tool_choice_none_keeps_the_tools_and_returns_calls_as_text() -> None:
-    async with rig([completion(CALL), completion("Ok.")]) as r:
-        user = {"role": "user", "content": "1+2?"}
-        first = (await r.chat([user], tools=CHAT_TOOLS, tool_choice="none"))["choices"][0]
-        assert first["finish_reason"] == "stop" and first["message"]["content"] == CALL
-        await r.chat([user, first["message"], {"role": "user", "content": "Go on"}], tools=CHAT_TOOLS)
-        assert_prefix(r)
 
 
 async def test_sampling_and_limits_of_the_session_win() -> None:
@@ -316,47 +257,31 @@ async def test_the_models_route_serves_both_vendors() -> None:
 
 
 async def test_the_sdks_model_and_the_gateway_grow_the_same_forest() -> None:
-    from strands import Agent, tool
-
-    from strands_sglang import SGLangModel
-    from tests.provider_support import Replay
-
-    @tool
-    def add(a: int, b: int) -> str:
-        """Add."""
-        return "3"
-
     texts = [f"{THOUGHT}\n{CALL}{CALL}", "3 and 3.", "Bye."]
-    model = SGLangModel(client=Replay([completion(text) for text in texts]), tokenizer=tokenizer())
-    agent = Agent(model=model, tools=[add], system_prompt="Be brief.", callback_handler=None)
-    await agent.invoke_async("1+2?")
-    await agent.invoke_async("Bye")
+    model, _ = make(texts)
+    agent = make_agent(model, system_prompt="Be brief.")
+    for question in ("1+2?", "Bye"):
+        await agent.invoke_async(question)
     spec = agent.tool_registry.get_all_tool_specs()[0]
-    schema = spec["inputSchema"]["json"]
-    tools = [{"type": "function", "function": {**spec, "parameters": schema}}]
-    del tools[0]["function"]["inputSchema"]
-    async with rig([completion(text) for text in texts]) as r:
+    described = {"name": spec["name"], "description": spec["description"], "parameters": spec["inputSchema"]["json"]}
+    async with rig(texts) as r:
         history: list[Any] = [{"role": "system", "content": "Be brief."}]
         for question in ("1+2?", "Bye"):
             history.append({"role": "user", "content": question})
-            while True:
-                message = (await r.chat(history, tools=tools))["choices"][0]["message"]
-                history.append(message)
-                if "tool_calls" not in message:
-                    break
-                history += [{"role": "tool", "tool_call_id": c["id"], "content": "3"} for c in message["tool_calls"]]
-        ours, theirs = r.session.conversation.forest.turns, model.forest.turns
-        assert [t.prompt_ids for t in ours] == [t.prompt_ids for t in theirs]
-        assert [t.completion.output_ids for t in ours] == [t.completion.output_ids for t in theirs]
-        assert [t.completion.output_logprobs for t in ours] == [t.completion.output_logprobs for t in theirs]
-        assert [t.parent and t.parent.index for t in ours] == [t.parent and t.parent.index for t in theirs]
-        assert [[c.id for c in t.calls] for t in ours] == [[c.id for c in t.calls] for t in theirs]
-
-
-async def test_max_tokens_beyond_the_context_is_clipped() -> None:
-    async with rig([completion("Hi.")], context_window_limit=400) as r:
-        await r.chat([{"role": "user", "content": "Hi"}], max_tokens=128_000)
-        assert r.client.requests[0].fields["sampling_params"]["max_new_tokens"] < 400
+            while history[-1]["role"] != "assistant":
+                answer = await r.chat(history, tools=[{"type": "function", "function": described}])
+                history.append(answer["choices"][0]["message"])
+                calls = history[-1].get("tool_calls", ())
+                history += [{"role": "tool", "tool_call_id": call["id"], "content": "3"} for call in calls]
+        ours, theirs = (
+            [
+                (t.prompt_ids, t.completion.output_ids, t.completion.output_logprobs,
+                 t.parent and t.parent.index, [call.id for call in t.calls])
+                for t in forest.turns
+            ]
+            for forest in (r.session.conversation.forest, model.forest)
+        )  # fmt: skip
+        assert ours == theirs and len(ours) == 3
 
 
 async def test_ids_of_messages_and_calls_are_never_used_twice() -> None:
