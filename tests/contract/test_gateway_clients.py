@@ -31,6 +31,7 @@ async def test_a_client_extends_token_by_token(client: Any, stream: bool) -> Non
         await client(r.session.anthropic_url, r.session.key, QUESTIONS, stream=stream, arguments={"a": 1, "b": 2})
         assert_prefix(r)
         assert r.session.counters.extension_rate == 1.0 and len(r.session.trajectories) == 1
+        assert (r.session.counters.receipts > 0) == (client is not chat)
         assert trained_once(r.session)
 
 

@@ -113,16 +113,6 @@ async def test_time_ends_a_reply_in_flight_and_leaves_no_trace() -> None:
         assert r.session.to_json()["in_flight"] == 0
 
 
-async def test_parallel_requests_wait_for_each_other() -> None:
-    def policy(*_: Any) -> Reply:
-        return Reply(ids=completion("3.").ids, delay=0.02)
-
-    async with rig(policy, limits={"max_parallel": 2}) as r:
-        texts = [f"{number}?" for number in range(9)]
-        await asyncio.gather(*(chat(r, [{"role": "user", "content": text}]) for text in texts))
-        assert r.client.max_in_flight == 2 and r.session.counters.sampled == 9
-
-
 async def test_a_client_that_leaves_the_queue_leaves_nothing() -> None:
     slow = Reply(ids=completion("3.").ids, delay=1.5)
     async with rig([slow, completion("4.")], limits={"max_parallel": 1}) as r:
@@ -132,6 +122,7 @@ async def test_a_client_that_leaves_the_queue_leaves_nothing() -> None:
         await asyncio.sleep(0.05)
         waiting.cancel()
         assert (await first)["content"] == "3."
+        assert r.client.max_in_flight == 1
         assert (await chat(r, [{"role": "user", "content": "3?"}]))["content"] == "4."
         assert r.session.counters.sampled == 2 and r.session.to_json()["in_flight"] == 0
 
@@ -147,17 +138,6 @@ async def test_wrong_limits_are_refused_with_their_name(limits: Any) -> None:
     async with rig([]) as r:
         with pytest.raises(ValueError, match=str(next(iter(limits)))):
             r.gateway.open(limits=limits)
-
-
-async def test_a_key_of_a_closed_session_says_so() -> None:
-    async with rig([completion("3.")]) as r:
-        await r.session.close()
-        assert (await chat(r, [USER], status=409))["code"] == "session_closed"
-        await r.gateway.delete(r.session)
-        refused = await chat(r, [USER], status=409)
-        assert refused["message"] == "the session of this key is closed"
-        other = await chat(r, [USER], status=401, headers={"Authorization": "Bearer another"})
-        assert other["code"] == "invalid_api_key"
 
 
 async def test_opencodes_sub_agents_are_labelled_by_their_session() -> None:
