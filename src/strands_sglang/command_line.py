@@ -196,14 +196,14 @@ def run_command_line(
             parser.error(
                 f"the argument {argument!r} is not text in this locale's encoding ({encoding}): set PYTHONUTF8=1"
             )
-    chosen = next((argument for argument in given if not argument.startswith("-")), None)
-    if chosen is None or chosen not in parsers:
-        return _without_command(parser, parsers, chosen, given)
-    module, own = commands[chosen][0], parsers[chosen]
-    add_arguments = (arguments or {}).get(chosen)
-
-    def run() -> int:
-        (add_arguments or import_module(module).add_arguments)(own)
+    if not given:
+        parser.exit(Exit.USAGE, parser.format_help())
+    command = next((argument for argument in given if not argument.startswith("-")), "")
+    if command not in parsers:
+        parser.parse_args(given)  # shows help or the version, or complains
+    module, own = commands[command][0], parsers[command]
+    try:
+        ((arguments or {}).get(command) or import_module(module).add_arguments)(own)
         options, unknown = parser.parse_known_args(given)
         if unknown:
             own.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -211,44 +211,20 @@ def run_command_line(
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
-
-    return _run_guarded(prog, chosen, chosen in showing, run)
-
-
-def _without_command(
-    parser: Parser, parsers: Mapping[str, Parser], chosen: str | None, arguments: Sequence[str]
-) -> int:
-    if chosen is not None and not {"-h", "--help", "--version"} & set(arguments):
-        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
-
-        parser.error(f"unknown command {chosen!r}{did_you_mean(chosen, parsers)}; there are {', '.join(parsers)}")
-    if not arguments:
-        parser.exit(Exit.USAGE, parser.format_help())
-    if unknown := [one for one in arguments if one.startswith("--") and one not in parser._option_string_actions]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # argparse would ask for a command first
-    parser.parse_args(arguments)
-    return Exit.USAGE
-
-
-def _run_guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) -> int:
-    """Run a subcommand; whatever it raises becomes an exit status."""
-    try:
-        return run()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:  # `strands-env view RUN | head`
         _silence(sys.stdout)
-        return Exit.OK if is_showing else Exit.PIPE
-    except ImportError as error:
-        advice = what_to_install(error)
-        if advice is None:
-            return _report_unexpected(prog, command)
-        sys.stderr.write(f"{prog} {command}: {advice}\n")
-        return Exit.USAGE
+        return Exit.OK if command in showing else Exit.PIPE
     except (SystemExit, GeneratorExit):
         raise
-    except BaseException:  # also what extensions raise past `Exception`
-        return _report_unexpected(prog, command)
+    except BaseException as error:  # also what extensions raise past `Exception`
+        advice = what_to_install(error) if isinstance(error, ImportError) else None
+        with suppress(OSError):
+            if advice is None:
+                traceback.print_exc()
+            sys.stderr.write(f"{prog} {command}: {advice or 'unexpected error, see above; please report it'}\n")
+        return Exit.UNEXPECTED if advice is None else Exit.USAGE
     finally:
         if sys.stderr is not None:
             try:
@@ -267,13 +243,6 @@ def what_to_install(error: ImportError) -> str | None:
     from strands_sglang.exceptions import install_command  # brings the SDK, which help does without
 
     return f"the package {package!r} is not installed; install it with: {install_command(_EXTRA_OF[package])}"
-
-
-def _report_unexpected(prog: str, command: str) -> int:
-    with suppress(OSError):
-        traceback.print_exc()
-        sys.stderr.write(f"{prog} {command}: unexpected error, see above; please report it\n")
-    return Exit.UNEXPECTED
 
 
 def _silence(stream: TextIO) -> None:

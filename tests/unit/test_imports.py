@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from strands_env.commands.arguments import ARGUMENTS as ENV_ARGUMENTS
+from strands_env.commands.arguments import COMMANDS as ENV_COMMANDS
 from tests.conftest import ROOT
 
 SRC = ROOT / "src"
@@ -233,7 +233,7 @@ def test_the_http_client_loads_no_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "names"), [("strands_sglang", ["doctor", "gateway", "drift"]), ("strands_env", ENV_ARGUMENTS)]
+    ("command", "names"), [("strands_sglang", ["doctor", "gateway", "drift"]), ("strands_env", ENV_COMMANDS)]
 )
 def test_help_loads_nothing_but_the_arguments(command: str, names: list[str]) -> None:
     result = run_python(

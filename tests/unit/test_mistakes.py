@@ -72,7 +72,7 @@ PLACES = "neither a folder nor a hub id: give smollm2, tiny"
         ("strands-sglang gateway --model tiny --chat-template /no/file", "no such file: '/no/file'"),
         ("strands-sglang gateway --context-length 0", "at least 1, got '0'"),
         ("strands-sglang doctor tinyy", "did you mean 'tiny'"),
-        ("strands-env evl arithmetic", "unknown command 'evl' (did you mean 'eval'?); there are"),
+        ("strands-env evl arithmetic", "unknown 'evl' (did you mean 'eval'?); choose one of eval, replay"),
         ("strands-env eval arithmetic -n 0", "whole number of at least 1, got '0'"),
         ("strands-env eval arithmetic -c many", "got 'many'"),
         ("strands-env eval arithmetic --sampling [1]", "a file with one"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 from strands_env.backends import BACKENDS
 from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
-from strands_sglang.command_line import add_server, json_object, non_negative, number, positive
+from strands_sglang.command_line import AddArguments, add_server, json_object, non_negative, number, positive
 
 PRICES = {
     "price_input": "price of a million tokens read, in any currency",
@@ -16,15 +15,14 @@ PRICES = {
 }
 
 
-def _eval(parser: argparse.ArgumentParser) -> None:
+def add_eval(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `eval`."""
     parser.add_argument("benchmark", nargs="?", help="name of a benchmark (see list), or module:attribute of your own")
     parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
     model = parser.add_argument_group("model")
     model.add_argument("--backend", choices=BACKENDS, help="where the model is (default: local, on this CPU)")
     model.add_argument("--model-id", "--model", metavar="ID", help="model: a name, a hub id or a folder")
-    model.add_argument(
-        "--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, vllm, openai"
-    )
+    model.add_argument("--base-url", "--sglang-base-url", metavar="URL", help="server of sglang, vllm or openai")
     model.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the server's)")
     model.add_argument("--tool-parser", metavar="NAME", help="reader of tool calls (default: fits the chat template)")
     model.add_argument("--temperature", type=number, metavar="T", help="0 is greedy")
@@ -32,12 +30,8 @@ def _eval(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--top-k", type=int, metavar="K")
     model.add_argument("--max-new-tokens", type=positive, metavar="N", help="tokens of one model call")
     model.add_argument("--sampling", type=json_object, metavar="JSON", help="further sampling parameters, or a file")
-    model.add_argument(
-        "--script",
-        metavar="TEXT",
-        help="answer of the backend scripted, or a JSON "
-        """list of its replies: texts, and calls as {"tool": NAME, "input": {...}}""",
-    )
+    script = """answer of the backend scripted, or a JSON list of texts and calls {"tool": NAME, "input": {...}}"""
+    model.add_argument("--script", metavar="TEXT", help=script)
     _add_environment(parser.add_argument_group("environment"))
     data = parser.add_argument_group("data")
     _add_data(data)
@@ -58,45 +52,41 @@ def _eval(parser: argparse.ArgumentParser) -> None:
     _add_prices(run)
     run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
     run.add_argument("--workers", type=positive, metavar="N", help="worker processes or Ray actors")
-    run.add_argument(
-        "--track", type=_trackers, metavar="NAMES", help=f"also report to {', '.join(TRACKERS)} (extra trackers)"
-    )
+    run.add_argument("--track", type=_trackers, metavar="NAMES", help=f"also report to {', '.join(TRACKERS)}")
     run.add_argument("--project", metavar="NAME", help="project of the tracker (default: the benchmark)")
     _add_display(run)
 
 
-def _replay(parser: argparse.ArgumentParser) -> None:
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `replay`."""
     parser.add_argument("file", help="recording of 'strands-env eval --record FILE'")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: FILE.replay)")
     _add_display(parser)
 
 
-def _compare(parser: argparse.ArgumentParser) -> None:
+def add_compare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `compare`."""
     parser.add_argument("first", help="folder or .jsonl of the run to compare with")
-    parser.add_argument(
-        "others", nargs="+", metavar="second", help="folder or .jsonl of the run in question, or of several"
-    )
+    parser.add_argument("others", nargs="+", metavar="second", help="the run in question, or several")
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
     parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
     parser.add_argument("--fail-if-worse", action="store_true", help="exit 1 when the second is significantly worse")
     _add_json(parser)
 
 
-def _report(parser: argparse.ArgumentParser) -> None:
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `report`."""
     parser.add_argument("run", help="folder or .jsonl of a run; or of a training: a folder of runs, or slime's log")
     parser.add_argument("-o", "--output", metavar="FILE", help="HTML file (default: report.html beside the results)")
-    parser.add_argument(
-        "--tokenizer",
-        metavar="ID",
-        help="tokenizer, to show tokens as text and drift (default: the run's; none: ids)",
-    )
+    parser.add_argument("--tokenizer", metavar="ID", help="for texts and drift (default: the run's; none: only ids)")
     _add_threshold(parser)
     _add_prices(parser)
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     _add_json(parser, "its path and size as JSON")
 
 
-def _view(parser: argparse.ArgumentParser) -> None:
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `view`."""
     _add_run(parser)
     parser.add_argument("sample", nargs="?", help="prompt id, or prompt id and index: p7 or p7/2")
     parser.add_argument("--limit", type=non_negative, default=50, metavar="N", help="prompts to list (default: 50)")
@@ -104,11 +94,10 @@ def _view(parser: argparse.ArgumentParser) -> None:
     _add_json(parser, "as JSON; samples as in the results, one a line")
 
 
-def _rescore(parser: argparse.ArgumentParser) -> None:
+def add_rescore(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `rescore`."""
     _add_run(parser)
-    _add_environment(
-        parser.add_argument_group("reward", "Without any of these, the run's own environment scores again.")
-    )
+    _add_environment(parser.add_argument_group("reward", "Without any of these, the run's own environment scores."))
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of the new run (default: RUN-rescored)")
     parser.add_argument("-c", "--max-concurrency", type=positive, default=10, metavar="N", help="at a time (10)")
     _add_threshold(parser)
@@ -116,87 +105,75 @@ def _rescore(parser: argparse.ArgumentParser) -> None:
     _add_display(parser)
 
 
-def _export(parser: argparse.ArgumentParser) -> None:
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `export`."""
     _add_run(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        required=True,
-        help="file that ends in .parquet or .jsonl (not samples)",
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help=".parquet for samples, else .jsonl")
+    formats = (
+        "samples: our neutral columns, one row a path; sft: messages, ids and labels; prompts: pass rates and sampling "
+        "weights for the next run (default: samples)"
     )
-    parser.add_argument(
-        "--format",
-        choices=["samples", "sft", "prompts"],
-        default="samples",
-        help="samples: our neutral columns (strands_env.training.load_samples reads them), one row a path; "
-        "sft: messages, ids and labels; prompts: the prompts with their pass rates and sampling weights, for the next "
-        "run (default: samples)",
-    )
+    parser.add_argument("--format", choices=["samples", "sft", "prompts"], default="samples", help=formats)
     parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
     parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")
     parser.add_argument("--mixed", action="store_true", help="only prompts whose rollouts differ in their reward")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     _add_json(parser, "counts as JSON")
     prompts = parser.add_argument_group("prompts", "Only with --format prompts; unscored samples count for nothing.")
-    prompts.add_argument(
-        "--between", nargs=2, type=number, metavar=("LOW", "HIGH"), help="only prompts with a pass rate in [LOW, HIGH]"
-    )
+    bounds = ("LOW", "HIGH")
+    prompts.add_argument("--between", nargs=2, type=number, metavar=bounds, help="only pass rates in [LOW, HIGH]")
     prompts.add_argument("--draw", type=positive, metavar="N", help="N rows, each prompt as often as its weight says")
     prompts.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of --draw (0)")
     _add_threshold(prompts)
     teacher = parser.add_argument_group("teacher", "Log-probabilities of another model, for on-policy distillation.")
-    teacher.add_argument(
-        "--teacher", metavar="URL", help="server that scores every sample (vllm+http://... is vLLM), or a model to load"
-    )
+    teacher.add_argument("--teacher", metavar="URL", help="server (vllm+http://... is vLLM), or a model to load")
     teacher.add_argument("--teacher-top-k", type=positive, default=0, metavar="K", help="also its K most likely tokens")
     teacher.add_argument("--tokenizer", metavar="ID", help="tokenizer of the model that sampled (default: the run's)")
 
 
-def _verify(parser: argparse.ArgumentParser) -> None:
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `verify`."""
     _add_run(parser)
     again = parser.add_argument_group("score again", "Without these, only the files are checked.")
     add_server(again, "server that scores every trajectory again")
-    again.add_argument(
-        "--model", metavar="NAME", help="the same with the embedded engine: smollm2, a hub id or a folder"
-    )
+    again.add_argument("--model", metavar="NAME", help="for the embedded engine: smollm2, a hub id or a folder")
     again.add_argument("--limit", type=positive, metavar="N", help="samples to score (default: all)")
     again.add_argument("--max-kl", type=number, metavar="X", help="exit 1 when the mismatch KL is larger")
     _add_json(parser)
 
 
-def _drift(parser: argparse.ArgumentParser) -> None:
+def add_drift(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `drift`, which is a command of `strands-sglang` too."""
     _add_run(parser)
     parser.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the run's)")
     _add_json(parser)
 
 
-def _watch(parser: argparse.ArgumentParser) -> None:
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `watch`."""
     _add_run(parser)
     _add_json(parser, "look once, as JSON")
 
 
-def _check(parser: argparse.ArgumentParser) -> None:
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `check`."""
     parser.add_argument("benchmark", nargs="?", help="benchmark whose environment and first task are tried")
     _add_environment(parser)
     _add_data(parser)
-    parser.add_argument(
-        "--tokenizer",
-        "--model",
-        "--model-id",
-        metavar="ID",
-        help="model whose chat template renders the prompt; it is never asked (default: the embedded one; none)",
-    )
+    names, help = ("--tokenizer", "--model", "--model-id"), "model whose chat template renders the prompt, or none"
+    parser.add_argument(*names, metavar="ID", help=help)
     _add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
 
-def _init(parser: argparse.ArgumentParser) -> None:
+def add_init(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `init`."""
     parser.add_argument("name", help="name of the environment; also of the folder, which must be new or empty")
     _add_json(parser, "the files and the next commands as JSON")
 
 
-def _demo(parser: argparse.ArgumentParser) -> None:
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `demo`."""
     parser.add_argument("--model", default="smollm2", metavar="ID", help="a name, a hub id or a folder (smollm2)")
     parser.add_argument("--questions", type=positive, default=4, metavar="N", help="number of questions (4)")
     parser.add_argument("--samples", type=positive, default=3, metavar="N", help="rollouts of each question (3)")
@@ -206,28 +183,22 @@ def _demo(parser: argparse.ArgumentParser) -> None:
     _add_json(parser)
 
 
-def _doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--server",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="server that samples one token as for training, vllm+URL: vLLM",
-    )
+def add_doctor(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `doctor`."""
+    help = "server that samples one token as for training, vllm+URL: vLLM"
+    parser.add_argument("--server", action="append", default=[], metavar="URL", help=help)
     parser.add_argument("--tokenizer", metavar="ID", help="tokenizer of the servers (default: the one they name)")
     _add_json(parser)
 
 
-def _images(parser: argparse.ArgumentParser) -> None:
+def add_images(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `images`."""
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     pull = actions.add_parser("pull", help="fetch an image from a registry, with skopeo, podman or docker")
     pull.add_argument("image", help="its reference, as in debian:bookworm-slim")
     pull.add_argument("--name", metavar="NAME", help="another name for it here")
     taken = actions.add_parser("import", help="take in an image that is on this machine")
-    taken.add_argument(
-        "source",
-        help="podman:NAME, docker:NAME, oci:FOLDER[:TAG], or the path of an OCI or docker archive or layout",
-    )
+    taken.add_argument("source", help="podman:NAME, docker:NAME, oci:FOLDER[:TAG], or the path of an archive or layout")
     taken.add_argument("--name", metavar="NAME", help="its name here, such as the docker_image of a task")
     build = actions.add_parser("build", help="build the Dockerfile of a task with podman or docker")
     build.add_argument("folder", help="folder of the task, or one with a Dockerfile")
@@ -237,7 +208,8 @@ def _images(parser: argparse.ArgumentParser) -> None:
     remove.add_argument("image", help="its reference")
 
 
-def _validate(parser: argparse.ArgumentParser) -> None:
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `validate`."""
     parser.add_argument("folder", help="folder of tasks in Harbor's format, or one task")
     parser.add_argument("-n", "--repeats", type=positive, default=2, metavar="N", help="trials of each kind (2)")
     parser.add_argument("--backend", default="bubblewrap", metavar="NAME", help="bubblewrap, docker, podman, ...")
@@ -252,30 +224,26 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     _add_json(parser)
 
 
-def _list(parser: argparse.ArgumentParser) -> None:
-    _add_json(parser)
-
-
-ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "eval": _eval,
-    "replay": _replay,
-    "compare": _compare,
-    "report": _report,
-    "view": _view,
-    "rescore": _rescore,
-    "export": _export,
-    "verify": _verify,
-    "drift": _drift,
-    "watch": _watch,
-    "check": _check,
-    "init": _init,
-    "demo": _demo,
-    "doctor": _doctor,
-    "list": _list,
-    "images": _images,
-    "validate": _validate,
+COMMANDS: dict[str, tuple[AddArguments, str]] = {
+    "eval": (add_eval, "run a benchmark"),
+    "replay": (add_replay, "run a recorded evaluation again, without its server"),
+    "compare": (add_compare, "compare two runs prompt by prompt, with a test of significance"),
+    "report": (add_report, "write one HTML file to look at a run"),
+    "view": (add_view, "show a run, or one sample of it, in the terminal"),
+    "rescore": (add_rescore, "score saved rollouts with another reward; nothing is sampled again"),
+    "export": (add_export, "write a run as training data: Parquet or JSON Lines"),
+    "verify": (add_verify, "check a run's files, and its log-probabilities against a server"),
+    "drift": (add_drift, "count what re-tokenising a run's texts would have changed"),
+    "watch": (add_watch, "watch a run in progress"),
+    "check": (add_check, "try an environment: its tools, its first prompt, its reward"),
+    "init": (add_init, "make a folder with an environment, a reward, tasks, a test and a training"),
+    "demo": (add_demo, "sample rollouts of a small model, and see what re-tokenising would change"),
+    "doctor": (add_doctor, "report what works on this machine, and how to fix what does not"),
+    "images": (add_images, "the container images of sandboxes without a daemon"),
+    "validate": (add_validate, "try container tasks: solution 1, nothing 0, cheats 0"),
+    "list": (lambda parser: _add_json(parser), "list benchmarks"),
 }
-"""The function that adds a subcommand's arguments, by the subcommand's name."""
+"""Every subcommand: the function that adds its arguments, and one line of help. Its module has its name."""
 
 
 # ---- what several have -----------------------------------------------------------------------------------------------
@@ -298,18 +266,13 @@ def _add_display(parser: argparse._ActionsContainer) -> None:
 def _add_environment(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--env", metavar="HOOK", help="an environment: module:function of a hook, or module:Class")
     parser.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
-    parser.add_argument(
-        "--reward",
-        metavar="HOOK",
-        help=f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)",
-    )
+    rewards = f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)"
+    parser.add_argument("--reward", metavar="HOOK", help=rewards)
 
 
 def _add_data(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet; without a benchmark, of tasks")
-    parser.add_argument(
-        "--columns", metavar="MAP", help="columns of a file without a benchmark, as in question=prompt,answer=solution"
-    )
+    parser.add_argument("--columns", metavar="MAP", help="its columns, as in question=prompt,answer=solution")
 
 
 def _add_threshold(parser: argparse._ActionsContainer) -> None:

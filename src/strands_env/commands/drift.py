@@ -7,7 +7,7 @@ import json
 import os
 from errno import ENOENT
 
-from strands_env.commands.arguments import ARGUMENTS
+from strands_env.commands.arguments import add_drift
 from strands_env.commands.terminal import announce, complain, complain_of, one_line, say
 from strands_sglang.command_line import Exit
 
@@ -15,7 +15,7 @@ EXAMPLES = 10
 """Places that are shown."""
 
 
-add_arguments = ARGUMENTS["drift"]  # for `strands-sglang drift`, which finds them here
+add_arguments = add_drift  # for `strands-sglang drift`, which finds them here
 
 
 def run(args: argparse.Namespace) -> int:
