@@ -149,10 +149,12 @@ async def test_more_tokens_than_the_context_has_are_refused_because_vllm_would_c
 
 
 async def test_images_are_sent_beside_the_ids_with_their_placeholders() -> None:
-    asked = request(images=("data:image/png;base64,AA==",), growth=19, show_prompt=True)
+    more = {"show_prompt": True, "constrain_answer_only": True, "experts_from": 2}
+    asked = request(images=("data:image/png;base64,AA==",), growth=19, **more)
     body = orjson.loads(GenerateCall.of(asked, wire_fields(asked)).body("r", VLLMClient.wire_names))
     assert body["content_parts"] == [{"type": "image_url", "url": "data:image/png;base64,AA=="}]
     assert (body["request_id"], body["token_ids"], body["return_token_ids"]) == ("r", PROMPT, True)
+    assert (body["reasoning_ended"], body["sampling_params"]["routed_experts_prompt_start"]) == (False, 2)
 
 
 def scoring_answer(prompt_logprobs: Any) -> dict[str, Any]:
