@@ -13,7 +13,7 @@ import zlib
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import orjson
 from aiohttp import web
@@ -117,21 +117,6 @@ async def status(
     if isinstance(body, str):
         return web.Response(text=body, status=code, headers=headers)
     return _json(body, code, headers)
-
-
-def error(shape: Literal["a", "b", "c", "f", "h"], message: str = "something is wrong", code: int = 400) -> Fault:
-    """An error in one of the dialects of SGLang (a to f) and its routers (h); f comes with status 200."""
-    if shape == "f":
-        event = {"error": {"message": message, "type": "invalid_request_error", "code": code, "retryable": False}}
-        stream = f"data: {orjson.dumps(event).decode()}\n\ndata: [DONE]\n\n"
-        return status(200, stream, headers={"Content-Type": "text/event-stream"})
-    bodies: dict[str, Any] = {
-        "a": {"error": {"message": message}},
-        "b": {"error": message},
-        "c": {"object": "error", "message": message, "type": str(code), "param": None, "code": code},
-        "h": message,
-    }
-    return status(code, bodies[shape])
 
 
 def busy(retry_after: float | str | None = None) -> Fault:
