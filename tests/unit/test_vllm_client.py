@@ -293,7 +293,7 @@ def refused_everywhere(client: VLLMClient) -> None:
         client.served_tokenizer()
 
 
-def test_a_tokenizer_that_is_not_the_servers_is_named() -> None:
+def test_a_tokenizer_that_is_not_the_servers_or_that_it_does_not_name() -> None:
     client, tokenizer = VLLMClient("http://localhost:1"), get_tokenizer("tiny")
     with patch.object(served, "_ask", side_effect=lambda *_: {"tokens": tokenizer.encode(served.PROBE)}):
         client.check_tokenizer(tokenizer, "tiny")
@@ -302,6 +302,14 @@ def test_a_tokenizer_that_is_not_the_servers_is_named() -> None:
         pytest.raises(ValueError, match=r"'tiny' is not that of the model.*--tokenizer"),
     ):
         client.check_tokenizer(tokenizer, "tiny")
+    for answer, words in (
+        (ValueError("no JSON"), "not a server of vLLM.*--backend sglang"),
+        ({}, "names no tokenizer"),
+    ):
+        with patch.object(served, "_ask", side_effect=[answer, answer]):
+            assert client.served_tokenizer(is_optional=True) is None
+            with pytest.raises(BackendConnectionError, match=words):
+                client.served_tokenizer()
 
 
 async def test_a_server_restarted_in_another_mode_is_noticed_between_calls_and_during_one() -> None:
