@@ -1,4 +1,4 @@
-"""A program that evaluates, to be killed: `python -m tests.unit.killed_run OUTPUT EXECUTOR [SECONDS]`."""
+"""A program that evaluates, to be killed: `python -m tests.unit.killed_run OUTPUT EXECUTOR`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 from typing import Any
 
 from strands_env.core import Action
-from strands_env.distributed import ProcessExecutor, RayExecutor
+from strands_env.distributed import ProcessExecutor
 from strands_env.eval import Evaluator, RetryPolicy
+from strands_env.eval.store import RunConfig
 from tests.unit.eval_support import FakeEnv, outcome, tasks, with_tokens
 
 TASKS = 40
@@ -31,19 +32,8 @@ def factory() -> Any:
     return make
 
 
-def executor(kind: str) -> Any:
-    match kind:
-        case "inline":
-            return None
-        case "processes":
-            return ProcessExecutor("tests.unit.killed_run:factory", n_workers=2)
-        case "ray":
-            return RayExecutor("tests.unit.killed_run:factory", n_workers=2)
-    raise ValueError(kind)
-
-
 async def evaluate(output: str, kind: str) -> None:
-    runner = executor(kind)
+    runner = ProcessExecutor("tests.unit.killed_run:factory", n_workers=2) if kind == "processes" else None
     evaluator = Evaluator(
         factory() if runner is None else None,
         executor=runner,
@@ -51,24 +41,16 @@ async def evaluate(output: str, kind: str) -> None:
         max_concurrency=8,
         keep_tokens=True,
         output_path=output,
-        config={"run": "killed"},
         retry=RetryPolicy(delay=0.0),
     )
-    evaluator.run_config = _portable(evaluator)  # type: ignore[method-assign]
+    # The same configuration wherever the samples run, so that results of all executors can be compared.
+    evaluator.run_config = lambda: RunConfig(evaluator.paths.run, {"run": "killed"})  # type: ignore[method-assign]
     print("started", flush=True)
     try:
         await evaluator.run(tasks(TASKS))
     finally:
         if runner is not None:
             await runner.close()
-
-
-def _portable(evaluator: Evaluator) -> Any:
-    """The same configuration wherever the samples run, so that results of all executors can be compared."""
-    from strands_env.eval.store import RunConfig
-
-    path = evaluator.paths.run
-    return lambda: RunConfig(path, {"run": "killed"})
 
 
 if __name__ == "__main__":

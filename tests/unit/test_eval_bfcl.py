@@ -91,12 +91,6 @@ def test_relevance_asks_only_whether_there_is_a_call() -> None:
     assert reason(category="live_relevance") == "no call"
 
 
-def test_schema_has_the_names_of_json() -> None:
-    schema = json_schema(AREA["parameters"])
-    assert schema["type"] == "object"
-    assert schema["properties"]["points"]["items"] == {"type": "array", "items": {"type": "number"}}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "possible_answer").mkdir()
@@ -109,21 +103,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_questions_and_accepted_calls_are_joined(folder: Path) -> None:
+def test_questions_and_accepted_calls_are_joined_and_the_first_reply_is_scored(folder: Path, tmp_path: Path) -> None:
     first, second = BFCLEvaluator(lambda: None, data_path=folder).load_dataset()
     assert first.message == "Be brief.\n\nArea of 10 and 5?"
     assert first.task_context.ground_truth == [{"math.area": ACCEPTED}]
     assert (second.task_context.id, second.task_context.ground_truth) == ("bfcl_irrelevance_0", [])
-
-
-def test_first_reply_is_scored(folder: Path) -> None:
     script = [call("math_area", base=10, height=5), "never asked"]
     environment = BFCLEvaluator.environment(lambda: ScriptedModel(script))
     results = asyncio.run(BFCLEvaluator(environment, data_path=folder, output_path=None).run())
     rewards = {sample.step_result.reward.info["category"]: sample.reward for (sample,) in results.values()}
     assert rewards == {"simple_python": 1.0, "irrelevance": 0.0}
-
-
-def test_missing_data_are_named(tmp_path: Path) -> None:
+    schema = json_schema(AREA["parameters"])
+    assert schema["type"] == "object"
+    assert schema["properties"]["points"]["items"] == {"type": "array", "items": {"type": "number"}}
     with pytest.raises(DatasetError, match="BFCL_v4_simple_python"):
-        list(BFCLEvaluator(lambda: None, data_path=tmp_path).load_dataset())
+        list(BFCLEvaluator(lambda: None, data_path=folder / "possible_answer" / "none").load_dataset())

@@ -54,13 +54,6 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.update(kept)
 
 
-def play(data: Path, script: Any) -> Any:
-    (action,) = BFCLMultiTurnEvaluator(lambda: None, data_path=data).load_dataset()
-    model = ScriptedModel(script)
-    env = BFCLMultiTurnEvaluator.environment(lambda: model)()
-    return asyncio.run(env.step(action)), action
-
-
 SOLVED = [
     *(reply("", call("pay", amount=2), call("pay", amount=3)), "Paid."),
     "There is no such function.",
@@ -68,19 +61,8 @@ SOLVED = [
 ]
 
 
-def test_solved_task_passes_the_packages_checker(data: Path) -> None:
-    result, action = play(data, SOLVED)
-    assert (result.termination_reason, result.reward.reward) == (TerminationReason.TASK_COMPLETE, 1.0)
-    prompts = [
-        message["content"][0].get("text") for message in result.observation.messages if message["role"] == "user"
-    ]
-    assert prompts == ["Pay 2 and 3.", None, "Double it.", "There is another function now.", None]
-    answers = [block["toolResult"] for block in result.observation.messages[2]["content"]]
-    assert [answer["content"][0]["text"] for answer in answers] == ["now 3", "now 6"]
-    assert asyncio.run(MultiTurnReward().compute(action, result)).reward == 1.0  # of a saved rollout, too
-
-
-def test_function_is_offered_when_its_request_comes(data: Path) -> None:
+def play(data: Path, script: Any) -> Any:
+    """The result, the action, and the tools that were offered at each call."""
     offered: list[list[str]] = []
 
     class Model(ScriptedModel):
@@ -89,29 +71,38 @@ def test_function_is_offered_when_its_request_comes(data: Path) -> None:
             return super().stream(messages, tool_specs, *args, **kwargs)
 
     (action,) = BFCLMultiTurnEvaluator(lambda: None, data_path=data).load_dataset()
-    env = BFCLMultiTurnEvaluator.environment(lambda: Model(SOLVED))()
-    asyncio.run(env.step(action))
+    env = BFCLMultiTurnEvaluator.environment(lambda: Model(script))()
+    result = asyncio.run(env.step(action))
+    utils = sys.modules["bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"]
+    assert [name for name in vars(utils) if name.endswith("_instance")] == []  # simulators are forgotten
+    return result, action, offered
+
+
+def test_solved_task_passes_the_packages_checker(data: Path) -> None:
+    result, action, offered = play(data, SOLVED)
+    assert (result.termination_reason, result.reward.reward) == (TerminationReason.TASK_COMPLETE, 1.0)
+    prompts = [
+        message["content"][0].get("text") for message in result.observation.messages if message["role"] == "user"
+    ]
+    assert prompts == ["Pay 2 and 3.", None, "Double it.", "There is another function now.", None]
+    answers = [block["toolResult"] for block in result.observation.messages[2]["content"]]
+    assert [answer["content"][0]["text"] for answer in answers] == ["now 3", "now 6"]
     assert offered == [["pay"]] * 3 + [["pay", "double"]] * 2
+    assert asyncio.run(MultiTurnReward().compute(action, result)).reward == 1.0  # of a saved rollout, too
 
 
 def test_another_state_fails_and_says_where(data: Path) -> None:
-    result, _ = play(data, [call("pay", amount=2), "Paid.", "No.", "No."])
+    result, *_ = play(data, [call("pay", amount=2), "Paid.", "No.", "No."])
     assert result.reward.reward == 0.0
     assert result.reward.info["reason"] == "request 0 left another state"
 
 
 def test_too_many_replies_to_one_request_fail_the_task(data: Path) -> None:
-    result, _ = play(data, lambda messages: call("pay", amount=1))
+    result, *_ = play(data, lambda messages: call("pay", amount=1))
     assert (result.termination_reason, result.error) == (TerminationReason.MAX_TOOL_ITERATIONS_REACHED, None)
     assert result.reward.reward == 0.0
     assert "request 1 of 3" in result.reward.info["reason"]
     assert result.observation.metrics["tool_calls"] == 4
-
-
-def test_simulators_of_an_episode_are_forgotten(data: Path) -> None:
-    play(data, SOLVED)
-    utils = sys.modules["bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"]
-    assert [name for name in vars(utils) if name.endswith("_instance")] == []
 
 
 @pytest.mark.parametrize(
@@ -126,9 +117,6 @@ def test_simulators_of_an_episode_are_forgotten(data: Path) -> None:
 )
 def test_nothing_a_model_writes_is_run_as_code(name: str, arguments: Any) -> None:
     assert as_python(name, arguments, FUNCTIONS) is None
-
-
-def test_strings_stay_strings() -> None:
     assert as_python("pay", {"amount": "1) or exit("}, FUNCTIONS) == "pay(amount='1) or exit(')"
 
 

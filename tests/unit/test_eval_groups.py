@@ -35,20 +35,15 @@ def save(folder, policy: str, *samples):
 
 
 def test_prompts_with_lost_or_missing_samples_have_no_part():
-    table = DROP.apply(table_of(*WHOLE, *LOST, *MISSING))
+    unscored = [sample(1.0, 0, prompt="unscored"), sample(None, 1, prompt="unscored")]  # not lost, so it counts
+    table = DROP.apply(table_of(*WHOLE, *LOST, *MISSING, *unscored))
     summary = summarize(table)
     assert table.left_out == {"lost", "missing"}
-    assert (summary.mean_reward.value, summary.mean_reward.prompts, summary.scored, summary.left_out) == (1.0, 1, 2, 2)
-    assert (summary.samples, summary.aborted, summary.totals["output_tokens"]) == (5, 1, 25)
-
-
-def test_an_unscored_sample_that_was_not_lost_leaves_nothing_out():
-    table = DROP.apply(table_of(sample(1.0, 0), sample(None, 1)))
-    assert table.left_out == frozenset()
-
-
-def test_keep_takes_what_was_scored():
+    assert (summary.mean_reward.value, summary.mean_reward.prompts, summary.scored, summary.left_out) == (1.0, 2, 3, 2)
+    assert (summary.samples, summary.aborted, summary.totals["output_tokens"]) == (7, 1, 35)
     assert summarize(Grouping(n_samples=2).apply(table_of(*WHOLE, *LOST, *MISSING))).mean_reward.prompts == 3
+    never_began = {"p": [], "q": [sample(1.0)]}
+    assert Grouping(policy=GroupPolicy.STOP, n_samples=1).counting(never_began).keys() == {"q"}
 
 
 @pytest.mark.parametrize(("policy", "mean"), [("keep", 1 / 3), ("drop", 1.0), ("stop", 1.0)])
@@ -67,18 +62,11 @@ def test_the_saved_policy_is_the_one_of_every_reader(policy, mean, tmp_path, cap
     assert ("2 prompts with lost or missing samples" in out) == (policy != "keep")
 
 
-def test_a_run_without_a_policy_is_read_with_keep(tmp_path):
-    paths = StorePaths.of(tmp_path)
-    log = ResultLog(paths, fsync_interval=None)
-    log.append(LOST)
-    log.close()
-    assert read_scores(tmp_path).left_out == frozenset()
-
-
-@pytest.mark.parametrize("about", [{"group_policy": "sometimes"}, {"n_samples_per_prompt": "2"}, {"group_policy": []}])
-def test_a_policy_that_is_none_is_refused(about):
-    with pytest.raises(StoreCorruptError, match="group_policy"):
-        Grouping.of({"about": about})
+def test_a_policy_that_is_none_is_refused_and_none_at_all_is_keep():
+    for about in ({"group_policy": "sometimes"}, {"n_samples_per_prompt": "2"}, {"group_policy": []}):
+        with pytest.raises(StoreCorruptError, match="group_policy"):
+            Grouping.of({"about": about})
+    assert Grouping.of(None) == Grouping.of({"about": {}}) == Grouping(policy=GroupPolicy.KEEP)
 
 
 def test_the_evaluator_saves_its_policy_and_leaves_interrupted_prompts_out(tmp_path):
@@ -92,6 +80,7 @@ def test_the_evaluator_saves_its_policy_and_leaves_interrupted_prompts_out(tmp_p
             group_policy="drop",
             retry=RetryPolicy(max_attempts=1),
             metrics_fns=[lambda results: seen.append(results) or {}],
+            about={"group_policy": None, "n_samples_per_prompt": "4"},  # a user's own cannot make it unreadable
         )
 
     asyncio.run(evaluator(1).run(tasks(2)))
@@ -100,13 +89,3 @@ def test_the_evaluator_saves_its_policy_and_leaves_interrupted_prompts_out(tmp_p
     assert (metrics["mean_reward"], metrics["prompts"], metrics["left_out"]) == (0.0, 1, 1)
     assert list(seen[-1]) == ["p0"]
     assert summarize(read_scores(tmp_path)).mean_reward.value == 0.0
-
-
-def test_a_prompt_that_never_began_is_not_given_to_metrics():
-    assert Grouping(policy=GroupPolicy.STOP, n_samples=1).counting({"p": [], "q": [sample(1.0)]}).keys() == {"q"}
-
-
-async def test_what_a_user_saves_beside_a_run_cannot_make_it_unreadable(tmp_path):
-    about = {"group_policy": None, "n_samples_per_prompt": "4", "note": "mine"}
-    await Evaluator(FakeEnv, output_path=tmp_path, about=about).run(tasks(1))
-    assert read_scores(tmp_path).prompt_ids == ["p0"]

@@ -106,6 +106,8 @@ def test_a_set_has_one_identity_in_all_processes():
 def test_what_has_no_content_is_refused_by_name(value):
     with pytest.raises(DatasetError, match=r"the task 'odd' .*action\.task_context\.parts\.held\[1\] is .*<"):
         task_digest(task("odd", parts={"held": [1, value]}))
+    with pytest.raises(DatasetError, match="with the message 'what is it'"):
+        task_digest(Action(message="what is it", task_context=TaskContext(held=value)))
 
 
 def cycle() -> list:
@@ -120,11 +122,6 @@ def cycle() -> list:
 async def test_a_task_that_cannot_be_copied_or_told_is_named(value):
     with pytest.raises(DatasetError, match=r"the task 'odd(_0)?' cannot"):
         await Evaluator(FakeEnv, output_path=None).run([task("odd", held=value)])
-
-
-def test_a_task_without_an_id_is_named_by_its_message():
-    with pytest.raises(DatasetError, match="with the message 'what is it'"):
-        task_digest(Action(message="what is it", task_context=TaskContext(held=object())))
 
 
 def test_ids_never_collide_whatever_the_user_gives():
@@ -150,7 +147,6 @@ def test_names_tell_arguments_of_partials_and_models_by_their_configuration():
     factory.config = {"temperature": 0.5}
     assert name_of(partial(make, {"b", "a"})) == f'{__name__}.make({{"set":["a","b"]}})'
     assert name_of(partial(partial(make, 1), second=factory)).endswith('factory {"temperature":0.5})')
-    assert name_of(partial(make, {"api_key": "s3cret"})).find("s3cret") == -1
     assert name_of(partial(make, "x" * 999 + "a")) != name_of(partial(make, "x" * 999 + "b"))
 
 
@@ -165,28 +161,21 @@ def connect(url, hf_token=None, headers=None):
         partial(connect, "u", "s3cret"),
         partial(connect, headers={"Authorization": "Bearer s3cret"}),
         partial(connect, headers={"deep": [{"x-api-key": "s3cret"}]}),
-        partial(connect, {"token": "s3cret", "call": make}),
+        partial(connect, {"token": "s3cret", "call": make, "api_key": "s3cret"}),
         partial(connect, {"pwd": "s3cret", "private-key": "s3cret", "dbPasswd": "s3cret"}),
     ],
     ids=range(6),
 )
-def test_secrets_are_left_out_of_names(made):
+def test_secrets_are_left_out_of_names_and_what_only_sounds_like_one_is_not(made):
     assert "s3cret" not in name_of(made)
-
-
-def test_what_only_sounds_like_a_secret_is_told():
-    assert name_of(partial(make, {"max_tokens": 17, "eos_token": "end-of-it"})).endswith(
-        '({"eos_token":"end-of-it","max_tokens":17})'
-    )
+    only_sounds = {"max_tokens": 17, "eos_token": "end-of-it"}
+    assert name_of(partial(make, only_sounds)).endswith('({"eos_token":"end-of-it","max_tokens":17})')
 
 
 def test_one_argument_without_content_hides_no_other():
     one, other = (name_of(partial(make, {"p": p, "reward": make, "in": [{make}]})) for p in "AB")
     assert one == other.replace('"B"', '"A"') != other
     assert f'"reward":"{__name__}.make"' in one
-
-
-def test_a_value_without_content_under_a_number_is_told_by_name():
     assert name_of(partial(make, {7: make})).endswith(f'{{"object":[[7,"{__name__}.make"]]}})')
 
 

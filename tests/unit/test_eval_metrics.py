@@ -45,34 +45,26 @@ def test_unequal_sample_counts_use_every_prompt_that_has_enough():
     results = {"a": [sample(1.0, i) for i in range(4)], "b": [sample(0.0), sample(1.0, 1)]}
     metrics = compute_pass_at_k(results, [1, 2, 4])
     assert metrics == pytest.approx({"pass@1": 0.75, "pass@2": 1.0, "pass@4": 1.0})
+    unscored = {"a": [sample(1.0), sample(None, 1), sample(0.0, 2, aborted=True)]}  # neither passed nor failed
+    assert compute_pass_at_k(unscored, [1])["pass@1"] == compute_pass_hat_k(unscored, [1])["pass^1"] == 1.0
 
 
-def test_unscored_samples_are_neither_passed_nor_failed():
-    results = {"a": [sample(1.0), sample(None, 1), sample(0.0, 2, aborted=True)]}
-    assert compute_pass_at_k(results, [1])["pass@1"] == 1.0
-    assert compute_pass_hat_k(results, [1])["pass^1"] == 1.0
+def test_mean_weighs_prompts_alike_and_the_threshold_decides_what_passes():
+    scores = table(a=[1.0, 1.0, 1.0, 1.0], b=[0.0])
+    assert summarize(scores).mean_reward.value == pytest.approx(0.5)
+    half = table(a=[0.5])
+    assert [summarize(half, reward_threshold=bound).pass_at[1].value for bound in (1.0, 0.5)] == [0.0, 1.0]
 
 
-def test_nothing_scored_is_nan_with_a_count():
+def test_nothing_scored_is_nan_with_a_count_and_null_in_json():
     summary = summarize(table(a=[None, None]), k_values=[1])
     assert math.isnan(summary.mean_reward.value)
     assert math.isnan(summary.pass_at[1].value)
     assert (summary.samples, summary.scored, summary.unscored) == (2, 0, 2)
+    assert summary.to_dict()["mean_reward"]["value"] is None
     assert math.isnan(compute_pass_at_k({}, [1])["pass@1"])
-
-
-def test_a_summary_without_scores_is_json_with_nulls():
-    assert summarize(table(a=[None])).to_dict()["mean_reward"]["value"] is None
-
-
-def test_mean_weighs_prompts_alike_whatever_their_sample_count():
-    assert summarize(table(a=[1.0, 1.0, 1.0, 1.0], b=[0.0])).mean_reward.value == pytest.approx(0.5)
-
-
-def test_reward_threshold_decides_what_passes():
-    scores = table(a=[0.5])
-    assert summarize(scores, k_values=[1]).pass_at[1].value == 0.0
-    assert summarize(scores, k_values=[1], reward_threshold=0.5).pass_at[1].value == 1.0
+    found = mean_interval([1.0, math.nan, 0.0])  # a prompt without a score has no part
+    assert found.prompts == 2 and found.value == 0.5
 
 
 @pytest.mark.parametrize("count", [10, 20, 30])
@@ -116,12 +108,6 @@ def test_the_interval_of_many_prompts_is_as_wide_as_theory_says():
     assert found.high - found.low == pytest.approx(width, rel=0.05)
 
 
-def test_the_interval_leaves_out_missing_prompts():
-    found = mean_interval([1.0, math.nan, 0.0])
-    assert found.prompts == 2 and found.value == 0.5
-    assert math.isnan(mean_interval([math.nan]).low)
-
-
 def test_quantiles_are_those_of_the_tables():
     assert student_quantile(0.975, 9) == pytest.approx(2.262157, abs=1e-6)
     assert student_quantile(0.975, 1) == pytest.approx(12.706205, abs=1e-5)
@@ -131,15 +117,13 @@ def test_quantiles_are_those_of_the_tables():
     assert beta_cdf(0.2, 2.0, 3.0) == pytest.approx(0.1808, abs=1e-9)
 
 
-def test_a_sampled_p_value_counts_the_observed_signs_too():
-    assert sign_flip_test([1.0] * 40, resamples=99) == (1 / 100, False)
-
-
-def test_sign_flips_are_counted_exactly_for_few_prompts():
+def test_sign_flips_are_counted_exactly_for_few_prompts_and_sampled_for_many():
     # 3 of 3 in favour: only the two uniform sign patterns of 8 are as extreme.
     assert sign_flip_test([1.0, 1.0, 1.0]) == (0.25, True)
     assert sign_flip_test([1.0, -1.0]) == (1.0, True)
     assert sign_flip_test([0.0, 0.0]) == (1.0, True)
+    assert sign_flip_test([1.0] * 40, resamples=99) == (1 / 100, False)  # the observed signs count too
+    assert sign_flip_test([0.1] * 15 + [-0.3] * 5, resamples=500) == (1.0, False)
 
 
 def test_sampled_sign_flips_agree_with_the_binomial_test():
@@ -157,16 +141,6 @@ def test_sign_flips_of_differences_that_cancel_are_all_as_large(differences):
     assert sign_flip_test(differences) == (1.0, True)
 
 
-def test_sampled_sign_flips_of_differences_that_cancel():
-    p_value, is_exact = sign_flip_test([0.1] * 15 + [-0.3] * 5, resamples=500)
-    assert (p_value, is_exact) == (1.0, False)
-
-
-def test_compare_sees_differences_of_small_rewards():
-    assert compare(table(a=[1e-13]), table(a=[3e-13])).wins == 1
-    assert compare(table(a=[0.1, 0.2, 0.3]), table(a=[0.3, 0.2, 0.1])).ties == 1
-
-
 def test_compare_pairs_prompts_and_counts_the_rest():
     first = table(a=[0.0], b=[1.0], c=[0.0], d=[None], e=[1.0])
     second = table(a=[1.0], b=[1.0], c=[1.0], d=[1.0])
@@ -175,10 +149,10 @@ def test_compare_pairs_prompts_and_counts_the_rest():
     assert (result.only_first, result.only_second) == (1, 1)
     assert result.difference.value == pytest.approx(2 / 3)
     assert (result.first, result.second) == (pytest.approx(1 / 3), 1.0)
-
-
-def test_compare_refuses_other_tasks_under_the_same_id():
-    first, second = table(a=[1.0]), table(a=[1.0])
+    assert compare(table(a=[1e-13]), table(a=[3e-13])).wins == 1
+    assert compare(table(a=[0.1, 0.2, 0.3]), table(a=[0.3, 0.2, 0.1])).ties == 1
+    apart = compare(table(a=[1.0]), table(b=[1.0]))
+    assert math.isnan(apart.p_value) and math.isnan(apart.difference.value)
     second.tasks[0] = "another"
     with pytest.raises(ValueError, match="another task"):
         compare(first, second)
@@ -196,18 +170,10 @@ def test_many_sign_flips_of_distinct_values_need_little_memory(monkeypatch):
         tracemalloc.stop()
 
 
-def test_compare_without_a_shared_prompt_is_nan():
-    result = compare(table(a=[1.0]), table(b=[1.0]))
-    assert math.isnan(result.p_value) and math.isnan(result.difference.value)
-
-
 def test_token_sums_and_cost():
     summary = summarize(table(a=[1.0, 0.0]), prices=Prices(input=1.0, output=2.0))
     assert summary.totals["input_tokens"] == 20 and summary.totals["output_tokens"] == 10
     assert summary.cost == pytest.approx((20 * 1.0 + 10 * 2.0) / 1e6)
-
-
-def test_cached_input_has_its_own_price():
     totals = {"input_tokens": 100, "cache_read_input_tokens": 40, "output_tokens": 0}
     assert Prices(input=10.0, cached_input=1.0).cost(totals) == pytest.approx((60 * 10 + 40 * 1) / 1e6)
 

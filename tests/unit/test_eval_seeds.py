@@ -72,17 +72,17 @@ async def test_a_resumed_run_has_the_samples_of_an_uninterrupted_one(env_factory
     await evaluator("resumed", max_concurrency=1).run(numbered(1))
     (tmp_path / "resumed" / "results.jsonl").open("rb+").truncate(300)  # as a kill may leave it
     await evaluator("resumed", max_concurrency=7).run(numbered(3))
-    assert sampled(tmp_path / "resumed") == sampled(tmp_path / "whole")
+    whole = sampled(tmp_path / "whole")
+    assert sampled(tmp_path / "resumed") == whole
+    assert len(set(map(tuple, whole.values()))) == len(whole)  # also those of one prompt
 
     await evaluator("other", sampling_seed=1).run(numbered(3))
     other = sampled(tmp_path / "other")
-    assert all(other[name] != ids for name, ids in sampled(tmp_path / "whole").items())
-
-
-async def test_samples_of_a_prompt_differ(env_factory):
-    results = await Evaluator(env_factory, n_samples_per_prompt=4, keep_tokens=True, output_path=None).run(numbered(1))
-    assert len({tuple(sample.step_result.observation.tokens.token_ids) for sample in results["t0"]}) == 4
-    assert len({sample.action.task_context.rollout_seed for sample in results["t0"]}) == 4
+    assert all(other[name] != ids for name, ids in whole.items())
+    assert json.loads((tmp_path / "other" / "results.run.json").read_text())["environment"]["sampling_seed"] == 1
+    for seed in (2, None):
+        with pytest.raises(ConfigMismatchError, match=f"sampling_seed: 1 in the file, now {seed}"):
+            await evaluator("other", sampling_seed=seed).run(numbered(1))
 
 
 async def test_worker_processes_sample_the_same(env_factory):
@@ -93,14 +93,6 @@ async def test_worker_processes_sample_the_same(env_factory):
     for name, samples in here.items():
         for one, other in zip(samples, there[name], strict=True):
             assert one.step_result.observation.tokens.token_ids == other.step_result.observation.tokens.token_ids
-
-
-async def test_a_seed_that_was_used_must_match_to_resume(env_factory, tmp_path):
-    await Evaluator(env_factory, output_path=tmp_path, sampling_seed=1).run(numbered(1))
-    assert run_document(tmp_path)["environment"]["sampling_seed"] == 1
-    for other in (2, None):
-        with pytest.raises(ConfigMismatchError, match=f"sampling_seed: 1 in the file, now {other}"):
-            await Evaluator(env_factory, output_path=tmp_path, sampling_seed=other).run(numbered(1))
 
 
 async def test_the_engine_is_seeded_by_the_plain_factory_too(env_factory):
@@ -119,27 +111,15 @@ async def test_the_engine_is_seeded_by_the_plain_factory_too(env_factory):
 
 
 async def test_a_seed_that_was_not_used_is_not_recorded(tmp_path):
-    await Evaluator(scripted_environment, output_path=tmp_path, sampling_seed=1).run(numbered(1))
-    (sample,) = read_results(tmp_path)
-    assert not hasattr(sample.action.task_context, "rollout_seed")
+    def factory() -> Environment:
+        return Environment(model_factory=lambda: ScriptedModel(["4"]))
+
+    await Evaluator(factory, output_path=tmp_path, sampling_seed=1).run(numbered(1))
     assert "sampling_seed" not in (tmp_path / "results.run.json").read_text()
     assert "seed" not in (tmp_path / "results.jsonl").read_text()
-    done = await Evaluator(scripted_environment, output_path=tmp_path, sampling_seed=2).run(numbered(1))
-    assert len(done["t0"]) == 1
-
-
-async def test_without_a_seed_nothing_is_added_to_the_task():
-    results = await Evaluator(FakeEnv, sampling_seed=None, output_path=None).run(tasks(1))
-    assert not hasattr(results["p0"][0].action.task_context, "rollout_seed")
-
-
-def run_document(folder: Any) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((folder / "results.run.json").read_text())
-    return document
-
-
-def scripted_environment() -> Environment:
-    return Environment(model_factory=lambda: ScriptedModel(["4"]))
+    for seed in (2, None):
+        done = await Evaluator(factory, output_path=tmp_path, sampling_seed=seed).run(numbered(1))
+        assert not hasattr(done["t0"][0].action.task_context, "rollout_seed")
 
 
 # ---- a fixed seed ----------------------------------------------------------------------------------------------------
@@ -147,66 +127,67 @@ def scripted_environment() -> Environment:
 
 async def test_a_fixed_seed_with_several_samples_is_refused():
     models = sglang_model_factory(tokenizer=None, client=None, sampling_params={"sampling_seed": 1})
+    evaluator = Evaluator(lambda: Environment(model_factory=models), n_samples_per_prompt=3, output_path=None)
     with pytest.raises(EvalError, match=r"sampling_seed=1 .* all 3 samples of a prompt the same"):
-        await Evaluator(lambda: Environment(model_factory=models), n_samples_per_prompt=3, output_path=None).run(
-            tasks(1)
-        )
+        await evaluator.run(tasks(1))
+    config = {"model": {"sampling_params": {"seed": 1}}}
     with pytest.raises(ValueError, match="all 3 samples of a prompt the same"):
-        Evaluator(FakeEnv, n_samples_per_prompt=3, config={"model": {"sampling_params": {"seed": 1}}}, output_path=None)
+        Evaluator(FakeEnv, n_samples_per_prompt=3, config=config, output_path=None)
+    Evaluator(FakeEnv, config=config, output_path=None)  # with one sample it is the user's choice
 
 
-def test_a_fixed_seed_with_one_sample_is_the_users_choice():
-    Evaluator(FakeEnv, config={"model": {"sampling_params": {"sampling_seed": 1}}}, output_path=None)
+def test_the_seed_of_the_command_line_is_that_of_sampling(tmp_path, capsys):
+    pytest.importorskip("torch")
+    given = ["eval", "arithmetic", "--backend", "local", "--model-id", "tiny", "--limit", "1", "--seed", "7", "-q"]
+    assert main([*given, "--sampling", '{"max_new_tokens": 4}', "-o", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "results.run.json").read_text())["environment"]["sampling_seed"] == 7
+    fixed = ["-n", "3", "--sampling", '{"sampling_seed": 1}', "-o", str(tmp_path / "x")]
+    assert main([*given, *fixed]) == 2
+    assert "all 3 samples of a prompt the same" in capsys.readouterr().err
 
 
 # ---- seeds of calls --------------------------------------------------------------------------------------------------
 
 
-class Recorder:
-    """Answers nothing and remembers the seeds."""
-
-    vocab_size = 10
+class Recorder(Backend):
+    """Answers one token and remembers the seeds."""
 
     def __init__(self) -> None:
         self.seeds: list[Any] = []
-        self.finish = "stop"
+        self.finish = FinishType.STOP
 
-    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        self.seeds.append(fields["sampling_params"].get("sampling_seed"))
-        return {"output_ids": [9], "meta_info": {"finish_reason": {"type": self.finish}}}
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        self.seeds.append(request.sampling_params["sampling_seed"])
+        return GenerateAnswer(output_ids=array("i", [9]), finish=Finish(type=self.finish, matched=9))
 
 
 def request(prompt: list[int], **params: Any) -> GenerateRequest:
     return GenerateRequest(prompt=PromptIds.of(prompt), sampling_params=params)
 
 
-async def test_calls_differ_by_prompt_and_repetition_and_not_by_order():
+async def test_calls_differ_by_prompt_and_repetition_and_not_by_order_or_version():
     first, second = Recorder(), Recorder()
-    one, other = SeededBackend(first, 3), SeededBackend(second, 3)
-    for prompt in ([1], [2], [1]):
+    one, other = SeededBackend(first, 7), SeededBackend(second, 7)
+    for prompt in ([1, 2, 3], [1, 2, 3], [1, 2, 3, 4]):
         await one.ask(request(prompt))
-    for prompt in ([2], [1], [1]):
+    for prompt in ([1, 2, 3, 4], [1, 2, 3], [1, 2, 3]):
         await other.ask(request(prompt))
-    assert len(set(first.seeds)) == 3
-    assert second.seeds == [first.seeds[1], first.seeds[0], first.seeds[2]]
-    assert (await one.info()).vocab_size == 10
+    assert first.seeds == [4925236846549529, 2406123262252570, 7810327900555404]
+    assert second.seeds == [first.seeds[2], *first.seeds[:2]]
+    assert derive_seed("ab", "c") != derive_seed("a", "bc")
 
 
-async def test_what_continues_an_aborted_call_keeps_its_seed():
+async def test_what_continues_an_aborted_call_keeps_its_seed_and_one_of_the_users_stays():
     recorder = Recorder()
     client = SeededBackend(recorder, 3)
-    recorder.finish = "abort"
+    recorder.finish = FinishType.ABORT
     await client.ask(request([1]))
-    recorder.finish = "stop"
+    recorder.finish = FinishType.STOP
     await client.ask(request([1, 9]))
     await client.ask(request([1, 9]))
     assert recorder.seeds[0] == recorder.seeds[1] != recorder.seeds[2]
-
-
-async def test_a_seed_of_the_users_stays():
-    recorder = Recorder()
-    await SeededBackend(recorder, 3).ask(request([1], sampling_seed=5))
-    assert recorder.seeds == [5]
+    await client.ask(request([1], sampling_seed=5))
+    assert recorder.seeds[-1] == 5
 
 
 def test_models_are_seeded_only_where_asked_and_each_has_its_own():
@@ -218,38 +199,3 @@ def test_models_are_seeded_only_where_asked_and_each_has_its_own():
         assert unasked().client is recorder
         assert isinstance(asked().client, SeededBackend)
         assert seed.for_model() != seed.for_model()
-
-
-def test_seeds_depend_on_where_parts_end():
-    assert derive_seed("ab", "c") != derive_seed("a", "bc")
-    assert 0 <= derive_seed("a") < 2**53
-
-
-# ---- the command line ------------------------------------------------------------------------------------------------
-
-
-def test_the_seed_of_the_command_line_is_that_of_sampling(tmp_path):
-    pytest.importorskip("torch")
-    given = ["eval", "arithmetic", "--backend", "local", "--model-id", "tiny", "--limit", "1", "--seed", "7", "-q"]
-    assert main([*given, "--sampling", '{"max_new_tokens": 4}', "-o", str(tmp_path)]) == 0
-    assert run_document(tmp_path)["environment"]["sampling_seed"] == 7
-
-
-def test_a_fixed_seed_with_several_samples_is_a_wrong_argument(tmp_path, capsys):
-    given = ["eval", "arithmetic", "--backend", "scripted", "-n", "3", "--sampling", '{"sampling_seed": 1}']
-    assert main([*given, "-o", str(tmp_path)]) == 2
-    assert "all 3 samples of a prompt the same" in capsys.readouterr().err
-
-
-async def test_the_seeds_of_a_run_do_not_change_from_version_to_version() -> None:
-    asked: list[Any] = []
-
-    class Noted(Backend):
-        async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-            asked.append(request.sampling_params["sampling_seed"])
-            return GenerateAnswer(output_ids=array("i", [1]), finish=Finish(type=FinishType.STOP, matched=1))
-
-    seeded = SeededBackend(Noted(), 7)
-    for ids in ([1, 2, 3], [1, 2, 3], [1, 2, 3, 4]):
-        await seeded.ask(GenerateRequest(prompt=PromptIds.of(ids)))
-    assert asked == [4925236846549529, 2406123262252570, 7810327900555404]

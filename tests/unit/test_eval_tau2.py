@@ -43,45 +43,26 @@ def talk(agent: Any, user: Any, **options: Any) -> Any:
     return asyncio.run(env.step(task()))
 
 
-def texts(result: Any) -> list[str]:
-    blocks = [block for message in result.observation.messages for block in message["content"]]
-    return [block["text"] for block in blocks if "text" in block]
-
-
 SOLVED = [reply("", call("pay", amount=5), call("double")), "<think>now what</think>Done."]
 
 
 @pytest.mark.usefixtures("package")
-def test_episode_is_scored_by_the_packages_evaluator() -> None:
-    result = talk(SOLVED, [reply("", call("look")), "I pay 5.", "Thanks. ###STOP###"])
+def test_episode_begins_as_the_packages_and_is_scored_by_its_evaluator() -> None:
+    agent = ScriptedModel(SOLVED)
+    user = ScriptedModel([reply("", call("look")), "I pay 5.", "Thanks. ###STOP###"])
+    env = Tau2MockEvaluator.environment(lambda: agent, user_model=lambda: user)()
+    result = asyncio.run(env.step(task()))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
     assert result.reward.reward == 1.0
     assert {"end": "user_stop", "steps": 7, "errors": 0}.items() <= result.reward.info.items()
-    assert texts(result) == ["I pay 5.", "<think>now what</think>Done."]
-
-
-@pytest.mark.usefixtures("package")
-def test_agent_begins_with_the_packages_prompt_and_greeting_and_the_user_does_not_hear_its_thoughts() -> None:
-    agent, user = ScriptedModel(SOLVED), ScriptedModel(["I pay 5.", "###STOP###"])
-    env = Tau2MockEvaluator.environment(lambda: agent, user_model=lambda: user)()
-    action = task()
-    result = asyncio.run(env.step(action))
     assert env.system_prompt == "Serve the user.\nTake no cheques."
     assert agent.last_messages[0]["content"] == [{"text": "Hi! How can I help you today?"}]
-    assert [message["content"][0]["text"] for message in user.last_messages] == [
-        "Hi! How can I help you today?",
-        "I pay 5.",
-        "Done.",
-    ]
+    blocks = [block for message in user.last_messages for block in message["content"]]
+    heard = ["Hi! How can I help you today?", "I pay 5.", "Done."]  # not what the agent thought
+    assert [block["text"] for block in blocks if "text" in block] == heard
     assert {(item.agent_name, item.trainable) for item in result.trajectories} == {("agent", True), ("user", False)}
-
-
-@pytest.mark.usefixtures("package")
-def test_call_of_an_unknown_tool_gets_the_packages_answer_and_counts_as_an_error() -> None:
-    result = talk([call("refund"), "Sorry."], ["Pay me.", "###STOP###"])
-    (answer,) = (block["toolResult"] for block in result.observation.messages[2]["content"])
-    assert answer["content"] == [{"text": "Error: Tool 'refund' not found."}]
-    assert (result.reward.reward, result.reward.info["errors"]) == (0.0, 1)
+    with pytest.raises(RuntimeError, match="cannot score a saved rollout"):
+        asyncio.run(Tau2Reward().compute(task(), result))
 
 
 @pytest.mark.usefixtures("package")
@@ -107,28 +88,24 @@ def test_a_failing_user_is_an_error_and_no_score() -> None:
         result = talk(SOLVED, user)
         assert result.reward is None
         assert result.error is not None
-
-
-@pytest.mark.usefixtures("package")
-def test_user_model_may_be_options_on_the_command_line() -> None:
-    with pytest.raises(ValueError, match="unknown backend 'nothing'"):
+    with pytest.raises(ValueError, match="unknown backend 'nothing'"):  # its model may be options
         Tau2MockEvaluator.environment(lambda: ScriptedModel([]), user_model={"backend": "nothing"})()
 
 
 @pytest.mark.usefixtures("package")
-def test_a_saved_rollout_cannot_be_scored_again() -> None:
-    result = talk(SOLVED, ["I pay 5.", "###STOP###"])
-    with pytest.raises(RuntimeError, match="cannot score a saved rollout"):
-        asyncio.run(Tau2Reward().compute(task(), result))
+def test_call_of_an_unknown_tool_gets_the_packages_answer_and_counts_as_an_error() -> None:
+    result = talk([call("refund"), "Sorry."], ["Pay me.", "###STOP###"])
+    (answer,) = (block["toolResult"] for block in result.observation.messages[2]["content"])
+    assert answer["content"] == [{"text": "Error: Tool 'refund' not found."}]
+    assert (result.reward.reward, result.reward.info["errors"]) == (0.0, 1)
 
 
-def test_an_absent_package_is_one_sentence_with_the_line_that_installs_it(package, monkeypatch):
+def test_an_absent_package_or_another_of_its_name_is_one_sentence_with_the_line_that_installs_it(
+    package, tmp_path, monkeypatch
+):
     monkeypatch.setattr(sys, "path", [item for item in sys.path if not (Path(item) / "tau2").is_dir()])
     with pytest.raises(DatasetError, match=r"^tau2-bench is not installed: git clone https://github.com/sierra-res"):
         list(Tau2MockEvaluator(lambda: None).load_dataset())
-
-
-def test_the_other_package_of_that_name_is_recognised(package, tmp_path, monkeypatch):
     (tmp_path / "tau2").mkdir()
     (tmp_path / "tau2" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)

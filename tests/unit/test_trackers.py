@@ -6,11 +6,11 @@ import json
 import sys
 import threading
 import types
+from functools import partial
 
 import pytest
 
 from strands_env.commands.progress import TrackedProgress
-from strands_env.eval.run.progress import ProgressState
 from strands_env.trackers import TRACKERS, BackgroundTracker, TrackerError, make_tracker, numbers_of
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 
@@ -27,21 +27,13 @@ class Recorder:
         self.summary = dict(summary)
 
 
-def test_numbers_of_nested_values():
-    values = {"pass_at": {1: {"value": 0.5, "low": None}}, "n": 3, "ok": True, "name": "x", "nan": float("nan")}
-    assert numbers_of(values) == {"pass_at/1/value": 0.5, "n": 3.0}
-
-
-def test_an_unknown_tracker_offers_the_nearest():
-    with pytest.raises(TrackerError, match=r"unknown tracker 'wandbb' \(did you mean 'wandb'\?\)"):
-        make_tracker("wandbb", project="p", name="n")
-
-
 @pytest.mark.parametrize("kind", TRACKERS)
-def test_a_missing_package_is_named(kind, monkeypatch, tmp_path):
+def test_a_missing_package_or_an_unknown_tracker_is_named(kind, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, kind, None)
     with pytest.raises(TrackerError, match=f"pip install {kind}"):
         make_tracker(kind, project="p", name="n", folder=tmp_path)
+    with pytest.raises(TrackerError, match=rf"unknown tracker '{kind}x' \(did you mean '{kind}'\?\)"):
+        make_tracker(f"{kind}x", project="p", name="n")
 
 
 def test_a_tracker_that_blocks_or_fails_costs_the_run_nothing(caplog):
@@ -67,24 +59,7 @@ def test_a_tracker_that_blocks_or_fails_costs_the_run_nothing(caplog):
     assert caplog.text.count("the tracker failed") == 1
 
 
-def test_trackers_are_told_how_a_run_goes_once_a_step():
-    recorder = Recorder()
-    progress = TrackedProgress(None, [recorder], seconds=0.0)
-    state = ProgressState(name="b", total=4)
-    progress.start(state)
-    progress.update(state)
-    state.done, state.scored, state.reward_sum = 2, 2, 1.0
-    state.failures["timeout"] = 1
-    progress.update(state)
-    progress.finish(state)
-    assert [step for step, _ in recorder.logged] == [0, 2]
-    assert recorder.logged[-1][1]["mean_reward"] == 0.5
-    assert recorder.logged[-1][1]["failures/timeout"] == 1.0
-
-
-def test_an_evaluation_reports_its_progress_and_its_summary(tmp_path, monkeypatch):
-    from strands_env.commands import eval as command
-
+def test_an_evaluation_reports_its_progress_once_a_step_and_its_summary(tmp_path, monkeypatch):
     recorder = Recorder()
     started = {}
 
@@ -92,12 +67,17 @@ def test_an_evaluation_reports_its_progress_and_its_summary(tmp_path, monkeypatc
         started.update(options, kind=kind)
         return recorder
 
-    monkeypatch.setattr(command, "make_tracker", make)
-    options = [f"{HOOKS}:three_tasks", "--env", HOOKS, *FAST, "-o", str(tmp_path / "first")]
-    assert evaluate(*options, "--track", "wandb", "--project", "mine") == 0
+    monkeypatch.setattr("strands_env.commands.eval.make_tracker", make)
+    monkeypatch.setattr("strands_env.commands.eval.TrackedProgress", partial(TrackedProgress, seconds=0.0))
+    options = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", "-n", "2", "--max-attempts", "1", *FAST]
+    assert evaluate(*options, "-o", str(tmp_path / "first"), "--track", "wandb", "--project", "mine") == 1
     assert (started["kind"], started["project"], started["name"]) == ("wandb", "mine", "first")
-    assert recorder.logged[-1][0] == 3
-    assert recorder.summary["mean_reward/value"] == 1.0
+    steps = [step for step, _ in recorder.logged]
+    assert steps == sorted(set(steps)) and steps[-1] == 6
+    assert (recorder.logged[-1][1]["mean_reward"], recorder.logged[-1][1]["failures/connection_error"]) == (0.8, 1.0)
+    assert recorder.summary["mean_reward/value"] == pytest.approx(2 / 3)
+    values = {"pass_at": {1: {"value": 0.5, "low": None}}, "n": 3, "ok": True, "name": "x", "nan": float("nan")}
+    assert numbers_of(values) == {"pass_at/1/value": 0.5, "n": 3.0}
 
 
 # ---- the packages themselves, offline -------------------------------------------------------------------------------
