@@ -115,10 +115,8 @@ def create_app(engine: EmbeddedEngine) -> web.Application:
         [
             web.post("/abort_request", _abort),
             web.post("/continue_generation", _continue),
-            web.post("/flush_cache", _flush),
             web.post("/generate", _generate),
             web.post("/pause_generation", _pause),
-            web.post("/update_weight_version", _update_weight_version),
             web.post("/update_weights_from_disk", _update_weights),
             web.get("/health", _health),
             *(web.get(path, _model_info) for path in ("/model_info", "/get_model_info", "/server_info")),
@@ -212,22 +210,13 @@ async def _loads(request: web.Request) -> web.Response:
 
 
 async def _abort(request: web.Request) -> web.Response:
-    engine, body = request.app[ENGINE], await _body(request)
-    if body.get("abort_all"):
-        await engine.abort_all()
-    elif body.get("rid"):
-        await engine.abort(body["rid"])
+    await request.app[ENGINE].abort((await _body(request))["rid"])
     return web.Response()
 
 
 async def forget_prefixes(engine: EmbeddedEngine) -> None:
     """Empty the prefix cache."""
     await engine._call(engine._scheduler.cache.clear)
-
-
-async def _flush(request: web.Request) -> web.Response:
-    await forget_prefixes(request.app[ENGINE])
-    return web.Response(text="Cache flushed.\n")
 
 
 async def _pause(request: web.Request) -> web.Response:
@@ -241,14 +230,6 @@ async def _pause(request: web.Request) -> web.Response:
 async def _continue(request: web.Request) -> web.Response:
     await request.app[ENGINE].continue_generation()
     return _json({"message": "Generation continued successfully.", "status": "ok"})
-
-
-async def _update_weight_version(request: web.Request) -> web.Response:
-    engine, body = request.app[ENGINE], await _body(request)
-    if body.get("abort_all_requests", True):
-        await engine.abort_all()
-    await engine._call(lambda: setattr(engine._scheduler, "weight_version", body["new_version"]))
-    return _json({"success": True, "new_version": body["new_version"]})
 
 
 async def _update_weights(request: web.Request) -> web.Response:

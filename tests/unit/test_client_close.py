@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from provider_support import tokenizer
 from strands_sglang import SGLangModel
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make, stalled_body
 
@@ -46,7 +47,6 @@ def elsewhere() -> Iterator[Callable[..., FaultyServer]]:
         servers.append(server)
         return server
 
-    start.loop = loop  # type: ignore[attr-defined]
     yield start
     for server in servers:
         asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
@@ -92,9 +92,10 @@ class SlowControl(FaultyServer):
         raise AssertionError
 
 
-async def test_close_at_any_moment_of_a_probe_ends_it_and_none_begins_anew() -> None:
-    for steps in [*range(1, 9), None]:
-        async with SlowControl() as server:
+@pytest.mark.parametrize("moments", [range(1, 9), [None]], ids=["at first", "on the server"])
+async def test_close_at_any_moment_of_a_probe_ends_it_and_none_begins_anew(moments: Iterable[int | None]) -> None:
+    async with SlowControl() as server:
+        for steps in moments:
             client = make(server.url)
             probes = (client.get_model_info(), client.max_model_len(), client.vocab_size())
             calls = [asyncio.create_task(probe) for probe in probes]
@@ -213,14 +214,8 @@ def test_close_waits_for_a_loop_that_ends_without_answering(elsewhere: Callable[
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_forked_child_leaves_the_connections_of_its_parent_alone(elsewhere: Any, closes: bool) -> None:
-    go = asyncio.Event()
-
-    async def wait_for_the_child(call: faults.ServerCall) -> web.StreamResponse:
-        await go.wait()
-        return await faults.answer()(call)
-
     def choose(call: faults.ServerCall) -> faults.Fault:
-        return wait_for_the_child if call.body["input_ids"] == [4] else faults.answer()
+        return faults.answer(Reply(ids=[1], delay=1.5) if call.body["input_ids"] == [4] else None)
 
     server = elsewhere(FaultyServer(choose))
 
@@ -242,13 +237,9 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(elsewhere: An
                     os._exit(code)
             _, status = await asyncio.to_thread(os.waitpid, child, 0)
             await client.generate([3])  # on the idle connection
-            asyncio.run_coroutine_threadsafe(set_event(), elsewhere.loop).result(10)
             assert (await in_flight)["output_ids"]
             assert server.open_connections == opened == 2
             return os.waitstatus_to_exitcode(status)
-
-    async def set_event() -> None:
-        go.set()
 
     async def in_child(client: SGLangClient) -> None:
         await client.generate([2])
