@@ -31,7 +31,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.shape import arguments, print_figures
+from benchmarks.shape import ROOT, LineProcess, arguments, print_figures
 
 FAULTS = {"busy": 0.05, "reset": 0.02, "broken": 0.01, "hang": 0.01, "abort": 0.01}
 """Shares of requests that get a 503, whose connection is reset, that are answered with half of the JSON, that are never
@@ -116,40 +116,6 @@ async def serve(options: argparse.Namespace) -> None:
     await server.stop()
 
 
-class Server:
-    """The server's process, seen from here."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.url = ""
-
-    @classmethod
-    async def start(cls, arguments: list[str]) -> Server:
-        command = (sys.executable, "-m", "benchmarks.chaos", *arguments, "--serve")
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=1 << 28)
-        server = cls(process)
-        server.url = await server._read()
-        return server
-
-    async def _read(self) -> Any:
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the server's process ended")
-        return json.loads(line)
-
-    async def ask(self, command: str) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n".encode())
-        return await self._read()
-
-    async def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self._process.wait()
-
-
 # ---- the rollouts ----------------------------------------------------------------------------------------------------
 
 
@@ -169,53 +135,19 @@ class Round:
 
 
 class Rollouts:
-    """Runs episodes of agents; what all of them share is made once."""
+    """Runs episodes of agents."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from strands import tool
-
-        from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
-        from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
-        from strands_sglang.tool_parsers import get_tool_parser
-
-        class CallEveryTime(type(get_tool_parser("hermes"))):  # type: ignore[misc]
-            """Takes every reply for a call, whose arguments depend on it."""
-
-            def parse_all(self, text: str, **options: Any) -> Any:
-                read = super().parse_all(text, **options)
-                if read.calls and not any(call.is_error for call in read.calls):
-                    return read
-                seed = zlib.crc32(text.encode("utf-8", "surrogatepass"))
-                arguments = json.dumps({"a": seed % 1000, "b": seed % 89})
-                markup = f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>'
-                return super().parse_all(markup, **{**options, "in_reasoning": False})
-
-        @tool
-        async def add(a: int, b: int) -> str:
-            """Add two numbers."""
-            return str(a + b)
-
+        sys.path.insert(0, str(ROOT / "tests"))
         self.options = options
-        self.tokenizer = make_tiny_tokenizer(1024, 4096)
-        self.template = HERMES_TEMPLATE
-        self.parser = CallEveryTime()
-        self.add = add
         self.choose = random.Random(options.seed)
 
     async def episode(self, client: Any, index: int, result: Round) -> None:
-        from strands import Agent
+        from provider_support import make_agent
+        from rollout_support import make_model
 
-        from strands_sglang import SGLangModel
-
-        model = SGLangModel(
-            client=client,
-            tokenizer=self.tokenizer,
-            tool_parser=self.parser,
-            chat_template=self.template,
-            vocab_size=1024,
-            sampling_params={"max_new_tokens": 200},
-        )
-        agent = Agent(model=model, tools=[self.add], callback_handler=None, context_manager=False, retry_strategy=None)
+        model = make_model(client, sampling_params={"max_new_tokens": 200})
+        agent = make_agent(model)
         try:
             await agent.invoke_async(f"Episode {index}: add.", limits={"turns": self.options.turns})
         except Exception as error:  # a lost rollout is what is counted here
@@ -241,14 +173,14 @@ class Rollouts:
         episode.cancel()
         await asyncio.gather(episode, return_exceptions=True)
 
-    async def round(self, name: str, server: Server) -> Round:
+    async def round(self, name: str, server: LineProcess) -> Round:
         from strands_sglang import SGLangClient
 
         options = self.options
         await server.ask("round calm" if name == "calm" else "round chaos")
         tasks, files = len(asyncio.all_tasks()), open_files()
         result = Round(name=name, digests=[None] * options.rollouts)
-        client = SGLangClient(server.url, timeout=options.timeout, retry_delay=0.1, max_retry_delay=2.0)
+        client = SGLangClient(server.greeting, timeout=options.timeout, retry_delay=0.1, max_retry_delay=2.0)
         started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for index in range(options.rollouts):
@@ -338,7 +270,7 @@ def row(one: Round, calm: Round) -> dict[str, Any]:
 
 
 async def run(options: argparse.Namespace, arguments: list[str]) -> int:
-    server = await Server.start(arguments)
+    server = await LineProcess.start(sys.executable, "-m", "benchmarks.chaos", *arguments, "--serve")
     try:
         rollouts = Rollouts(options)
         async with asyncio.timeout(options.limit):

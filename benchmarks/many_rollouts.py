@@ -31,15 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from benchmarks.rollouts import (
-    MOST_NEW_TOKENS,
-    QUESTION,
-    REPLY_TOKENS,
-    SYSTEM,
-    library,
-    scripted_server,
-    words,
-)
+from benchmarks.rollouts import MOST_NEW_TOKENS, QUESTION, SYSTEM, library, result_of, scripted_server
 from benchmarks.shape import arguments, print_figures
 
 from strands_env import Action, Environment
@@ -236,11 +228,6 @@ def run(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def result_words(tokens: int, turns: int) -> str:
-    """The tool result with which a rollout of so many turns gets about so many tokens."""
-    return words(max(1, round((tokens - REPLY_TOKENS * turns - 200) / (turns - 1)) - 25), 1)
-
-
 def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict[str, Any]:
     """Measure in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
@@ -256,7 +243,7 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
         "url": address,
         "turns": args.turns,
         "delay_ms": 0,
-        "result": result_words(args.tokens, args.turns),
+        "result": result_of(args.tokens, args.turns),
     }
     at_once = [measured(crowd, {**order, "rollouts": count}) for count in args.crowds]
 

@@ -546,54 +546,20 @@ def trace(engine: Engine, rows: list[dict[str, Any]], client: Client) -> dict[st
     }
 
 
-class System:
-    """The process of a system."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    @classmethod
-    async def start(cls, name: str, python: str, path: list[str], engine: str, folder: str) -> System:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
-        process = await asyncio.create_subprocess_exec(
-            *(python, str(Path(__file__)), "--serve", name, engine, folder),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=environment,
-            limit=1 << 28,
-        )
-        system = cls(process)
-        await system.read()
-        return system
-
-    async def read(self) -> Any:
-        assert self.process.stdout is not None
-        line = await self.process.stdout.readline()
-        if not line:
-            raise SystemExit("a system's process ended: run it by hand to see why")
-        return json.loads(line)
-
-    async def ask(self, **order: str) -> Any:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        return await self.read()
-
-
-async def run_system(system: System, engine: Engine, turns: int, names: list[str]) -> list[dict[str, Any]]:
+async def run_system(system: Any, engine: Engine, turns: int, names: list[str]) -> list[dict[str, Any]]:
     """All behaviours on one system, a row each."""
     import aiohttp
 
     rows = []
     async with aiohttp.ClientSession() as http:
         for number, name in enumerate(names):
-            opened = await system.ask(open=f"session-{number}")
+            opened = await system.ask(json.dumps({"open": f"session-{number}"}))
             client = Client(http, **opened["result"], turns=turns)
             requests = engine.requests
             with contextlib.suppress(LookupError):  # a refusal, which is counted
                 await BEHAVIOURS[name](client)
             await asyncio.sleep(0.2)
-            ended = await system.ask(close=f"session-{number}")
+            ended = await system.ask(json.dumps({"close": f"session-{number}"}))
             cpu = 1000 * (ended["cpu"] - opened["cpu"]) / max(engine.requests - requests, 1)
             found = trace(engine, ended["result"], client)
             refused = sum(client.failures.values())
@@ -604,6 +570,7 @@ async def run_system(system: System, engine: Engine, turns: int, names: list[str
 async def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     """All systems; totals and rows of each."""
     from aiohttp import web
+    from benchmarks.shape import LineProcess, environment_of
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -611,8 +578,6 @@ async def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     for name in args.systems:
         python, path = sys.executable, [str(ROOT), str(ROOT / "src")]
         if packages := PACKAGES.get(name.partition("-")[0]):
-            from benchmarks.shape import environment_of
-
             made, reason = environment_of(*packages)
             if made is None:
                 print(f"{name} is left out: {reason}", file=sys.stderr)
@@ -631,11 +596,15 @@ async def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        system = await System.start(name, python, path, f"http://127.0.0.1:{runner.addresses[0][1]}", folder)
+        system = await LineProcess.start(
+            *(python, __file__, "--serve", name, f"http://127.0.0.1:{runner.addresses[0][1]}", folder),
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
+        )
         try:
             rows = await run_system(system, engine, args.turns, args.behaviours)
         finally:
-            system.process.kill()
+            await system.stop()
             await runner.cleanup()
         total = {
             key: sum(row[key] for row in rows) for key in rows[0] if key not in ("behaviour", "cpu_ms_per_request")

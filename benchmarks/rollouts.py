@@ -169,7 +169,7 @@ async def run_size(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
 
     tokens, turns, agents = order["tokens"], order["turns"], order["agents"]
     url, room = order["url"], MOST_NEW_TOKENS + turns
-    result = words(order["result_words"], 1)
+    result = result_of(tokens, turns)
     client = SGLangClient(base_url=url)
     started = time.process_time()
     if arm == "slime":
@@ -359,17 +359,15 @@ def scripted_server() -> Iterator[tuple[str, str, Worker]]:
             server.close()
 
 
+def result_of(tokens: int, turns: int) -> str:
+    """The tool result with which a rollout of so many turns gets about so many tokens."""
+    # Results fill a turn up; the last turn has none, and the first prompt holds the tools.
+    return words(max(1, round((tokens - REPLY_TOKENS * turns - 200) / (turns - 1)) - 25), 1)
+
+
 def order_of(size: str, url: str) -> dict[str, Any]:
     """The order for an arm."""
-    tokens, turns, agents = SIZES[size]
-    return {
-        "tokens": tokens,
-        "turns": turns,
-        "agents": agents,
-        # Tool results fill a turn up; the last turn has none, and the first prompt holds the tools.
-        "result_words": round((tokens - REPLY_TOKENS * turns - 200) / (turns - 1)) - 25,
-        "url": url,
-    }
+    return {**dict(zip(("tokens", "turns", "agents"), SIZES[size], strict=True)), "url": url}
 
 
 def measure(args: argparse.Namespace, folder: str, url: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Arms that are compared take turns in one run; figures are medians of the passes,
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import subprocess
@@ -29,6 +30,37 @@ def arguments(doc: str | None, *, passes: int = 1, seed: int = 0) -> argparse.Ar
 def print_figures(benchmark: str, **figures: Any) -> None:
     """Print figures as the JSON line that `benchmarks.table` reads."""
     print(json.dumps({"benchmark": benchmark, **figures}), flush=True)
+
+
+class LineProcess:
+    """A process that answers each line with a line of JSON; the first one it prints is `greeting`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.greeting: Any = None
+
+    @classmethod
+    async def start(cls, *command: str, **options: Any) -> LineProcess:
+        pipe = asyncio.subprocess.PIPE
+        made = cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=1 << 28, **options))
+        made.greeting = await made._read()
+        return made
+
+    async def _read(self) -> Any:
+        assert self.process.stdout is not None
+        line = await self.process.stdout.readline()
+        if not line:
+            raise SystemExit("a measured process ended: run it by hand to see why")
+        return json.loads(line)
+
+    async def ask(self, line: str) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        return await self._read()
+
+    async def stop(self) -> None:
+        self.process.kill()
+        await self.process.wait()
 
 
 def median(values: Iterable[float], digits: int = 2) -> float:
