@@ -75,7 +75,11 @@ class MCPTools:
             for client in self._clients:
                 # A start cannot be stopped half-way; the client's startup_timeout bounds it.
                 await to_the_end(self._start(client), None, Phase.SETUP)
-                tools += await default_threads.run(_all_tools, client)
+                page = await default_threads.run(client.list_tools_sync)
+                tools += page
+                while (token := getattr(page, "pagination_token", None)) is not None:
+                    page = await default_threads.run(client.list_tools_sync, token)
+                    tools += page
             names = [tool.tool_name for tool in tools]
             if double := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"several MCP servers have tools named {double!r}: give MCPClient a prefix")
@@ -109,16 +113,6 @@ class MCPTools:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _all_tools(client: Any) -> list[Any]:
-    """The tools of one server, all pages."""
-    page = client.list_tools_sync()
-    tools = list(page)
-    while (token := getattr(page, "pagination_token", None)) is not None:
-        page = client.list_tools_sync(token)
-        tools += page
-    return tools
 
 
 class MCPEnv(Environment):

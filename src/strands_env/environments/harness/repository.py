@@ -83,13 +83,12 @@ class RepositoryEnvironment(HarnessEnvironment):
 
     async def _lay_out(self, sandbox: Sandbox) -> str:
         """Make a copy of the repository; the id of its first commit for us."""
-        lines = ["set -e"]
-        if self.repository is not None:
-            lines += [f"mkdir -p {self._at}", f"cp -a {shlex.quote(str(self.repository))}/. {self._at}"]
-        lines += [f"cd {self._at}"]
-        if self.setup is not None:
-            lines += [self.setup]
-        lines += [
+        source = "" if self.repository is None else f"{shlex.quote(str(self.repository))}/."
+        lines = [
+            "set -e",
+            f"mkdir -p {self._at}; cp -a {source} {self._at}" if source else "",
+            f"cd {self._at}",
+            self.setup or "",
             f"[ -e .git ] || {_GIT} init -q",
             f"{_GIT} add -A",
             f"{_GIT} commit -q --allow-empty --no-verify -m task",
