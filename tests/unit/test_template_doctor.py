@@ -44,27 +44,34 @@ def tokenizer_folder(folder: Path, template: Any = CHATML, **files: Any) -> str:
     return str(folder)
 
 
-def test_usable_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert diagnose(jinja_file(tmp_path), "--stop", "<|im_end|>") == 0
+THINKING = CHATML.replace(
+    "{{ message.content or '' }}",
+    "{{ message.content or '' }}{% if message.reasoning_content and (loop.last or preserve_thinking) %}"
+    "<think>{{ message.reasoning_content }}</think>{% endif %}",
+)
+OPENS = CHATML + "{% if add_generation_prompt and think %}<think>\n{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "status", "words"),
+    [
+        (CHATML, ["--stop", "<|im_end|>"], 0, ["EXACT", "call>tool", "'<|im_end|>'"]),
+        (LOSES_TOOLS, ["--stop", "</s>"], 1, ["UNSUPPORTED", "drops", "use a template with tool support"]),
+        (LOSES_TOOLS, ["--stop", "</s>", "--no-tools"], 0, ["EXACT"]),
+        (
+            LLAMA,
+            ["--stop", "<|eot_id|>"],
+            0,
+            ["calls>tools: the template rejects the step: only ", "one call at"],
+        ),
+        (OPENS, ["--stop", "<|im_end|>", "--kwargs", '{"think": true}'], 0, ["prompt opens <think>"]),
+        (THINKING, ["--stop", "<|im_end|>"], 0, ["template_kwargs={'preserve_thinking': True}"]),
+    ],
+)
+def test_the_report_says_the_verdict_and_what_to_do(tmp_path, capsys, template, arguments, status, words):
+    assert diagnose(jinja_file(tmp_path, template), *arguments) == status
     out = capsys.readouterr().out
-    assert "EXACT" in out and "call>tool" in out and "'<|im_end|>'" in out
-
-
-def test_unsupported_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert diagnose(jinja_file(tmp_path, LOSES_TOOLS), "--stop", "</s>") == 1
-    out = capsys.readouterr().out
-    assert "UNSUPPORTED" in out and "drops" in out and "use a template with tool support" in out
-
-
-def test_without_tools_it_is_usable(tmp_path: Path) -> None:
-    assert diagnose(jinja_file(tmp_path, LOSES_TOOLS), "--stop", "</s>", "--no-tools") == 0
-
-
-def test_refused_shape_with_its_reason_and_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert diagnose(jinja_file(tmp_path, LLAMA), "--stop", "<|eot_id|>") == 0
-    out = capsys.readouterr().out
-    assert "calls>tools: the template rejects the step: only single tool-calls" in out
-    assert "one call at a time" in out
+    assert [word for word in words if word not in out] == []
 
 
 def test_report_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,21 +81,6 @@ def test_report_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert report["closers"]["call>tool"] == "<|eot_id|>"
     assert list(report["refused"]) == ["calls>tools"]
     assert report["printed_call"] == '{"name": "lookup", "parameters": {"q": "two words"}}'
-
-
-def test_template_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = jinja_file(tmp_path, CHATML + "{% if add_generation_prompt and think %}<think>\n{% endif %}")
-    assert diagnose(path, "--stop", "<|im_end|>", "--kwargs", '{"think": true}') == 0
-    assert "prompt opens <think>" in capsys.readouterr().out
-
-
-def test_reasoning_advice_names_the_variable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    thinking = (
-        "{{ message.content or '' }}{% if message.reasoning_content and (loop.last or preserve_thinking) %}"
-        "<think>{{ message.reasoning_content }}</think>{% endif %}"
-    )
-    diagnose(jinja_file(tmp_path, CHATML.replace("{{ message.content or '' }}", thinking)), "--stop", "<|im_end|>")
-    assert "template_kwargs={'preserve_thinking': True}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kwargs", ["{", "[1]", "enable_thinking=false"])
@@ -106,19 +98,13 @@ def test_wrong_template_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(captured.err.splitlines()) == 1
 
 
-def test_missing_file_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_without_a_template_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diagnose("./missing.jinja") == 2
     assert "'./missing.jinja' does not exist" in capsys.readouterr().err
-
-
-def test_folder_without_a_template_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diagnose(tokenizer_folder(tmp_path, None)) == 2
     assert "no chat template" in capsys.readouterr().err
-
-
-def test_broken_configuration_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tokenizer_folder(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{", "utf-8")
+    folder = tokenizer_folder(tmp_path / "broken")
+    (tmp_path / "broken" / "tokenizer_config.json").write_text("{", "utf-8")
     assert diagnose(folder) == 2
     assert f"the tokenizer {folder!r} cannot be loaded" in capsys.readouterr().err
 
@@ -127,13 +113,10 @@ def test_a_folder_is_read_as_a_model_reads_it(tmp_path: Path) -> None:
     folder = tokenizer_folder(tmp_path, generation_config={"eos_token_id": 5})
     source, model = load_source(folder), SGLangModel(tokenizer=get_tokenizer(folder), client=Replay([]))
     assert len(source.stop_tokens) == 2
+    assert load_source(folder, ["<|x|>"]).stop_tokens == ("<|x|>",)
     assert source.stop_tokens == model.conversation._tokens.stop_tokens
     assert set(source.stop_tokens) <= set(source.special_tokens) | set(model.conversation.token_texts([5]))
     assert source.template.render([{"role": "user", "content": "Hi"}]).startswith("<|im_start|>user")
-
-
-def test_given_stop_tokens_win(tmp_path: Path) -> None:
-    assert load_source(tokenizer_folder(tmp_path), ["<|x|>"]).stop_tokens == ("<|x|>",)
 
 
 def test_every_verdict_flag_and_shape_is_explained() -> None:
