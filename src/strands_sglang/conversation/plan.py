@@ -140,8 +140,6 @@ class CallPlanner:
         if context is not None and vocabulary is not None:
             return BackendInfo(context_length=context, vocab_size=vocabulary)
         info = await backend.info()
-        if context is None and vocabulary is None:
-            return info
         return replace(info, context_length=context or info.context_length, vocab_size=vocabulary or info.vocab_size)
 
     async def _bounds(

@@ -41,7 +41,7 @@ from .tool_calls import CallIdForm, CallIds, PrintedCalls, check_tool_parser, ch
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Dialect:
     """One set of tools and template arguments: its printer and its parser.
 
@@ -163,7 +163,7 @@ class PromptBuilder:
         self._expander = expander
         self.options = options
         self._entered: dict[tuple[bytes, int | None, ImageEncoding], EnteredImage] = {}
-        self._image_problems: dict[tuple[int, str], tuple[Dialect, str | None]] = {}
+        self._image_problems: dict[tuple[Dialect, str], str | None] = {}
 
     def reset(self) -> None:
         """Forget the ids of calls; renderers stay."""
@@ -330,12 +330,11 @@ class PromptBuilder:
     def _check_images(self, dialect: Dialect, expander: ImageExpander, messages: Sequence[ChatMessage]) -> None:
         """Refuse images that the template would reorder, drop or repeat."""
         for role in {message["role"] for message in messages if isinstance(message["content"], list)}:
-            key = id(dialect), role  # the value holds the dialect, so that its id stays its own
-            if key not in self._image_problems:
+            if (dialect, role) not in self._image_problems:
                 placeholder = self._tokens.token_text(expander.placeholder_id)
                 problem = image_problem(lambda probe: dialect.renderer.root(probe).text, placeholder, role)
-                self._image_problems[key] = dialect, problem
-            if (problem := self._image_problems[key][1]) is not None:
+                self._image_problems[dialect, role] = problem
+            if (problem := self._image_problems[dialect, role]) is not None:
                 raise MediaError(f"images cannot be exact with this chat template: it {problem}")
 
     def read_image(self, image: bytes) -> None:

@@ -12,7 +12,7 @@ import secrets
 import threading
 import weakref
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -50,8 +50,10 @@ class Codec:
     _decoder: PieceDecoder | None = None
 
     def __init__(self, tokenizer: Any) -> None:
-        # Held weakly: the table of codecs must not keep a tokenizer alive.
-        self._tokenizer = weakref.ref(tokenizer)
+        try:  # held weakly: the table of codecs must not keep a tokenizer alive
+            self._tokenizer: Callable[[], Any] = weakref.ref(tokenizer)
+        except TypeError:  # and such a one is in no table
+            self._tokenizer = lambda: tokenizer
         rust = getattr(tokenizer, "backend_tokenizer", None)
         self._rust: Any = rust if type(rust).__module__.partition(".")[0] == "tokenizers" else None
         self._encodes_alike = self._decodes_alike = False
@@ -226,17 +228,8 @@ def codec_of(tokenizer: Any) -> Codec:
             if found is None or found.is_outdated:
                 found = _codecs[tokenizer] = Codec(tokenizer)
         except TypeError:  # no weak references, or not hashable
-            return _Plain(tokenizer)
+            return Codec(tokenizer)
         return found
-
-
-class _Plain(Codec):
-    """The codec of a tokenizer that cannot be referenced weakly, so is not a Rust tokenizer."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = lambda: tokenizer  # type: ignore[assignment]
-        self._rust = None
-        self._encodes_alike = self._decodes_alike = False
 
 
 def _class_encode(tokenizer: Any, text: str) -> list[int]:

@@ -237,32 +237,25 @@ class _Namespace(jinja2.utils.Namespace):
 
 
 class _PinnedDict(dict[Any, Any]):
-    """A mapping that never changes again, with its JSON texts."""
+    """A mapping that never changes again, with its JSON texts by format."""
 
-    __slots__ = ("_json",)
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._json: dict[Any, str] = {}
+    _json: dict[Any, str]
 
 
 class _PinnedList(list[Any]):
-    """A list that never changes again, with its JSON texts."""
+    """A list that never changes again, with its JSON texts by format."""
 
-    __slots__ = ("_json",)
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._json: dict[Any, str] = {}
+    _json: dict[Any, str]
 
 
 def pin(value: Any) -> Any:
     """Copy plain data into a form whose JSON is computed once: tool schemas are printed at every step."""
-    if isinstance(value, dict):
-        return _PinnedDict({key: pin(item) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        return _PinnedList([pin(item) for item in value])
-    return value
+    if not isinstance(value, dict | list | tuple):
+        return value
+    items = {key: pin(item) for key, item in value.items()} if isinstance(value, dict) else map(pin, value)
+    pinned = _PinnedDict(items) if isinstance(value, dict) else _PinnedList(items)
+    pinned._json = {}
+    return pinned
 
 
 def _tojson(
