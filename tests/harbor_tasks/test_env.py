@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strands_env.core import Action, StepResult, TaskContext, TerminationReason
-from strands_env.environments.harbor import HarborEnv, NotMeasuredError, TaskFailedError, TaskTrial
+from strands_env.environments.harbor import HarborEnv, TaskTrial
 from strands_env.environments.harbor.validation import CHEATS, TaskVerdict, validate_tasks
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel, call
@@ -63,11 +63,6 @@ async def test_an_agent_solves_a_task_with_its_tools(tmp_path: Path) -> None:
     assert "1\\t42" in str(messages[8]["content"])
 
 
-async def test_a_task_that_is_not_solved_gives_the_verifiers_zero(tmp_path: Path) -> None:
-    result = await episode(make_task(tmp_path), "I give up.")
-    assert result.reward is not None and result.reward.reward == 0.0
-
-
 @pytest.mark.parametrize(
     ("test", "reward"),
     [
@@ -80,6 +75,7 @@ async def test_a_task_that_is_not_solved_gives_the_verifiers_zero(tmp_path: Path
         (WRITES.format('{"reward": 1e999}', "reward.json"), None),
         (WRITES.format('{"reward": true}', "reward.json"), None),
         (WRITES.format("[1]", "reward.json"), None),
+        ("#!/bin/bash\nprintf '{\"reward\": 1%0400d}' 0 > /logs/verifier/reward.json\n", None),
         ("#!/bin/bash\nexit 1\n", None),
     ],
 )
@@ -137,12 +133,9 @@ async def test_the_steps_of_a_task_are_one_conversation(tmp_path: Path) -> None:
     assert texts[0] == "Write 42 into answer.txt." and "Remove it, and say so." in texts
     assert "test.sh" not in str(result.observation.messages)
     assert await reward_of(task, "oracle") == 1.0 and await reward_of(task, "nop") == 0.0
-
-
-async def test_a_step_below_its_minimum_ends_the_task(tmp_path: Path) -> None:
-    result = await episode(make_task(tmp_path, more=STEPS, files=STEP_FILES), "Nothing done.")
-    assert result.reward is not None and result.reward.reward == 0.0
-    assert "Remove it" not in str(result.observation.messages)
+    below = await episode(task, "Nothing done.")  # its first step has a minimum
+    assert below.reward is not None and below.reward.reward == 0.0
+    assert "Remove it" not in str(below.observation.messages)
 
 
 @pytest.mark.parametrize("way", ["task", "option"])
@@ -158,31 +151,36 @@ async def test_a_separate_verifier_sees_declared_artifacts_alone(tmp_path: Path,
         assert result.reward is not None and result.reward.reward == reward, result.error
 
 
-async def test_a_container_that_is_not_healthy_is_a_failure_of_setup(tmp_path: Path) -> None:
-    health = '[environment.healthcheck]\ncommand = "exit 1"\ninterval_sec = 0.1\nretries = 1\n'
-    result = await episode(make_task(tmp_path, more=health), "Done.")
-    assert result.termination_reason is TerminationReason.SETUP_ERROR and result.reward is None
-    assert result.error is not None and "ealthcheck" in result.error.message
-
-
-async def test_the_network_is_none_or_refused(tmp_path: Path) -> None:
+async def test_the_network_is_none(tmp_path: Path) -> None:
     result = await episode(make_task(tmp_path), shell("cat /proc/net/dev; ping -c1 -w1 1.1.1.1"), "Done.")
     seen = str(result.observation.messages[2])
     assert "lo:" in seen and "eth" not in seen and "unreachable" in seen
-    listed = 'network_mode = "allowlist"\nallowed_hosts = ["example.com"]'
-    task = make_task(tmp_path, "listed", environment=listed)
-    (task / "task.toml").write_text((task / "task.toml").read_text().replace("allow_internet = false\n", ""))
+
+
+HEALTH = '[environment.healthcheck]\ncommand = "exit 1"\ninterval_sec = 0.1\nretries = 1\n'
+COMPOSE = {"environment/docker-compose.yaml": "services:\n  main: {}\n  database: {image: postgres}\n"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"more": HEALTH}, "ealthcheck"),
+        ({"files": COMPOSE}, "several containers (docker-compose.yaml)"),
+        ({"files": COMPOSE}, "use the backend 'docker' or 'podman'"),
+        ({"image": "nobody/nothing:1"}, "strands-env images pull nobody/nothing:1"),
+        ({"agent": "user = []"}, "the task 'answer' cannot be run"),
+        ({"environment": 'network_mode = "allowlist"\nallowed_hosts = ["example.com"]'}, "allowlist"),
+    ],
+)
+async def test_a_task_that_cannot_be_set_up_is_refused_in_one_sentence(
+    tmp_path: Path, parts: dict[str, Any], why: str
+) -> None:
+    task = make_task(tmp_path, **parts)
+    if "environment" in parts:
+        (task / "task.toml").write_text((task / "task.toml").read_text().replace("allow_internet = false\n", ""))
     refused = await episode(task, "Done.")
-    assert refused.termination_reason is TerminationReason.SETUP_ERROR
-    assert refused.error is not None and "allowlist" in refused.error.message
-
-
-async def test_a_task_of_several_containers_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    compose = {"environment/docker-compose.yaml": "services:\n  main: {}\n  database: {image: postgres}\n"}
-    result = await episode(make_task(tmp_path, files=compose), "Done.")
-    assert result.termination_reason is TerminationReason.SETUP_ERROR and result.reward is None
-    assert result.error is not None and "has several containers (docker-compose.yaml)" in result.error.message
-    assert "use the backend 'docker' or 'podman'" in result.error.message
+    assert refused.termination_reason is TerminationReason.SETUP_ERROR and refused.reward is None
+    assert refused.error is not None and why in refused.error.message
 
 
 async def test_users_and_variables_of_the_task_are_honoured(tmp_path: Path) -> None:
@@ -214,19 +212,6 @@ async def test_a_cancelled_episode_leaves_nothing(tmp_path: Path) -> None:
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-
-
-async def test_an_image_that_is_not_here_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
-    result = await episode(make_task(tmp_path), backend_options={"image": "nobody/nothing:1"})
-    assert result.termination_reason is TerminationReason.SETUP_ERROR and result.error is not None
-    assert "strands-env images pull nobody/nothing:1" in result.error.message
-
-
-async def test_a_task_that_cannot_be_read_is_an_error_in_one_sentence(tmp_path: Path) -> None:
-    task = make_task(tmp_path)
-    (task / "task.toml").write_text("[agent]\ntimeout_sec = 'soon'\n")
-    with pytest.raises(TaskFailedError, match="answer"):
-        await reward_of(task, "nop")
 
 
 # ---- cheats ----------------------------------------------------------------------------------------------------------
@@ -335,8 +320,3 @@ async def test_validation_says_once_why_a_task_fails(tmp_path: Path) -> None:
     (task / "environment/Dockerfile").write_text("FROM scratch\n")
     (dry,) = await validate_tasks([task])
     assert f"strands-env images build {task}'" in dry.errors[0]
-
-
-async def test_a_reward_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(NotMeasuredError, match="reward file"):
-        await reward_of(make_task(tmp_path, test="#!/bin/bash\n"), "oracle")

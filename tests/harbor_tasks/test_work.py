@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +17,6 @@ from strands.hooks import AfterToolCallEvent
 from strands_env.commands.cli import main
 from strands_env.core import TaskContext, TerminationReason
 from strands_env.environments.harbor import HarborEnv, create_env_factory
-from strands_env.environments.harbor.grading import _say_default
 from strands_env.environments.harbor.validation import TaskVerdict, validate_tasks
 from strands_env.eval.benchmarks.harbor import HarborEvaluator
 from strands_env.sandbox.images.layers import containers_folder
@@ -49,11 +48,8 @@ SOLVED = "mkdir -p /app; echo 42 > /app/answer.txt"
 async def test_an_agent_that_breaks_its_own_grading_has_scored_nothing(tmp_path: Path, script: str, test: str) -> None:
     result = await episode(make_task(tmp_path, test=test, verifier_seconds=1.5), shell(script), "Done.")
     assert result.reward is not None and result.reward.reward == 0.0, result.error
-
-
-async def test_why_the_work_could_not_be_graded_is_said(tmp_path: Path) -> None:
-    result = await episode(make_task(tmp_path, verifier_seconds=1.5), shell("mkfifo answer.txt"), "Done.")
-    assert result.reward is not None and "timed out" in result.reward.info["grading_failure"]
+    if script == "mkfifo answer.txt":
+        assert "timed out" in result.reward.info["grading_failure"]
 
 
 async def test_tests_that_end_on_no_image_measure_nothing_whatever_the_agent_did(tmp_path: Path) -> None:
@@ -92,12 +88,6 @@ async def test_a_number_that_nobody_means_is_not_measured_even_where_the_work_is
     test = TEST.replace("echo 1;", f"printf '{written}';")
     result = await episode(make_task(tmp_path, test=test), shell(SOLVED), "Done.")
     assert result.reward is None and result.termination_reason is TerminationReason.REWARD_ERROR
-
-
-async def test_a_whole_number_of_hundreds_of_digits_is_not_measured(tmp_path: Path) -> None:
-    test = "#!/bin/bash\nprintf '{\"reward\": 1%0400d}' 0 > /logs/verifier/reward.json\n"
-    result = await episode(make_task(tmp_path, test=test), "Done.")
-    assert result.reward is None and result.error is not None and "finite number" in result.error.message
 
 
 FULL = "echo 42 > answer.txt; dd if=/dev/zero of=/big bs=1M; i=0; while : > $((i++)); do :; done; true"
@@ -250,17 +240,6 @@ async def test_declared_artifacts_are_work(tmp_path: Path) -> None:
     assert result.reward is not None and result.reward.reward == 1.0, result.error
 
 
-async def test_that_the_default_is_used_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "strands_env.environments.harbor.grading._say_default", functools.cache(_say_default.__wrapped__)
-    )
-    for _ in range(2):
-        await episode(make_task(tmp_path), "Done.")
-    assert sum("'strands-env validate'" in record.getMessage() for record in caplog.records) == 1
-
-
 async def test_validation_says_when_tests_need_more_than_the_work(tmp_path: Path) -> None:
     solve = "#!/bin/bash\n(while true; do touch /tmp/alive; sleep 0.05; done) > /dev/null 2>&1 &\n"
     task = make_task(tmp_path, test=IF_THERE.format("rm -f /tmp/alive; sleep 0.5", "/tmp/alive"), solve=solve)
@@ -300,14 +279,11 @@ async def test_a_whole_disk_for_a_work_directory_is_no_list_of_work(tmp_path: Pa
 
 
 @pytest.mark.parametrize("work", ["relative", "/", "/tests", "/logs", "/logs/verifier/x", "/proc/1", "/a/../..", "/\0"])
-async def test_a_list_of_work_that_cannot_be_is_refused(tmp_path: Path, work: str) -> None:
+async def test_work_that_cannot_be_is_refused(tmp_path: Path, work: str) -> None:
     with pytest.raises(ValueError, match="work must"):
         await episode(make_task(tmp_path), work=[work])
-
-
-async def test_a_report_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the folder that 'strands-env validate -o' wrote"):
-        await episode(make_task(tmp_path), work=tmp_path)
+        await episode(tmp_path, work=tmp_path)  # which has no report
 
 
 async def test_changed_programs_in_the_work_are_reported(tmp_path: Path) -> None:
@@ -328,11 +304,7 @@ async def test_grading_in_place_is_named_forgeable(tmp_path: Path) -> None:
 def test_a_context_without_work_leaves_the_default(tmp_path: Path) -> None:
     require_images()
     factory = create_env_factory(lambda: ScriptedModel([]))
-    assert factory(TaskAction(task_dir=str(make_task(tmp_path)))).task_dir == tmp_path / "answer"
-
-
-class TaskAction:
-    """An action whose context has a folder alone."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.task_context = TaskContext(**settings)
+    assert (
+        factory(SimpleNamespace(task_context=TaskContext(task_dir=str(make_task(tmp_path))))).task_dir
+        == tmp_path / "answer"
+    )

@@ -6,6 +6,7 @@ Every test runs against this machine's own way of isolation; those of the last p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import shutil
@@ -38,29 +39,6 @@ async def sandbox() -> AsyncIterator[BubblewrapSandbox]:
     assert (await sandbox.run_python("40 + 2")).stdout == "42\n"  # whatever happened, the next call works
     await sandbox.close()
     await assert_nothing_left(before)
-
-
-@pytest.fixture
-async def own_watch(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BubblewrapSandbox]:
-    """A sandbox whose limits the kernel's control groups do not help to keep."""
-    monkeypatch.setattr("strands_env.sandbox.bubblewrap.process.make_control_group", lambda *_: None)
-    async with BubblewrapSandbox(limits=LIMITS) as sandbox:
-        yield sandbox
-
-
-async def peak_memory(sandbox: BubblewrapSandbox, task: asyncio.Task) -> int:
-    """The most memory all processes below this one have had until the task ends."""
-    peak = 0
-    while not task.done():
-        total = 0
-        for child in psutil.Process().children(recursive=True):
-            try:
-                total += child.memory_info().rss
-            except psutil.Error:
-                continue
-        peak = max(peak, total)
-        await asyncio.sleep(0.02)
-    return peak
 
 
 # ---- too much of everything ----------------------------------------------------------------------------------------
@@ -105,30 +83,41 @@ async def test_code_that_meets_a_limit_of_its_process(sandbox: BubblewrapSandbox
         assert (await sandbox.run_python("x")).stdout == "1\n"
 
 
-@pytest.mark.parametrize("kind", ["shared", "many"])
-async def test_memory_bomb(own_watch: BubblewrapSandbox, kind: str) -> None:
-    """Without control groups: memory no limit of a single process sees."""
-    code = {
-        "shared": (
-            "import mmap\n"
-            "maps = [mmap.mmap(-1, 1 << 28) for _ in range(3)]\n"
-            "for m in maps:\n"
-            "    for i in range(0, 1 << 28, 4096): m[i] = 1"
-        ),
-        "many": (
-            "import subprocess, sys, time\n"
-            "held = 'import time; a = bytearray(100 << 20); time.sleep(60)'\n"
-            "for _ in range(20): subprocess.Popen([sys.executable, '-c', held])\n"
-            "time.sleep(60)"
-        ),
-    }[kind]
-    task = asyncio.create_task(own_watch.run_python(code))
-    peak = await peak_memory(own_watch, task)
-    result = await task
-    assert result.outcome is Outcome.OUT_OF_MEMORY
-    assert "more than 192 MiB of memory" in result.note
-    assert peak < 1500 * MIB
-    assert (await own_watch.run_python("1")).stdout == "1\n"
+BOMBS = {
+    "shared": (
+        "import mmap\n"
+        "maps = [mmap.mmap(-1, 1 << 28) for _ in range(3)]\n"
+        "for m in maps:\n"
+        "    for i in range(0, 1 << 28, 4096): m[i] = 1"
+    ),
+    "many": (
+        "import subprocess, sys, time\n"
+        "held = 'import time; a = bytearray(100 << 20); time.sleep(60)'\n"
+        "for _ in range(20): subprocess.Popen([sys.executable, '-c', held])\n"
+        "time.sleep(60)"
+    ),
+}
+"""Memory that no limit of a single process sees."""
+no_group = pytest.mark.skipif(cgroup._parents() is None, reason="this process may make no control group")
+
+
+@pytest.mark.parametrize("code", BOMBS.values(), ids=BOMBS)
+@pytest.mark.parametrize("grouped", [False, pytest.param(True, marks=no_group)], ids=["watched", "grouped"])
+async def test_memory_bomb(code: str, grouped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's control group bounds it, and the supervisor's own watch where there is none."""
+    if not grouped:
+        monkeypatch.setattr("strands_env.sandbox.bubblewrap.process.make_control_group", lambda *_: None)
+    async with BubblewrapSandbox(limits=LIMITS) as sandbox:
+        task, peak = asyncio.create_task(sandbox.run_python(code)), 0
+        while not task.done():
+            children = psutil.Process().children(recursive=True)
+            with contextlib.suppress(psutil.Error):  # one has just ended
+                peak = max(peak, sum(child.memory_info().rss for child in children))
+            await asyncio.sleep(0.02)
+        result = await task
+        assert result.outcome is Outcome.OUT_OF_MEMORY and "more than 192 MiB of memory" in result.note
+        assert peak < (600 if grouped else 1500) * MIB
+        assert (await sandbox.run_python("1")).stdout == "1\n"
 
 
 @pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
@@ -144,7 +133,7 @@ async def test_memory_of_no_process_is_unavailable(sandbox: BubblewrapSandbox) -
     assert (await sandbox.run_python(code)).stdout == "-1 38\n" * 4
 
 
-async def test_shared_memory_of_python_is_counted(own_watch: BubblewrapSandbox) -> None:
+async def test_shared_memory_of_python_is_counted(sandbox: BubblewrapSandbox) -> None:
     """It lies in `/dev/shm`, a file system of bounded size."""
     code = (
         "import os\n"
@@ -160,16 +149,7 @@ async def test_shared_memory_of_python_is_counted(own_watch: BubblewrapSandbox) 
         "except OSError as error: print(error.strerror)\n"
         "for block in blocks: block.close(); block.unlink()"
     )
-    assert (await own_watch.run_python(code)).stdout == "7\nNo space left on device\n"
-
-
-@pytest.mark.skipif(cgroup._parents() is None, reason="this process may make no control group")
-async def test_memory_bomb_in_a_control_group(sandbox: BubblewrapSandbox) -> None:
-    code = "import mmap\nm = mmap.mmap(-1, 1 << 29)\nfor i in range(0, 1 << 29, 4096): m[i] = 1"
-    task = asyncio.create_task(sandbox.run_python(code))
-    peak = await peak_memory(sandbox, task)
-    assert (await task).outcome is Outcome.OUT_OF_MEMORY
-    assert peak < 600 * MIB
+    assert (await sandbox.run_python(code)).stdout == "7\nNo space left on device\n"
 
 
 async def test_endless_output(sandbox: BubblewrapSandbox) -> None:

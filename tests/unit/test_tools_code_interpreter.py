@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
+import sys
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,28 +28,26 @@ def answer(stdout: str = "", stderr: str = "", exit_code: int = 0) -> list[dict[
 
 
 class FakeClient:
-    """The three calls of the service, answered from a script."""
+    """The three calls of the service, answered from a script; `during` is called with "start" or "call" in each."""
 
-    def __init__(self, *streams: Any, start_error: Exception | None = None) -> None:
+    def __init__(self, *streams: Any, during: Callable[[str], None] = lambda now: None) -> None:
         self.streams = list(streams)
-        self.start_error = start_error
-        self.requests: list[dict[str, Any]] = []
+        self.during = during
         self.running: set[str] = set()
         self.started = 0
         self.threads: set[int] = set()
 
     def start_code_interpreter_session(self, **request: Any) -> dict[str, Any]:
-        if self.start_error is not None:
-            raise self.start_error
         self.threads.add(threading.get_ident())
         self.started += 1
         self.running.add(f"session-{self.started}")
+        self.during("start")
         return {"sessionId": f"session-{self.started}"}
 
     def invoke_code_interpreter(self, **request: Any) -> dict[str, Any]:
         assert request["sessionId"] in self.running
         self.threads.add(threading.get_ident())
-        self.requests.append(request)
+        self.during("call")
         stream = self.streams.pop(0)
         if isinstance(stream, Exception):
             raise stream
@@ -61,20 +62,12 @@ class FakeClient:
 async def test_cancelled_call_leaves_no_session_behind(moment: str) -> None:
     reached, release = threading.Event(), threading.Event()
 
-    class Slow(FakeClient):
-        def start_code_interpreter_session(self, **request: Any) -> dict[str, Any]:
-            return self.slow("start", super().start_code_interpreter_session(**request))
+    def wait(now: str) -> None:
+        if now == moment:
+            reached.set()
+            release.wait(60)
 
-        def invoke_code_interpreter(self, **request: Any) -> dict[str, Any]:
-            return self.slow("call", super().invoke_code_interpreter(**request))
-
-        def slow(self, where: str, value: dict[str, Any]) -> dict[str, Any]:
-            if where == moment:
-                reached.set()
-                release.wait(60)
-            return value
-
-    client, quotas = Slow(answer("late")), CodeInterpreterQuotas(session_concurrency=1)
+    client, quotas = FakeClient(answer("late"), during=wait), CodeInterpreterQuotas(session_concurrency=1)
     sandbox = AgentCoreSandbox(client, quotas=quotas)
     task = asyncio.create_task(sandbox.run_python("1"))
     await asyncio.to_thread(reached.wait, 60)
@@ -129,7 +122,7 @@ async def test_call_that_hangs_ends_with_its_session() -> None:
 
 async def test_sessions_are_bounded_and_a_failed_start_gives_its_place_back() -> None:
     quotas = CodeInterpreterQuotas(session_concurrency=1)
-    failing = CodeInterpreterToolkit(FakeClient(start_error=RuntimeError("AWS error")), quotas=quotas)
+    failing = CodeInterpreterToolkit(FakeClient(during=Mock(side_effect=RuntimeError("AWS error"))), quotas=quotas)
     with pytest.raises(RuntimeError, match="AWS error"):
         await failing.start_session()
     first, second = (CodeInterpreterToolkit(client=FakeClient(), quotas=quotas) for _ in range(2))
@@ -183,36 +176,22 @@ async def test_environment_runs_hosted(kind: type[CodeSandboxEnv]) -> None:
 async def test_environment_without_service_has_no_reward() -> None:
     env = AgentCoreCodeEnv(
         model_factory=lambda: ScriptedModel([call("execute_code", code="1"), "done"]),
-        client=FakeClient(start_error=RuntimeError("no capacity")),
+        client=FakeClient(during=Mock(side_effect=RuntimeError("no capacity"))),
         reward_fn=lambda action, result: 1.0,
     )
     result = await env.rollout(Action(message="go"))
     assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
 
 
-def test_missing_boto3_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = builtins.__import__
-
-    def no_boto3(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "boto3":
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_boto3)
-    with pytest.raises(SandboxUnavailableError, match="needs boto3"):
-        AgentCoreCodeEnv(model_factory=ScriptedModel)
-
-
-def test_missing_credentials_are_refused() -> None:
-    class Session:
-        region_name = "us-east-1"
-
-        def get_credentials(self) -> None:
-            return None
-
+def test_missing_boto3_and_credentials_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "boto3", None)
+        with pytest.raises(SandboxUnavailableError, match="needs boto3"):
+            AgentCoreCodeEnv(model_factory=ScriptedModel)
     pytest.importorskip("boto3")
+    session = SimpleNamespace(region_name="us-east-1", get_credentials=lambda: None)
     with pytest.raises(SandboxUnavailableError, match="needs AWS credentials"):
-        make_code_interpreter_client(session=Session())
+        make_code_interpreter_client(session=session)
 
 
 @pytest.mark.parametrize("options", [{"session_concurrency": 0}, {"invoke_tps": 0}])
