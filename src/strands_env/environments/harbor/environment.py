@@ -135,7 +135,7 @@ class HarborEnv(Environment):
         self._work: Mapping[str, Sequence[str] | None] | Sequence[str] | None = None
         if work is not None:
             self._work = read_work(work) if isinstance(work, str | Path) else check_work(work)
-        session: dict[str, Any] = {"limits": session_limits, "score_failures": score_failures}
+        session: dict[str, Any] = {"limits": session_limits or {}, "score_failures": score_failures}
         session |= {"environment": environment, "gateway_options": gateway_options}
         self.program: ProgramRun | None = None
         if agent is not None:
