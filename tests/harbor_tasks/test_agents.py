@@ -6,6 +6,7 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harbor.agents.factory import AgentFactory
@@ -13,7 +14,7 @@ from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.environments.base import BaseEnvironment
 from harbor.models.trial.config import AgentConfig
 
-from strands_env.core import Action, TaskContext, TerminationReason
+from strands_env.core import Action, StepResult, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments.harbor import HarborEnv
 from strands_env.environments.harness import mini_swe_agent
@@ -37,25 +38,31 @@ def shown_for(program: Path) -> list[str]:
     return [str(package), library, *interpreters]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_a_real_program_in_a_container_is_graded_and_every_token_is_its_own(name: str, tmp_path: Path) -> None:
-    words, program = installed(name)
+async def work_in(folder: Path, program: Path, **options: Any) -> tuple[StepResult, list[tuple[Any, Any]]]:
+    """A solved episode of a program in a container, with the prompt and the tokens of each model call."""
     shown = shown_for(program)
     tokenizer = program_tokenizer()
     reply = scripted(tokenizer, "echo 42 > answer.txt")
     client = ScriptedClient(reply, tokenizer=tokenizer)
     env = HarborEnv(
         model_factory=sglang_model_factory(client=client, tokenizer=tokenizer),
-        task_dir=make_task(tmp_path, image=root_for(*shown)),
-        harness=PROGRAMS[name][1](words),
+        task_dir=make_task(folder, image=root_for(*shown)),
         backend_options={"binds": {place: os.path.realpath(place) for place in shown}},
-        session_limits={"max_requests": 12},
+        **options,
     )
     result = await env.rollout(ACTION)
     ended = result.observation.metrics.get("gateway")
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, (ended, result.error)
     assert result.reward is not None and result.reward.reward == 1.0, ended
-    sampled = [(request.input_ids, reply(request.input_ids, {}).ids) for request in client.requests]
+    assert ended is not None and ended["extension_rate"] == 1.0
+    return result, [(request.input_ids, reply(request.input_ids, {}).ids) for request in client.requests]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_a_real_program_in_a_container_is_graded_and_every_token_is_its_own(name: str, tmp_path: Path) -> None:
+    words, program = installed(name)
+    options = {"harness": PROGRAMS[name][1](words), "session_limits": {"max_requests": 12}}
+    result, sampled = await work_in(tmp_path, program, **options)
     assert len(sampled) >= 2
     trained = sum(int(sample.loss_mask.sum()) for sample in samples_from_step(result))
     assert trained == sum(sum(one.tokens.loss_mask) for one in result.trajectories)
@@ -64,7 +71,6 @@ async def test_a_real_program_in_a_container_is_graded_and_every_token_is_its_ow
         whole = [*prompt, *ids]
         homes = [one.tokens for one in result.trajectories if list(one.tokens.token_ids[: len(whole)]) == whole]
         assert homes and any(all(home.loss_mask[len(prompt) : len(whole)]) for home in homes)
-    assert ended is not None and ended["extension_rate"] == 1.0
 
 
 HERE = """mkdir -p /usr/local/bin ~/.local/bin ~/.nvm && touch ~/.local/bin/env ~/.nvm/nvm.sh && cd /usr/local/bin
@@ -94,20 +100,7 @@ async def test_agents_go_by_harbors_own_names_for_them(
 
     kind = AgentFactory.get_agent_class_from_config(AgentConfig(name=name))
     monkeypatch.setattr(kind, "install", install)
-    shown = shown_for(file)
-    tokenizer = program_tokenizer()
-    client = ScriptedClient(scripted(tokenizer, "echo 42 > answer.txt"), tokenizer=tokenizer)
-    env = HarborEnv(
-        model_factory=sglang_model_factory(client=client, tokenizer=tokenizer),
-        task_dir=make_task(tmp_path, image=root_for(*shown)),
-        agent=name,
-        backend_options={"binds": {place: os.path.realpath(place) for place in shown}},
-    )
-    result = await env.rollout(ACTION)
-    ended = result.observation.metrics.get("gateway")
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE, (ended, result.error)
-    assert result.reward is not None and result.reward.reward == 1.0, ended
-    assert ended is not None and ended["extension_rate"] == 1.0
+    await work_in(tmp_path, file, agent=name)
 
 
 async def test_a_program_that_never_asks_the_model_is_no_measurement(tmp_path: Path) -> None:

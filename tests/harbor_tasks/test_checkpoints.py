@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strands_env.core import Action, StepResult, TaskContext
+from strands_env.core import StepResult
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments.harbor import Checkpoint, CheckpointError, HarborEnv
 from strands_env.environments.harbor.validation import CHEATS
 from strands_env.training import samples_from_step
 from tests.container_support import make_task, require_images
+from tests.harbor_tasks.test_programs import ACTION, called
 from tests.provider_support import Replay, completion, tokenizer
-
-ACTION = Action(message="", task_context=TaskContext(id="t"))
-
-
-def called(command: str) -> Any:
-    arguments = json.dumps({"name": "execute_command", "arguments": {"command": command}})
-    return completion(f"I write.<tool_call>\n{arguments}\n</tool_call>", split=True)
 
 
 async def episode(task: Path, *replies: Any, **options: Any) -> tuple[StepResult, Replay]:

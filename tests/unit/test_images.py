@@ -25,6 +25,7 @@ import pytest
 from strands_env.commands.cli import main
 from strands_env.core import TerminationReason
 from strands_env.sandbox import (
+    BubblewrapSandbox,
     ExecResult,
     Outcome,
     Sandbox,
@@ -380,31 +381,31 @@ async def test_memory_and_processes_are_limited() -> None:
 
 KILLED = """
 import asyncio, sys
-sys.path.insert(0, "tests")
+from strands_env.sandbox import BubblewrapSandbox
 from strands_env.sandbox.images import ImageSandbox
 async def work():
-    sandboxes = [ImageSandbox(sys.argv[1]) for _ in range(3)]
+    sandboxes = [eval(sys.argv[1]) for _ in range(3)]
     await asyncio.gather(*[one.start() for one in sandboxes])
     print("started", flush=True)
-    await asyncio.gather(*[one.exec("sleep 97531") for one in sandboxes])
+    await asyncio.gather(*[one.exec("sleep 1000") for one in sandboxes])
 asyncio.run(work())
 """
 
 
-def test_what_a_killed_process_leaves_is_removed_by_the_next() -> None:
-    made = require_images()
-    process = subprocess.Popen([sys.executable, "-c", KILLED, made], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("kind", [BubblewrapSandbox, ImageSandbox])
+def test_sandboxes_die_with_their_process_and_what_they_leave_is_removed_by_the_next(kind: type[Sandbox]) -> None:
+    image = repr(require_images()) if kind is ImageSandbox else ""
+    command = [sys.executable, "-c", KILLED, f"{kind.__name__}({image})"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "started\n"
-    assert len(list(containers_folder().glob(f"{process.pid}-*"))) == 3
+    while len(family := psutil.Process(process.pid).children(recursive=True)) < 9:  # bubblewrap, supervisor, command
+        time.sleep(0.05)
+    assert len(list(containers_folder().glob(f"{process.pid}-*"))) == (3 if image else 0)
     process.send_signal(signal.SIGKILL)
     process.wait()
     remove_owned_folder(make_owned_folder(containers_folder(), ""))
     assert not list(containers_folder().glob(f"{process.pid}-*"))
-    for _ in range(100):  # the kernel ends a sandbox with the process that started it
-        if not any(one.info["cmdline"] == ["sleep", "97531"] for one in psutil.process_iter(["cmdline"])):
-            return
-        time.sleep(0.05)
-    raise AssertionError("a process lives on")
+    assert not psutil.wait_procs(family, 10)[1]  # the kernel ends a sandbox with the process that started it
 
 
 # ---- archives and the store ------------------------------------------------------------------------------------------
@@ -436,19 +437,21 @@ def packed_root() -> bytes:
     return packed.getvalue()
 
 
-def saved_image(path: Path, layers: list[bytes]) -> Path:
-    """An archive as `docker save` writes it."""
-    config = b'{"config": {"Env": ["A=1", "PATH=/bin"], "WorkingDir": "/srv", "User": "worker"}}'
+def saved_image(path: Path, layers: list[bytes], *digests: str) -> Path:
+    """An archive as `docker save` writes it, which may name the digests of its layers unpacked."""
+    settings = {"Env": ["A=1", "PATH=/bin"], "WorkingDir": "/srv", "User": "worker"}
+    config = {"config": settings, "rootfs": {"diff_ids": [f"sha256:{digest}" for digest in digests]}}
     names = [f"{number}.tar" for number in range(len(layers))]
-    manifest = f'[{{"Config": "c.json", "RepoTags": ["x:1"], "Layers": {names!r}}}]'.replace("'", '"')
-    path.write_bytes(layer({"manifest.json": manifest, "c.json": config, **dict(zip(names, layers, strict=True))}))
-    return path
+    manifest = [{"Config": "c.json", "RepoTags": ["x:1"], "Layers": names}]
+    texts = {"manifest.json": json.dumps(manifest), "c.json": json.dumps(config)}
+    return write_archive(path, layer({**texts, **dict(zip(names, layers, strict=True))}))
 
 
 def test_layers_are_applied_with_their_deletions(tmp_path: Path) -> None:
     below = layer({"a/": None, "a/one": "1", "a/two": "2", "b/": None, "b/old": "x", "c": "c"}, {"link": "a"})
     above = layer({"a/.wh.one": "", "b/new": "y", "b/.wh..wh..opq": "", "link/three": "3", ".wh.c": ""})
-    archive = saved_image(tmp_path / "image.tar", [below, above])
+    digests = [hashlib.sha256(one).hexdigest() for one in (below, above)]
+    archive = saved_image(tmp_path / "image.tar", [gzip.compress(below), above], *digests)
     image = import_image(str(archive), ImageStore(tmp_path / "store"), name="team/app:1")
     assert sorted(str(p.relative_to(image.root)) for p in Path(image.root).rglob("*")) == [
         "a", "a/three", "a/two", "b", "b/new", "link",
@@ -617,19 +620,12 @@ def naming_a_layer(place: Path, name: str) -> Path:
     return made
 
 
-def docker_archive(place: Path, digest: str) -> Path:
-    """An archive of `docker save` that names this digest for its only layer."""
-    body, config = layer({"a": "1"}), json.dumps({"rootfs": {"diff_ids": [f"sha256:{digest}"]}})
-    manifest = json.dumps([{"Config": "c.json", "Layers": ["0.tar"]}])
-    return write_archive(place, layer({"manifest.json": manifest, "c.json": config, "0.tar": gzip.compress(body)}))
-
-
 OWN_FILE = "must be a file inside its own folder"
 REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "holes": (lambda place: oci_layout(place, [sparse_layer(1 << 50)]), f"{1 << 50} bytes"),
     "a negative size": (lambda place: oci_layout(place, [sparse_layer(-(1 << 50))]), f"{-(1 << 50)} bytes"),
     "holes in a plain archive": (lambda place: write_archive(place, sparse_layer(1 << 50)), f"{1 << 50} bytes"),
-    "another digest": (lambda place: docker_archive(place, "0" * 64), "is damaged"),
+    "another digest": (lambda place: saved_image(place, [layer({"a": "1"})], "0" * 64), "is damaged"),
     "deep JSON": (lambda place: write_files(place, {"index.json": "[" * 100_000}), "too deep"),
     "an index that is a list": (lambda place: write_files(place, {"index.json": "[]"}), "cannot be unpacked"),
     "no index": (lambda place: write_files(place, {"file": ""}), "not an OCI layout"),
@@ -654,11 +650,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
 def test_what_is_no_image_or_a_damaged_one_is_refused(name: str, tmp_path: Path) -> None:
     make, said = REFUSED[name]
     assert said in refusal_of(make(tmp_path / "source"), tmp_path)
-
-
-def test_a_layer_of_docker_with_its_digest_is_taken(tmp_path: Path) -> None:
-    source = docker_archive(tmp_path / "image.tar", hashlib.sha256(layer({"a": "1"})).hexdigest())
-    assert Path(import_image(str(source), ImageStore(tmp_path / "store"), name="x").root, "a").exists()
 
 
 async def test_settings_of_an_image_are_read_as_docker_reads_them(tmp_path: Path) -> None:
