@@ -28,7 +28,7 @@ from strands_sglang.exceptions import (
 )
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import LengthLimit, WeightSpan
-from tests.servers import Fault, FaultyServer, ServerCall, faults
+from tests.servers import Fault, FaultyServer, ServerCall, faults, settle
 
 TURNS = 5
 TIMEOUT_S = 0.5
@@ -115,7 +115,7 @@ async def test_a_fault_that_heals_leaves_no_trace(name: str, fault_free: Tokens)
         assert_nothing_lost_or_duplicated(server, model, fault_free)
         if name not in ("a slow body", "closed after the answer", "stale keep-alive"):
             assert len(server.requests) == TURNS + 3
-        await client.settle()
+        await settle(client)
         async with asyncio.timeout(5):
             while server.running:
                 await asyncio.sleep(0.01)
@@ -316,7 +316,7 @@ async def test_a_cancelled_episode_ends_at_its_last_complete_turn(how: str, wher
             limit.reschedule(asyncio.get_running_loop().time())
             with pytest.raises(TimeoutError):
                 await task
-        await client.settle()
+        await settle(client)
         assert server.running == []
         assert_kept(model, fault_free, turns=2)
 

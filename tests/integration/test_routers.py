@@ -26,7 +26,7 @@ from rollout_support import Tokens, failure, make_model, only_trajectory, rollou
 from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.exceptions import SGLangClientError, SGLangHTTPError
 from tests.conftest import ROOT
-from tests.servers import Fault, FaultyServer, ServerCall, faults
+from tests.servers import Fault, FaultyServer, ServerCall, faults, settle
 
 TURNS = 4
 ROUTERS = ("sglang-router", "smg")
@@ -157,7 +157,7 @@ async def test_a_cancelled_agent_stops_its_worker_within_a_second_and_keeps_the_
     cancelled_at = time.monotonic()
     agent.cancel()
     assert (await task).stop_reason == "cancelled"
-    await client.settle()
+    await settle(client)
     assert busy.running == []
     assert busy.aborts[0][1] - cancelled_at < WITHIN_S
     # Which worker has it is not known, so every one is told.

@@ -15,7 +15,7 @@ import pytest
 from strands_sglang.backends.http.retry import RequestRetryPolicy
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import BackendRequestError, SGLangConnectionError, SGLangHTTPError
-from tests.servers import FaultyServer, faults
+from tests.servers import FaultyServer, faults, settle
 from tests.unit.client_support import ControlledServer, make
 
 WITHIN_S = 1.0
@@ -38,7 +38,7 @@ async def cancel_in_flight(client: SGLangClient, server: Any, *, requests: int =
         client._transport().in_flight[server.rids[0]].started -= 60
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    await client.settle()
+    await settle(client)
 
 
 async def test_a_cancelled_call_is_aborted_and_again_since_the_server_may_not_know_it_yet() -> None:
@@ -51,7 +51,7 @@ async def test_a_cancelled_call_is_aborted_and_again_since_the_server_may_not_kn
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await client.settle()
+        await settle(client)
         assert [rid for rid, _ in server.aborts] == server.rids * 2
         (_, first), (_, second) = server.aborts
         assert first - cancelled_at < WITHIN_S and second - first > 0.4
@@ -73,7 +73,7 @@ async def test_aborts_pass_when_every_connection_hangs() -> None:
         for call in reversed(calls):
             call.cancel()
         await asyncio.wait(calls)
-        await client.settle()
+        await settle(client)
         assert set(server.aborted_rids) == set(server.rids)
 
 

@@ -460,10 +460,6 @@ class ServerClient(Backend):
             )
         return held
 
-    async def settle(self) -> None:
-        """Wait until no abort is outstanding, as `close` does."""
-        await self._transport().settle()
-
     async def close(self) -> None:
         """Abort what is in flight, send outstanding aborts, close all connections of all event loops.
 

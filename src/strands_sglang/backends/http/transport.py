@@ -109,11 +109,6 @@ class LoopTransport:
         finally:
             self.http.close()
 
-    async def settle(self) -> None:
-        """Wait until no abort is outstanding."""
-        while self._tasks:
-            await asyncio.wait([task for task, _ in self._tasks.values()])
-
     # ------------------------------------------------------------ one abort call
 
     async def list_workers(self) -> tuple[str, ...]:
