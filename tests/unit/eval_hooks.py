@@ -171,11 +171,6 @@ class RaisingMetrics(EvaluatorClass):
         raise ZeroDivisionError("no prompts")
 
 
-class NoTasks(EvaluatorClass):
-    def load_dataset(self) -> list[Action]:
-        return []
-
-
 class Surprising(EvaluatorClass):
     def load_dataset(self) -> list[Action]:
         raise RuntimeError("surprise")

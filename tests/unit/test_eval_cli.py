@@ -111,20 +111,6 @@ def test_a_saved_run_is_run_again(name, tmp_path):
     assert [sample.reward for sample in read_results(tmp_path / "b")] == [0.25] * 6
 
 
-@pytest.mark.parametrize(
-    ("more", "status", "message"),
-    [
-        ([], 1, "3 samples were lost, the last one: connection_error (ConnectionError: no sandbox); try again with"),
-        (["--json"], 1, '"status": "incomplete"'),
-        (["--max-failures", "0"], 4, "no sandbox"),
-    ],
-)
-def test_lost_samples_make_the_run_incomplete(more, status, message, tmp_path, capsys):
-    options = ["--env", f"{HOOKS}:failing", "--max-attempts", "1", *more]
-    assert evaluate(f"{HOOKS}:three_tasks", *options, *FAST, "-o", str(tmp_path)) == status
-    assert message in "".join(capsys.readouterr())
-
-
 def interrupted(folder, **config: int) -> subprocess.CompletedProcess[str]:
     """A run that is sent a signal while its first sample is under way."""
     command = [sys.executable, "-m", "strands_env.commands.cli", "eval", f"{HOOKS}:three_tasks", "-c", "1"]

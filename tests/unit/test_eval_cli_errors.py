@@ -62,22 +62,60 @@ def test_a_resume_of_nothing_says_that_it_is_a_new_run(tmp_path, capsys):
     assert "nothing to resume" not in capsys.readouterr().err
 
 
+NOTHING = "eval: nothing was scored: of 3 samples there are 3"
+GOOD = "create_env_factory"
+
+
 @pytest.mark.parametrize(
-    ("hook", "status", "why"),
+    ("source", "env", "more", "status", "messages"),
     [
-        ("PlainEnv", 0, "of 3 samples there are 3 whose environment has no reward function"),
-        ("abstaining", 2, "of 3 samples there are 3 whose reward function abstained"),
-        ("unscorable", 2, "of 3 samples there are 3 that ended with reward_error"),
+        ("three_tasks", "PlainEnv", [], 0, [f"{NOTHING} whose environment has no reward function"]),
+        ("three_tasks", "abstaining", [], 2, [f"{NOTHING} whose reward function abstained"]),
+        (
+            "three_tasks",
+            "unscorable",
+            [],
+            2,
+            [
+                f"{NOTHING} that ended with reward_error (ZeroDivisionError: division by zero); fix the reward",
+                "errors      reward: ZeroDivisionError 3: division by zero",
+            ],
+        ),
+        ("three_tasks", "broken_tool", [], 0, ["broken: ZeroDivisionError raised in 3 samples: division by zero"]),
+        ("three_tasks", "broken_metrics", [], 2, ["RuntimeError: no such table", "0 scored"]),
+        (
+            "RaisingMetrics",
+            GOOD,
+            [],
+            70,
+            ["raised: ZeroDivisionError: no prompts", "reward      1.000"],
+        ),
+        ("Surprising", GOOD, [], 70, ["RuntimeError: surprise", "Traceback"]),
+        *((name, GOOD, [], 2, ["sys.exit(0)"]) for name in ("exiting_tasks", "exiting_stream", "Exiting")),
+        (
+            "three_tasks",
+            "failing",
+            [],
+            1,
+            ["3 samples were lost, the last one: connection_error (Connection"],
+        ),
+        ("three_tasks", "failing", ["--json"], 1, ['"status": "incomplete"', "try again with --resume"]),
+        ("three_tasks", "failing", ["--max-failures", "0"], 4, ["no sandbox"]),
+        ("three_tasks", "broken_setup", [], 1, ["all 3 samples failed alike: setup_error (TypeError: no box"]),
+        (
+            "three_tasks",
+            "broken_setup",
+            ["-n", "8"],
+            4,
+            ["the first 10 samples all failed alike, so the run was sto"],
+        ),
     ],
 )
-def test_a_run_in_which_nothing_was_scored_says_why(hook, status, why, tmp_path, capsys):
-    options = ["--env", f"{HOOKS}:{hook}", *FAST, "-o", str(tmp_path)]
-    assert evaluate(f"{HOOKS}:three_tasks", *options) == status
-    captured = capsys.readouterr()
-    assert captured.err.startswith(f"strands-env eval: nothing was scored: {why}")
-    if hook == "unscorable":
-        assert "(ZeroDivisionError: division by zero); fix the reward" in captured.err
-        assert "errors      reward: ZeroDivisionError 3: division by zero" in captured.out
+def test_a_run_says_how_it_ended_and_its_status_tells(source, env, more, status, messages, tmp_path, capsys):
+    options = ["--env", f"{HOOKS}:{env}", "--max-attempts", "1", "-c", "1", *more, *FAST]
+    assert evaluate(f"{HOOKS}:{source}", *options, "-o", str(tmp_path)) == status
+    shown = "".join(capsys.readouterr())
+    assert [message for message in messages if message not in shown] == []
 
 
 @pytest.mark.parametrize("name", ["async_tasks", "streamed_tasks"])
@@ -85,12 +123,6 @@ def test_tasks_may_come_from_an_async_function(name, tmp_path):
     options = ["--env", HOOKS, *FAST, "-o", str(tmp_path), "--limit", "2"]
     assert evaluate(f"{HOOKS}:{name}", *options) == 0
     assert len(list(read_results(tmp_path))) == 2
-
-
-def test_an_error_nobody_expected_has_its_own_status(tmp_path, capsys):
-    assert evaluate(f"{HOOKS}:Surprising", "--env", HOOKS, *FAST, "-o", str(tmp_path)) == 70
-    err = capsys.readouterr().err
-    assert "RuntimeError: surprise" in err and "Traceback" in err
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -111,25 +143,6 @@ def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(tmp
     for name in ("file", "file/x", "x.jsonl"):
         assert evaluate("arithmetic", "-o", str(tmp_path / name)) == 3
         assert "cannot write to" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("more", "status", "message", "count"),
-    [
-        (["-n", "8", "-c", "1"], 4, "the first 10 samples all failed alike, so the run was stopped:", 10),
-        ([], 1, "all 3 samples failed alike:", 3),
-    ],
-)
-def test_identical_failures_are_the_reason_of_the_run(more, status, message, count, tmp_path, capsys):
-    options = ["--env", f"{HOOKS}:broken_setup", "--max-attempts", "1", *more, *FAST]
-    assert evaluate(f"{HOOKS}:three_tasks", *options, "-o", str(tmp_path)) == status
-    assert f"{message} setup_error (TypeError: no box" in capsys.readouterr().err
-    assert len(list(read_results(tmp_path))) == count
-
-
-def test_exceptions_of_tools_are_in_the_summary(tmp_path, capsys):
-    assert evaluate(f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:broken_tool", *FAST, "-o", str(tmp_path)) == 0
-    assert "tools       broken: ZeroDivisionError raised in 3 samples: division by zero" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["view", "report", "compare"])
@@ -156,34 +169,28 @@ def test_a_configuration_that_is_none_and_a_report_that_cannot_be_written(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("module", "command", "missing", "message"),
+    ("command", "missing", "extra"),
     [
-        ("strands_env", "eval arithmetic --limit 1 -o {out}", "torch", "[local]'"),
-        ("strands_env", "eval arithmetic --limit 1 --executor processes -o {out}", "torch", "[local]'"),
-        ("strands_env", "eval arithmetic --backend scripted --executor ray -o {out}", "ray", "[ray]'"),
-        ("strands_sglang", "gateway --model tiny", "torch", "[local]'"),
-        (
-            "strands_sglang",
-            "gateway --base-url http://127.0.0.1:9 --tokenizer o/m",
-            "transformers",
-            "[hf]'",
-        ),
-        ("strands_sglang", "doctor o/m", "transformers", "[hf]'"),
+        ("strands_env eval arithmetic --limit 1 -o {out}", "torch", "local"),
+        ("strands_env eval arithmetic --limit 1 --executor processes -o {out}", "torch", "local"),
+        ("strands_env eval arithmetic --backend scripted --executor ray -o {out}", "ray", "ray"),
+        ("strands_sglang gateway --model tiny", "torch", "local"),
+        ("strands_sglang gateway --base-url http://127.0.0.1:9 --tokenizer o/m", "transformers", "hf"),
+        ("strands_sglang doctor o/m", "transformers", "hf"),
     ],
-    ids=["eval", "workers", "ray", "engine", "gateway", "doctor"],
 )
-def test_a_package_that_is_not_installed_is_named_with_its_extra(module, command, missing, message, tmp_path):
+def test_a_package_that_is_not_installed_is_named_with_its_extra(command, missing, extra, tmp_path):
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module of the name', name={missing!r})")
-    arguments = command.format(out=tmp_path / "out").split()
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src")])},
+        [sys.executable, "-m", *command.format(out=tmp_path / "out").split()],
+        env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr.splitlines()[-1]
+    assert f"[{extra}]'" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr and "report it" not in done.stderr
 
 
@@ -285,10 +292,3 @@ def test_compare_without_a_shared_prompt(tmp_path, capsys):
     assert "share no scored prompt (3 only in" in captured.err
     shown = json.loads(captured.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (shown["p_value"], shown["significant"]) == (None, False)
-
-
-def test_metrics_of_an_environment_that_raise_are_the_error_of_the_run(tmp_path, capsys):
-    assert run_mine(tmp_path, "--env", f"{HOOKS}:broken_metrics") != 0
-    shown = capsys.readouterr()
-    assert "RuntimeError: no such table" in shown.err
-    assert "0 scored" in shown.out and "0 sampled" not in shown.out

@@ -33,14 +33,6 @@ def test_metrics_of_the_evaluator_are_shown(tmp_path, capsys):
     assert "prompts_seen 3" in out and "pass@1      0.125" in out
 
 
-def test_metrics_that_raise_lose_nothing(tmp_path, capsys):
-    assert evaluate(f"{HOOKS}:RaisingMetrics", "--env", HOOKS, *FAST, "-o", str(tmp_path)) == 70
-    captured = capsys.readouterr()
-    assert "its compute_metrics raised: ZeroDivisionError: no prompts" in captured.err
-    assert "reward      1.000" in captured.out
-    assert len(list(read_results(tmp_path))) == 3
-
-
 def test_prices_give_the_cost_here_and_in_view_and_report(tmp_path, capsys):
     assert run_mine(tmp_path, "--price-input", "1000000", "--price-output", "2000000", "--json") == 0
     shown = json.loads(capsys.readouterr().out)

@@ -11,7 +11,6 @@ from strands_env.core import Action, Environment, Phase, TerminationReason
 from strands_env.eval import DatasetError, Evaluator, RetryPolicy
 from strands_env.testing import ScriptedModel
 from tests.unit.eval_support import FakeEnv, outcome, task, tasks, with_tokens
-from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 
 
 def made(kind: type[Environment] = Environment, **options) -> Environment:
@@ -120,9 +119,3 @@ class Leaving(Evaluator):
 async def test_a_source_that_exits_is_an_error_of_the_data(source, message, tmp_path):
     with pytest.raises(DatasetError, match=f"the data source .*{message}"):
         await Leaving(FakeEnv, output_path=tmp_path).run(source and source())
-
-
-@pytest.mark.parametrize("name", ["exiting_tasks", "exiting_stream", "Exiting"])
-def test_the_command_does_not_end_well_where_its_tasks_exit(name, tmp_path, capsys):
-    assert evaluate(f"{HOOKS}:{name}", "--env", HOOKS, *FAST, "-o", str(tmp_path)) == 2
-    assert "sys.exit(0)" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""kill -9 at random moments, then resume: nothing is lost, nothing is done twice, nothing differs."""
+"""kill -9 at random moments, then resume: nothing is lost, nothing is done twice, nothing differs.
+
+The program that is killed is this file: `python -m tests.unit.test_eval_kill OUTPUT EXECUTOR`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,58 @@ from typing import Any
 
 import pytest
 
-from strands_env.eval import read_results
+from strands_env.core import Action
+from strands_env.distributed import ProcessExecutor
+from strands_env.eval import Evaluator, RetryPolicy, read_results
+from strands_env.eval.store import RunConfig
 from tests.conftest import ROOT
-from tests.unit import killed_run
+from tests.unit.eval_support import FakeEnv, outcome, tasks, with_tokens
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
+TASKS = 40
+SAMPLES = 3
+
+
+def factory() -> Any:
+    """Environments whose answers depend on the task alone."""
+
+    def make(action: Action) -> FakeEnv:
+        rng = random.Random(action.task_context.id)
+
+        def answer(action: Action) -> Any:
+            reward = round(rng.random(), 3)
+            return with_tokens(outcome(reward, text=f"{action.task_context.id} {'x' * rng.randint(0, 3000)}"))
+
+        return FakeEnv(answer, delay=0.002 + 0.01 * rng.random())
+
+    return make
+
+
+async def evaluate(output: str, kind: str) -> None:
+    runner = ProcessExecutor("tests.unit.test_eval_kill:factory", n_workers=2) if kind == "processes" else None
+    evaluator = Evaluator(
+        factory() if runner is None else None,
+        executor=runner,
+        n_samples_per_prompt=SAMPLES,
+        max_concurrency=8,
+        keep_tokens=True,
+        output_path=output,
+        retry=RetryPolicy(delay=0.0),
+    )
+    # The same configuration wherever the samples run, so that results of all executors can be compared.
+    evaluator.run_config = lambda: RunConfig(evaluator.paths.run, {"run": "killed"})  # type: ignore[method-assign]
+    print("started", flush=True)
+    try:
+        await evaluator.run(tasks(TASKS))
+    finally:
+        if runner is not None:
+            await runner.close()
+
+
 def start(folder: Path, kind: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.unit.killed_run", str(folder), kind]
+    command = [sys.executable, "-m", "tests.unit.test_eval_kill", str(folder), kind]
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -66,9 +112,9 @@ def resumed(folder: Path, kind: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("whole")
-    asyncio.run(killed_run.evaluate(str(folder), "inline"))
+    asyncio.run(evaluate(str(folder), "inline"))
     results = contents(folder)
-    assert len(results) == killed_run.TASKS * killed_run.SAMPLES
+    assert len(results) == TASKS * SAMPLES
     return results
 
 
@@ -81,3 +127,7 @@ def test_killed_again_and_again_the_results_are_those_of_one_run(kind, kills, un
     kept = set(contents(tmp_path)) if size(tmp_path) else set()
     assert resumed(tmp_path, kind) == uninterrupted
     assert kept <= set(uninterrupted)
+
+
+if __name__ == "__main__":
+    asyncio.run(evaluate(*sys.argv[1:3]))

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from strands_env.eval import Evaluator, StoreError, read_results
+from strands_env.eval import Evaluator, read_results
 from strands_env.eval.run.progress import ProgressState
 from tests.unit.eval_support import FakeEnv, tasks
 
@@ -63,17 +63,6 @@ async def test_the_number_of_samples_is_known_when_all_tasks_are_read(said):
     evaluator = Evaluator(FakeEnv, progress=Totals("nowhere"), n_samples_per_prompt=2, output_path=None)
     await evaluator.run(iter(tasks(3)) if said is None else Sized(tasks(3)))
     assert (totals[0], totals[-1]) == (None if said is None else 18, 6)
-
-
-async def test_the_display_ends_where_the_results_cannot_be_written(tmp_path, monkeypatch):
-    def full(fd, data, offset):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("strands_env.eval.store.results.write_at", full)
-    display = Broken("nowhere")
-    with pytest.raises(StoreError, match="No space left"):
-        await Evaluator(FakeEnv, output_path=tmp_path, progress=display).run(tasks(3))
-    assert display.calls[-1] == "finish"
 
 
 def test_the_first_samples_to_finish_tell_how_long_the_rest_takes():
