@@ -7,6 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+SMALL: dict[str, Any] = {
+    "vocab_size": 1024, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.5,
+}  # fmt: skip
+"""Configuration of a small model of any family."""
+
 
 def forward(model: Any, ids: list[int], **inputs: Any) -> Any:
     """Logits of a plain forward pass of transformers, `[positions, vocabulary]`."""

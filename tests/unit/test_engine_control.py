@@ -17,7 +17,7 @@ from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_
 from strands_sglang.backends.engine.scheduler import CHUNK
 from strands_sglang.exceptions import BackendError, BackendRequestError, SGLangConnectionError
 from tests.servers.engine_server import forget_prefixes, generate
-from tests.unit.engine_support import assert_exact
+from tests.unit.engine_support import SMALL, assert_exact
 
 PROMPT = [20, 21, 22, 23]
 LONG: dict[str, Any] = {"sampling_params": {"temperature": 0, "max_new_tokens": 3000, "ignore_eos": True}}
@@ -234,9 +234,7 @@ def test_arguments_out_of_range_are_refused(tiny: TinyModel, values: dict[str, A
 async def test_tied_weights_may_be_left_out_of_an_update(tiny: TinyModel) -> None:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.5}
-    sizes = {"vocab_size": 1024, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
-    config = Qwen3Config(**heads, **sizes, tie_word_embeddings=True)
+    config = Qwen3Config(**SMALL, tie_word_embeddings=True)
     old, new = Qwen3ForCausalLM(config), Qwen3ForCausalLM(config)
     state = {name: value for name, value in new.state_dict().items() if name != "lm_head.weight"}
     greedy = {"sampling_params": {"temperature": 0, "max_new_tokens": 16}}

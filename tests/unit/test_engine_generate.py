@@ -18,7 +18,7 @@ import torch
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_model
 from strands_sglang.exceptions import BackendRequestError
 from tests.servers.engine_server import forget_prefixes, generate
-from tests.unit.engine_support import assert_exact, forward
+from tests.unit.engine_support import SMALL, assert_exact, forward
 
 PROMPT = list(range(20, 60))
 SCORED: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0}
@@ -284,19 +284,7 @@ async def test_a_sliding_window_is_kept(tiny: TinyModel) -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=1024,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        sliding_window=16,
-        max_position_embeddings=512,
-        initializer_range=0.5,
-        eos_token_id=tiny.tokenizer.eos_token_id,
-    )
-    model = MistralForCausalLM(config).eval()
+    model = MistralForCausalLM(MistralConfig(**SMALL, sliding_window=16, max_position_embeddings=512)).eval()
     async with EmbeddedEngine(model, tokenizer=tiny.tokenizer, threads=1) as engine:
         answer = await generate(engine, PROMPT, sampling_params=params(max_new_tokens=24), **SCORED)
     assert_exact(answer, PROMPT, model)
@@ -305,8 +293,5 @@ async def test_a_sliding_window_is_kept(tiny: TinyModel) -> None:
 def test_a_model_with_another_attention_is_refused_at_once(tiny: TinyModel) -> None:
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
-    config = Gemma2Config(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, head_dim=16
-    )
     with pytest.raises(ValueError, match="softcap"):
-        EmbeddedEngine(Gemma2ForCausalLM(config), tokenizer=tiny.tokenizer, threads=1)
+        EmbeddedEngine(Gemma2ForCausalLM(Gemma2Config(**SMALL)), tokenizer=tiny.tokenizer, threads=1)
