@@ -16,9 +16,11 @@ from strands.types.exceptions import (
     ModelThrottledException,
 )
 
+from strands_sglang import SGLangClient, ToolParserError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply
-from strands_sglang.tool_parsers import HermesToolParser
+from strands_sglang.tool_parsers import HermesToolParser, as_tool_parser
+from tests.servers import FaultyServer
 
 
 async def events_of(model: SGLangModel, messages: list[Any], **kwargs: Any) -> list[Any]:
@@ -395,3 +397,41 @@ async def test_tools_may_be_edited_by_hooks_without_touching_the_sample() -> Non
     assert_prefix_law(client, model)
     text = tokenizer().decode(model.token_manager.token_ids)
     assert '"b": 2' in text and "<tool_response>41" in text
+
+
+async def test_sampling_parameters_that_the_client_lets_through_reach_the_server() -> None:
+    async with (
+        FaultyServer() as server,
+        SGLangClient(server.url, extra_sampling_keys=["key_of_tomorrow"]) as client,
+    ):
+        model = SGLangModel(tokenizer=tokenizer(), client=client, sampling_params={"key_of_tomorrow": 1})
+        await events_of(model, [user("go")])
+        model.update_config(sampling_params={"key_of_tomorrow": 2, "max_new_tokens": 8})
+        await events_of(model, [user("go")])
+    sent = [request.body["sampling_params"]["key_of_tomorrow"] for request in server.requests]
+    assert sent == [1, 2]
+
+
+async def test_another_client_serves_the_next_call() -> None:
+    model, first = make(["one"])
+    model.client = second = Replay(["two"])
+    await events_of(model, [user("go")])
+    assert (len(first.requests), len(second.requests)) == (0, 1)
+
+
+def test_a_tool_parser_may_be_named() -> None:
+    assert isinstance(as_tool_parser("hermes"), HermesToolParser)
+    make([], tool_parser="hermes")
+
+
+@pytest.mark.parametrize(
+    ("parser", "error", "message"),
+    [
+        ("hermess", ToolParserError, "did you mean 'hermes'"),
+        (HermesToolParser, TypeError, "write HermesToolParser"),
+        (3, TypeError, "got tool_parser=3, expected a ToolParser or the name of one"),
+    ],
+)
+def test_another_tool_parser_is_refused_at_once(parser: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make([], tool_parser=parser)

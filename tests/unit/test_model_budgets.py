@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from provider_support import Replay, tokenizer
+from provider_support import make, tokenizer, user
 
 from strands_sglang import SGLangModel, TokenBudgetReachedError
 from strands_sglang.conversation import limits
@@ -19,18 +19,9 @@ from strands_sglang.trajectory import LengthLimit
 EOS = tokenizer().eos_token_id
 
 
-def user(text: str) -> list[Any]:
-    return [{"role": "user", "content": [{"text": text}]}]
-
-
 async def run(model: SGLangModel, text: str = "go") -> str:
-    events = [event async for event in model.stream(user(text))]
+    events = [event async for event in model.stream([user(text)])]
     return next(event["messageStop"]["stopReason"] for event in events if "messageStop" in event)
-
-
-def make(answer: Any, **options: Any) -> tuple[SGLangModel, Replay]:
-    client = Replay([answer], cycle=True)
-    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
 
 
 def everything(_: list[int], fields: dict[str, Any]) -> Reply:
@@ -42,7 +33,7 @@ def everything(_: list[int], fields: dict[str, Any]) -> Reply:
 
 
 async def prompt_length() -> int:
-    model, client = make([EOS])
+    model, client = make([[EOS]])
     await run(model)
     return len(client.prompts[0])
 
@@ -64,7 +55,7 @@ async def test_a_cut_turn_says_by_what(options: dict[str, Any], limit: LengthLim
     """Bounds on whole sequences are given from the end of the prompt on."""
     size = await prompt_length()
     given = {name: value + size if name in _WHOLE else value for name, value in options.items()}
-    model, _ = make(everything, **given)
+    model, _ = make([everything], cycle=True, **given)
     assert await run(model) == "max_tokens"
     assert model.trajectories[0].finish.limited_by is limit
     assert sum(model.token_manager.loss_mask) == (5 if options else 2048)
@@ -73,18 +64,14 @@ async def test_a_cut_turn_says_by_what(options: dict[str, Any], limit: LengthLim
 _WHOLE = ("max_trajectory_tokens", "context_window_limit")
 
 
-async def test_a_server_may_keep_back_a_token_of_the_context() -> None:
+async def test_a_turn_that_ends_by_itself_was_not_limited_and_a_server_may_keep_back_a_token() -> None:
     size = await prompt_length()
-    model, _ = make(lambda *_: Reply(ids=[5, 6], finish="length"), context_window_limit=size + 5)
+    model, _ = make([[5, EOS], Reply(ids=[5, 6], finish="length")], context_window_limit=size + 5)
+    assert model.length_limit is None
+    await run(model)  # ends by itself
+    assert (model.trajectories[0].finish.limited_by, model.length_limit) == (None, None)
     await run(model)
     assert model.length_limit is LengthLimit.CONTEXT
-
-
-async def test_a_turn_that_ends_by_itself_was_not_limited() -> None:
-    model, _ = make([5, EOS], max_sampled_tokens=2)
-    assert model.length_limit is None
-    await run(model)
-    assert (model.trajectories[0].finish.limited_by, model.length_limit) == (None, None)
 
 
 # ---- in parallel -----------------------------------------------------------------------------------------------------
@@ -96,7 +83,7 @@ async def in_parallel(model: SGLangModel, calls: int) -> list[Any]:
 
 @pytest.mark.parametrize("params", [{}, {"max_new_tokens": 15}])
 async def test_calls_in_parallel_do_not_overdraw_the_budget(params: dict[str, Any]) -> None:
-    model, _ = make(everything, max_sampled_tokens=40, sampling_params=params)
+    model, _ = make([everything], cycle=True, max_sampled_tokens=40, sampling_params=params)
     ends = await in_parallel(model, 4)
     assert model.forest.sampled_tokens == 40
     full = 40 // params.get("max_new_tokens", 40) + (1 if params else 0)
@@ -106,21 +93,20 @@ async def test_calls_in_parallel_do_not_overdraw_the_budget(params: dict[str, An
 
 async def test_no_call_is_cut_by_what_others_only_hold() -> None:
     model, client = make(
-        lambda *_: Reply(ids=[5, EOS], delay=0.01), max_sampled_tokens=40, sampling_params={"max_new_tokens": 30}
+        [Reply(ids=[5, EOS], delay=0.01)], cycle=True, max_sampled_tokens=40, sampling_params={"max_new_tokens": 30}
     )
     assert await in_parallel(model, 4) == ["end_turn"] * 4
     assert [request.fields["sampling_params"]["max_new_tokens"] for request in client.requests] == [30] * 4
 
 
 async def test_calls_that_fit_the_budget_run_at_the_same_time() -> None:
-    model, client = make(everything, max_sampled_tokens=40, sampling_params={"max_new_tokens": 10})
+    model, client = make([everything], cycle=True, max_sampled_tokens=40, sampling_params={"max_new_tokens": 10})
     await in_parallel(model, 4)
     assert client.max_in_flight == 4
 
 
 async def test_a_failed_call_gives_its_share_back() -> None:
-    client = Replay([SGLangConnectionError("gone"), [5] * 9])
-    model = SGLangModel(tokenizer=tokenizer(), client=client, max_sampled_tokens=9)
+    model, _ = make([SGLangConnectionError("gone"), [5] * 9], max_sampled_tokens=9)
     first, second = await in_parallel(model, 2)
     assert isinstance(first, SGLangConnectionError)
     assert (second, model.forest.sampled_tokens) == ("end_turn", 9)
@@ -165,7 +151,7 @@ async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_l
 
 async def test_a_reset_frees_what_calls_of_the_old_episode_hold() -> None:
     delay = 30.0
-    model, client = make(lambda *_: Reply(ids=[5, EOS], delay=delay), max_sampled_tokens=9)
+    model, client = make([lambda *_: Reply(ids=[5, EOS], delay=delay)], cycle=True, max_sampled_tokens=9)
     old = asyncio.create_task(run(model))
     while not client.requests:
         await asyncio.sleep(0)

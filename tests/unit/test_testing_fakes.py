@@ -23,7 +23,6 @@ from strands_sglang.testing import (
     ScriptExhaustedError,
     build_answer,
 )
-from tests.servers import FaultyServer, faults
 
 
 class Letters:
@@ -71,13 +70,6 @@ async def test_logprobs_only_when_asked_for() -> None:
     assert answer["meta_info"]["output_token_logprobs"] == [[-0.25, 5, None]]
 
 
-async def test_a_reply_is_cut_at_max_new_tokens() -> None:
-    client = ScriptedClient([[5, 6, 7]])
-    answer = await client.generate([1], sampling_params={"max_new_tokens": 2})
-    assert answer["output_ids"] == [5, 6]
-    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 2}
-
-
 def test_text_loses_the_stop_token_as_at_the_server() -> None:
     reply = Reply(text="ab")
     for params, text in (
@@ -107,14 +99,6 @@ async def test_requests_are_recorded_and_checked() -> None:
     assert client.remaining == 0
 
 
-async def test_a_function_answers_every_call() -> None:
-    async def reply(input_ids: list[int], fields: dict[str, Any]) -> Reply:
-        return Reply(ids=[len(input_ids)])
-
-    client = ScriptedClient(reply)
-    assert [(await client.generate([0] * n))["output_ids"] for n in (1, 3)] == [[1], [3]]
-
-
 async def test_a_delayed_reply_can_be_aborted_and_cancelled() -> None:
     client = ScriptedClient([Reply(ids=[1], delay=60), Reply(ids=[1], delay=60), Reply(ids=[4], delay=0.01)])
     first = asyncio.create_task(client.generate([1], rid="a"))
@@ -128,80 +112,6 @@ async def test_a_delayed_reply_can_be_aborted_and_cancelled() -> None:
     await asyncio.gather(second, return_exceptions=True)
     assert (client.aborted, client.cancelled, client.max_in_flight) == (["a"], ["b"], 2)
     assert (await client.generate([1]))["output_ids"] == [4]
-
-
-# ------------------------------------------------------------------------- FaultyServer
-
-
-def direct(url: str) -> SGLangClient:
-    return SGLangClient(url, max_retries=0, timeout=10.0)
-
-
-async def test_good_answers_depend_on_the_prompt_alone() -> None:
-    async with FaultyServer() as server, direct(server.url) as client:
-        first, again, other = [await client.generate(ids) for ids in ([1, 2], [1, 2], [1, 3])]
-    assert first["output_ids"] == again["output_ids"] != other["output_ids"]
-
-
-async def test_a_duplicate_id_in_flight_is_refused() -> None:
-    async with FaultyServer([faults.hang()]) as server, direct(server.url) as client:
-        call = asyncio.create_task(client.generate([1], rid="same"))
-        await server.wait_for_requests(1)
-        with pytest.raises(Exception, match="Duplicate request ID"):
-            await client.generate([1], rid="same")
-        await client.abort("same")
-        await call
-
-
-async def test_aborting_a_live_id_takes_ids_that_begin_with_it_along() -> None:
-    async with FaultyServer(lambda call: faults.hang()) as server, direct(server.url) as client:
-        calls = [asyncio.create_task(client.generate([1], rid=rid)) for rid in ("traj-1", "traj-10", "traj-2")]
-        await server.wait_for_requests(3)
-        await client.abort("traj")  # no live id: nothing happens
-        await client.abort("traj-1")
-        await asyncio.gather(*calls[:2])
-        assert server.running == ["traj-2"]
-        await client.abort("traj-2")
-        await calls[2]
-
-
-async def test_outcomes_are_recorded() -> None:
-    async with FaultyServer([faults.answer(), faults.busy(), faults.reset(), faults.hang()]) as server:
-        client = direct(server.url)
-        await client.generate([1])
-        for error in (SGLangThrottledError, SGLangConnectionError):
-            with pytest.raises(error):
-                await SGLangClient(server.url, max_retries=0).generate([1])
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(4)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await client.close()
-        async with asyncio.timeout(10):
-            while server.running:
-                await asyncio.sleep(0.01)
-    assert [(r.outcome, r.status) for r in server.requests[:3]] == [
-        ("answered", 200),
-        ("answered", 503),
-        ("disconnected", None),
-    ]
-    assert server.requests[3].outcome == "disconnected"
-
-
-async def test_a_server_restarts_at_its_address() -> None:
-    async with FaultyServer() as server:
-        url = server.url
-        await server.stop()
-        await server.start()
-        assert server.url == url
-        async with direct(url) as client:
-            assert await client.health()
-
-
-async def test_a_weight_update_shows_in_the_answers() -> None:
-    async with FaultyServer() as server, direct(server.url) as client:
-        server.weight_version = "v2"
-        assert (await client.generate([1]))["meta_info"]["weight_version"] == "v2"
 
 
 def answered(request: HTTPRequest) -> HTTPAnswer:
