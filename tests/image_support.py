@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
+import torch
 from PIL import Image
 
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel
+from strands_sglang.trajectory import Trajectory
+from tests.servers.engine_server import generate
 
 
 def png(color: tuple[int, int, int], size: tuple[int, int] = (64, 48), *, level: int = 6) -> bytes:
@@ -26,3 +30,52 @@ def engine_of(tiny: TinyModel) -> EmbeddedEngine:
     """An engine over a tiny vision model."""
     processors: dict[str, Any] = {"tokenizer": tiny.tokenizer, "image_processor": tiny.image_processor}
     return EmbeddedEngine(tiny.model, **processors, threads=1, seed=0)
+
+
+class EngineRecorder:
+    """An engine behind a client that keeps what was asked and answered; its first replies are those of a script."""
+
+    def __init__(self, engine: EmbeddedEngine, tiny: TinyModel) -> None:
+        self._engine, self._tokenizer = engine, tiny.tokenizer
+        self.image_expander = engine.image_expander
+        self.calls: list[tuple[list[int], dict[str, Any], dict[str, Any]]] = []
+        self.script: list[str] = []
+        self.change: Any = lambda answer: answer
+
+    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
+        answer = self.change(await generate(self._engine, input_ids, **fields))
+        if self.script:
+            ids = self._tokenizer.encode(self.script.pop(0) + "<|im_end|>")
+            meta = {**answer["meta_info"], "completion_tokens": len(ids)}
+            meta["output_token_logprobs"] = [[-1.0, token, None] for token in ids]
+            meta["finish_reason"] = {"type": "stop", "matched": ids[-1]}
+            answer = {**answer, "output_ids": ids, "meta_info": meta}
+        self.calls.append((list(input_ids), fields, answer))
+        return answer
+
+    def assert_extended(self) -> None:
+        """Every call begins with the ids of the call before it and what was sampled for that."""
+        for (held, _, answer), (sent, _, _) in zip(self.calls, self.calls[1:], strict=False):
+            path = held + list(answer["output_ids"])
+            assert sent[: len(path)] == path
+
+    def entered(self, *images: bytes) -> list[str]:
+        """Data URLs of the images as a server gets them."""
+        return [self.image_expander.enter(image).data for image in images]  # type: ignore[union-attr]
+
+
+def assert_replays(tiny: TinyModel, trajectory: Trajectory) -> None:
+    """The log-probabilities of sampled tokens are those of a forward pass over ids and pixels."""
+    row = torch.tensor([trajectory.token_ids])
+    pictures = [Image.open(io.BytesIO(medium.image)) for medium in trajectory.media]
+    fed = tiny.image_processor(images=pictures, return_tensors="pt")
+    assert [medium.grid for medium in trajectory.media] == [tuple(grid) for grid in fed["image_grid_thw"].tolist()]
+    kinds = (row == tiny.model.config.image_token_id).int()
+    assert int(kinds.sum()) == sum(medium.length for medium in trajectory.media)
+    with torch.no_grad():
+        logits = tiny.model(input_ids=row, mm_token_type_ids=kinds, **fed).logits[0]
+    expected = torch.log_softmax(logits.float(), -1)
+    for place, trained in enumerate(trajectory.loss_mask):
+        if trained:
+            value = float(expected[place - 1, trajectory.token_ids[place]])
+            assert trajectory.logprobs[place] == pytest.approx(value, abs=1e-4)
