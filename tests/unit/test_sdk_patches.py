@@ -9,6 +9,8 @@ import gc
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,20 +126,12 @@ def each_time(kind: Any, action: Callable[[Any], Any]) -> Setup:
     return lambda agent: agent.add_hook(action, kind)
 
 
+def sets(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda event: setattr(event, name, value)
+
+
 def fail(event: Any) -> None:
     raise ValueError("no")
-
-
-def retry(event: Any) -> None:
-    event.retry = True
-
-
-def resume(event: Any) -> None:
-    event.resume = "and again"
-
-
-def end_turn(event: Any) -> None:
-    event.end_turn = "enough"
 
 
 def edit(event: Any) -> None:
@@ -186,14 +180,6 @@ def drop_middleware(event: Any) -> None:
     event.agent._middleware_registry._handlers.clear()
 
 
-def limited(agent: Agent) -> dict[str, Any]:
-    return {"limits": {"turns": 2}}
-
-
-def structured(agent: Agent) -> dict[str, Any]:
-    return {"structured_output_model": Verdict}
-
-
 def both(*setups: Setup) -> Setup:
     return lambda agent: [setup(agent) for setup in setups] and None
 
@@ -214,11 +200,17 @@ SCENARIOS: dict[str, tuple[list[Any], Setup]] = {
         [NOTE, NOTE, NOTE, "done"],
         on_turn(2, AfterToolsEvent, lambda event: event.agent.cancel(after_current_tools=True)),
     ),
-    "turn ended": ([NOTE, NOTE, NOTE, "done"], on_turn(2, AfterToolsEvent, end_turn)),
-    "retried": ([NOTE, NOTE, "bad", "done"], on_turn(3, AfterModelCallEvent, retry)),
-    "resumed": ([NOTE, NOTE, "done", NOTE, NOTE, "done"], on_turn(1, AfterInvocationEvent, resume)),
-    "limited": ([NOTE, NOTE, NOTE, "done"], limited),
-    "structured": ([NOTE, NOTE, "done", call("Verdict", good=True)], structured),
+    "turn ended": ([NOTE, NOTE, NOTE, "done"], on_turn(2, AfterToolsEvent, sets("end_turn", "enough"))),
+    "retried": ([NOTE, NOTE, "bad", "done"], on_turn(3, AfterModelCallEvent, sets("retry", True))),
+    "resumed": (
+        [NOTE, NOTE, "done", NOTE, NOTE, "done"],
+        on_turn(1, AfterInvocationEvent, sets("resume", "again")),
+    ),
+    "limited": ([NOTE, NOTE, NOTE, "done"], lambda _: {"limits": {"turns": 2}}),
+    "structured": (
+        [NOTE, NOTE, "done", call("Verdict", good=True)],
+        lambda _: {"structured_output_model": Verdict},
+    ),
     "history edited": (TALK, each_time(BeforeModelCallEvent, edit)),
     "history replaced": (TALK, each_time(BeforeModelCallEvent, replace)),
     "copies spoilt": (TALK, each_time(BeforeModelCallEvent, spoil_a_copy)),
@@ -253,14 +245,8 @@ async def outcome(kind: type[Recorder], manager: Any, script: list[Any], setup: 
     model = kind(script)
     model.given = []
     earlier = [{"role": "user", "content": [{"text": "hi"}]}, {"role": "assistant", "content": []}]
-    agent = Agent(
-        model=model,
-        tools=[note],
-        messages=copy.deepcopy(earlier),
-        callback_handler=None,
-        conversation_manager=manager(),
-        retry_strategy=None,
-    )
+    settings: dict[str, Any] = {"callback_handler": None, "retry_strategy": None, "conversation_manager": manager()}
+    agent = Agent(model=model, tools=[note], messages=copy.deepcopy(earlier), **settings)
     for event_type in EVENTS:
         agent.add_hook(lambda event: seen.append(type(event).__name__), event_type)
     options = setup(agent) or {}
@@ -287,11 +273,7 @@ async def outcome(kind: type[Recorder], manager: Any, script: list[Any], setup: 
                     span.name,
                     span.parent and names[span.parent.span_id],
                     span.status.status_code,
-                    [
-                        (event.name, _without_ids(event.attributes))
-                        for event in span.events
-                        if event.name != "exception"
-                    ],
+                    [(e.name, _without_ids(e.attributes)) for e in span.events if e.name != "exception"],
                 )
                 for span in made
             ],
@@ -353,7 +335,7 @@ def applied() -> set[FastPath]:
     return {patch.path for patch in PATCHES for owner, name, made in patch.names if getattr(owner, name) is made}
 
 
-def test_a_patch_is_applied_to_known_code_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_patch_is_applied_to_known_code_only_and_plain_mode_takes_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with inside_a_step():
         assert applied() == {patch.path for patch in PATCHES}
 
@@ -365,15 +347,9 @@ def test_a_patch_is_applied_to_known_code_only(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sdk_patches, "_code_digest", lambda patch: "?" if patch is other else known(patch))
     with inside_a_step():
         assert applied() == {patch.path for patch in PATCHES} - {FastPath.FLAT_LOOP}
-
-
-def test_plain_mode_takes_all_patches_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    with inside_a_step():
-        pass
     monkeypatch.setenv(VARIABLE, "1")
     with inside_a_step():
-        assert applied() == set()
-        assert event_loop.copy is copy
+        assert applied() == set() and event_loop.copy is copy
 
 
 # ---- what they save -------------------------------------------------------------------------------------------------
@@ -444,12 +420,8 @@ async def test_agents_outside_a_step_keep_the_loop_of_the_sdk() -> None:
 
 
 async def test_agents_at_once_and_agents_as_tools_keep_their_loops_apart() -> None:
-    inner = Agent(
-        model=ScriptedModel([NOTE, NOTE, "inner", NOTE, NOTE, "inner"]),
-        name="inner",
-        tools=[note],
-        callback_handler=None,
-    )
+    script = [NOTE, NOTE, "inner", NOTE, NOTE, "inner"]
+    inner = Agent(model=ScriptedModel(script), name="inner", tools=[note], callback_handler=None)
     ask = call("inner", input="?")
     model = ScriptedModel([NOTE, reply("both", NOTE, ask), NOTE, ask, "outer"])
     outer = Agent(model=model, tools=[note, inner.as_tool()], callback_handler=None)
@@ -478,20 +450,6 @@ async def test_a_loop_that_is_closed_half_way_is_forgotten(monkeypatch: pytest.M
     assert set(sdk_patches._waiting) <= before
 
 
-class Span:
-    """Enough of a span: it notes events if it records."""
-
-    def __init__(self, recording: bool) -> None:
-        self.recording = recording
-        self.events: list[str] = []
-
-    def is_recording(self) -> bool:
-        return self.recording
-
-    def add_event(self, name: str, attributes: Any = None) -> None:
-        self.events.append(name)
-
-
 def test_messages_are_encoded_for_recording_spans_only() -> None:
     encoded: list[Any] = []
 
@@ -501,9 +459,12 @@ def test_messages_are_encoded_for_recording_spans_only() -> None:
             return super().__iter__()
 
     message: Any = {"role": "user", "content": Content([{"text": "hi"}])}
-    silent, recording = Span(False), Span(True)
+    events: list[str] = []
     with inside_a_step():
-        get_tracer()._add_event_messages(silent, [message])
-        assert (silent.events, encoded) == ([], [])
-        get_tracer()._add_event_messages(recording, [message])
-    assert recording.events
+        for is_recording in (False, True):
+            assert (events, encoded) == ([], [])
+            span: Any = SimpleNamespace(
+                is_recording=partial(bool, is_recording), add_event=lambda name, attributes=None: events.append(name)
+            )
+            get_tracer()._add_event_messages(span, [message])
+    assert events and encoded
