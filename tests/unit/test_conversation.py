@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import sys
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -155,14 +157,14 @@ def test_copying_a_model_says_what_to_do_instead() -> None:
         copy.deepcopy(model)
 
 
-def test_one_model_serves_agents_in_several_threads() -> None:
-    model = SGLangModel(tokenizer=tokenizer(), client=Replay([lambda *_: completion("yes")], cycle=True))
-    interval = sys.getswitchinterval()
+def test_one_conversation_serves_several_threads() -> None:
+    client = Replay([lambda *_: completion(call(1, 2))], cycle=True)
+    conversation, interval = Conversation(tokenizer=tokenizer(), client=client), sys.getswitchinterval()
 
     def work(name: int) -> None:
-        agent = Agent(model=model, name=str(name), callback_handler=None, context_manager=False)
-        for _ in range(4):
-            agent(f"question of {name}")
+        for number in range(25):
+            request = TurnRequest(messages=[user(f"{name} {number}")], tools=SPECS, agent=str(name))
+            asyncio.run(conversation.turn(request))
 
     sys.setswitchinterval(1e-6)
     try:
@@ -170,10 +172,11 @@ def test_one_model_serves_agents_in_several_threads() -> None:
             list(pool.map(work, range(4)))
     finally:
         sys.setswitchinterval(interval)
-    assert [turn.index for turn in model.forest.turns] == list(range(16))
-    assert [[turn.agent for turn in t.turns] for t in sorted(model.trajectories, key=lambda t: t.agent_name or "")] == [
-        [str(name)] * 4 for name in range(4)
-    ]
+    turns = conversation.forest.turns
+    assert [turn.index for turn in turns] == list(range(100))
+    assert len({called.id for turn in turns for called in turn.calls}) == 100
+    assert Counter(turn.agent for turn in turns) == dict.fromkeys("0123", 25)
+    assert conversation.forest.sampled_tokens == 100 * len(completion(call(1, 2)).ids or ())
 
 
 async def test_a_stop_string_can_be_cut_and_calls_can_be_left_unread() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
-import threading
 from array import array
 from typing import Any
 
@@ -150,11 +148,14 @@ def test_a_discarded_sample_that_is_continued_after_all_counts_again() -> None:
     assert flags == {0: False, 1: True}
 
 
-def test_of_equal_samples_the_latest_is_continued() -> None:
+def test_of_equal_samples_the_one_with_the_same_reasoning_or_the_latest_is_continued() -> None:
     episode = Episode()
+    thoughtful = episode.call([user("q")], "same", reasoning="hm")
     episode.call([user("q")], "same")
     latest = episode.call([user("q")], "same")
     assert episode.forest.locate(CONTEXT, [user("q"), answer("same"), user("next")]).parent is latest
+    seen = answer("same", reasoning="hm")
+    assert episode.forest.locate(CONTEXT, [user("q"), seen, user("next")]).parent is thoughtful
 
 
 def test_a_call_across_a_reset_is_dropped() -> None:
@@ -316,33 +317,6 @@ def test_a_forest_is_not_copied() -> None:
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="take_snapshot"):
             copied(TrajectoryForest())  # type: ignore[operator]
-
-
-def test_threads_do_not_get_in_each_others_way() -> None:
-    episode = Episode()
-    interval = sys.getswitchinterval()
-
-    def work(name: int) -> None:
-        for i in range(150):
-            location = episode.forest.locate(CONTEXT, [user(f"{name} {i}")], agent_id=str(name))
-            done = Completion(output_ids=pack_ids([1]), output_logprobs=None, finish=Finish(type=FinishType.STOP))
-            calls = [ToolCall(id=episode.forest.next_call_id(), name="f")]
-            reply = ReplyPrint.of(text=str(i))
-            episode.forest.commit(location, prompt_ids=pack_ids([1]), completion=done, reply=reply, calls=calls)
-
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    turns = episode.forest.turns
-    assert [turn.index for turn in turns] == list(range(600))
-    assert len({turn.calls[0].id for turn in turns}) == 600
-    assert episode.forest.sampled_tokens == 600
 
 
 # ---- arrays ---------------------------------------------------------------

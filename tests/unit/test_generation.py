@@ -23,7 +23,6 @@ from strands_sglang.testing import Reply
 from strands_sglang.trajectory import WeightSpan
 
 GO = [{"role": "user", "content": [{"text": "go"}]}]
-LAYERS, TOP_K = 2, 2
 
 
 def entries(ids: list[int], logprobs: list[Any]) -> dict[str, Any]:
@@ -157,63 +156,7 @@ async def test_a_rounding_error_above_zero_is_kept_as_it_came() -> None:
     assert model.token_manager.logprobs[-2:] == [1.1920928955078125e-07, None]
 
 
-# ---- routed experts and sampling sets
-# -----------------------------------------------------------------------------------
-
-
-class ExpertServer:
-    """Routes token `i` at position `p` to experts computed from both, so that every row is unique."""
-
-    def __init__(self, replies: list[Reply]) -> None:
-        self.replies = replies
-        self.starts: list[int] = []
-
-    @staticmethod
-    def rows(ids: list[int], start: int) -> np.ndarray:
-        cells = LAYERS * TOP_K
-        return np.array([[p * 1000 + i + c for c in range(cells)] for p, i in enumerate(ids)][start:-1], dtype="<i4")
-
-    def __call__(self, ids: list[int], fields: dict[str, Any]) -> Reply:
-        reply = self.replies.pop(0)
-        start = fields["routed_experts_start_len"]
-        self.starts.append(start)
-        data = base64.b64encode(self.rows([*ids, *(reply.ids or ())], start).tobytes()).decode()
-        return Reply(ids=reply.ids, finish=reply.finish, matched=reply.matched, meta={"routed_experts": data})
-
-
-async def test_experts_are_stitched_over_turns_and_resumed_aborts_without_gap_or_overlap() -> None:
-    eos = tokenizer().eos_token_id
-    server = ExpertServer([Reply(ids=[5, eos]), partial([6, 7]), partial([8]), Reply(ids=[9, eos])])
-    client = Replay([server], cycle=True)
-    model = SGLangModel(tokenizer=tokenizer(), client=client, return_routed_experts=True)
-    await run(model)
-    text = tokenizer().decode([5])
-    reply = {"role": "assistant", "content": [{"text": text}]}
-    await run(model, [*GO, reply, {"role": "user", "content": [{"text": "more"}]}])
-    ids = model.token_manager.token_ids
-    decoded = decode_routed_experts(model.routed_experts or "", len(ids), LAYERS, TOP_K)
-    assert decoded.shape == (len(ids) - 1, LAYERS, TOP_K)
-    assert np.array_equal(decoded.reshape(len(ids) - 1, -1), server.rows(ids, 0))
-    first_turn = model.forest.turns[0].end
-    assert server.starts[:2] == [0, first_turn - 1]
-
-
-async def test_experts_that_an_abort_in_the_queue_withholds_come_with_the_next_attempt() -> None:
-    eos = tokenizer().eos_token_id
-    server = ExpertServer([partial([5, 6]), partial([7, 8]), partial([]), Reply(ids=[9, eos])])
-    withheld = iter([False, True, True, False])
-
-    def answer(ids: list[int], fields: dict[str, Any]) -> Reply:
-        reply = server(ids, fields)
-        return Reply(ids=reply.ids, finish=reply.finish) if next(withheld) else reply
-
-    client = Replay([answer], cycle=True)
-    model = SGLangModel(tokenizer=tokenizer(), client=client, return_routed_experts=True)
-    await run(model)
-    ids = model.token_manager.token_ids
-    assert ids[-6:] == [5, 6, 7, 8, 9, eos]
-    decoded = decode_routed_experts(model.routed_experts or "", len(ids), LAYERS, TOP_K)
-    assert np.array_equal(decoded.reshape(len(ids) - 1, -1), server.rows(ids, 0))
+# ---- routed experts and sampling sets -------------------------------------------------------------------------------
 
 
 async def test_a_surfaced_abort_without_its_experts_has_none() -> None:
@@ -299,7 +242,6 @@ async def test_sampling_sets_are_kept_per_output_token() -> None:
 
 
 # ---- structured output
-# -----------------------------------------------------------------------------------------------------
 
 
 class City(pydantic.BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,20 @@ def experts(first: int, end: int) -> str:
     return base64.b64encode(np.arange(first * cells, end * cells, dtype="<i4").tobytes()).decode()
 
 
+def routed(reply: Reply) -> Callable[[list[int], dict[str, Any]], Reply]:
+    """The reply with the rows from the start that was sent."""
+
+    def answer(prompt: list[int], fields: dict[str, Any]) -> Reply:
+        rows = experts(fields["routed_experts_start_len"], len(prompt) + len(reply.ids or ()) - 1)
+        return replace(reply, meta={"routed_experts": rows})
+
+    return answer
+
+
+def partial(*ids: int) -> Reply:
+    return Reply(ids=list(ids), finish="abort")
+
+
 def expert_model(*rows: Callable[[int, int], Any]) -> tuple[SGLangModel, Replay]:
     """A model whose server answers "ok" with the rows that each function gives for `(start that was sent, end)`."""
     ids = [*tokenizer().encode("ok", add_special_tokens=False), EOS]
@@ -99,6 +114,24 @@ def assert_rows(model: SGLangModel) -> None:
     size = len(model.token_manager)
     decoded = decode_routed_experts(model.routed_experts or "", size, LAYERS, TOP_K)
     assert decoded.reshape(-1).tolist() == list(range((size - 1) * LAYERS * TOP_K))
+
+
+async def test_experts_are_stitched_over_turns_and_resumed_aborts_without_gap_or_overlap() -> None:
+    replies = [Reply(ids=[5, EOS]), partial(6, 7), partial(8), Reply(ids=[9, EOS])]
+    model, client = make(list(map(routed, replies)), return_routed_experts=True)
+    await run(model)
+    await run(model, after(tokenizer().decode([5])))
+    assert_rows(model)
+    starts = [request.fields["routed_experts_start_len"] for request in client.requests]
+    assert starts[:2] == [0, model.forest.turns[0].end - 1]
+
+
+async def test_experts_that_an_abort_in_the_queue_withholds_come_with_the_next_attempt() -> None:
+    script = [routed(partial(5, 6)), partial(7, 8), partial(), routed(Reply(ids=[9, EOS]))]
+    model, _ = make(script, return_routed_experts=True)
+    await run(model)
+    assert model.token_manager.token_ids[-6:] == [5, 6, 7, 8, 9, EOS]
+    assert_rows(model)
 
 
 @pytest.mark.parametrize("second", [experts, lambda start, end: experts(0, end)], ids=["suffix", "whole sequence"])

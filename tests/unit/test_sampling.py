@@ -145,12 +145,6 @@ def test_parameters_must_be_a_mapping() -> None:
 # ------------------------------------------------------------------------------ input ids
 
 
-@pytest.mark.parametrize("ids", [[0], [9], (1, 2), array("i", [3]), array("q", [3]), np.array([1, 9]), [5] * 100_000])
-def test_good_ids_pass(ids: Any) -> None:
-    check_vocabulary(PromptIds.of(ids).highest, 10)
-    check_vocabulary(PromptIds.of(ids).highest, None)
-
-
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
@@ -179,11 +173,6 @@ def test_exactly_the_ids_of_the_vocabulary_pass(ids: list[int], vocab_size: int)
 
 
 # ------------------------------------------------------------------------------ other fields
-
-
-def test_fields_that_are_none_are_left_out() -> None:
-    fields = {"return_logprob": True, "return_prompt_token_ids": None, "session_id": "s", "logprob_start_len": -1}
-    assert validate_fields(fields) == {"return_logprob": True, "session_id": "s", "logprob_start_len": -1}
 
 
 @pytest.mark.parametrize(
