@@ -16,6 +16,7 @@ from strands_sglang.trajectory import (
     Completion,
     Finish,
     FinishType,
+    Location,
     ReplyPrint,
     ToolCall,
     TrajectoryForest,
@@ -61,7 +62,9 @@ class Episode:
         context: bytes = CONTEXT,
         **caller: Any,
     ) -> Turn:
-        location = self.forest.locate(context, history, **caller)
+        return self.commit(self.forest.locate(context, history, **caller), text, *call_ids, reasoning=reasoning)
+
+    def commit(self, location: Location, text: str = "", *call_ids: str, reasoning: str = "") -> Turn:
         return self.forest.commit(
             location,
             prompt_ids=self.ids(3),
@@ -163,12 +166,7 @@ def test_a_call_across_a_reset_is_dropped() -> None:
     location = episode.forest.locate(CONTEXT, [user("q")])
     episode.forest.reset()
     with pytest.raises(TrajectoryError, match="reset"):
-        episode.forest.commit(
-            location,
-            prompt_ids=pack_ids([1]),
-            completion=Completion(output_ids=pack_ids([2]), output_logprobs=None, finish=Finish(type=FinishType.STOP)),
-            reply=ReplyPrint.of(),
-        )
+        episode.commit(location)
     assert episode.forest.turns == ()
 
 
@@ -261,15 +259,7 @@ def test_asking_again_within_a_step_throws_the_earlier_sample_away_even_if_the_r
 def test_a_step_keeps_one_sample() -> None:
     episode = Episode()
     locations = [episode.forest.locate(CONTEXT, [user("q")], attempt="x") for _ in range(2)]
-    turns = [
-        episode.forest.commit(
-            location,
-            prompt_ids=episode.ids(1),
-            completion=Completion(output_ids=episode.ids(1), output_logprobs=None, finish=Finish(type=FinishType.STOP)),
-            reply=ReplyPrint.of(text=str(i)),
-        )
-        for i, location in enumerate(locations)
-    ]
+    turns = [episode.commit(location, str(i)) for i, location in enumerate(locations)]
     assert fates(episode) == [False, False]  # nothing is known yet
     episode.forest.keep(turns[0])
     assert fates(episode) == [False, True]

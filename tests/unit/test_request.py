@@ -55,8 +55,3 @@ def test_a_body_is_the_json_of_the_request() -> None:
 def test_ids_beyond_the_vocabulary_are_refused_without_a_look_at_each() -> None:
     with pytest.raises(SGLangRequestError, match="outside the vocabulary of 9"):
         checked_fields(PromptIds((b"1,9",), 2, 9, 3), {}, vocab_size=9)
-
-
-def test_a_request_id_that_utf8_cannot_hold_is_refused() -> None:
-    with pytest.raises(SGLangRequestError, match="surrogates"):
-        checked_fields(PromptIds.of([1]), {"rid": "\ud800"})

@@ -44,11 +44,19 @@ def prepared(tokenizer: Any, question: str = "Hi", tools: Any = (), **options: A
     return model.conversation.prepare(TurnRequest(messages=messages, tools=tools))
 
 
-def test_a_group_of_rollouts_renders_its_first_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, rendered = hermes_tokenizer(), []
-    first = prepared(tokenizer, tools=[TOOL])
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each rendering."""
+    found: list[int] = []
     render = ChatTemplate.render
-    monkeypatch.setattr(ChatTemplate, "render", lambda *args, **rest: rendered.append(1) or render(*args, **rest))
+    monkeypatch.setattr(ChatTemplate, "render", lambda *args, **rest: found.append(1) or render(*args, **rest))
+    return found
+
+
+def test_a_group_of_rollouts_renders_its_first_prompt_once(rendered: list[int]) -> None:
+    tokenizer = hermes_tokenizer()
+    first = prepared(tokenizer, tools=[TOOL])
+    rendered.clear()
     second = prepared(tokenizer, tools=[TOOL])
     assert second.dialect is first.dialect
     assert second.prompt == first.prompt
@@ -85,12 +93,11 @@ def test_a_tokenizer_that_changes_is_seen() -> None:
     assert prepared(tokenizer).prompt.ids != first.prompt.ids
 
 
-def test_a_template_that_shows_the_date_is_rendered_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, rendered = qwen3_tokenizer(), []
+def test_a_template_that_shows_the_date_is_rendered_each_time(rendered: list[int]) -> None:
+    tokenizer = qwen3_tokenizer()
     tokenizer.chat_template = "{{ strftime_now('%Y') }}" + TEMPLATE
     first = prepared(tokenizer)
-    render = ChatTemplate.render
-    monkeypatch.setattr(ChatTemplate, "render", lambda *args, **rest: rendered.append(1) or render(*args, **rest))
+    rendered.clear()
     assert prepared(tokenizer).dialect is first.dialect
     assert rendered
 
