@@ -13,22 +13,6 @@ from strands_sglang.trajectory.drift import DriftTotals
 TINY = ["demo", "--model", "tiny", "--questions", "1", "--samples", "2", "--max-new-tokens", "24"]
 
 
-def example(**changes: object) -> demo.Example:
-    values = {
-        "question": "What is 2 + 2?",
-        "kind": "other-merge",
-        "before": ["is", " 2"],
-        "after": ["\n", "\x1b[2J"],
-        "sampled_ids": [7, 8],
-        "sampled": ['"}', "}"],
-        "retokenized_ids": [9, 10],
-        "retokenized": ['"', "}}"],
-        "sampled_logprob": -1.5,
-        "retokenized_logprob": -2.5,
-    }
-    return demo.Example(**(values | changes))
-
-
 def test_a_place_where_the_text_comes_back_as_other_tokens_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     command_line([*TINY, "--json"])
@@ -38,12 +22,11 @@ def test_a_place_where_the_text_comes_back_as_other_tokens_is_found(capsys: pyte
     assert found["sampled_ids"] != found["retokenized_ids"]
     assert len(found["sampled"]) == len(found["sampled_ids"])
     assert found["sampled_logprob"] < 0 and found["retokenized_logprob"] < 0
-
-
-def test_the_last_lines_say_what_to_do_next_and_how_many_answers_are_right(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     assert command_line(TINY) == 1  # a random model adds nothing up
-    *_, advice, right = capsys.readouterr().out.splitlines()
+    *lines, advice, right = capsys.readouterr().out.splitlines()
+    for title, name in (("sampled", "sampled"), ("from text", "retokenized")):
+        (row,) = [line for line in lines if line.startswith(f"  {title:10}") and "ids " not in line]
+        assert row.count("|[") == len(found[name]) and row.isprintable()
     assert advice.split()[:3] == ["next", "strands-env", "eval"]
     assert right == "0 of 2 answers right"
 
@@ -52,12 +35,6 @@ def test_a_setting_that_cannot_be_is_wrong_usage(capsys: pytest.CaptureFixture[s
     pytest.importorskip("torch")
     assert command_line([*TINY, "--temperature", "-1"]) == 2
     assert "greater than or equal to 0" in capsys.readouterr().err
-
-
-def test_the_changed_tokens_stand_in_brackets_and_cannot_drive_the_terminal() -> None:
-    lines = demo._lines(example(), DriftTotals(tokenizer=None))
-    assert '  sampled   is| 2|["}]|[}]|\\n|\\x1b[2J' in lines
-    assert '  from text is| 2|["]|[}}]|\\n|\\x1b[2J' in lines
 
 
 def test_a_demo_without_drift_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,8 @@ from strands_env.sandbox import SandboxUnavailableError
 from tests.servers import FaultyServer
 
 
-def one(part: str, state: doctor.State, findings: list[doctor.PartFinding]) -> doctor.PartFinding:
-    (found,) = [finding for finding in findings if (finding.part, finding.state) == (part, state)]
+def one(state: doctor.State, findings: list[doctor.Finding]) -> doctor.Finding:
+    (found,) = [finding for finding in findings if finding.state == state]
     return found
 
 
@@ -31,7 +31,7 @@ def test_every_part_is_looked_at_and_the_answer_can_be_read_by_a_program(capsys:
 
 
 async def test_a_server_samples_one_token_as_for_training() -> None:
-    async def examine(**options: Any) -> doctor.PartFinding:
+    async def examine(**options: Any) -> doctor.Finding:
         async with FaultyServer(protocol="vllm", **options) as server:
             (finding,) = await asyncio.to_thread(lambda: list(doctor._server(f"vllm+{server.url}", "tiny")))
         return finding
@@ -53,8 +53,8 @@ def test_a_missing_extra_comes_with_the_command_that_installs_it(monkeypatch: py
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gone" else "1")
     monkeypatch.setattr(metadata, "packages_distributions", dict)
     findings = list(doctor._extras())
-    assert one("extras", doctor.State.OK, findings).found == "a"
-    missing = one("extras", doctor.State.MISSING, findings)
+    assert one(doctor.State.OK, findings).found == "a"
+    missing = one(doctor.State.MISSING, findings)
     assert missing.found == "b: without gone" and "[b]" in (missing.advice or "")
 
 
@@ -69,8 +69,8 @@ def test_an_extra_that_cannot_be_imported_is_broken(monkeypatch: pytest.MonkeyPa
     needed = ["fine; extra == 'a'", "lame; extra == 'b'", "fine; extra == 'b'"]
     monkeypatch.setattr(metadata, "requires", lambda _: needed)
     findings = list(doctor._extras())
-    assert one("extras", doctor.State.OK, findings).found == "a"
-    broken = one("extras", doctor.State.BROKEN, findings)
+    assert one(doctor.State.OK, findings).found == "a"
+    broken = one(doctor.State.BROKEN, findings)
     assert broken.found.startswith("b: lame cannot be imported: ModuleNotFoundError: No module named 'no_such_library'")
 
 
@@ -90,11 +90,11 @@ def test_without_a_sandbox_the_reason_is_the_advice(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_part_that_raises_does_not_end_the_examination(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> Iterator[doctor.PartFinding]:
+    def broken() -> Iterator[doctor.Finding]:
         raise OSError("no such device")
 
     monkeypatch.setattr(doctor, "_machine", broken)
     monkeypatch.setattr(doctor, "_images", lambda: iter(()))
     findings = list(doctor.examine(servers=[], tokenizer=None))
-    assert "no such device" in one("machine", doctor.State.BROKEN, findings).found
-    assert findings[-1].part == "model"
+    assert ("machine", doctor.Finding(doctor.State.BROKEN, "OSError: no such device")) in findings
+    assert findings[-1][0] == "model"

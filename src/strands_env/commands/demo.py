@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,28 +40,6 @@ class AnsweredQuestion:
     def is_right(self) -> bool:
         """The last number of the answer is the expected one."""
         return self.result.reward is not None and self.result.reward.reward == 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """A stretch of sampled tokens beside the tokens of the same text.
-
-    Attributes:
-        before: Texts of the tokens in front of it; `after`: of those behind it.
-        sampled_logprob: Sum of the log-probabilities of the sampled tokens of the stretch.
-        retokenized_logprob: The model's for the tokens of the text, in the same place.
-    """
-
-    question: str
-    kind: str
-    before: list[str]
-    after: list[str]
-    sampled_ids: list[int]
-    sampled: list[str]
-    retokenized_ids: list[int]
-    retokenized: list[str]
-    sampled_logprob: float
-    retokenized_logprob: float
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,7 +75,7 @@ async def _demo(args: argparse.Namespace, models: Any, announce: Any) -> Exit:
     if args.json:
         counts = totals.to_dict()
         del counts["examples"]
-        shown = {"rollouts": len(answered), "right": right, **counts, "example": example and asdict(example)}
+        shown = {"rollouts": len(answered), "right": right, **counts, "example": example}
         say(json.dumps(shown))
     else:
         _show(answered, example, totals, right)
@@ -126,8 +104,12 @@ async def _sample(
     return list(await asyncio.gather(*(answer(action, index) for action in actions for index in range(args.samples))))
 
 
-async def _example(drifted: list[AnsweredQuestion], engine: Any) -> Example:
-    """The stretch that is easiest to read: other merges of the same characters, in a right answer, and short."""
+async def _example(drifted: list[AnsweredQuestion], engine: Any) -> dict[str, Any]:
+    """The stretch that is easiest to read: other merges of the same characters, in a right answer, and short.
+
+    `sampled` and `retokenized` are the texts of the tokens, each with its ids and the model's log-probability of them
+    in this place; `before` and `after` are the texts of the tokens around them.
+    """
 
     def awkwardness(place: tuple[AnsweredQuestion, DriftSpan]) -> tuple[bool, bool, int]:
         one, span = place
@@ -143,24 +125,24 @@ async def _example(drifted: list[AnsweredQuestion], engine: Any) -> Example:
     def texts(tokens: list[int]) -> list[str]:
         return [engine.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
-    return Example(
-        question=one.question,
-        kind=span.kind.value,
-        before=texts(ids[max(0, span.start - CONTEXT) : span.start]),
-        after=texts(ids[span.end : span.end + CONTEXT]),
-        sampled_ids=ids[span.start : span.end],
-        sampled=texts(ids[span.start : span.end]),
-        retokenized_ids=again,
-        retokenized=texts(again),
-        sampled_logprob=sum(value for value in tokens.logprobs[span.start : span.end] if value is not None),
-        retokenized_logprob=float(sum(scored.logprobs)),
-    )
+    return {
+        "question": one.question,
+        "kind": span.kind.value,
+        "before": texts(ids[max(0, span.start - CONTEXT) : span.start]),
+        "after": texts(ids[span.end : span.end + CONTEXT]),
+        "sampled_ids": ids[span.start : span.end],
+        "sampled": texts(ids[span.start : span.end]),
+        "retokenized_ids": again,
+        "retokenized": texts(again),
+        "sampled_logprob": sum(value for value in tokens.logprobs[span.start : span.end] if value is not None),
+        "retokenized_logprob": float(sum(scored.logprobs)),
+    }
 
 
 # ---- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _show(answered: list[AnsweredQuestion], example: Example | None, totals: DriftTotals, right: int) -> None:
+def _show(answered: list[AnsweredQuestion], example: dict[str, Any] | None, totals: DriftTotals, right: int) -> None:
     say()
     for one in answered:
         text, width = _text(one.result), max(20, columns(sys.stdout) - 29)
@@ -190,28 +172,22 @@ def _text(result: StepResult) -> str:
     return one_line(" ".join([*parts, result.observation.final_response or f"({result.termination_reason.value})"]))
 
 
-def _lines(example: Example, totals: DriftTotals) -> list[str]:
+def _lines(example: dict[str, Any], totals: DriftTotals) -> list[str]:
     """The two rows of tokens, and what they mean."""
     changed = f"{totals.changed_tokens} of {totals.sampled_tokens} sampled tokens, in {totals.changed_trajectories}"
-    lines = [
-        f"A tokenizer that reads the text of these rollouts again changes {changed} of {totals.trajectories} rollouts.",
-        f"One place, in the answer to {one_line(example.question)!r}:",
-        "",
-    ]
-    numbers = [""]
-    for name, pieces, ids, logprob in (
-        ("sampled", example.sampled, example.sampled_ids, example.sampled_logprob),
-        ("from text", example.retokenized, example.retokenized_ids, example.retokenized_logprob),
-    ):
-        marked = [f"[{_piece(text)}]" for text in pieces]
-        lines.append(f"  {name:10}{'|'.join([*map(_piece, example.before), *marked, *map(_piece, example.after)])}")
-        numbers.append(f"  {name:10}ids {' '.join(map(str, ids))}  log-probability {logprob:.2f}")
-    difference = example.sampled_logprob - example.retokenized_logprob
+    rows, numbers = [], []
+    for title, name in (("sampled", "sampled"), ("from text", "retokenized")):
+        marked = [f"[{_piece(text)}]" for text in example[name]]
+        pieces = [*map(_piece, example["before"]), *marked, *map(_piece, example["after"])]
+        rows.append(f"  {title:10}{'|'.join(pieces)}")
+        ids, logprob = " ".join(map(str, example[f"{name}_ids"])), example[f"{name}_logprob"]
+        numbers.append(f"  {title:10}ids {ids}  log-probability {logprob:.2f}")
+    difference = example["sampled_logprob"] - example["retokenized_logprob"]
     factor = f"{math.exp(min(abs(difference), 20.0)):.3g} times as {'un' * (difference > 0)}likely"
     return [
-        *lines,
-        *numbers,
-        "",
+        f"A tokenizer that reads the text of these rollouts again changes {changed} of {totals.trajectories} rollouts.",
+        f"One place, in the answer to {one_line(example['question'])!r}:",
+        *("", *rows, "", *numbers, ""),
         f"Same text, other tokens: a trainer that is given text learns from tokens nobody sampled, here ones {factor}.",
         "strands-rollout hands over the sampled ones with their log-probabilities, through every turn.",
     ]

@@ -11,9 +11,9 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module, metadata
+from typing import NamedTuple
 
 from strands_env.commands.terminal import one_line, say
 from strands_sglang.cache import cache_folder
@@ -39,15 +39,9 @@ class State(StrEnum):
     """It is there and does not work, or nothing works without it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartFinding:
-    """The finding about one part.
+class Finding(NamedTuple):
+    """What was found of a part, and the next step; None if there is none."""
 
-    Attributes:
-        advice: The next step; None if there is none.
-    """
-
-    part: str
     state: State
     found: str
     advice: str | None = None
@@ -56,33 +50,21 @@ class PartFinding:
 def run(args: argparse.Namespace) -> int:
     """Look at everything, and print it part by part as it is found."""
     findings = []
-    for finding in examine(servers=args.server, tokenizer=args.tokenizer):
-        findings.append(finding)
+    for part, finding in examine(servers=args.server, tokenizer=args.tokenizer):
+        findings.append({"part": part, **finding._asdict()})
         if not args.json:
-            say(f"{finding.state:8}{finding.part:11}{one_line(finding.found)}")
+            say(f"{finding.state:8}{part:11}{one_line(finding.found)}")
             if finding.advice is not None:
                 say(f"{'':19}-> {one_line(finding.advice)}")
-    broken = [finding.part for finding in findings if finding.state is State.BROKEN]
+    ok = all(finding["state"] is not State.BROKEN for finding in findings)
     if args.json:
-        say(json.dumps({"ok": not broken, "findings": [asdict(finding) for finding in findings]}))
-    return Exit.FAILED if broken else Exit.OK
+        say(json.dumps({"ok": ok, "findings": findings}))
+    return Exit.OK if ok else Exit.FAILED
 
 
-def _ok(part: str, found: str) -> PartFinding:
-    return PartFinding(part=part, state=State.OK, found=found)
-
-
-def _missing(part: str, found: str, advice: str) -> PartFinding:
-    return PartFinding(part=part, state=State.MISSING, found=found, advice=advice)
-
-
-def _broken(part: str, found: str, advice: str | None = None) -> PartFinding:
-    return PartFinding(part=part, state=State.BROKEN, found=found, advice=advice)
-
-
-def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFinding]:
+def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[tuple[str, Finding]]:
     """Everything, part by part. A part whose examination raises is broken, and the next one is examined."""
-    parts: list[tuple[str, Callable[[], Iterator[PartFinding]]]] = [
+    parts: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("python", _python),
         ("package", _package),
         ("extras", _extras),
@@ -94,33 +76,33 @@ def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFindin
     ]
     for part, examined in parts:
         try:
-            yield from examined()
-        except Exception as error:
-            yield _broken(part, f"{type(error).__name__}: {error}")  # one broken part must not hide the rest
+            yield from ((part, finding) for finding in examined())
+        except Exception as error:  # one broken part must not hide the rest
+            yield part, Finding(State.BROKEN, f"{type(error).__name__}: {error}")
 
 
-def _python() -> Iterator[PartFinding]:
+def _python() -> Iterator[Finding]:
     found = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     low, high = _PYTHONS
     if low <= sys.version_info[:2] <= high:
-        yield _ok("python", found)
+        yield Finding(State.OK, found)
     else:
-        yield _broken("python", found, f"take Python {low[0]}.{low[1]} to {high[0]}.{high[1]}")
+        yield Finding(State.BROKEN, found, f"take Python {low[0]}.{low[1]} to {high[0]}.{high[1]}")
 
 
-def _package() -> Iterator[PartFinding]:
+def _package() -> Iterator[Finding]:
     from strands_sglang.exceptions import DISTRIBUTION  # loads the SDK, after the first line
 
     found = f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}, strands-agents {metadata.version('strands-agents')}"
     both = [name for name in ("strands-sglang", "strands-env") if _version(name) is not None]
     if both:
         advice = f"pip uninstall {' '.join(both)}, then install {DISTRIBUTION} again: they overwrite each other's files"
-        yield _broken("package", f"{found}, beside {', '.join(both)}", advice)
+        yield Finding(State.BROKEN, f"{found}, beside {', '.join(both)}", advice)
     else:
-        yield _ok("package", found)
+        yield Finding(State.OK, found)
 
 
-def _extras() -> Iterator[PartFinding]:
+def _extras() -> Iterator[Finding]:
     from strands_sglang.exceptions import DISTRIBUTION, install_command
 
     wanted: dict[str, list[str]] = {}
@@ -132,14 +114,14 @@ def _extras() -> Iterator[PartFinding]:
     complete = [
         extra for extra, names in wanted.items() if installed.issuperset(names) and broken.keys().isdisjoint(names)
     ]
-    yield _ok("extras", ", ".join(complete) or "none")
+    yield Finding(State.OK, ", ".join(complete) or "none")
     for extra, names in wanted.items():
         if lacking := [name for name in names if name not in installed]:
-            yield _missing("extras", f"{extra}: without {', '.join(lacking)}", install_command(extra))
+            yield Finding(State.MISSING, f"{extra}: without {', '.join(lacking)}", install_command(extra))
     for name, error in broken.items():
         extras = ", ".join(extra for extra, names in wanted.items() if name in names)
         advice = f"pip install --force-reinstall {name}"
-        yield _broken("extras", f"{extras}: {name} cannot be imported: {error}", advice)
+        yield Finding(State.BROKEN, f"{extras}: {name} cannot be imported: {error}", advice)
 
 
 def _requirements(distribution: str) -> Iterator[tuple[str, str]]:
@@ -178,7 +160,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _machine() -> Iterator[PartFinding]:
+def _machine() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cache = cache_folder()
     place = next(folder for folder in (cache, *cache.parents) if folder.exists())  # nothing is made by looking
@@ -186,11 +168,11 @@ def _machine() -> Iterator[PartFinding]:
     found = f"{cores} cores, {free / 2**30:.1f} GiB free for models and images in {cache}"
     if not os.access(place, os.W_OK):
         advice = "name a folder that can be written in STRANDS_ROLLOUT_CACHE"
-        yield _broken("machine", f"{place} cannot be written", advice)
+        yield Finding(State.BROKEN, f"{place} cannot be written", advice)
     elif free < FREE_BYTES:
-        yield _missing("machine", found, "make room, or name another folder in STRANDS_ROLLOUT_CACHE")
+        yield Finding(State.MISSING, found, "make room, or name another folder in STRANDS_ROLLOUT_CACHE")
     else:
-        yield _ok("machine", found)
+        yield Finding(State.OK, found)
     try:
         import resource
     except ImportError:  # Windows
@@ -199,10 +181,10 @@ def _machine() -> Iterator[PartFinding]:
     if 0 <= soft < OPEN_FILES:
         highest = hard if 0 <= hard < OPEN_FILES else OPEN_FILES
         found = f"{soft} open files: too few for more than some hundred rollouts at a time"
-        yield _missing("machine", found, f"ulimit -n {highest}")
+        yield Finding(State.MISSING, found, f"ulimit -n {highest}")
 
 
-def _sandbox() -> Iterator[PartFinding]:
+def _sandbox() -> Iterator[Finding]:
     from strands_env.sandbox import BubblewrapSandbox, SandboxError
 
     async def echo() -> str:
@@ -212,15 +194,15 @@ def _sandbox() -> Iterator[PartFinding]:
     try:
         said = asyncio.run(echo())
     except SandboxError as error:
-        yield _missing("sandbox", "no code can be run apart", str(error))
+        yield Finding(State.MISSING, "no code can be run apart", str(error))
         return
     if said == "inside":
-        yield _ok("sandbox", "bubblewrap starts, runs a command and ends")
+        yield Finding(State.OK, "bubblewrap starts, runs a command and ends")
     else:
-        yield _broken("sandbox", f"a command in it printed {said!r} instead of 'inside'")
+        yield Finding(State.BROKEN, f"a command in it printed {said!r} instead of 'inside'")
 
 
-def _images() -> Iterator[PartFinding]:
+def _images() -> Iterator[Finding]:
     from strands_env.sandbox.bubblewrap.command import find_bubblewrap
     from strands_env.sandbox.contract import SandboxError
     from strands_env.sandbox.images.store import ImageStore
@@ -228,23 +210,23 @@ def _images() -> Iterator[PartFinding]:
     try:
         find_bubblewrap(overlays=True)
     except SandboxError as error:
-        yield _missing("images", "container images cannot be run", str(error))
+        yield Finding(State.MISSING, "container images cannot be run", str(error))
         return
     names = [image.name for image in ImageStore().list()]
     listed = f"; here: {', '.join(names[:5])}" if names else "; none is here yet"
-    yield _ok("images", f"container images run over bubblewrap{listed}")
+    yield Finding(State.OK, f"container images run over bubblewrap{listed}")
 
 
-def _model() -> Iterator[PartFinding]:
+def _model() -> Iterator[Finding]:
     from strands_sglang.backends.engine.loader import default_model_cached
 
     if default_model_cached():
-        yield _ok("model", "smollm2, the embedded engine's default, is here")
+        yield Finding(State.OK, "smollm2, the embedded engine's default, is here")
     else:
-        yield _missing("model", "smollm2 was not fetched yet", "strands-env demo fetches it (93 MB)")
+        yield Finding(State.MISSING, "smollm2 was not fetched yet", "strands-env demo fetches it (93 MB)")
 
 
-def _server(url: str, tokenizer: str | None) -> Iterator[PartFinding]:
+def _server(url: str, tokenizer: str | None) -> Iterator[Finding]:
     """Sample one token at temperature 0.7, as training would."""
     from strands_sglang import get_tokenizer
     from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
@@ -266,6 +248,6 @@ def _server(url: str, tokenizer: str | None) -> Iterator[PartFinding]:
 
         room = asyncio.run(sample()).context_length or "unknown"
     except (OSError, ValueError, StrandsSGLangError) as error:
-        yield _broken("server", f"{url}: {error}", "start it, or correct the address; --tokenizer names another")
+        yield Finding(State.BROKEN, f"{url}: {error}", "start it, or correct the address; --tokenizer names another")
     else:
-        yield _ok("server", f"{url} sampled a token with its log-probability; tokenizer {name}, context {room}")
+        yield Finding(State.OK, f"{url} sampled a token with its log-probability; tokenizer {name}, context {room}")

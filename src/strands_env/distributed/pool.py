@@ -73,7 +73,11 @@ class WorkerPool:
         """
         if self._closed:
             raise RuntimeError("this executor is closed: make another one")
-        alone = bool(self._deaths) and self._is_suspect(action)  # its key costs the JSON of the task
+        # The key costs the JSON of the task.
+        deaths = self._deaths.get(_key(action), 0) if self._deaths else 0
+        if deaths >= MAX_DEATHS:
+            raise QuarantinedTaskError(action.task_context.id, deaths, "it was quarantined before")
+        alone = deaths > 0
         starts = 0
         while True:
             try:
@@ -115,13 +119,6 @@ class WorkerPool:
                 self._single.difference_update(ending)
                 await asyncio.gather(*(worker.close() for worker in ending))
 
-    def _is_suspect(self, action: Action) -> bool:
-        """True for a task that has ended a worker; `QuarantinedTaskError` if it has ended too many."""
-        deaths = self._deaths.get(_key(action), 0)
-        if deaths >= MAX_DEATHS:
-            raise QuarantinedTaskError(action.task_context.id, deaths, "it was quarantined before")
-        return deaths > 0
-
     def _count(self, action: Action, error: WorkerLostError) -> None:
         key = _key(action)
         deaths = self._deaths.get(key, 0) + 1
@@ -144,13 +141,6 @@ def _key(action: Action) -> bytes:
     return canonical(plain(content, leaf=repr))
 
 
-def positive_seconds(name: str, value: float | None) -> float | None:
-    """The value of an option in seconds; `ValueError` if it is neither a positive number nor None."""
-    if value is not None and not value > 0:
-        raise ValueError(f"{name} must be a positive number of seconds or None, got {value!r}")
-    return value
-
-
 class PooledExecutor(WorkerPool):
     """The pool of a recipe's workers; a subclass makes them.
 
@@ -158,8 +148,12 @@ class PooledExecutor(WorkerPool):
         environments: Descriptions of the environments the workers make, each once; an evaluation compares them.
     """
 
-    def __init__(self, recipe: Recipe, n_workers: int) -> None:
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, n_workers: int, stuck_after: float | None) -> None:
+        if n_workers < 1:
+            raise ValueError(f"n_workers must be at least 1, got {n_workers!r}")
+        if stuck_after is not None and not stuck_after > 0:
+            raise ValueError(f"stuck_after must be a positive number of seconds or None, got {stuck_after!r}")
+        self._recipe, self._stuck_after = recipe, stuck_after
         self.environments: list[dict[str, Any]] = []
         super().__init__(self._worker, n_workers)
 

@@ -24,7 +24,7 @@ from strands_env.core import Action, StepResult
 from strands_env.core.termination import user_lines
 from strands_env.distributed.errors import WorkerLostError
 from strands_env.distributed.messages import Recipe, read_message, unpack, write_message
-from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, positive_seconds
+from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor
 from strands_env.distributed.worker import BEAT_SECONDS, DUMP_SIGNAL, SHUTDOWN_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -68,10 +68,8 @@ class ProcessExecutor(PooledExecutor):
         n_workers: int | None = None,
         stuck_after: float | None = STUCK_SECONDS,
     ) -> None:
-        if n_workers is not None and n_workers < 1:
-            raise ValueError(f"n_workers must be at least 1 or None for one a core, got {n_workers!r}")
-        self._stuck_after = positive_seconds("stuck_after", stuck_after)
-        super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers or os.cpu_count() or 1)
+        n_workers = (os.cpu_count() or 1) if n_workers is None else n_workers
+        super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers, stuck_after)
 
     @property
     def pids(self) -> list[int]:

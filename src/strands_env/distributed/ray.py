@@ -14,7 +14,7 @@ from strands_env.core import Action, StepResult
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.messages import Recipe, make_runner, run_packed, unpack
-from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, positive_seconds
+from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor
 from strands_env.distributed.worker import BEAT_SECONDS
 from strands_sglang.exceptions import install_command
 
@@ -87,9 +87,6 @@ class RayExecutor(PooledExecutor):
         actor_options: Mapping[str, Any] | None = None,
         stuck_after: float | None = STUCK_SECONDS,
     ) -> None:
-        if n_workers < 1:
-            raise ValueError(f"n_workers must be at least 1, got {n_workers!r}")
-        self._stuck_after = positive_seconds("stuck_after", stuck_after)
         try:
             import ray
         except ImportError as error:
@@ -98,7 +95,7 @@ class RayExecutor(PooledExecutor):
         self._options = {"num_cpus": 0, "max_concurrency": MAX_ROLLOUTS + 1, **dict(actor_options or {})}  # 1: `alive`
         self._joining = asyncio.Lock()
         self._started_ray = False
-        super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers)
+        super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers, stuck_after)
 
     async def close(self) -> None:
         """End the actors this executor made, and Ray if it started it."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.eval import Benchmark, DatasetError, EvalError
 from strands_env.eval.run.benchmark import Row
-from strands_env.eval.run.tasks import Tasks
+from strands_env.eval.run.tasks import Tasks, stream
 from strands_env.recipe.names import DATA
 from strands_env.rewards import ExactMatchReward
 from strands_sglang.exceptions import did_you_mean
@@ -100,24 +99,29 @@ class FunctionBenchmark(Benchmark):
         """Check nothing: the function may take long, and is called once."""
 
     def _actions(self) -> Iterator[Action]:
-        with _name_errors(self.benchmark_name):
-            yield from _check_tasks(self.benchmark_name, type(self).function())
-
-    async def _later(self) -> AsyncIterator[Action]:
         name = self.benchmark_name
         with _name_errors(name):
             made = type(self).function()
+            if not isinstance(made, Iterable):
+                raise DatasetError(f"{name!r} must return an iterable of Actions, got {made!r}")
+            for place, action in enumerate(made):
+                if not isinstance(action, Action):
+                    raise DatasetError(
+                        f"item {place} of {name!r} must be an Action(message=..., task_context=...), got {action!r}"
+                    )
+                yield action
+
+    async def _later(self) -> AsyncIterator[Action]:
+        with _name_errors(self.benchmark_name):
+            made = type(self).function()
             made = await made if inspect.isawaitable(made) else made
-            if not isinstance(made, AsyncIterable):
-                for action in islice(_check_tasks(name, made), self.limit):
+            async with aclosing(stream(made)) as actions:  # which takes iterables of both kinds
+                place = 0
+                async for action in actions:
                     yield action
-                return
-            place = 0
-            async for action in made:
-                yield _check(name, place, action)
-                place += 1
-                if place == self.limit:
-                    return
+                    place += 1
+                    if place == self.limit:
+                        return
 
 
 def benchmark_of(name: str, function: Callable[[], Any]) -> type[Benchmark]:
@@ -127,21 +131,6 @@ def benchmark_of(name: str, function: Callable[[], Any]) -> type[Benchmark]:
     """
     attributes = {"benchmark_name": name, "function": staticmethod(function), "__doc__": function.__doc__}
     return type("FunctionBenchmark", (FunctionBenchmark,), {**attributes, "__module__": __name__})
-
-
-def _check_tasks(name: str, made: Any) -> Iterator[Action]:
-    if not isinstance(made, Iterable):
-        if inspect.iscoroutine(made):
-            made.close()
-        raise DatasetError(f"{name!r} must return an iterable of Actions, got {made!r}")
-    for place, action in enumerate(made):
-        yield _check(name, place, action)
-
-
-def _check(name: str, place: int, action: object) -> Action:
-    if not isinstance(action, Action):
-        raise DatasetError(f"item {place} of {name!r} must be an Action(message=..., task_context=...), got {action!r}")
-    return action
 
 
 @contextmanager

@@ -102,13 +102,13 @@ def details(
     main = next((place for place, item in enumerate(trajectories) if item is result.main_trajectory), None)
     if main is None and len(trajectories) == 1 and result.observation.messages:
         main = 0
-    pictures = ReportImages(texts)
+    pictures, given = ReportImages(texts), before(sample, system_prompt)
     shown: dict[str, Any] = {
         "id": sample.id,
         "attempts": sample.attempts,
         "truth": None if truth is None else _cut(str(truth)),
-        "given": len(before(sample, system_prompt)),
-        "messages": [_message(message, pictures) for message in [*before(sample, system_prompt), *messages]],
+        "given": len(given),
+        "messages": [_message(message, pictures) for message in [*given, *messages]],
         "images": pictures.urls,
         "metrics": result.observation.metrics,
         "info": None if result.reward is None else result.reward.info,
