@@ -214,6 +214,12 @@ async def test_cleanup_has_its_own_time_however_the_rollout_was_ended(ended_by, 
     assert env.log[-1] == "cleanup done"
 
 
+async def test_deadline_of_a_rollout_that_is_cleaning_up_takes_nothing_away() -> None:
+    env = LoggedEnv({"cleanup": lambda: asyncio.sleep(12 * SOON)})
+    result = await LocalExecutor(lambda: env).rollout(ACTION, timeout=8 * SOON)
+    assert (result.termination_reason, result.cleanup_error) == (TerminationReason.TASK_COMPLETE, None)
+
+
 async def test_context_manager_pairs_reset_and_cleanup() -> None:
     env = LoggedEnv()
     async with env as entered:

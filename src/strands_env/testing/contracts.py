@@ -17,22 +17,24 @@ class TestMyReward(RewardFunctionContract):
         return [("4", "The answer is 4", 1.0), ("4", "The answer is 5", 0.0)]
 ```
 
-The methods are plain functions that run their own event loop: no pytest plugin is needed.
+An `async` clause runs in an event loop of its own: no pytest plugin is needed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import json
 import math
 import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from strands import Agent
 
@@ -42,8 +44,6 @@ from strands_env.core.termination import TerminationReason
 from strands_env.core.types import Action, Observation, RewardResult, StepResult, TaskContext, as_reward_function
 
 from .scripted import ScriptedCall, ScriptedModel
-
-T = TypeVar("T")
 
 GRACE_SECONDS = 10.0
 """Time that cancelled work has to end."""
@@ -57,17 +57,25 @@ class Contract:
     time_limit: float = 120.0
     """Seconds any clause may take; a hang is a failure."""
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def __init_subclass__(cls) -> None:
+        """Let our `async` clauses run without a plugin; those of a user's class are for the user's plugin."""
+        super().__init_subclass__()
+        for name, clause in list(vars(cls).items()) if cls.__module__.startswith("strands_env.") else ():
+            if name.startswith("test_") and inspect.iscoroutinefunction(clause):
+                setattr(cls, name, _in_a_loop(clause))
+
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run the work in a new event loop. Code that blocks that loop cannot take longer either.
 
         Raises:
             AssertionError: The time has passed.
         """
-        outcome: list[T | BaseException] = []
+        outcome: list[BaseException | None] = []
 
         def run() -> None:
             try:
-                outcome.append(asyncio.run(asyncio.wait_for(work, self.time_limit)))
+                asyncio.run(asyncio.wait_for(work, self.time_limit))
+                outcome.append(None)
             except BaseException as error:  # it is raised in the thread that waits
                 outcome.append(error)
 
@@ -79,9 +87,16 @@ class Contract:
             raise AssertionError(
                 f"it blocks the event loop: still running {GRACE_SECONDS:g} s after its {self.time_limit:g} s"
             )
-        if isinstance(outcome[0], BaseException):
+        if outcome[0] is not None:
             raise outcome[0]
-        return outcome[0]
+
+
+def _in_a_loop(clause: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
+    @functools.wraps(clause)
+    def run(self: Contract) -> None:
+        self._run(clause(self))
+
+    return run
 
 
 class EnvironmentContract(Contract, ABC):
@@ -102,95 +117,74 @@ class EnvironmentContract(Contract, ABC):
         """
         return ()
 
-    def test_examples(self) -> None:
+    async def test_examples(self) -> None:
         """Known answers get their rewards."""
         for response, expected in self.examples():
-            result = self._run(self._rollout(response))
+            result = await self._rollout(response)
             assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
             reward = None if result.reward is None else result.reward.reward
             assert _is_same(reward, expected), f"{response!r}: expected {expected!r}, got {reward!r}"
 
-    def test_episode_completes(self) -> None:
+    async def test_episode_completes(self) -> None:
         """An agent that just answers ends the task, without an error in the loop, the reward, or the cleanup."""
-        result = self._run(self._rollout("done"))
+        result = await self._rollout("done")
         assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
         assert result.observation.final_response == "done"
         assert result.cleanup_error is None, result.cleanup_error
 
-    def test_result_survives_json(self) -> None:
+    async def test_result_survives_json(self) -> None:
         """Messages, metrics and reward info are JSON values: a result can be stored and read back unchanged."""
-        result = self._run(self._rollout("done"))
+        result = await self._rollout("done")
         assert StepResult.from_json(result.to_json()) == result
 
-    def test_episodes_follow_each_other(self) -> None:
+    async def test_episodes_follow_each_other(self) -> None:
         """One environment runs one episode after the other."""
-
-        async def run() -> list[StepResult]:
-            env = self.make_env(lambda: ScriptedModel(["done"]))
-            return [await env.rollout(self.make_action()) for _ in range(2)]
-
-        for result in self._run(run()):
+        env = self.make_env(lambda: ScriptedModel(["done"]))
+        for _ in range(2):
+            result = await env.rollout(self.make_action())
             assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
 
-    def test_environments_run_side_by_side(self) -> None:
+    async def test_environments_run_side_by_side(self) -> None:
         """Several environments at once do not disturb each other."""
-
-        async def run() -> list[StepResult]:
-            return await asyncio.gather(*(self._rollout(f"done {i}") for i in range(4)))
-
-        for i, result in enumerate(self._run(run())):
+        results = await asyncio.gather(*(self._rollout(f"done {i}") for i in range(4)))
+        for i, result in enumerate(results):
             assert result.observation.final_response == f"done {i}", _explain(result)
 
-    def test_cleanup_needs_no_reset_and_may_run_twice(self) -> None:
+    async def test_cleanup_needs_no_reset_and_may_run_twice(self) -> None:
         """Cleanup works after a reset that never ran or failed half-way, and a second time."""
+        env = self.make_env(lambda: ScriptedModel(["done"]))
+        for part in (env.cleanup, env.reset, env.cleanup, env.cleanup):
+            await env._call(part)
 
-        async def run() -> None:
-            env = self.make_env(lambda: ScriptedModel(["done"]))
-            await env._call(env.cleanup)
-            await env._call(env.reset)
-            await env._call(env.cleanup)
-            await env._call(env.cleanup)
-
-        self._run(run())
-
-    def test_cancelled_episode_is_cleaned_up(self) -> None:
+    async def test_cancelled_episode_is_cleaned_up(self) -> None:
         """Cancelling an episode in a model call runs the cleanup before the cancellation is raised."""
-        cleaned: list[bool] = []
+        called, cleaned = asyncio.Event(), asyncio.Event()
 
-        async def run() -> None:
-            called = asyncio.Event()
+        def reply(messages: list[dict[str, Any]]) -> str:
+            called.set()
+            return "late"
 
-            def reply(messages: list[dict[str, Any]]) -> str:
-                called.set()
-                return "late"
+        env = self.make_env(lambda: ScriptedModel(reply, delay=self.time_limit))
+        original = env.cleanup
 
-            env = self.make_env(lambda: ScriptedModel(reply, delay=self.time_limit))
-            original = env.cleanup
+        async def cleanup() -> None:
+            await env._call(original)
+            cleaned.set()
 
-            async def cleanup() -> None:
-                await env._call(original)
-                cleaned.append(True)
+        env.cleanup = cleanup  # type: ignore[method-assign]
+        task = asyncio.create_task(env.rollout(self.make_action()))
+        await called.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled(), "rollout() swallowed the cancellation"
+        assert cleaned.is_set(), "cleanup() did not run"
 
-            env.cleanup = cleanup  # type: ignore[method-assign]
-            task = asyncio.create_task(env.rollout(self.make_action()))
-            await called.wait()
-            task.cancel()
-            await asyncio.wait({task})
-            assert task.cancelled(), "rollout() swallowed the cancellation"
-
-        self._run(run())
-        assert cleaned == [True], "cleanup() did not run"
-
-    def test_episode_leaves_no_task_behind(self) -> None:
+    async def test_episode_leaves_no_task_behind(self) -> None:
         """After an episode no asyncio task of it is running."""
-
-        async def run() -> set[Any]:
-            before = asyncio.all_tasks()
-            await self._rollout("done")
-            await asyncio.sleep(0)
-            return asyncio.all_tasks() - before
-
-        assert not self._run(run())
+        before = asyncio.all_tasks()
+        await self._rollout("done")
+        await asyncio.sleep(0)
+        assert not asyncio.all_tasks() - before
 
     def test_episode_leaves_no_thread_or_process_behind(self) -> None:
         """After an episode no thread and no child process of it is alive; what all episodes share may be."""
@@ -202,50 +196,38 @@ class EnvironmentContract(Contract, ABC):
             time.sleep(0.02)
         assert not left, f"left behind after cleanup(): {', '.join(sorted(left))}"
 
-    def test_failing_model_is_data_without_a_reward(self) -> None:
+    async def test_failing_model_is_data_without_a_reward(self) -> None:
         """A model that fails gives a result with the error and no reward, never an exception or a reward of 0."""
-        result = self._run(self._rollout(ConnectionError("server gone")))
+        result = await self._rollout(ConnectionError("server gone"))
         assert result.termination_reason is TerminationReason.CONNECTION_ERROR, _explain(result)
         assert result.error is not None
         assert result.reward is None
 
-    def test_tools_are_all_usable(self) -> None:
+    async def test_tools_are_all_usable(self) -> None:
         """Every tool has a valid name of its own, a description, and is accepted by an agent."""
+        async with self.make_env(lambda: ScriptedModel(["done"])) as env:
+            specs = await _tool_specs(env, self.make_action())
+        for spec in specs:
+            assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", spec["name"]), f"bad tool name {spec['name']!r}"
+            assert spec["description"].strip(), f"tool {spec['name']!r} has no description"
 
-        async def run() -> None:
-            async with self.make_env(lambda: ScriptedModel(["done"])) as env:
-                specs = await _tool_specs(env, self.make_action())
-            for spec in specs:
-                assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", spec["name"]), f"bad tool name {spec['name']!r}"
-                assert spec["description"].strip(), f"tool {spec['name']!r} has no description"
-
-        self._run(run())
-
-    def test_tools_called_wrongly_give_tool_results(self) -> None:
+    async def test_tools_called_wrongly_give_tool_results(self) -> None:
         """Calls without arguments, and of a tool that does not exist, are answered, and the loop continues."""
+        async with self.make_env(lambda: ScriptedModel(["done"])) as env:
+            names = [spec["name"] for spec in await _tool_specs(env, self.make_action())]
+            calls = [ScriptedCall(name=name, input={}) for name in [*names, "no_such_tool"]]
+            env.model_factory = lambda: ScriptedModel([*calls, "done"])
+            env.max_tool_iters = env.max_tool_calls = None
+            result = await env.step(self.make_action())
+        assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
+        assert result.observation.final_response == "done"
 
-        async def run() -> None:
-            async with self.make_env(lambda: ScriptedModel(["done"])) as env:
-                names = [spec["name"] for spec in await _tool_specs(env, self.make_action())]
-                calls = [ScriptedCall(name=name, input={}) for name in [*names, "no_such_tool"]]
-                env.model_factory = lambda: ScriptedModel([*calls, "done"])
-                env.max_tool_iters = env.max_tool_calls = None
-                result = await env.step(self.make_action())
-            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explain(result)
-            assert result.observation.final_response == "done"
-
-        self._run(run())
-
-    def test_action_is_not_changed(self) -> None:
+    async def test_action_is_not_changed(self) -> None:
         """An action may be used again for the next sample."""
-
-        async def run() -> None:
-            action = self.make_action()
-            before = action.model_dump_json()
-            await self.make_env(lambda: ScriptedModel(["done"])).rollout(action)
-            assert action.model_dump_json() == before
-
-        self._run(run())
+        action = self.make_action()
+        before = action.model_dump_json()
+        await self.make_env(lambda: ScriptedModel(["done"])).rollout(action)
+        assert action.model_dump_json() == before
 
     async def _rollout(self, *script: Any) -> StepResult:
         return await self.make_env(lambda: ScriptedModel(script)).rollout(self.make_action())
@@ -272,53 +254,46 @@ class RewardFunctionContract(Contract, ABC):
         """
         return ()
 
-    def test_examples(self) -> None:
+    async def test_examples(self) -> None:
         """Known answers get their rewards."""
         for truth, response, expected in self.examples():
-            reward = self._compute(self.make_action(truth), answered(response)).reward
+            reward = (await self._compute(self.make_action(truth), answered(response))).reward
             assert _is_same(reward, expected), f"{response!r} for {truth!r}: expected {expected!r}, got {reward!r}"
 
-    def test_any_answer_gives_a_reward_or_an_abstention(self) -> None:
+    async def test_any_answer_gives_a_reward_or_an_abstention(self) -> None:
         """Whatever a model says is scored or abstained from; it never raises, hangs, or returns NaN or infinity."""
         for response in ODD_ANSWERS:
-            result = self._compute(self.make_action(), answered(response))
+            result = await self._compute(self.make_action(), answered(response))
             assert result.reward is None or math.isfinite(result.reward)
 
-    def test_missing_ground_truth_is_survived(self) -> None:
+    async def test_missing_ground_truth_is_survived(self) -> None:
         """A task without ground truth does not crash the reward."""
-        self._compute(self.make_action(None), answered("4"))
+        await self._compute(self.make_action(None), answered("4"))
 
-    def test_info_is_json(self) -> None:
+    async def test_info_is_json(self) -> None:
         """The info can be stored."""
-        info = self._compute(self.make_action(), answered("4")).info
+        info = (await self._compute(self.make_action(), answered("4"))).info
         assert json.loads(json.dumps(info)) == info
 
-    def test_inputs_are_not_changed(self) -> None:
+    async def test_inputs_are_not_changed(self) -> None:
         """Action and result are read only."""
         action, result = self.make_action(), answered("The answer is 4")
         before = action.model_dump_json(), result.to_json()
-        self._compute(action, result)
+        await self._compute(action, result)
         assert (action.model_dump_json(), result.to_json()) == before
 
-    def test_same_answer_same_reward(self) -> None:
+    async def test_same_answer_same_reward(self) -> None:
         """The reward depends on the answer alone, also when many are computed at once."""
         if not self.is_deterministic:
             return
+        reward = as_reward_function(self.make_reward())
+        computed = [reward.compute(self.make_action(), answered("The answer is 4")) for _ in range(16)]
+        assert len({result.reward for result in await asyncio.gather(*computed)}) == 1
 
-        async def run() -> set[float | None]:
-            reward = as_reward_function(self.make_reward())
-            computed = [reward.compute(self.make_action(), answered("The answer is 4")) for _ in range(16)]
-            return {result.reward for result in await asyncio.gather(*computed)}
-
-        assert len(self._run(run())) == 1
-
-    def _compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        async def run() -> RewardResult:
-            result = await as_reward_function(self.make_reward()).compute(action, step_result)
-            assert isinstance(result, RewardResult), f"compute() must return a RewardResult, got {result!r}"
-            return result
-
-        return self._run(run())
+    async def _compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        result = await as_reward_function(self.make_reward()).compute(action, step_result)
+        assert isinstance(result, RewardResult), f"compute() must return a RewardResult, got {result!r}"
+        return result
 
 
 ODD_ANSWERS: tuple[str | None, ...] = (

@@ -16,14 +16,12 @@ import asyncio
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from strands_env.sandbox.contract import ExecLimits, ExecResult, Outcome, PythonSandbox, Sandbox
 
 from .contracts import Contract
-
-T = TypeVar("T")
 
 
 class SandboxContract(Contract, ABC):
@@ -39,68 +37,62 @@ class SandboxContract(Contract, ABC):
         assert isinstance(sandbox, Sandbox)
         assert isinstance(sandbox, PythonSandbox) or not sandbox.capabilities.lasting_python
 
-    def test_a_command_line_is_read_by_the_shell(self) -> None:
+    async def test_a_command_line_is_read_by_the_shell(self) -> None:
         """Pipes, variables and exit codes work."""
-        done = self._exec("x=1; echo out$x | cat; echo err >&2; exit 5")
+        done = await self._exec("x=1; echo out$x | cat; echo err >&2; exit 5")
         assert (done.outcome, done.exit_code) == (Outcome.ERROR, 5), done
         assert (done.stdout, done.stderr) == ("out1\n", "err\n")
 
-    def test_arguments_are_not_read_by_the_shell(self) -> None:
+    async def test_arguments_are_not_read_by_the_shell(self) -> None:
         """A program gets its arguments as they are."""
-        done = self._exec(["printf", "%s|", "a b", "$HOME", "*", "'"])
+        done = await self._exec(["printf", "%s|", "a b", "$HOME", "*", "'"])
         assert (done.outcome, done.stdout) == (Outcome.OK, "a b|$HOME|*|'|"), done
 
-    def test_a_program_that_does_not_exist_is_a_result(self) -> None:
+    async def test_a_program_that_does_not_exist_is_a_result(self) -> None:
         """It is the caller's mistake, not the sandbox's failure."""
         for command in ("no-such-program-here", ["no-such-program-here"]):
-            assert self._exec(command).outcome is Outcome.ERROR
+            assert (await self._exec(command)).outcome is Outcome.ERROR
 
-    def test_folder_variables_and_standard_input(self) -> None:
+    async def test_folder_variables_and_standard_input(self) -> None:
         """`cwd`, `env` and `stdin` reach the command; without `stdin` there is nothing to read."""
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             await sandbox.write_file("folder/note", "hello")
             done = await sandbox.exec('cat note; echo "$NAME"; cat', cwd="folder", env={"NAME": "a 'b'"}, stdin="in\n")
             assert done.stdout == "helloa 'b'\nin\n", done
             assert (await sandbox.exec("cat; echo end")).stdout == "end\n"
             assert (await sandbox.exec("wc -c", stdin=b"\xff\x00\xfe")).stdout.strip() == "3"
 
-        self._in_sandbox(run)
-
-    def test_variables_of_this_process_are_not_passed_on(self) -> None:
+    async def test_variables_of_this_process_are_not_passed_on(self) -> None:
         """Keys stay here."""
         os.environ["STRANDS_ENV_CONTRACT_SECRET"] = "s3cret"
         try:
-            assert "s3cret" not in self._exec("env").stdout
+            assert "s3cret" not in (await self._exec("env")).stdout
         finally:
             del os.environ["STRANDS_ENV_CONTRACT_SECRET"]
 
-    def test_a_call_ends_at_its_time_limit(self) -> None:
+    async def test_a_call_ends_at_its_time_limit(self) -> None:
         """The end is typed, and the sandbox can be used again."""
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             assert (await sandbox.exec("sleep 60", timeout=0.5)).outcome is Outcome.TIMEOUT
             shorter = await sandbox.exec("sleep 60", limits=ExecLimits(wall_seconds=0.5))
             assert shorter.outcome is Outcome.TIMEOUT
             assert (await sandbox.exec("echo on")).stdout == "on\n"
 
-        self._in_sandbox(run)
-
-    def test_a_child_that_keeps_the_output_open_is_not_waited_for(self) -> None:
+    async def test_a_child_that_keeps_the_output_open_is_not_waited_for(self) -> None:
         """A call ends when its command does."""
         started = time.monotonic()
-        assert self._exec("sleep 60 & echo done").stdout == "done\n"
+        assert (await self._exec("sleep 60 & echo done")).stdout == "done\n"
         assert time.monotonic() - started < 30
 
-    def test_long_output_keeps_both_ends(self) -> None:
+    async def test_long_output_keeps_both_ends(self) -> None:
         """The kept part is bounded, and the rest is counted."""
         command = "printf begin; head -c 100000 /dev/zero | tr '\\\\0' x; printf end"
-        done = self._exec(command, limits=ExecLimits(output_bytes=1000))
+        done = await self._exec(command, limits=ExecLimits(output_bytes=1000))
         assert done.outcome is Outcome.OK, done
         assert done.stdout.startswith("begin") and done.stdout.endswith("end")
         assert done.dropped_bytes > 0 and len(done.stdout) < 2000
 
-    def test_limits_are_typed_ends(self) -> None:
+    async def test_limits_are_typed_ends(self) -> None:
         """Endless output, CPU time and files end a call as the capabilities say."""
         attacks = {
             Outcome.OUTPUT_FLOOD: ("yes", ExecLimits(flood_bytes=100_000)),
@@ -108,13 +100,12 @@ class SandboxContract(Contract, ABC):
         }
         for outcome, (command, limits) in attacks.items():
             if outcome in self.make_sandbox().capabilities.limits:
-                assert self._exec(command, limits=limits).outcome is outcome
+                assert (await self._exec(command, limits=limits)).outcome is outcome
 
-    def test_files_are_kept_as_they_are(self) -> None:
+    async def test_files_are_kept_as_they_are(self) -> None:
         """Any bytes, any length, in folders that did not exist; commands see them, and what they write is read."""
         data = bytes(range(256)) * 12_000  # about 3 MB
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             await sandbox.write_file("new/folder/data", data)
             assert await sandbox.read_file("new/folder/data") == data
             assert (await sandbox.exec("wc -c < new/folder/data")).stdout.strip() == str(len(data))
@@ -127,12 +118,9 @@ class SandboxContract(Contract, ABC):
             path = (await sandbox.exec("pwd")).stdout.strip()
             assert await sandbox.read_file(f"{path}/made") == b"hello"
 
-        self._in_sandbox(run)
-
-    def test_files_that_cannot_be_read_or_written_are_errors(self) -> None:
+    async def test_files_that_cannot_be_read_or_written_are_errors(self) -> None:
         """Missing files, folders, and files that are too long."""
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             await _raises(FileNotFoundError, sandbox.read_file("missing"))
             await sandbox.exec("mkdir folder")
             await _raises(OSError, sandbox.read_file("folder"))
@@ -141,23 +129,17 @@ class SandboxContract(Contract, ABC):
             await _raises(OSError, sandbox.read_file("long", max_bytes=1000))
             assert (await sandbox.exec("echo on")).stdout == "on\n"
 
-        self._in_sandbox(run)
-
-    def test_files_last_until_it_is_closed(self) -> None:
+    async def test_files_last_until_it_is_closed(self) -> None:
         """Closed twice and used again, it is empty."""
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             await sandbox.write_file("note", "x")
             await sandbox.close()
             await sandbox.close()
             await _raises(FileNotFoundError, sandbox.read_file("note"))
 
-        self._in_sandbox(run)
-
-    def test_a_sibling_shares_nothing(self) -> None:
+    async def test_a_sibling_shares_nothing(self) -> None:
         """It is of the same make, with files of its own."""
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             await sandbox.write_file("note", "x")
             async with sandbox.sibling() as other:
                 assert type(other) is type(sandbox)
@@ -165,22 +147,16 @@ class SandboxContract(Contract, ABC):
                 await other.write_file("note", "y")
             assert await sandbox.read_file("note") == b"x"
 
-        self._in_sandbox(run)
-
-    def test_calls_may_overlap(self) -> None:
+    async def test_calls_may_overlap(self) -> None:
         """They run at once or in order, and none is lost."""
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             done = await asyncio.gather(*(sandbox.exec(f"echo {number} >> all; echo {number}") for number in range(8)))
             assert [result.stdout for result in done] == [f"{number}\n" for number in range(8)]
             assert len((await sandbox.read_file("all")).split()) == 8
 
-        self._in_sandbox(run)
-
-    def test_a_cancelled_call_leaves_it_usable(self) -> None:
+    async def test_a_cancelled_call_leaves_it_usable(self) -> None:
         """Cancelling raises, and the next call works."""
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             await sandbox.exec("true")
             task = asyncio.create_task(sandbox.exec("sleep 60"))
             await asyncio.sleep(0.3)
@@ -189,12 +165,9 @@ class SandboxContract(Contract, ABC):
             assert task.cancelled(), "exec() swallowed the cancellation"
             assert (await sandbox.exec("echo on")).stdout == "on\n"
 
-        self._in_sandbox(run)
-
-    def test_the_interpreter_lasts(self) -> None:
+    async def test_the_interpreter_lasts(self) -> None:
         """Variables survive calls and errors, where the capabilities say so."""
-
-        async def run(sandbox: Sandbox) -> None:
+        async with self.make_sandbox() as sandbox:
             if not (sandbox.capabilities.lasting_python and isinstance(sandbox, PythonSandbox)):
                 return
             await sandbox.run_python("x = 20")
@@ -202,17 +175,9 @@ class SandboxContract(Contract, ABC):
             failed = await sandbox.run_python("1 / 0")
             assert failed.outcome is Outcome.ERROR and "ZeroDivisionError" in failed.stderr + failed.stdout
 
-        self._in_sandbox(run)
-
-    def _exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
-        return self._in_sandbox(lambda sandbox: sandbox.exec(command, **options))
-
-    def _in_sandbox(self, clause: Callable[[Sandbox], Coroutine[Any, Any, T]]) -> T:
-        async def run() -> T:
-            async with self.make_sandbox() as sandbox:
-                return await clause(sandbox)
-
-        return self._run(run())
+    async def _exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
+        async with self.make_sandbox() as sandbox:
+            return await sandbox.exec(command, **options)
 
 
 async def _raises(kind: type[Exception], work: Coroutine[Any, Any, object]) -> None:
