@@ -76,7 +76,9 @@ async def test_limit_of_user_turns() -> None:
 
     for most, said in {3: ["go", "go 0: yes?", "go 1: yes?", "go 2: yes?"], 0: ["go"]}.items():
         env = ChatEnv(model_factory=lambda: ScriptedModel(lambda _: "yes?"), user=Echo(), max_user_turns=most)
-        spoken = texts(await env.step(Action(message="go")))
+        result = await env.step(Action(message="go"))
+        spoken = texts(result)
+        assert result.termination_reason is TerminationReason.TASK_COMPLETE
         assert [text for role, text in spoken if role == "user"] == said
         assert spoken[-1] == ("assistant", "yes?")
 

@@ -218,6 +218,14 @@ async def test_a_program_that_fails_may_be_a_failure_without_a_reward() -> None:
     assert result.error is not None and "error, exit code 3" in result.error.message
 
 
+async def test_an_episode_out_of_time_keeps_what_was_sampled() -> None:
+    env = environment([completion("Four.")], harness=running(f"{ASKS}\nimport time; time.sleep(60)"), step_timeout=2.0)
+    result = await env.rollout(task())
+    assert result.termination_reason is TerminationReason.TIMEOUT
+    assert result.observation.final_response == "Four." and len(result.trajectories) == 1
+    assert result.observation.metrics["gateway"]["outcome"] == "cancelled"
+
+
 # A request that the gateway refuses for what is in it: the program's own, whether it gets over it or not.
 REFUSED = (
     ASKS
