@@ -198,14 +198,6 @@ def test_the_most_likely_tokens_come_by_rank_without_the_one_that_is_only_there_
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_disabled_endpoint_names_the_flag() -> None:
-    refused = faults.status(403, {"error": {"message": "Scale-out endpoints are disabled."}})
-    async with serving(refused) as (server, client):
-        with pytest.raises(BackendHTTPError, match="--enable-scale-out"):
-            await client.ask(request())
-        assert len(server.requests) == 1
-
-
 async def test_a_cancelled_call_is_aborted_under_the_id_that_vllm_knows() -> None:
     async with serving(faults.hang()) as (server, client):
         call = asyncio.create_task(client.ask(request()))
