@@ -12,6 +12,7 @@ import pytest
 
 from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.http.retry import RequestRetryPolicy, RetryClass
+from strands_sglang.backends.http.transport import Outcome
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import SGLangClientError, SGLangConnectionError, SGLangRequestError
 from strands_sglang.testing import Reply
@@ -195,6 +196,7 @@ async def test_an_unreachable_server_is_unhealthy_and_reported_once(caplog: pyte
     async with make("http://127.0.0.1:9", max_retries=3) as client:
         assert (await client.health(), await client.max_model_len(), await client.vocab_size()) == (False, None, None)
         assert await client.abort("r1") is False
+        assert await client._transport().abort("r1") == {Outcome.REFUSED}  # and is not sent again
         for ask in (client.get_model_info(), client.generate([1]), client.generate([1])):
             with pytest.raises(SGLangConnectionError, match="cannot connect to"):
                 await ask
