@@ -302,20 +302,23 @@ async def test_sample_timeout_ends_a_rollout_that_hangs_and_only_a_setup_is_trie
     assert FakeEnv.running == 0
 
 
-async def test_a_worker_that_does_not_answer_is_lost_and_not_the_loop_of_the_sample(monkeypatch):
+@pytest.mark.parametrize("keeps_deadline", [True, False])
+async def test_a_worker_that_does_not_keep_its_deadline_is_lost_and_not_the_loop_of_the_sample(
+    keeps_deadline, monkeypatch
+):
     monkeypatch.setattr("strands_env.eval.run.sampling.UNANSWERED_SECONDS", 0.0)
 
-    class Silent:
-        async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
-            await asyncio.sleep(60)
-            return outcome()
+    async def with_deadline(action: Action, *, timeout: float | None = None) -> StepResult:
+        await asyncio.sleep(60)
 
-        async def close(self) -> None:
-            pass
+    async def without(action: Action) -> StepResult:
+        await asyncio.sleep(60)
 
-    made = await run_one(None, executor=Silent(), sample_timeout=0.05)
-    assert made.step_result.termination_reason is TerminationReason.CONNECTION_ERROR
-    assert (made.attempts, made.aborted) == (3, True)
+    executor = SimpleNamespace(rollout=with_deadline if keeps_deadline else without)
+    made = await run_one(None, executor=executor, sample_timeout=0.05)
+    found = (made.step_result.termination_reason, made.attempts, made.aborted)
+    lost = (TerminationReason.CONNECTION_ERROR, 3, True)
+    assert found == (lost if keeps_deadline else (TerminationReason.TIMEOUT, 1, False))
 
 
 @pytest.mark.parametrize("fails", ["hangs", "raises"])

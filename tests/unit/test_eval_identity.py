@@ -5,9 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +18,6 @@ from strands_env.core.jsonable import canonical, differences, digest, name_of, p
 from strands_env.eval import Evaluator, read_results
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.tasks import TaskNamer, task_digest
-from tests.conftest import ROOT
 from tests.unit.eval_support import FakeEnv, task
 
 
@@ -79,27 +75,10 @@ def test_what_is_json_already_has_the_digest_of_its_dump(value, id_given):
     assert task_digest(action) == digest(canonical(plain(dumped, "action")))
 
 
-def test_digests_are_those_of_saved_runs():
+def test_digests_are_those_of_saved_runs_in_every_process():
     assert task_digest(task("t", ground_truth="4", held=[1, {"k": None}])) == "e8cfab1b936d570080435680570ccc2e"
-
-
-def test_a_set_has_one_identity_in_all_processes():
-    program = (
-        "from tests.unit.eval_support import task; from strands_env.eval.run.tasks import task_digest;"
-        "print(task_digest(task('t', held={str(i) for i in range(50)})))"
-    )
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    made = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(made) == 1
+    # Hashes of texts, and so the order of a set, differ from process to process.
+    assert task_digest(task("t", held={str(i) for i in range(50)})) == "6398b2b0f60eead99900a9c34d4d1b1e"
 
 
 @pytest.mark.parametrize("value", [object(), lambda: 1, (i for i in range(3))], ids=["object", "function", "generator"])

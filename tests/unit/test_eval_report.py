@@ -127,24 +127,16 @@ def test_nothing_outside_is_loaded_and_texts_are_escaped_and_a_failure_leaves_no
     assert [path.name for path in tmp_path.glob("*html*")] == ["r.html"]
 
 
-def test_with_a_tokenizer_tokens_have_texts_and_drift(tmp_path):
-    report = write_report(write(tmp_path, with_token_data()), tmp_path / "r.html", tokenizer=LetterTokenizer())
+def test_with_a_tokenizer_tokens_have_texts_and_drift_and_those_beyond_the_budget_are_counted(tmp_path):
+    write(tmp_path, *(with_token_data(index) for index in range(3)))
+    report = write_report(tmp_path, tmp_path / "r.html", tokenizer=LetterTokenizer(), token_budget=9)
     chunk = islands(report.path)["chunk-0"]
     trajectory = chunk["samples"][0]["trajectories"][0]
     assert trajectory["ids"] == [1, 2, 3, 4]
     assert chunk["vocabulary"] == {"1": "a", "2": "b", "3": "c", "4": "d"}
-    assert trajectory["drift"] == []
-    assert trajectory["trained"] == [[2, 4]]
-    assert trajectory["logprobs"] == [[2, [-0.25, -1.5]]]
-
-
-def test_tokens_beyond_the_budget_are_left_out_and_counted(tmp_path):
-    write(tmp_path, *(with_token_data(index) for index in range(3)))
-    report = write_report(tmp_path, tmp_path / "r.html", token_budget=9)
-    samples = islands(report.path)["chunk-0"]["samples"]
-    assert report.tokens_left_out == 1
-    assert ["trajectories" in item for item in samples] == [True, True, False]
-    assert samples[2]["tokens_left_out"] == 4
+    assert (trajectory["drift"], trajectory["trained"], trajectory["logprobs"]) == ([], [[2, 4]], [[2, [-0.25, -1.5]]])
+    assert ["trajectories" in item for item in chunk["samples"]] == [True, True, False]
+    assert (report.tokens_left_out, chunk["samples"][2]["tokens_left_out"]) == (1, 4)
 
 
 def test_branches_share_prefixes():
