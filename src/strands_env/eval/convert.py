@@ -14,14 +14,13 @@ import struct
 import sys
 import zlib
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from strands_env.core import StepResult, TokenObservation, Trajectory
+from strands_env.core import StepResult
 from strands_env.eval.errors import EvalError, StoreCorruptError, StoreError, naming_errors
 from strands_env.eval.store import ResultLog, StorePaths
-from strands_env.eval.store.line import is_whole, read_sample
+from strands_env.eval.store.line import is_whole, pack, read_sample, unpack_tokens
 
 _FRAME = struct.Struct("<4sII")
 
@@ -66,31 +65,30 @@ def convert_run(source: str | Path, target: str | Path) -> int:
 
 
 def _add_tokens(result: StepResult, places: dict[str, Any], frames: BinaryIO) -> None:
-    @cache  # an observed sequence is one of a trajectory, too
-    def read(offset: int, length: int) -> bytes:
+    sequences: dict[tuple[int, int], Any] = {}  # by place: an observed sequence is one of a trajectory, too
+
+    def read(place: Any) -> str | None:
+        if not place:
+            return None
+        offset, length = place
         frames.seek(offset)
         frame = frames.read(length)
         body = frame[_FRAME.size :]
         if frame[: _FRAME.size] != _FRAME.pack(b"STK1", len(body), zlib.crc32(body)):
             raise StoreCorruptError(f"bytes {offset} to {offset + length} of {frames.name!r} are damaged or missing")
-        return zlib.decompress(body)
+        return pack(zlib.decompress(body))
 
-    def tokens(place: list[int]) -> TokenObservation:
-        return TokenObservation.from_bytes(read(*place))
+    def number(place: Any) -> int:
+        sequences.setdefault(tuple(place), read(place))
+        return list(sequences).index(tuple(place))
 
-    observation = result.observation
-    observation.tokens = tokens(places["observation"]) if places["observation"] else None
-    observation.tools = read(*places["tools"]).decode() if places.get("tools") else None
-    result.trajectories = [
-        Trajectory.from_dict(
-            {
-                **item,
-                "tokens": tokens(item["tokens"]),
-                "routed_experts": None if item["routed_experts"] is None else read(*item["routed_experts"]),
-            }
-        )
+    trajectories = [
+        {**item, "tokens": number(item["tokens"]), "routed_experts": read(item["routed_experts"])}
         for item in places["trajectories"]
     ]
+    observed = number(places["observation"]) if places["observation"] else None
+    packed = {"observation": observed, "tools": read(places.get("tools")), "trajectories": trajectories}
+    unpack_tokens(result, {**packed, "sequences": list(sequences.values())})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

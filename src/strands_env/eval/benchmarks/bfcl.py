@@ -22,7 +22,7 @@ from typing import Any
 from strands.tools import PythonAgentTool
 from strands.types.tools import ToolResult, ToolSpec, ToolUse
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, read_lines
 from strands_env.rewards import turns_of
@@ -230,13 +230,9 @@ class BFCLEvaluator(Benchmark):
     """BFCL, single turns: 3,491 questions of eleven categories; data from bfcl-eval or --data FOLDER."""
 
     benchmark_name = "bfcl"
+    env_class = FunctionCallEnv
+    reward_class = FunctionCallReward
     has_local_rows = True
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """One reply, compared with the accepted calls."""
-        options = {"reward_fn": FunctionCallReward(), **options}
-        return lambda: FunctionCallEnv(model_factory=model_factory, **options)
 
     def rows(self) -> Iterator[Row]:
         """The questions of all categories that the folder has, each with its accepted calls."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
-from typing import Any
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 
 LETTERS = "ABCD"
@@ -27,24 +25,22 @@ class ChoiceReward(RewardFunction):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Find the letter and compare it."""
         truth = action.task_context.ground_truth
-        response = step_result.observation.final_response or ""
-        found = _STATED.findall(response) or _BRACKETED.findall(response)
-        info: dict[str, Any] = {"ground_truth": truth, "letter": found[-1].upper() if found else None}
-        if not found:
-            return RewardResult(reward=0.0, info={**info, "reason": "no_letter"})
-        return RewardResult(reward=float(info["letter"] == truth), info=info)
+        letter = self.find(step_result.observation.final_response or "")
+        info = {"ground_truth": truth, "letter": letter, **({} if letter else {"reason": "no_letter"})}
+        return RewardResult(reward=float(letter == truth), info=info)
+
+    def find(self, text: str) -> str | None:
+        """The letter that an answer chooses, or None."""
+        found = _STATED.findall(text) or _BRACKETED.findall(text)
+        return found[-1].upper() if found else None
 
 
 class GPQAEvaluator(Benchmark):
     """GPQA: graduate-level multiple choice; the data set asks for a licence on the hub."""
 
     benchmark_name = "gpqa"
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """Reasoning without tools, scored by the letter."""
-        options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": ChoiceReward(), **options}
-        return lambda: Environment(model_factory=model_factory, **options)
+    system_prompt = SYSTEM_PROMPT
+    reward_class = ChoiceReward
 
     def action(self, row: Row, index: int) -> Action | None:
         """The question with its choices in an order that depends on `seed` and the record only."""

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import reward_threads
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 from strands_sglang.exceptions import install_command
@@ -281,13 +281,8 @@ class IFEvalEvaluator(Benchmark):
     """IFEval: 541 prompts with instructions that a program checks; strict prompt-level accuracy."""
 
     benchmark_name = "ifeval"
+    reward_class = InstructionReward
     dataset = HubDataset(path="google/IFEval", split="train", size=541)
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """A plain conversation, checked by program."""
-        options = {"reward_fn": InstructionReward(), **options}
-        return lambda: Environment(model_factory=model_factory, **options)
 
     def action(self, row: Row, index: int) -> Action | None:
         """The prompt with its instructions and their arguments."""

@@ -13,10 +13,9 @@ import json
 import pickle
 import re
 import zlib
-from collections.abc import Callable
 from typing import Any
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import reward_threads
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 from strands_env.sandbox import BubblewrapSandbox, SandboxLimits, judge
@@ -155,13 +154,9 @@ class LiveCodeBenchEvaluator(Benchmark):
     """LiveCodeBench v6: 175 programming problems from January to April 2025, judged in a sandbox."""
 
     benchmark_name = "livecodebench"
+    system_prompt = SYSTEM_PROMPT
+    reward_class = LiveCodeBenchReward
     dataset = HubDataset(path="lighteval/code_generation_lite", name="v6", split="test", size=175)
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """Programming without tools, judged by hidden tests."""
-        options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": LiveCodeBenchReward(), **options}
-        return lambda: Environment(model_factory=model_factory, **options)
 
     def action(self, row: Row, index: int) -> Action | None:
         """The problem with its tests."""

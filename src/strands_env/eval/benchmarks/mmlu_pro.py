@@ -8,10 +8,8 @@ published script draws one at random.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult
+from strands_env.eval.benchmarks.gpqa import ChoiceReward
 from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark, Row, field
 
 LETTERS = "ABCDEFGHIJ"
@@ -28,24 +26,16 @@ _RULES = (
 )
 
 
-class MMLUProReward(RewardFunction):
+class MMLUProReward(ChoiceReward):
     """1.0 where the letter is the right one: the first called the answer, else the last letter that stands alone."""
 
-    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        """Find the letter and compare it."""
-        truth = action.task_context.ground_truth
-        letter = chosen_letter(step_result.observation.final_response or "")
-        info = {"ground_truth": truth, "letter": letter, **({} if letter else {"reason": "no_letter"})}
-        return RewardResult(reward=float(letter == truth), info=info)
-
-
-def chosen_letter(text: str) -> str | None:
-    """The letter of the chosen option, or None."""
-    stated, marked, alone = _RULES
-    if found := stated.search(text):
-        return found[1]
-    found_all = marked.findall(text) or alone.findall(text)
-    return found_all[-1] if found_all else None
+    def find(self, text: str) -> str | None:
+        """The letter of the chosen option, or None."""
+        stated, marked, alone = _RULES
+        if found := stated.search(text):
+            return found[1]
+        found_all = marked.findall(text) or alone.findall(text)
+        return found_all[-1] if found_all else None
 
 
 class MMLUProEvaluator(QuestionBenchmark):
@@ -56,12 +46,8 @@ class MMLUProEvaluator(QuestionBenchmark):
     question_fields = ("question",)
     id_fields = ("question_id",)
     kept_fields = ("category",)
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """Reasoning without tools, scored by the letter."""
-        options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": MMLUProReward(), **options}
-        return lambda: Environment(model_factory=model_factory, **options)
+    system_prompt = SYSTEM_PROMPT
+    reward_class = MMLUProReward
 
     def answer(self, row: Row) -> str | None:
         """The letter; None, so that the row is left out, where there are no options."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .comparison import Comparison, compare, sign_flip_test
 from .interval import Interval, interval_of, mean_interval, possible_range
 from .passk import pass_at_k, pass_hat_k
-from .summary import MetricFunction, Results, RunSummary, compute_pass_at_k, compute_pass_hat_k, flat_metrics, summarize
-from .table import Prices, PromptScores, ScoreTable
+from .summary import MetricFunction, RunSummary, compute_pass_at_k, compute_pass_hat_k, flat_metrics, summarize
+from .table import Prices, ScoreTable
 
 __all__ = [
     "Comparison",
@@ -14,8 +14,6 @@ __all__ = [
     "MetricFn",
     "MetricFunction",
     "Prices",
-    "PromptScores",
-    "Results",
     "RunSummary",
     "ScoreTable",
     "compare",

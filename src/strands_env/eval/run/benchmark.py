@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
-from strands_env.core import Action, Environment, ModelFactory, TaskContext
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, TaskContext
 from strands_env.core.termination import message_of
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.evaluator import Evaluator
@@ -163,6 +163,10 @@ class Benchmark(Evaluator):
     dataset: ClassVar[HubDataset | None] = None
     has_local_rows: ClassVar[bool] = False
     """`rows` needs nothing from elsewhere even without `data_path`, so that the first row can be tried early."""
+    env_class: ClassVar[Callable[..., Environment]] = Environment
+    system_prompt: ClassVar[str | None] = None
+    reward_class: ClassVar[Callable[[], RewardFunction] | None] = None
+    """Parts of `environment`; the prompt is that of the class if None."""
     default_sampling: ClassVar[Mapping[str, Any]] = {}
     """Sampling parameters of the command line where the user gives none; a temperature only for single samples."""
 
@@ -181,7 +185,13 @@ class Benchmark(Evaluator):
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """The environment to evaluate a bare model with, when the user names none."""
-        raise NotImplementedError(f"{cls.__name__} has no environment of its own: name one (--env module:function)")
+        if cls.reward_class is None:
+            raise NotImplementedError(f"{cls.__name__} has no environment of its own: name one (--env module:function)")
+        options = {"reward_fn": cls.reward_class(), **options}
+        if cls.system_prompt is not None:
+            options.setdefault("system_prompt", cls.system_prompt)
+        make = cls.env_class
+        return lambda: make(model_factory=model_factory, **options)
 
     def action(self, row: Row, index: int) -> Action | None:
         """The task of a row, None to leave the row out."""

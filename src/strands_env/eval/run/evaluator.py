@@ -185,7 +185,7 @@ class Evaluator:
         executor = self.executor or LocalExecutor(self.env_factory, run.check_environment)  # type: ignore[arg-type]
         self._run = run
         try:
-            self.results = await run.run(self._sampler(executor))
+            self.results = await run.run(SampleRunner(evaluator=self, executor=executor))
         finally:
             self.lost, self.last_loss, self._run = run.state.lost, run.state.last_loss, None
             self.note = None
@@ -203,16 +203,7 @@ class Evaluator:
     async def evaluate_sample(self, action: Action) -> EvalSample:
         """Run one sample of one task, tried again as `retry` says; nothing is saved."""
         executor = self.executor or LocalExecutor(self.env_factory)  # type: ignore[arg-type]
-        return await self._sampler(executor).sample(action)
-
-    def _sampler(self, executor: Executor) -> SampleRunner:
-        return SampleRunner(
-            executor=executor,
-            retry=self.retry,
-            timeout=self.sample_timeout,
-            keep_tokens=self.keep_tokens,
-            validate=self.validate_sample,
-        )
+        return await SampleRunner(evaluator=self, executor=executor).sample(action)
 
     # ---- results -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from strands_env.core import (
     Action,
@@ -27,6 +27,9 @@ from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import EvalError
 from strands_env.eval.run.tasks import copy_of, with_context
 from strands_env.eval.sample import EvalSample
+
+if TYPE_CHECKING:
+    from strands_env.eval.run.evaluator import Evaluator
 
 logger = logging.getLogger(__name__)
 
@@ -117,13 +120,10 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRunner:
-    """Runs samples on an executor; `timeout` is the seconds for one rollout up to its cleanup."""
+    """Runs samples of an evaluator on an executor."""
 
+    evaluator: Evaluator
     executor: Executor
-    retry: RetryPolicy
-    timeout: float | None
-    keep_tokens: bool
-    validate: Callable[[EvalSample], bool]
 
     async def sample(
         self, action: Action, on_retry: Callable[[], None] | None = None, *, seed: int | None = None, **identity: Any
@@ -137,11 +137,11 @@ class SampleRunner:
             # A copy each: what an environment does to its action reaches neither the next attempt nor the record.
             result, escaped = await self._attempt(copy_of(seeded))
             lost = is_infrastructure(result)
-            if not lost or attempts >= self.retry.max_attempts:
+            if not lost or attempts >= self.evaluator.retry.max_attempts:
                 break
             if on_retry is not None:
                 on_retry()
-            pause = self.retry.pause(attempts)
+            pause = self.evaluator.retry.pause(attempts)
             logger.warning(
                 "task=<%s>, reason=<%s>, attempt=<%d>, pause=<%.1f> | sample lost to infrastructure, trying again",
                 action.task_context.id,
@@ -150,7 +150,7 @@ class SampleRunner:
                 pause,
             )
             await asyncio.sleep(pause)
-        if not self.keep_tokens and (result.trajectories or result.observation.tokens is not None):
+        if not self.evaluator.keep_tokens and (result.trajectories or result.observation.tokens is not None):
             result.observation.tokens = result.observation.tools = None
             result.trajectories = []
         sample = EvalSample(
@@ -161,14 +161,14 @@ class SampleRunner:
             **identity,
         )
         # An exception that came out of an environment is a defect of its code: run again, never scored.
-        if lost or escaped or not self.validate(sample):
+        if lost or escaped or not self.evaluator.validate_sample(sample):
             sample.aborted = True
         return sample
 
     async def _attempt(self, action: Action) -> tuple[StepResult, bool]:
         """The result of a rollout; True where it stands in for an exception that came out of it."""
         rollout: Any = self.executor.rollout
-        timeout = self.timeout
+        timeout = self.evaluator.sample_timeout
         silence: float | None = None
         try:
             if isinstance(self.executor, LocalExecutor):

@@ -109,7 +109,7 @@ def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
     try:
         sample = EvalSample.model_validate({**record, "task_digest": record["task"]}, context=stored_context(line))
         if with_tokens and (tokens := record.get("tokens")) is not None:
-            _unpack_tokens(sample.step_result, tokens)
+            unpack_tokens(sample.step_result, tokens)
     except (LookupError, ValueError, TypeError, RecursionError, zlib.error) as error:
         raise StoreCorruptError(f"the record {record.get('id')!r} is not an evaluated sample: {error}") from error
     return sample
@@ -183,18 +183,19 @@ def _pack_tokens(result: StepResult) -> dict[str, Any] | None:
         if tokens is not None and tokens not in sequences:
             sequences.append(tokens)
     trajectories = [
-        {**item.facts(), "tokens": sequences.index(item.tokens), "routed_experts": _pack(item.routed_experts)}
+        {**item.facts(), "tokens": sequences.index(item.tokens), "routed_experts": pack(item.routed_experts)}
         for item in result.trajectories
     ]
     return {
         "observation": None if observed is None else sequences.index(observed),
-        "tools": None if tools is None else _pack(tools.encode()),
+        "tools": None if tools is None else pack(tools.encode()),
         "trajectories": trajectories,
-        "sequences": [_pack(tokens.to_bytes()) for tokens in sequences],
+        "sequences": [pack(tokens.to_bytes()) for tokens in sequences],
     }
 
 
-def _unpack_tokens(result: StepResult, packed: Mapping[str, Any]) -> None:
+def unpack_tokens(result: StepResult, packed: Mapping[str, Any]) -> None:
+    """Give a result the token data that `tokens` of its line holds."""
     sequences = [TokenObservation.from_bytes(_unpack(text)) for text in packed["sequences"]]
     if (place := packed["observation"]) is not None:
         result.observation.tokens = sequences[place]
@@ -206,7 +207,8 @@ def _unpack_tokens(result: StepResult, packed: Mapping[str, Any]) -> None:
         result.trajectories.append(Trajectory.from_dict(fields))
 
 
-def _pack(data: bytes | None) -> str | None:
+def pack(data: bytes | None) -> str | None:
+    """Bytes as compressed text."""
     return None if data is None else base64.b64encode(zlib.compress(data, 1)).decode()
 
 
