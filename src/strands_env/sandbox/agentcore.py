@@ -327,12 +327,8 @@ def text_of(result: dict[str, Any]) -> str:
 
 def errors_of(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Kind and message of every error among the events."""
-    found = []
-    for event in events:
-        for kind, value in event.items():
-            if kind.endswith("Exception"):
-                found.append((kind, value.get("message", kind) if isinstance(value, dict) else str(value)))
-    return found
+    found = [(kind, value) for event in events for kind, value in event.items() if kind.endswith("Exception")]
+    return [(kind, value.get("message", kind) if isinstance(value, dict) else str(value)) for kind, value in found]
 
 
 def _result_of(events: list[dict[str, Any]]) -> dict[str, Any] | None:

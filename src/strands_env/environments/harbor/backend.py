@@ -23,7 +23,7 @@ from harbor.models.task.config import NetworkPolicy
 
 from strands_env.core.threads import default_threads
 from strands_env.sandbox import ExecResult as SandboxResult
-from strands_env.sandbox import Network, Outcome, SandboxError, SandboxLostError, SandboxUnavailableError
+from strands_env.sandbox import Network, Outcome, SandboxError, SandboxLostError
 from strands_env.sandbox.contract import ExecLimits
 from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, ImageSandbox, ImageStore, Snapshot
 from strands_env.sandbox.images.store import UnknownImageError
@@ -268,12 +268,3 @@ class Podman(Docker, PodmanEnvironment):
 def built_image(task: str) -> str:
     """Name of the image that is built from a task's Dockerfile."""
     return f"harbor.local/{task.lower()}:latest"
-
-
-__all__ = [
-    "BubblewrapEnvironment",
-    "Docker",
-    "Podman",
-    "SandboxUnavailableError",
-    "built_image",
-]

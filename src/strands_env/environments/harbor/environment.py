@@ -12,7 +12,7 @@ from typing import Any
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
-from strands.hooks import BeforeModelCallEvent, HookRegistry
+from strands.hooks import BeforeModelCallEvent
 
 from strands_env.core import (
     Action,
@@ -157,13 +157,13 @@ class HarborEnv(Environment):
 
     def get_hooks(self) -> list[Any]:
         """The keeper of checkpoints."""
-        return [] if self.checkpoints is None else [_Keeper(self)]
+        return [] if self.checkpoints is None else [self.keep]
 
-    async def keep(self, agent: Agent) -> None:
-        """Keep the episode as it is now, unless nothing was sampled since it began."""
+    async def keep(self, event: BeforeModelCallEvent) -> None:
+        """Keep the episode before a model call, unless nothing was sampled since it began."""
         assert self.checkpoints is not None and self.trial is not None
         place = self.checkpoints / self._episode
-        made = Checkpoint.of(agent, place, self.trial.task_folder.name)
+        made = Checkpoint.of(event.agent, place, self.trial.task_folder.name)
         if made.turn == (0 if self.start_from is None else self.start_from.turn):
             return  # it would be the start once more
         made = replace(made, path=str(place / f"turn-{made.turn}"))
@@ -287,16 +287,3 @@ class _VerifierReward(RewardFunction):
         assert trial is not None
         rewards = await trial.reward()
         return RewardResult(reward=rewards.value(self._env.reward_key), info=trial.reward_info(rewards))
-
-
-class _Keeper:
-    """Keeps the episode before each model call."""
-
-    def __init__(self, env: HarborEnv) -> None:
-        self._env = env
-
-    def register_hooks(self, registry: HookRegistry, **_: Any) -> None:
-        async def keep(event: BeforeModelCallEvent) -> None:
-            await self._env.keep(event.agent)
-
-        registry.add_callback(BeforeModelCallEvent, keep)

@@ -41,17 +41,11 @@ class TaskReward:
         Raises:
             NotMeasuredError: There is no such reward, or several and none of that name.
         """
-        if name is not None:
-            if name not in self.rewards:
-                raise NotMeasuredError(f"the verifier gave the rewards {sorted(self.rewards)}, and none named {name!r}")
-            return self.rewards[name]
-        if "reward" in self.rewards:
-            return self.rewards["reward"]
-        if len(self.rewards) == 1:
-            return next(iter(self.rewards.values()))
-        raise NotMeasuredError(
-            f"the verifier gave the rewards {sorted(self.rewards)} and none named 'reward': name one as reward_key"
-        )
+        key = name or (next(iter(self.rewards)) if len(self.rewards) == 1 else "reward")
+        if key not in self.rewards:
+            way = "" if name else ": name one as reward_key"
+            raise NotMeasuredError(f"the verifier gave the rewards {sorted(self.rewards)}, and none named {key!r}{way}")
+        return self.rewards[key]
 
 
 def read_work(report: str | Path) -> dict[str, list[str] | None]:

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -353,8 +354,6 @@ def outside_usr(paths: Sequence[str]) -> tuple[str, ...]:
 
 def held_capabilities() -> set[int]:
     """The capabilities of this process, by their numbers."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            bits = int(line.split()[1], 16)
-            return {number for number in range(64) if bits >> number & 1}
-    return set()
+    found = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    bits = int(found[1], 16) if found else 0
+    return {number for number in range(64) if bits >> number & 1}

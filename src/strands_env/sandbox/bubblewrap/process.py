@@ -22,6 +22,7 @@ from strands_env.core.threads import default_threads
 from ..contract import SandboxError, SandboxUnavailableError
 from .cgroup import ControlGroup, make_control_group
 from .command import WORK, Launch
+from .guest.protocol import frame
 from .guest.system import remove_tree
 
 logger = logging.getLogger(__name__)
@@ -197,8 +198,7 @@ class SandboxProcess:
 
     async def _send(self, value: Mapping[str, Any]) -> None:
         assert self._writer is not None
-        body = json.dumps(value).encode()
-        self._writer.write(struct.pack(">I", len(body)) + body)
+        self._writer.write(frame(value))
         await self._writer.drain()
 
     async def _receive(self) -> dict[str, Any]:

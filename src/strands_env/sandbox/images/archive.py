@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from ..bubblewrap.guest.system import remove_tree
 from ..contract import SandboxError
 from .store import Image
 
@@ -336,20 +337,20 @@ class _Unpacker:
         if base == _OPAQUE:
             for entry in os.listdir(folder) if os.path.isdir(folder) else ():
                 if os.path.join(folder, entry) not in made:  # it hides lower layers, not this one
-                    self._remove(os.path.join(folder, entry))
+                    remove_tree(os.path.join(folder, entry))
             return
         if base.startswith(_WHITEOUT):
-            self._remove(os.path.join(folder, base.removeprefix(_WHITEOUT)))
+            remove_tree(os.path.join(folder, base.removeprefix(_WHITEOUT)))
             return
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, base)
         if member.isdir():
             if not os.path.isdir(path) or os.path.islink(path):
-                self._remove(path)
+                remove_tree(path)
                 os.mkdir(path)
             self._modes[path] = member.mode & 0o7777
         elif member.isreg() or member.islnk() or member.issym():
-            self._remove(path)  # written through, a link there would lead outside
+            remove_tree(path)  # written through, a link there would lead outside
             self._make(tar, member, path)
         else:
             return  # devices and pipes: a sandbox has its own
@@ -379,12 +380,6 @@ class _Unpacker:
         if not member.issym():
             os.chmod(path, member.mode & 0o7777)
             os.utime(path, (member.mtime, member.mtime))
-
-    def _remove(self, path: str) -> None:
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        elif os.path.lexists(path):
-            os.unlink(path)
 
     def _inside(self, path: str) -> str:
         """The place of a folder of the image on this machine; links lead through the root, never out of it."""

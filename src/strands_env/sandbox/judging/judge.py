@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -93,20 +93,21 @@ async def judge(
         if failed := await _write(sandbox, path, text):
             return Verdict(passed=False, note=failed)
     async with checking:
-        return await _Judgment(sandbox, checking, timeout).verdict(checks, file)
+        end = asyncio.get_running_loop().time() + timeout
+        return await _Judgment(judged=sandbox, judging=checking, timeout=timeout, end=end).verdict(checks, file)
 
 
+@dataclass(kw_only=True)
 class _Judgment:
     """One conversation between checks and judged code, led from here."""
 
-    def __init__(self, judged: Sandbox, judging: PythonSandbox, timeout: float) -> None:
-        self.judged = judged
-        self.judging = judging
-        self.end = asyncio.get_running_loop().time() + timeout
-        self.timeout = timeout
-        self.marker = secrets.token_hex(16)
-        self.output = ""
-        self.runs = 0
+    judged: Sandbox
+    judging: PythonSandbox
+    timeout: float
+    end: float
+    marker: str = field(default_factory=lambda: secrets.token_hex(16))
+    output: str = ""
+    runs: int = 0
 
     async def verdict(self, checks: str, file: str) -> Verdict:
         code = await self._write_checks(checks, file)

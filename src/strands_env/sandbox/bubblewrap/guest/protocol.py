@@ -38,14 +38,18 @@ def read_exactly(channel: socket.socket, count: int) -> bytes | None:
 
 def send(channel: socket.socket, value: Any) -> None:
     """Send a frame."""
+    channel.sendall(frame(value))
+
+
+def frame(value: Any) -> bytes:
+    """The bytes of a frame."""
     body = json.dumps(value).encode()
-    channel.sendall(struct.pack(">I", len(body)) + body)
+    return struct.pack(">I", len(body)) + body
 
 
 def send_frame(pipe: int, value: Any, *, seconds: float = 5.0) -> None:
     """Send a frame to an interpreter. Gives up on one that does not read it in time, or has ended."""
-    body = json.dumps(value).encode()
-    data = struct.pack(">I", len(body)) + body
+    data = frame(value)
     os.set_blocking(pipe, False)
     deadline = time.monotonic() + seconds
     while data and time.monotonic() < deadline:

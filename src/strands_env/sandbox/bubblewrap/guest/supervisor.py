@@ -204,10 +204,7 @@ class Supervisor:
         def start() -> None:
             if cwd is not None:
                 os.chdir(cwd)
-            variables = {**self.config["env"], **(env or {})}
-            if "/" in command[0]:
-                os.execve(command[0], command, variables)
-            os.execvpe(command[0], command, variables)
+            os.execvpe(command[0], command, {**self.config["env"], **(env or {})})
 
         return start
 
@@ -406,12 +403,7 @@ def _unnamed_file(data: bytes) -> int:
     """An open file with these bytes, at its beginning, that no folder lists."""
     import tempfile  # most sandboxes never need it, and it is slow to import
 
-    descriptor, path = tempfile.mkstemp(dir="/tmp")
-    try:
-        os.unlink(path)
-        write_all(descriptor, data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    with tempfile.TemporaryFile(dir="/tmp", buffering=0) as file:
+        write_all(file.fileno(), data)
+        file.seek(0)
+        return os.dup(file.fileno())
