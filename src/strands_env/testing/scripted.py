@@ -71,7 +71,7 @@ class ScriptedModel(Model):
     def __init__(self, script: Script, *, delay: float = 0.0, token_data: bool = True) -> None:
         self._script = script if callable(script) else iter(script)
         self._delay = delay
-        self._config: dict[str, Any] = {"model_id": "scripted"}
+        self.config: dict[str, Any] = {"model_id": "scripted"}  # the SDK reads it for telemetry
         self._seen = 0
         self._calls = 0
         self.tool_parse_errors: dict[str, int] = {}
@@ -79,18 +79,13 @@ class ScriptedModel(Model):
         self.last_messages: list[dict[str, Any]] = []
         self.token_manager: TokenManager | None = TokenManager() if token_data else None
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration, for telemetry."""
-        return self._config
-
     def update_config(self, **model_config: Any) -> None:
         """Change the configuration."""
-        self._config.update(model_config)
+        self.config.update(model_config)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return self._config
+        return self.config
 
     def reset(self) -> None:
         """Forget all tokens; the script continues."""
