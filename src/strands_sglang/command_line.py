@@ -104,16 +104,17 @@ def server_of(args: argparse.Namespace) -> str | None:
 # ---- types of arguments ----------------------------------------------------------------------------------------------
 
 
-def _whole(text: str, least: int, most: float, expected: str) -> int:
+def whole(text: str, least: int, most: float, expected: str) -> int:
+    """A whole number from `least` to `most`."""
     value = int(text) if text.isdecimal() else -1
     if not least <= value <= most:
         raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
     return value
 
 
-positive = partial(_whole, least=1, most=math.inf, expected="a whole number of at least 1")
-non_negative = partial(_whole, least=0, most=math.inf, expected="a whole number of at least 0")
-port = partial(_whole, least=0, most=65535, expected="a port from 0 to 65535")
+positive = partial(whole, least=1, most=math.inf, expected="a whole number of at least 1")
+non_negative = partial(whole, least=0, most=math.inf, expected="a whole number of at least 0")
+port = partial(whole, least=0, most=65535, expected="a port from 0 to 65535")
 """A port to listen on; 0 takes a free one."""
 
 

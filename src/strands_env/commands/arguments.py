@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from strands_env.backends import BACKENDS
 from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
-from strands_sglang.command_line import AddArguments, add_server, json_object, non_negative, number, positive
+from strands_sglang.command_line import AddArguments, add_server, json_object, non_negative, number, positive, whole
 
+seed = partial(whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63")  # as readers of JSON hold
 PRICES = {
     "price_input": "price of a million tokens read, in any currency",
     "price_output": "price of a million tokens sampled",
@@ -36,7 +38,7 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     _add_data(data)
     data.add_argument("--limit", type=positive, metavar="N", help="number of tasks")
-    data.add_argument("--seed", type=_seed, metavar="N", help="seed of the data and of sampling (default: 0)")
+    data.add_argument("--seed", type=seed, metavar="N", help="seed of the data and of sampling (default: 0)")
     run = parser.add_argument_group("run")
     run.add_argument("-n", "--n-samples-per-prompt", type=positive, metavar="N", help="samples of each task (1)")
     run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")
@@ -123,7 +125,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     bounds = ("LOW", "HIGH")
     prompts.add_argument("--between", nargs=2, type=number, metavar=bounds, help="only pass rates in [LOW, HIGH]")
     prompts.add_argument("--draw", type=positive, metavar="N", help="N rows, each prompt as often as its weight says")
-    prompts.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of --draw (0)")
+    prompts.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of --draw (0)")
     _add_threshold(prompts)
     teacher = parser.add_argument_group("teacher", "Log-probabilities of another model, for on-policy distillation.")
     teacher.add_argument("--teacher", metavar="URL", help="server (vllm+http://... is vLLM), or a model to load")
@@ -179,7 +181,7 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=positive, default=3, metavar="N", help="rollouts of each question (3)")
     parser.add_argument("--temperature", type=number, default=1.0, metavar="T", help="0 is greedy (1)")
     parser.add_argument("--max-new-tokens", type=positive, default=64, metavar="N", help="of one model call (64)")
-    parser.add_argument("--seed", type=_seed, default=5, metavar="N", help="the same seed gives the same rollouts (5)")
+    parser.add_argument("--seed", type=seed, default=5, metavar="N", help="the same seed gives the same rollouts (5)")
     _add_json(parser)
 
 
@@ -303,11 +305,3 @@ def _trackers(text: str) -> list[str]:
             hint = did_you_mean(name, TRACKERS)
             raise argparse.ArgumentTypeError(f"unknown tracker {name!r}{hint}; choose from {', '.join(TRACKERS)}")
     return names
-
-
-def _seed(text: str) -> int:
-    """A whole number of at least 0 that JSON can hold."""
-    value = non_negative(text)
-    if value >= 2**63:
-        raise argparse.ArgumentTypeError(f"expected a whole number below 2^63, got {text!r}")
-    return value

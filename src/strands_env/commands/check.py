@@ -33,7 +33,17 @@ def run(args: argparse.Namespace) -> int:
         )
     try:
         with announce("trying the environment", quiet=args.json):
-            seen = _try(args)
+            # After the first line, for this takes time.
+            from strands_env.recipe.dry_run import DryModels, task_to_try, try_environment
+            from strands_env.recipe.environments import make_env_factory
+            from strands_env.recipe.names import benchmark_of_data
+
+            benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
+            action = task_to_try(benchmark, data=args.data, columns=args.columns)
+            models = DryModels(args.tokenizer)
+            options = {"env": args.env, "env_config": args.env_config, "reward": args.reward}
+            factory = make_env_factory(benchmark=benchmark, **options, models=models)
+            seen = asyncio.run(try_environment(factory, action, models))
     except Exception as error:
         return complain_of("check", error, ValueError, TypeError, OSError)
     if args.json:
@@ -41,20 +51,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(seen)
     return Exit.INCOMPLETE if seen.errors else Exit.OK
-
-
-def _try(args: argparse.Namespace) -> DryRun:
-    from strands_env.recipe.dry_run import DryModels, task_to_try, try_environment
-    from strands_env.recipe.environments import make_env_factory
-    from strands_env.recipe.names import benchmark_of_data
-
-    benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
-    action = task_to_try(benchmark, data=args.data, columns=args.columns)
-    models = DryModels(args.tokenizer)
-    factory = make_env_factory(
-        benchmark=benchmark, env=args.env, env_config=args.env_config, reward=args.reward, models=models
-    )
-    return asyncio.run(try_environment(factory, action, models))
 
 
 def _show(seen: DryRun) -> None:

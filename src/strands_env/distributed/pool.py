@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from strands_env.core import Action, StepResult
 from strands_env.core.jsonable import canonical, plain
@@ -23,17 +24,30 @@ MAX_STARTS = 3
 """Workers that may end one after the other before a rollout began on them."""
 
 
-class Worker(Protocol):
-    """A process or an actor, started at its first rollout and again after its death."""
+class Worker(ABC):
+    """A process or an actor, started at its first rollout and again after its death.
 
-    load: int
-    """Rollouts it has now."""
+    Attributes:
+        load: Rollouts it has now.
+    """
 
+    def __init__(self, name: str, stuck_after: float | None, environments: list[dict[str, Any]]) -> None:
+        self._name, self._stuck_after, self._environments = name, stuck_after, environments
+        self._starting = asyncio.Lock()
+        self.load = 0
+
+    @abstractmethod
     async def rollout(self, action: Action, timeout: float | None) -> StepResult:
         """Run a rollout; `WorkerLostError` if the worker ended."""
 
+    @abstractmethod
     async def close(self) -> None:
         """End it: running rollouts are cancelled and their environments cleaned up."""
+
+    def _note(self, environment: dict[str, Any] | None) -> None:
+        """Keep the description of an environment, once for all workers."""
+        if environment is not None and environment not in self._environments:
+            self._environments.append(environment)
 
 
 class WorkerPool:

@@ -24,7 +24,7 @@ from strands_env.core import Action, StepResult
 from strands_env.core.termination import user_lines
 from strands_env.distributed.errors import WorkerLostError
 from strands_env.distributed.messages import Recipe, read_message, unpack, write_message
-from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor
+from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, Worker
 from strands_env.distributed.worker import BEAT_SECONDS, DUMP_SIGNAL, SHUTDOWN_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -77,22 +77,17 @@ class ProcessExecutor(PooledExecutor):
         return [worker.pid for worker in self.workers if isinstance(worker, _Worker) and worker.pid is not None]
 
     def _worker(self, number: int) -> _Worker:
-        return _Worker(number, self._recipe, self.environments, self._stuck_after)
+        return _Worker(self._recipe, f"worker {number}", self._stuck_after, self.environments)
 
 
-class _Worker:
+class _Worker(Worker):
     """One process, started at its first rollout and again after its death."""
 
-    def __init__(
-        self, number: int, recipe: Recipe, environments: list[dict[str, Any]], stuck_after: float | None
-    ) -> None:
-        self._name = f"worker {number}"
-        self._stuck_after = stuck_after
+    def __init__(self, recipe: Recipe, *shared: Any) -> None:
+        super().__init__(*shared)
         self._recipe = recipe
-        self._environments = environments
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[StepResult]] = {}
-        self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -100,7 +95,6 @@ class _Worker:
         self._stacks: IO[bytes] | None = None
         self._silent_beats = 0
         self._was_stuck = False
-        self.load = 0
 
     @property
     def pid(self) -> int | None:
@@ -192,8 +186,7 @@ class _Worker:
                 if kind == "alive":
                     continue
                 if kind == "environment":  # comes before every answer of the worker
-                    if (description := pickle.loads(payload)) not in self._environments:
-                        self._environments.append(description)
+                    self._note(pickle.loads(payload))
                     continue
                 future = self._waiting.get(number)  # cancelled ones have left: their late answer is dropped
                 if future is None or future.done():

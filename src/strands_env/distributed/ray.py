@@ -14,7 +14,7 @@ from strands_env.core import Action, StepResult
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.messages import Recipe, make_runner, run_packed, unpack
-from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor
+from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, Worker
 from strands_env.distributed.worker import BEAT_SECONDS
 from strands_sglang.exceptions import install_command
 
@@ -105,7 +105,7 @@ class RayExecutor(PooledExecutor):
             self._started_ray = False
 
     def _worker(self, number: int) -> _Actor:
-        return _Actor(number, self._ray, self._make_actor, self.environments, self._stuck_after)
+        return _Actor(self._ray, self._make_actor, f"actor {number}", self._stuck_after, self.environments)
 
     async def _make_actor(self) -> Any:
         async with self._joining:  # actors are made side by side, Ray is started once
@@ -117,26 +117,15 @@ class RayExecutor(PooledExecutor):
         )
 
 
-class _Actor:
+class _Actor(Worker):
     """One actor, started at its first rollout and again after its death."""
 
-    def __init__(
-        self,
-        number: int,
-        ray: Any,
-        make: Callable[[], Awaitable[Any]],
-        environments: list[dict[str, Any]],
-        stuck_after: float | None,
-    ) -> None:
-        self._name = f"actor {number}"
+    def __init__(self, ray: Any, make: Callable[[], Awaitable[Any]], *shared: Any) -> None:
+        super().__init__(*shared)
         self._ray = ray
         self._make = make
-        self._environments = environments
-        self._starting = asyncio.Lock()
         self._life: _Life | None = None
-        self._stuck_after = stuck_after
         self._watching: asyncio.Task[None] | None = None
-        self.load = 0
 
     async def rollout(self, action: Action, timeout: float | None) -> StepResult:
         self.load += 1
@@ -216,8 +205,7 @@ class _Actor:
             raise WorkerLostError(self._name, why, life.at_death, life.was_stuck) from error
         finally:
             life.running -= 1
-        if environment is not None and environment not in self._environments:
-            self._environments.append(environment)
+        self._note(environment)
         return unpack(answer)
 
     def _kill(self, actor: Any) -> None:

@@ -99,7 +99,13 @@ class Recorder:
         Raises:
             OSError: The file cannot be written.
         """
-        head = {"seeded": seeded, "tokenizer": _pack(tokenizer), "vision": expander and _pack_vision(expander)}
+        vision = expander and {
+            "family": expander.family,
+            "placeholder_id": expander.placeholder_id,
+            "media_ids": sorted(expander.media_ids),
+            "processor": _pack(expander.image_processor),
+        }
+        head = {"seeded": seeded, "tokenizer": _pack(tokenizer), "vision": vision}
         self._file = self._path.open("x", encoding="utf-8")
         self._write(format=FORMAT, options=self._options, model=redact(dict(model)), **head)
 
@@ -216,7 +222,13 @@ class Replay:
             raise RecordingError(f"{str(path)!r} is empty: the run ended before its model was made")
         self.tokenizer = _unpack(self._head["tokenizer"], "AutoTokenizer")
         vision = self._head["vision"]
-        self.expander = None if vision is None else _unpack_vision(vision)
+        self.expander = vision and ProcessorExpander(
+            _unpack(vision["processor"], "AutoImageProcessor"),
+            family=vision["family"],
+            placeholder_id=vision["placeholder_id"],
+            other_media_ids=vision["media_ids"],
+            unproved=True,  # proved where it was recorded, or refused there
+        )
 
     def _read(self, number: int, text: str) -> None:
         line: dict[str, Any] = json.loads(text)
@@ -406,22 +418,3 @@ def _unpack(packed: str, kind: str) -> Any:
         # `extractall` keeps to the folder, whatever names the archive has.
         zipfile.ZipFile(io.BytesIO(base64.b64decode(packed))).extractall(folder)
         return getattr(transformers, kind).from_pretrained(folder)
-
-
-def _pack_vision(expander: ProcessorExpander) -> dict[str, Any]:
-    return {
-        "family": expander.family,
-        "placeholder_id": expander.placeholder_id,
-        "media_ids": sorted(expander.media_ids),
-        "processor": _pack(expander.image_processor),
-    }
-
-
-def _unpack_vision(plain: Mapping[str, Any]) -> ProcessorExpander:
-    return ProcessorExpander(
-        _unpack(plain["processor"], "AutoImageProcessor"),
-        family=plain["family"],
-        placeholder_id=plain["placeholder_id"],
-        other_media_ids=plain["media_ids"],
-        unproved=True,  # proved where it was recorded, or refused there
-    )

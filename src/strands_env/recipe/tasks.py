@@ -43,7 +43,13 @@ class DataBenchmark(Benchmark):
 
     def action(self, row: Row, index: int) -> Action | None:
         """The question; other columns go into the task context."""
-        used = {kind: self._column(kind, row) for kind in COLUMNS}
+        used: dict[str, str | None] = {}
+        for kind, names in COLUMNS.items():
+            given = self.columns.get(kind)
+            if given is not None and given not in row:
+                hint = did_you_mean(given, row)
+                raise DatasetError(f"there is no column {given!r}{hint}; there are {', '.join(row)}")
+            used[kind] = given or next((name for name in names if name in row), None)
         question = used["question"]
         if question is None:
             raise DatasetError(
@@ -60,15 +66,6 @@ class DataBenchmark(Benchmark):
             context["id"] = str(row[used["id"]])
         context["ground_truth"] = None if used["answer"] is None else row[used["answer"]]
         return Action(message=row[question], task_context=TaskContext(**context))
-
-    def _column(self, kind: str, row: Row) -> str | None:
-        if (given := self.columns.get(kind)) is not None:
-            if given not in row:
-                raise DatasetError(
-                    f"there is no column {given!r}{did_you_mean(given, row)}; there are {', '.join(row)}"
-                )
-            return given
-        return next((name for name in COLUMNS[kind] if name in row), None)
 
 
 def columns_of(text: str | None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,25 +140,22 @@ def before(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]
     return [*system, *({**message, "role": f"{message.get('role')}, given by the {by}"} for message in history)]
 
 
-def branches(paths: Sequence[Any]) -> list[dict[str, Any]]:
+def branches(paths: Sequence[Any], members: Iterable[int] | None = None, start: int = 0) -> list[dict[str, Any]]:
     """The paths as a forest of shared prefixes: `{start, end, path, children}`, tokens `[start, end)` of path `path`.
 
     A node without children is the end of its path; `paths` names all that run through it.
+    `members` and `start` say which paths, and from where on; all of them, from the beginning.
     """
-    return _branch(list(range(len(paths))), paths, 0)
-
-
-def _branch(members: list[int], paths: Sequence[Any], start: int) -> list[dict[str, Any]]:
     nodes = []
     groups: dict[int, list[int]] = {}
-    for member in members:
+    for member in range(len(paths)) if members is None else members:
         if len(paths[member]) > start:
             groups.setdefault(int(paths[member][start]), []).append(member)
     for group in groups.values():
         first = paths[group[0]]
         end = min(start + common_prefix(first[start:], paths[other][start:]) for other in group)
         nodes.append(
-            {"start": start, "end": end, "path": group[0], "paths": group, "children": _branch(group, paths, end)}
+            {"start": start, "end": end, "path": group[0], "paths": group, "children": branches(paths, group, end)}
         )
     return nodes
 
