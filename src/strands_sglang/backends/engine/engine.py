@@ -13,13 +13,20 @@ import os
 import queue
 import random
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
 import torch
 
-from ...exceptions import BackendConnectionError, BackendError, BackendRequestError, MediaError
+from ...exceptions import (
+    BackendConnectionError,
+    BackendContextLengthError,
+    BackendError,
+    BackendRequestError,
+    MediaError,
+)
 from ...trajectory.media import ImageExpander
 from ..contract import (
     CONSTRAINTS,
@@ -35,7 +42,7 @@ from ..contract import (
 from ..sampling import check_sampling_params
 from .grammar import GrammarCompiler
 from .loader import load_model
-from .request import Request
+from .request import Decoding, Request
 from .runner import Runner, pack_linears
 from .scheduler import Scheduler
 from .vision import SeenPrompt, Vision
@@ -182,13 +189,22 @@ class EmbeddedEngine(Backend):
         params = self.check_sampling_params(request.sampling_params)
         if request.before_attempt is not None:
             request.before_attempt()
-        own = Request.of(
-            request,
-            params,
-            seen=await self._see(request),
-            context_length=self.context_length,
-            vocab_size=self.vocab_size,
-            seed=self._seeds.getrandbits(63),
+        seen = await self._see(request)
+        prompt = request.prompt.tolist() if seen is None else seen.ids
+        room, wanted = self.context_length - len(prompt), params.get("max_new_tokens")
+        if room <= 0 or (wanted or 0) > room:
+            more = f" and max_new_tokens is {wanted}" if room > 0 else ""
+            message = f"the prompt has {len(prompt)} tokens{more}, the context takes {self.context_length}"
+            raise BackendContextLengthError(message, status=400)
+        own = Request(
+            asked=request,
+            rid=request.rid or uuid.uuid4().hex,
+            prompt=prompt,
+            decoding=Decoding.of(params),
+            max_new_tokens=room if wanted is None else wanted,
+            seed=params.get("sampling_seed", self._seeds.getrandbits(63)),
+            seen=seen,
+            prompt_keys=None if seen is None else seen.keys(self.vocab_size),
         )
         # Compiling a schema takes up to seconds; the event loop has other calls to serve.
         if grammar := next(((name, params[name]) for name in CONSTRAINTS if name in params), None):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-import uuid
 from array import array
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ...exceptions import BackendContextLengthError
 from ...trajectory import Finish, WeightSpan
 from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from ..answer import top_rows
@@ -85,44 +83,6 @@ class Request:
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_top: list[list[tuple[int, float]]] = field(default_factory=list)
     versions: list[tuple[str, int]] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
-        asked: GenerateRequest,
-        params: Mapping[str, Any],
-        *,
-        seen: Any,
-        context_length: int,
-        vocab_size: int,
-        seed: int,
-    ) -> Self:
-        """The request of a call.
-
-        Args:
-            params: Its sampling parameters, checked.
-            seen: Its images, looked at; or None.
-            seed: Its seed, unless it brings one.
-
-        Raises:
-            BackendContextLengthError: The prompt, or the prompt and `max_new_tokens`, do not fit the context.
-        """
-        prompt = asked.prompt.tolist() if seen is None else seen.ids
-        room, wanted = context_length - len(prompt), params.get("max_new_tokens")
-        if room <= 0 or (wanted or 0) > room:
-            more = f" and max_new_tokens is {wanted}" if room > 0 else ""
-            message = f"the prompt has {len(prompt)} tokens{more}, the context takes {context_length}"
-            raise BackendContextLengthError(message, status=400)
-        return cls(
-            asked=asked,
-            rid=asked.rid or uuid.uuid4().hex,
-            prompt=prompt,
-            decoding=Decoding.of(params),
-            max_new_tokens=room if wanted is None else wanted,
-            seed=params.get("sampling_seed", seed),
-            seen=seen,
-            prompt_keys=None if seen is None else seen.keys(vocab_size),
-        )
 
     @property
     def tokens(self) -> list[int]:
