@@ -307,7 +307,8 @@ class ServerClient(Backend):
                         await transport.http.wait(delay)
                     await transport.slots.acquire()
                     if not budget.is_over:
-                        fresh = attempt.fresh or attempt.wants_new_connection
+                        # Other kept connections may be as bad: closed by the peer as well, or out of step with it.
+                        fresh = attempt.fresh or attempt.kind in (RetryClass.STALE, RetryClass.DECODING)
                         attempt, number = Attempt(rid=_new_rid(), fresh=fresh), number + 1
                         continue
                     transport.slots.release()

@@ -83,11 +83,6 @@ class Attempt:
         """The server may still be working on the request, which then must be aborted."""
         return self.connected and self.kind in _MAYBE_RUNNING
 
-    @property
-    def wants_new_connection(self) -> bool:
-        """Other kept connections may be as bad: closed by the peer as well, or out of step with it."""
-        return self.kind in (RetryClass.STALE, RetryClass.DECODING)
-
 
 _sending: ContextVar[Attempt] = ContextVar("sending")
 """The attempt that the running task sends."""
