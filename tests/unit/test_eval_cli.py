@@ -87,11 +87,13 @@ def test_names_that_arguments_offer_are_the_registered_ones():
     assert names.TRACKERS == TRACKERS
 
 
-def test_existing_results_need_resume(tmp_path, capsys):
-    assert run_mine(tmp_path) == 0
+def test_existing_results_need_resume_and_without_any_it_says_so(tmp_path, capsys):
+    assert run_mine(tmp_path, "--resume") == 0
+    assert f"nothing to resume at {str(tmp_path / 'results.jsonl')!r}: a new run" in capsys.readouterr().err
     assert run_mine(tmp_path) == 2
     assert "--resume" in capsys.readouterr().err
     assert run_mine(tmp_path, "--resume", "-n", "2") == 0
+    assert "nothing to resume" not in capsys.readouterr().err
     assert len(list(read_results(tmp_path))) == 6
 
 
@@ -119,20 +121,15 @@ def interrupted(folder, **config: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_finishes_what_runs_and_saves(number, tmp_path):
-    done = interrupted(tmp_path, number=number, times=1)
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 2)])
+def test_ctrl_c_finishes_what_runs_and_a_second_one_cancels_it(number, times, tmp_path):
+    done = interrupted(tmp_path, number=number, times=times)
     assert done.returncode == 130, done.stderr
     assert "--resume" in done.stdout
-    assert [sample.prompt_id for sample in read_results(tmp_path)] == ["t0"]
-    assert evaluate("-o", str(tmp_path), "--resume", "-q") == 0
-    assert len(list(read_results(tmp_path))) == 3
-
-
-def test_a_second_ctrl_c_cancels_what_runs(tmp_path):
-    done = interrupted(tmp_path, number=signal.SIGINT, times=2)
-    assert done.returncode == 130, done.stderr
-    assert list(read_results(tmp_path)) == []
+    assert [sample.prompt_id for sample in read_results(tmp_path)] == ["t0"][: 2 - times]
+    if times == 1:
+        assert evaluate("-o", str(tmp_path), "--resume", "-q") == 0
+        assert len(list(read_results(tmp_path))) == 3
 
 
 # ---- the other commands ----------------------------------------------------------------------------------------------
@@ -143,18 +140,6 @@ def two_runs(tmp_path):
     for name, reward in (("a", 0.0), ("b", 1.0)):
         assert run_mine(tmp_path / name, "--env-config", json.dumps({"reward": reward})) == 0
     return str(tmp_path / "a"), str(tmp_path / "b")
-
-
-def test_runs_and_samples_can_be_read_by_a_program(two_runs, capsys):
-    capsys.readouterr()
-    assert main(["list", "--json"]) == 0
-    assert "arithmetic" in [info["name"] for info in json.loads(capsys.readouterr().out)]
-    assert main(["view", two_runs[1], "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    prompt = shown["prompts_shown"][0]
-    assert (prompt["mean"], len(shown["prompts_shown"])) == (1.0, 3)
-    assert main(["view", two_runs[1], f"{prompt['prompt']}/0", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["step_result"]["reward"]["reward"] == 1.0
 
 
 def test_compare_says_which_is_better(two_runs, capsys):
@@ -182,14 +167,21 @@ def test_compare_names_another_reward_and_other_sampling(tmp_path, capsys):
     assert "differ in" not in capsys.readouterr().out
 
 
-def test_view_lists_prompts_and_shows_samples(two_runs, capsys):
-    capsys.readouterr()
-    assert main(["view", two_runs[1]]) == 0
-    assert "t2  1.000  q2  [1]" in capsys.readouterr().out
-    assert main(["view", two_runs[1], "t2/0"]) == 0
-    out = capsys.readouterr().out
-    assert "The answer is 4." in out and "expected 2" in out and "sampled" in out
+def test_view_lists_prompts_and_shows_samples_to_people_and_programs(two_runs, capsys):
+    shown = {}
+    for what in ([], ["t2/0"]):
+        capsys.readouterr()
+        assert main(["view", two_runs[1], *what]) == 0
+        text = capsys.readouterr().out
+        assert main(["view", two_runs[1], *what, "--json"]) == 0
+        shown["".join(what)] = (text, json.loads(capsys.readouterr().out))
+    assert "t2  1.000  q2  [1]" in shown[""][0]
+    assert [prompt["mean"] for prompt in shown[""][1]["prompts_shown"]] == [1.0] * 3
+    assert all(part in shown["t2/0"][0] for part in ("The answer is 4.", "expected 2", "sampled"))
+    assert shown["t2/0"][1]["step_result"]["reward"]["reward"] == 1.0
     assert main(["view", two_runs[1], "t9"]) == 2
+    assert main(["list", "--json"]) == 0
+    assert "arithmetic" in [info["name"] for info in json.loads(capsys.readouterr().out)]
 
 
 def test_report_and_init_say_in_json_what_they_wrote(two_runs, tmp_path, capsys, monkeypatch):

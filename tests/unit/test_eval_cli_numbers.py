@@ -14,13 +14,13 @@ from tests.unit.test_eval_report import islands
 LOSING = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", "-n", "2", "--max-attempts", "1", *FAST]
 
 
-def test_the_group_policy_stays_with_the_run(tmp_path, capsys):
+def test_the_group_policy_stays_with_the_run_and_a_lost_sample_counts_as_long_as_it_is_asked_for(tmp_path, capsys):
     assert evaluate(*LOSING, "--group-policy", "drop", "-o", str(tmp_path)) == 1
-    assert "1 prompt with lost or missing samples" in capsys.readouterr().out
-    assert evaluate(*LOSING, "-o", str(tmp_path), "--resume", "--json") == 1
-    assert json.loads(capsys.readouterr().out)["left_out"] == 1
-    assert evaluate(*LOSING, "--group-policy", "keep", "-o", str(tmp_path), "--resume", "--json") == 1
-    assert json.loads(capsys.readouterr().out)["left_out"] == 0
+    shown = capsys.readouterr()
+    assert "1 prompt with lost or missing samples" in shown.out and "1 sample was lost" in shown.err
+    for more, left_out, status in (([], 1, 1), (["--group-policy", "keep"], 0, 1), (["-n", "1"], 0, 0)):
+        assert evaluate(*LOSING, *more, "-o", str(tmp_path), "--resume", "--json") == status
+        assert json.loads(capsys.readouterr().out)["left_out"] == left_out
 
 
 def test_metrics_of_the_evaluator_are_shown(tmp_path, capsys):

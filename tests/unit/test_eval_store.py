@@ -249,35 +249,32 @@ def test_an_aborted_sample_is_replaced_by_its_second_run(paths):
     assert [item.reward for item in read_results(paths.results)] == [0.5, 1.0]
 
 
-def test_a_full_device_leaves_no_half_line(paths, monkeypatch):
-    log = ResultLog(paths)
-    log.append([sample(1.0)])
-    size = paths.results.stat().st_size
-
+def test_a_device_that_refuses_is_named_and_leaves_no_half_line(paths, monkeypatch):
     def full(fd, data, offset):
         os.pwrite(fd, data[:10], offset)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("strands_env.eval.store.results.write_at", full)
-    with pytest.raises(Exception, match="No space left"):
-        log.append([sample(0.0, 1)])
-    monkeypatch.undo()
-    assert paths.results.stat().st_size == size
-    log.append([sample(0.0, 1)])
-    log.close()
-    assert len(list(read_results(paths.results))) == 2
-
-
-def test_a_device_that_refuses_at_the_end_is_named(paths, monkeypatch):
     def refuse(fd):
         raise OSError(5, "Input/output error")
 
+    monkeypatch.setattr("strands_env.eval.store.config.write_at", full)
+    with pytest.raises(StoreError, match=r"run.json.*No space left"):
+        RunConfig(paths.run, {}).check(has_results=False)
+    assert list(paths.run.parent.iterdir()) == []
     log = ResultLog(paths, fsync_interval=3600.0)
     log.append([sample(1.0)])
+    size = paths.results.stat().st_size
+    monkeypatch.setattr("strands_env.eval.store.results.write_at", full)
+    with pytest.raises(StoreError, match="No space left"):
+        log.append([sample(0.0, 1)])
+    assert paths.results.stat().st_size == size
+    monkeypatch.undo()
+    log.append([sample(0.0, 1)])
     monkeypatch.setattr("os.fsync", refuse)
     with pytest.raises(StoreError, match=r"results\.jsonl.*Input/output error"):
         log.close()
     monkeypatch.undo()
+    assert len(list(read_results(paths.results))) == 2
     ResultLog(paths).close()  # the lock is free
 
 
@@ -306,16 +303,6 @@ def test_a_place_that_cannot_be_read_or_written_is_named(tmp_path):
         list(read_results(tmp_path / "x.jsonl"))
     with pytest.raises(StoreError, match=r"cannot write to .*x.jsonl"):
         ResultLog(StorePaths.of(tmp_path / "x.jsonl"))
-
-
-def test_a_full_device_at_the_configuration_is_named(paths, monkeypatch):
-    def full(fd, data, offset):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("strands_env.eval.store.config.write_at", full)
-    with pytest.raises(StoreError, match=r"run.json.*No space left"):
-        RunConfig(paths.run, {}).check(has_results=False)
-    assert list(paths.run.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", [None, '{"config": null}', '{"config": {}, "about": 3}', "[]", "no"])

@@ -90,13 +90,15 @@ def use(kind: str, folder) -> None:
     tracker.finish({"pass@1": 0.75})
 
 
-def test_wandb_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    use("wandb", tmp_path)
-    [written] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    assert b"strands/reward" in written.read_bytes()
+@pytest.mark.parametrize(
+    ("kind", "files"), [("wandb", "wandb/offline-run-*/run-*.wandb"), ("trackio", "**/*.db")], ids=["wandb", "trackio"]
+)
+def test_the_package_writes_offline(kind, files, tmp_path, monkeypatch):
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_SILENT", "true"), ("TRACKIO_DIR", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    pytest.importorskip(kind)
+    use(kind, tmp_path)
+    assert [path for path in tmp_path.glob(files) if b"reward" in path.read_bytes()]
 
 
 class Run:
@@ -142,10 +144,3 @@ def test_tensorboard(tmp_path):
     found = [(event.step, event.tensor_proto.float_val[0]) for event in events.Tensors("reward")]
     assert found == [(0, 0.25), (1, 0.5)]
     assert json.loads((folder / "config.json").read_text())["model"] == "m"
-
-
-def test_trackio(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
-    pytest.importorskip("trackio")
-    use("trackio", tmp_path)
-    assert [path for path in tmp_path.rglob("*.db") if b"reward" in path.read_bytes()]
