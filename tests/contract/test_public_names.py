@@ -60,16 +60,11 @@ def test_the_client_has_its_defaults() -> None:
     assert expected.items() <= defaults.items()
 
 
-@pytest.mark.parametrize(
-    "name", ["stream", "structured_output", "update_config", "get_config", "count_tokens", "reset"]
-)
-def test_the_model_has_its_methods(name: str) -> None:
-    assert callable(getattr(SGLangModel, name))
-
-
-@pytest.mark.parametrize("name", ["tokenizer", "token_manager", "routed_experts", "tool_parse_errors", "trajectories"])
-def test_the_model_has_its_properties(name: str) -> None:
-    assert isinstance(getattr(SGLangModel, name), property)
+def test_the_model_has_its_methods_and_properties() -> None:
+    for name in ("stream", "structured_output", "update_config", "get_config", "count_tokens", "reset"):
+        assert callable(getattr(SGLangModel, name)), name
+    for name in ("tokenizer", "token_manager", "routed_experts", "tool_parse_errors", "trajectories"):
+        assert isinstance(getattr(SGLangModel, name), property), name
 
 
 def test_the_error_tree() -> None:

@@ -137,14 +137,17 @@ async def test_what_cut_a_reply_is_told_and_its_tokens_are_kept(
 
 
 async def test_logprobs_and_token_ids_are_those_of_the_trajectory() -> None:
-    async with rig([completion("Hello.")]) as r:
-        body = await r.chat([{"role": "user", "content": "Hi"}], logprobs=True, return_token_ids=True)
+    async with rig([completion("Hello.")] * 2) as r:
+        asked = {"messages": [USER], "logprobs": True, "return_token_ids": True}
+        body = await r.post("/v1/chat/completions", asked)
         turn = r.session.conversation.forest.turns[0]
         choice = body["choices"][0]
         assert body["prompt_token_ids"] == list(turn.prompt_ids) == r.prompts[0]
         assert choice["token_ids"] == list(turn.completion.output_ids)
         given = [entry["logprob"] for entry in choice["logprobs"]["content"]]
         assert given == list(turn.completion.output_logprobs or ())
+        *_, last, _ = await r.events("/v1/chat/completions", asked)
+        assert last["prompt_token_ids"] == r.prompts[0] and last["choices"][0]["token_ids"] == choice["token_ids"]
 
 
 async def test_a_structured_format_becomes_a_grammar() -> None:
