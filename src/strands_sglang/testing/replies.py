@@ -48,7 +48,6 @@ def build_answer(
     *,
     rid: str,
     tokenizer: Any = None,
-    eos_token_id: int | None = None,
 ) -> dict[str, Any]:
     """The answer of `/generate` for a reply, as SGLang 0.5.23 gives it.
 
@@ -58,13 +57,12 @@ def build_answer(
     Args:
         fields: Top-level fields of the request.
         tokenizer: Encodes text replies, decodes the ids of others (Hugging Face style `encode` and `decode`).
-        eos_token_id: End of sequence; the tokenizer's by default.
 
     Raises:
         ValueError: A text reply without a tokenizer and without ids, or logprobs of another length than the ids.
     """
     params = fields.get("sampling_params") or {}
-    eos = eos_token_id if eos_token_id is not None else getattr(tokenizer, "eos_token_id", None)
+    eos = getattr(tokenizer, "eos_token_id", None)
     ids = _ids(reply, tokenizer, eos)
     logprobs = list(reply.logprobs) if reply.logprobs is not None else [default_logprob(token) for token in ids]
     if len(logprobs) != len(ids):

@@ -36,7 +36,6 @@ class ScriptedClient:
     Args:
         script: Replies in the order of the calls; see `ScriptEntry`. A function instead of a list answers every call.
         tokenizer: Encodes text replies (Hugging Face style).
-        eos_token_id: End of sequence; the tokenizer's by default.
         vocab_size: Prompt ids of this or above are refused.
         max_model_len: Context length that `max_model_len()` gives.
 
@@ -52,14 +51,12 @@ class ScriptedClient:
         script: Iterable[ScriptEntry] | Callable[..., Any],
         *,
         tokenizer: Any = None,
-        eos_token_id: int | None = None,
         vocab_size: int | None = None,
         max_model_len: int | None = None,
     ) -> None:
         self._function = script if callable(script) else None
         self._script = [] if callable(script) else list(script)
         self._tokenizer = tokenizer
-        self._eos_token_id = eos_token_id
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._in_flight: dict[str, asyncio.Event] = {}
@@ -102,7 +99,7 @@ class ScriptedClient:
             raise
         finally:
             del self._in_flight[rid]
-        return build_answer(reply, prompt, checked, rid=rid, tokenizer=self._tokenizer, eos_token_id=self._eos_token_id)
+        return build_answer(reply, prompt, checked, rid=rid, tokenizer=self._tokenizer)
 
     @property
     def remaining(self) -> int:
