@@ -147,7 +147,6 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._flushed: asyncio.Future[None] | None = None
         self._request: web.Request | None = None
-        self._has_begun = False
         self._watcher: asyncio.Task[None] | None = None
         self.is_half_closed = False
         self.when_cut: Callable[[], None] | None = None
@@ -161,15 +160,11 @@ class Connection(asyncio.Protocol):
     @contextlib.contextmanager
     def serving(self, request: web.Request) -> Iterator[None]:
         """For the time in which a request is being answered."""
-        self._request, self._has_begun = request, False
+        self._request = request
         try:
             yield
         finally:
             self._request = None
-
-    def begins(self) -> None:
-        """Note that the head of the answer is being sent."""
-        self._has_begun = True
 
     async def flush(self) -> None:
         """Wait until the socket took all output, unrefused by a half-closed client; else `ConnectionResetError`."""
@@ -197,7 +192,7 @@ class Connection(asyncio.Protocol):
             if request is None or request is not self._request or not request.content.is_eof() or self._was_reset():
                 transport.abort()  # nothing is owed, nothing more can be asked, or nobody is there
                 return
-            if waited and not self._has_begun and request.version >= HttpVersion11:
+            if waited and not request.writer.output_size and request.version >= HttpVersion11:
                 transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
                 await asyncio.sleep(_SETTLE)
                 if self._was_reset():

@@ -307,7 +307,6 @@ class Gateway:
     def app(self) -> web.Application:
         """The application, to be run with `handler_cancellation=True`."""
         app = web.Application(middlewares=[self._guard], client_max_size=self.max_body)
-        app.on_response_prepare.append(_note_head)
         for prefix in ("", "/s/{session}"):
             for dialect in DIALECTS:
                 for route in dialect.routes:
@@ -393,8 +392,3 @@ class Gateway:
         card |= {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": "strands-sglang"}
         listing = {"object": "list", "data": [card], "has_more": False, "first_id": name, "last_id": name}
         return as_json(listing if asked is None else card)
-
-
-async def _note_head(request: web.Request, response: web.StreamResponse) -> None:
-    if (connection := Connection.of(request)) is not None:
-        connection.begins()

@@ -117,16 +117,10 @@ def json_format(value: Any, where: str) -> dict[str, Any]:
     raise Refused(f"{where}.type must be text, json_object or json_schema, got {quote(kind)}", param=where)
 
 
-SAMPLING_NAMES = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "seed": "sampling_seed",
-}
+_SAME_NAMES = (
+    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+)  # fmt: skip
+SAMPLING_NAMES = {**{name: name for name in _SAME_NAMES}, "seed": "sampling_seed"}
 """Sampling parameters of clients, and SGLang's names for them."""
 
 
