@@ -10,12 +10,7 @@ _UPSTREAM = ("strands-sglang", "strands-env")
 
 def warn_of_upstream() -> None:
     """Warn if `strands-sglang` or `strands-env` is installed too: of each file only the later copy is left."""
-    found = []
-    for name in _UPSTREAM:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
+    found = [f"{name} {each.version}" for name in _UPSTREAM for each in metadata.distributions(name=name)]
     if found:
         warnings.warn(
             f"{' and '.join(found)} and strands-rollout are installed in one environment and overwrite each other's "

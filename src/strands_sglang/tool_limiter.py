@@ -111,7 +111,8 @@ class ToolLimiter(HookProvider):
         if not isinstance(content, list):
             return
         if message.get("role") == "assistant":
-            self.total_tokens = _tokens(message) or self.total_tokens
+            usage = (message.get("metadata") or {}).get("usage") or {}
+            self.total_tokens = usage.get("totalTokens") or self.total_tokens  # a model need not report it
             call_ids = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
             if call_ids:
                 self.tool_iter_count += 1
@@ -152,10 +153,3 @@ def _check_limit(name: str, limit: int | None) -> int | None:
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise ValueError(f"{name}={limit!r} is not a valid limit; give an integer of at least 0, or None for no limit")
     return limit
-
-
-def _tokens(message: Mapping[str, Any]) -> int:
-    """Tokens of prompt and reply of the call that made this message; 0 when unknown."""
-    metadata = message.get("metadata")
-    usage = metadata.get("usage") if isinstance(metadata, Mapping) else None
-    return int(usage.get("totalTokens") or 0) if isinstance(usage, Mapping) else 0

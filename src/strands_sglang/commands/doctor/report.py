@@ -117,16 +117,7 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
 
 
 def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, Any]:
-    names = (
-        "verdict",
-        "path",
-        "closers",
-        "refused",
-        "argument_form",
-        "content_forms",
-        "prints_tools",
-        "opens_reasoning",
-    )
+    names = ("verdict", "path", "closers", "refused", "argument_form", "prints_tools", "opens_reasoning")
     return {name: getattr(report, name) for name in names} | {
         "stop_tokens": source.stop_tokens,
         "assumed": dict(source.assumed),
