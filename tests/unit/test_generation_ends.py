@@ -66,9 +66,10 @@ async def test_an_abort_after_the_stop_token_is_the_end_of_the_turn(policy: str)
     ],
 )
 async def test_every_kind_of_stop_ends_an_aborted_turn(params: dict[str, Any], ids: list[int], matched: Any) -> None:
-    model, client = make([aborted(ids), "GARBAGE"], sampling_params=params)
+    model, client = make([aborted([*ids, 7, 8][: params.get("max_new_tokens")]), "GARBAGE"], sampling_params=params)
     assert (await run(model))[0] == "end_turn"
     finish = model.trajectories[0].finish
+    assert model.forest.turns[0].completion.output_ids.tolist() == ids
     assert (finish.type, finish.matched, len(client.prompts)) == (FinishType.STOP, matched, 1)
 
 

@@ -168,6 +168,8 @@ def test_images_stand_where_they_were() -> None:
         {"type": "text", "text": "c"},
     ]
     assert conversation.images == [PNG]
+    failed = to_chat_messages([user(result("t", text("no"), IMAGE, status="error"))])
+    assert failed.messages[0]["content"] == [{"type": "text", "text": "Error: no"}, {"type": "image"}]
     as_text = {"image": {"format": "png", "source": {"bytes": base64.b64encode(PNG).decode()}}}
     assert to_chat_messages([user(as_text)]).images == [PNG]
 

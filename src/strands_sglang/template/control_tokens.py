@@ -205,11 +205,9 @@ def render_marked(
 
 def spelled_error(messages: Sequence[Message], controls: ControlTexts) -> ControlTokenError:
     """The error for messages that spell a control token."""
-    for message in messages:
-        token = first_spelled(message, controls.of_role(message["role"]))
-        if token:
-            return ControlTokenError(
-                f"a message with role {message['role']!r} spells the control token {token!r}; remove it, or set "
-                "control_tokens='split' to encode it as ordinary text"
-            )
-    return ControlTokenError("a message spells a control token")
+    spelled = ((message["role"], first_spelled(message, controls.of_role(message["role"]))) for message in messages)
+    role, token = next((role, token) for role, token in spelled if token)
+    return ControlTokenError(
+        f"a message with role {role!r} spells the control token {token!r}; remove it, or set "
+        "control_tokens='split' to encode it as ordinary text"
+    )

@@ -254,11 +254,7 @@ def describe(error: BaseException) -> str:
 
 def first_token(text: str, among: Sequence[str]) -> tuple[int, str] | None:
     """Leftmost token in a text with its position, the longest of those that start there."""
-    best: tuple[int, int, str] | None = None
-    for token in among:
-        at = text.find(token)
-        if at >= 0 and (best is None or (at, -len(token)) < best[:2]):
-            best = (at, -len(token), token)
+    best = min(((text.find(token), -len(token), token) for token in among if token in text), default=None)
     return None if best is None else (best[0], best[2])
 
 

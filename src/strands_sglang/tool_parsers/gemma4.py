@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
@@ -80,9 +81,9 @@ def _read_value(text: str, position: int, depth: int) -> tuple[Any, int]:
 
 
 def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], int]:
-    position = _enter(text, position, "{", depth)
     values: dict[str, Any] = {}
-    while not (text.startswith("}", position) and not values):
+
+    def read_pair(position: int) -> int:
         match = _KEY.match(text, position)
         if match is None:
             raise TagError(f"found {text[position : position + 40]!r} where a key was expected", "", position)
@@ -92,37 +93,37 @@ def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], 
         if key in values:
             raise TagError(f"the key {key!r} is given twice", "", position)
         values[key], position = _read_value(text, skip_space(text, colon + 1), depth)
-        position, is_last = _next(text, position, "}")
-        if is_last:
-            return values, position
-    return values, position + 1
+        return position
+
+    return values, _read_items(text, position, "{}", depth, read_pair)
 
 
 def _read_list(text: str, position: int, depth: int) -> tuple[list[Any], int]:
-    position = _enter(text, position, "[", depth)
     values: list[Any] = []
-    while not (text.startswith("]", position) and not values):
+
+    def read_item(position: int) -> int:
         value, position = _read_value(text, position, depth)
         values.append(value)
-        position, is_last = _next(text, position, "]")
-        if is_last:
-            return values, position
-    return values, position + 1
+        return position
+
+    return values, _read_items(text, position, "[]", depth, read_item)
 
 
-def _enter(text: str, position: int, bracket: str, depth: int) -> int:
-    if not text.startswith(bracket, position):
-        raise TagError(f"found {text[position : position + 40]!r} where {bracket} was expected", "", position)
+def _read_items(text: str, position: int, brackets: str, depth: int, read_item: Callable[[int], int]) -> int:
+    """Read items with commas between them, each by a function that gives its end; returns the offset behind all."""
+    opening, closing = brackets[0], brackets[1]
+    if not text.startswith(opening, position):
+        raise TagError(f"found {text[position : position + 40]!r} where {opening} was expected", "", position)
     if depth <= 0:
         raise TagError("nested too deeply", "", position)
-    return skip_space(text, position + 1)
-
-
-def _next(text: str, position: int, closing: str) -> tuple[int, bool]:
-    """Offset behind a comma or behind the closing bracket, and whether it was the bracket."""
-    position = skip_space(text, position)
+    position = skip_space(text, position + 1)
     if text.startswith(closing, position):
-        return position + 1, True
-    if text.startswith(",", position):
-        return skip_space(text, position + 1), False
-    raise TagError(f"found {text[position : position + 40]!r} where , or {closing} was expected", "", position)
+        return position + 1
+    while True:
+        position = skip_space(text, read_item(position))
+        if text.startswith(closing, position):
+            return position + 1
+        if not text.startswith(",", position):
+            found = text[position : position + 40]
+            raise TagError(f"found {found!r} where , or {closing} was expected", "", position)
+        position = skip_space(text, position + 1)
