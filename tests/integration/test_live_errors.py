@@ -128,19 +128,6 @@ async def test_every_refusal_of_a_live_server_is_read(sglang_base_url: str, body
     assert "{" not in str(error)[:12], "the message was found, the body is not quoted whole"
 
 
-async def test_five_hundred_calls_at_once_are_all_answered_and_each_with_its_own(sglang_base_url, sglang_vocab_size):
-    async with SGLangClient(sglang_base_url, max_connections=100) as client:
-        params = {"max_new_tokens": 2, "temperature": 0.0}
-        prompts = [[n % sglang_vocab_size, 1 + n % 7, 5] for n in range(500)]
-        answers = await asyncio.gather(
-            *(client.generate(ids, sampling_params=params, return_prompt_token_ids=True) for ids in prompts)
-        )
-    assert len({answer["meta_info"]["id"] for answer in answers}) == 500
-    assert all(answer["meta_info"]["prompt_tokens"] == 3 for answer in answers)
-    assert all(len(answer["output_ids"]) in (1, 2) for answer in answers)
-    assert all(answer.get("prompt_token_ids", ids) == ids for answer, ids in zip(answers, prompts, strict=True))
-
-
 async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_request(sglang_server):
     await asyncio.sleep(0)
     gc.collect()

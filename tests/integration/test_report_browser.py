@@ -9,24 +9,14 @@ import json
 
 import pytest
 
-from strands_env.core import (
-    Action,
-    ErrorRecord,
-    Observation,
-    Phase,
-    RewardResult,
-    StepResult,
-    TaskContext,
-    TerminationReason,
-    TokenObservation,
-    Trajectory,
-)
+from strands_env.core import Action, ErrorRecord, Phase, TaskContext, TerminationReason, TokenObservation, Trajectory
 from strands_env.core.types import WeightVersionSpan
 from strands_env.eval import EvalSample
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report, write_training
 from strands_sglang.trajectory.media import PlacedMedium
 from tests.integration.chromium import CHROMIUM, chromium
+from tests.unit.eval_support import sample
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian package 'chromium')")
 
@@ -71,32 +61,24 @@ def make_sample(number: int, index: int) -> EvalSample:
     called = {"toolUse": {"toolUseId": "c1", "name": HOSTILE, "input": {"x": HOSTILE}}}
     given = {"toolResult": {"toolUseId": "c1", "status": "error", "content": [{"text": HOSTILE}]}}
     turn = {"model_s": 1.5, "tool_s": 0.5, "input_tokens": 9, "output_tokens": 7, "cached_tokens": 3}
-    error = ErrorRecord(type="TimeoutError", message=HOSTILE, traceback=HOSTILE, where=Phase.MODEL)
-    result = StepResult(
-        observation=Observation(
-            messages=[
-                {"role": "user", "content": asked},
-                {"role": "assistant", "content": [called]},
-                {"role": "user", "content": [given]},
-                {"role": "assistant", "content": [{"text": "pass it"}]},
-            ],
-            tokens=main.tokens,
-            metrics={"output_tokens": {"total": 7}, "tool_calls": 1, "turns": [turn]},
-        ),
-        reward=None if failed else RewardResult(reward=float((number + index) % 2), info={"why": HOSTILE}),
-        termination_reason=TerminationReason.TIMEOUT if failed else TerminationReason.TASK_COMPLETE,
-        error=error if failed else None,
-        trajectories=[main, trajectory("no", agent_name=HOSTILE, is_discarded=True)],
-    )
+    made = sample(None if failed else float((number + index) % 2), index, prompt=f"p{number}")
     task = TaskContext(id=f"p{number}", ground_truth=HOSTILE)
-    return EvalSample(
-        action=Action(message=f"question {number} {HOSTILE}", task_context=task),
-        step_result=result,
-        id=f"{number * 100 + index:032x}",
-        prompt_id=f"p{number}",
-        task_digest=f"{number:032x}",
-        index=index,
-    )
+    made.action = Action(message=f"question {number} {HOSTILE}", task_context=task)
+    result = made.step_result
+    result.observation.messages = [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": [called]},
+        {"role": "user", "content": [given]},
+        {"role": "assistant", "content": [{"text": "pass it"}]},
+    ]
+    result.observation.metrics = {"output_tokens": {"total": 7}, "tool_calls": 1, "turns": [turn]}
+    result.trajectories = [main, trajectory("no", agent_name=HOSTILE, is_discarded=True)]
+    if failed:
+        result.termination_reason = TerminationReason.TIMEOUT
+        result.error = ErrorRecord(type="TimeoutError", message=HOSTILE, traceback=HOSTILE, where=Phase.MODEL)
+    else:
+        result.reward.info = {"why": HOSTILE}
+    return made
 
 
 def make_report(folder, prompts: int, n: int, *, tokenizer=None):

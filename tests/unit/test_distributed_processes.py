@@ -264,6 +264,7 @@ asyncio.run(main())
     [
         *((make, {}, ValueError, "module:function") for make in ("module", "module:", ":name")),
         (f"{HERE}:plain", {"n_workers": 0}, ValueError, "n_workers"),
+        (f"{HERE}:plain", {"stuck_after": 0}, ValueError, "stuck_after"),
         (3, {}, TypeError, "function"),
     ],
 )

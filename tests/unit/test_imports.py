@@ -114,21 +114,13 @@ def rank(package: str, unit: str) -> int:
 
 
 @pytest.mark.parametrize("package", LAYERS)
-def test_every_unit_has_a_layer(package: str) -> None:
+def test_every_unit_has_a_layer_and_imports_no_upper_one_and_none_in_a_circle(package: str) -> None:
     units = {unit[1] for name, _ in modules(package) if (unit := unit_of(name)) is not None}
-    placed = {unit for layer in LAYERS[package] for unit in layer}
-    assert units <= placed, f"give these a layer in {Path(__file__).name}: {sorted(units - placed)}"
-
-
-@pytest.mark.parametrize("package", LAYERS)
-def test_lower_layers_do_not_import_upper_ones(package: str) -> None:
+    missing = units - {unit for layer in LAYERS[package] for unit in layer}
+    assert not missing, f"give these a layer in {Path(__file__).name}: {sorted(missing)}"
     wrong = [f"{where}: {own} imports {other}" for own, other, where in edges(package)
              if rank(package, other) > rank(package, own)]  # fmt: skip
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize("package", LAYERS)
-def test_units_import_each_other_in_no_circle(package: str) -> None:
     graph: dict[str, set[str]] = defaultdict(set)
     for own, other, _ in edges(package):
         graph[own].add(other)
@@ -214,21 +206,14 @@ def test_environments_and_tools_without_a_sandbox_can_be_imported_on_windows() -
     assert result.returncode == 0, result.stderr
 
 
-def test_importing_the_provider_loads_its_names_when_they_are_used() -> None:
-    loaded = modules_after("import strands_sglang")
-    own = {name for name in loaded if name.startswith("strands_sglang.")}
-    assert own == {"strands_sglang.compat"}
-
-
-def test_the_provider_loads_little_beside_the_sdk() -> None:
+def test_the_provider_loads_its_names_when_they_are_used_and_little_beside_the_sdk() -> None:
     """Half of the 269 modules of version 0.1.0; NumPy was a third of the time, the HTTP client another."""
+    own = {name for name in modules_after("import strands_sglang") if name.startswith("strands_sglang.")}
+    assert own == {"strands_sglang.compat"}
     loaded = modules_after("from strands_sglang import SGLangModel, ToolLimiter, get_tool_parser")
     assert not {"numpy", "aiohttp", "transformers"} & loaded
     foreign = {name for name in loaded if not name.startswith("strands_sglang")}
     assert len(foreign) <= 50, sorted(foreign)
-
-
-def test_the_http_client_loads_no_numpy() -> None:
     assert "numpy" not in modules_after("from strands_sglang import SGLangClient, get_client")
 
 
