@@ -179,13 +179,3 @@ class Surprising(EvaluatorClass):
 def exiting_tasks() -> Iterator[Action]:
     yield three_tasks()[0]
     sys.exit(0)
-
-
-async def exiting_stream() -> AsyncIterator[Action]:
-    yield three_tasks()[0]
-    sys.exit(0)
-
-
-class Exiting(EvaluatorClass):
-    def load_dataset(self) -> list[Action]:
-        sys.exit(0)

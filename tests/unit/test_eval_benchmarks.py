@@ -197,12 +197,6 @@ def test_a_row_that_cannot_be_made_a_task_is_named(make, message, tmp_path):
         list(Mine(lambda: None, data_path=path).load_dataset())
 
 
-def test_without_datasets_the_message_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DatasetError, match=r"\[eval\]"):
-        load("aime-2024")
-
-
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 

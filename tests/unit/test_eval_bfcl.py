@@ -13,21 +13,12 @@ from strands_env.eval import DatasetError
 from strands_env.eval.benchmarks.bfcl import BFCLEvaluator, json_schema, mismatch
 from strands_env.testing import ScriptedModel, call
 
-AREA = {
-    "name": "math.area",
-    "description": "Area of a triangle.",
-    "parameters": {
-        "type": "dict",
-        "properties": {
-            "base": {"type": "integer"},
-            "height": {"type": "float"},
-            "unit": {"type": "string"},
-            "points": {"type": "array", "items": {"type": "tuple", "items": {"type": "float"}}},
-            "options": {"type": "dict", "properties": {"round": {"type": "boolean"}}},
-        },
-        "required": ["base", "height"],
-    },
-}
+POINTS = {"type": "array", "items": {"type": "tuple", "items": {"type": "float"}}}
+OPTIONS = {"type": "dict", "properties": {"round": {"type": "boolean"}}}
+PLAIN = {"base": {"type": "integer"}, "height": {"type": "float"}, "unit": {"type": "string"}}
+PARAMETERS = {"type": "dict", "properties": {**PLAIN, "points": POINTS, "options": OPTIONS}}
+PARAMETERS["required"] = ["base", "height"]
+AREA = {"name": "math.area", "description": "Area of a triangle.", "parameters": PARAMETERS}
 ACCEPTED = {
     "base": [10],
     "height": [5.0],

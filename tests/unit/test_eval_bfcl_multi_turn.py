@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from strands_env.core import TerminationReason
-from strands_env.eval import DatasetError
 from strands_env.eval.benchmarks.bfcl_multi_turn import BFCLMultiTurnEvaluator, MultiTurnReward, as_python
 from strands_env.testing import ScriptedModel, call, reply
 
@@ -118,12 +117,6 @@ def test_too_many_replies_to_one_request_fail_the_task(data: Path) -> None:
 def test_nothing_a_model_writes_is_run_as_code(name: str, arguments: Any) -> None:
     assert as_python(name, arguments, FUNCTIONS) is None
     assert as_python("pay", {"amount": "1) or exit("}, FUNCTIONS) == "pay(amount='1) or exit(')"
-
-
-def test_an_absent_package_is_one_sentence_with_the_line_that_installs_it(data, monkeypatch):
-    monkeypatch.setitem(sys.modules, "bfcl_eval", None)
-    with pytest.raises(DatasetError, match=r"pip install --no-deps bfcl-eval mpmath$"):
-        BFCLMultiTurnEvaluator.environment(lambda: ScriptedModel([]))
 
 
 def scripted(python: str, functions: list[Any]) -> Any:

@@ -26,16 +26,6 @@ def test_rows_that_are_left_out_are_counted(tmp_path, capsys):
     assert "1 of 2 rows left out" in capsys.readouterr().err
 
 
-def test_wrong_data_leaves_no_folder_and_shows_no_progress(tmp_path, capsys):
-    pytest.importorskip("math_verify")
-    (tmp_path / "d.jsonl").write_text("no json\n")
-    for name in ("d.jsonl", "missing.jsonl"):
-        options = ["--backend", "scripted", "--data", str(tmp_path / name), "-o", str(tmp_path / "out")]
-        assert evaluate("gsm8k", *options, "--resume") == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1
-        assert not (tmp_path / "out").exists()
-
-
 def test_a_resumed_run_finds_its_data_under_another_spelling(tmp_path, capsys, monkeypatch):
     pytest.importorskip("math_verify")
     monkeypatch.chdir(tmp_path)
@@ -58,16 +48,8 @@ GOOD = "create_env_factory"
         *((name, GOOD, ["--limit", "2"], 0, ["2 of 2 prompts"]) for name in ("async_tasks", "streamed_tasks")),
         ("three_tasks", "PlainEnv", [], 0, [f"{NOTHING} whose environment has no reward function"]),
         ("three_tasks", "abstaining", [], 2, [f"{NOTHING} whose reward function abstained"]),
-        (
-            "three_tasks",
-            "unscorable",
-            [],
-            2,
-            [
-                f"{NOTHING} that ended with reward_error (ZeroDivisionError: division by zero); fix the reward",
-                "errors      reward: ZeroDivisionError 3: division by zero",
-            ],
-        ),
+        ("three_tasks", "unscorable", [], 2, [f"{NOTHING} that ended with reward_error (Zero", "fix the reward"]),
+        ("three_tasks", "unscorable", [], 2, ["errors      reward: ZeroDivisionError 3: division by zero"]),
         ("three_tasks", "broken_tool", [], 0, ["broken: ZeroDivisionError raised in 3 samples: division by zero"]),
         ("three_tasks", "broken_metrics", [], 2, ["RuntimeError: no such table", "0 scored"]),
         (
@@ -78,14 +60,7 @@ GOOD = "create_env_factory"
             ["raised: ZeroDivisionError: no prompts", "reward      1.000"],
         ),
         ("Surprising", GOOD, [], 70, ["RuntimeError: surprise", "Traceback"]),
-        *((name, GOOD, [], 2, ["sys.exit(0)"]) for name in ("exiting_tasks", "exiting_stream", "Exiting")),
-        (
-            "three_tasks",
-            "failing",
-            [],
-            1,
-            ["3 samples were lost, the last one: connection_error (Connection"],
-        ),
+        ("exiting_tasks", GOOD, [], 2, ["sys.exit(0)"]),
         ("three_tasks", "failing", ["--json"], 1, ['"status": "incomplete"', "try again with --resume"]),
         ("three_tasks", "failing", ["--max-failures", "0"], 4, ["no sandbox"]),
         ("three_tasks", "broken_setup", [], 1, ["all 3 samples failed alike: setup_error (TypeError: no box"]),

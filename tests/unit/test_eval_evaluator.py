@@ -535,6 +535,7 @@ async def test_metrics_have_pass_at_k_always_and_the_users_functions(name):
     evaluator = Evaluator(FakeEnv, n_samples_per_prompt=3, output_path=None, **own)
     metrics = evaluator.compute_metrics(await evaluator.run(tasks(2)))
     assert (metrics["pass@1"], metrics["pass@2"], metrics["pass@3"]) == (0.0, 1.0, 1.0)
+    assert metrics["output_tokens_per_sample"] == 5.0
 
 
 async def test_a_subclass_brings_its_data_set():

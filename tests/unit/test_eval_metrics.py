@@ -150,6 +150,7 @@ def test_compare_pairs_prompts_and_counts_the_rest():
     assert result.difference.value == pytest.approx(2 / 3)
     assert (result.first, result.second) == (pytest.approx(1 / 3), 1.0)
     assert compare(table(a=[1e-13]), table(a=[3e-13])).wins == 1
+    assert compare(table(a=[-1.0]), table(a=[1.0])).difference.high == 2.0
     assert compare(table(a=[0.1, 0.2, 0.3]), table(a=[0.3, 0.2, 0.1])).ties == 1
     apart = compare(table(a=[1.0]), table(b=[1.0]))
     assert math.isnan(apart.p_value) and math.isnan(apart.difference.value)

@@ -14,7 +14,7 @@ from strands_env.core import TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results, verify_run
 from strands_env.eval.convert import main as convert
 from strands_env.eval.errors import ConfigMismatchError
-from strands_env.eval.store import ResultLog, RunConfig, StorePaths, load_run
+from strands_env.eval.store import ResultLog, ResultReader, RunConfig, StorePaths, load_run
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -195,6 +195,8 @@ def test_a_run_is_verified_and_what_is_wrong_with_it_is_listed(paths):
     found = verify_run(paths.results)
     assert found.is_intact
     assert (found.samples, found.superseded, found.with_tokens) == (2, 1, 1)
+    reader = ResultReader(paths.results)
+    (_, last) = reader.entries
     lines = paths.results.read_bytes().splitlines(keepends=True)
     paths.results.write_bytes(lines[0] + lines[1].replace(b"answer", b"ANSWER") + lines[2] + b'{"id":"torn')
     paths.run.write_bytes(paths.run.read_bytes().replace(b'"a"', b'"b"'))
@@ -202,6 +204,9 @@ def test_a_run_is_verified_and_what_is_wrong_with_it_is_listed(paths):
     assert [re.search(r"^line 2 of .*jsonl|run\.json'", what) is not None for what in found.damages] == [True, True]
     assert (found.samples, found.superseded, found.torn_bytes) == (2, 0, 11)
     assert found.to_dict()["is_intact"] is False
+    paths.results.write_bytes(b"".join(lines).replace(b"answer", b"ANSWER"))
+    with pytest.raises(StoreCorruptError, match=r"sample p/1 of .*results\.jsonl.* was changed meanwhile"):
+        reader.read(last)
 
 
 OURS = object()

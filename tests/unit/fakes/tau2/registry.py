@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from pydantic import BaseModel
@@ -52,16 +53,11 @@ class Database:
         return ToolMessage(id=call.id, content=text, requestor=call.requestor, error=error)
 
 
-class Registry:
-    def get_env_constructor(self, name: str) -> type[Database]:
-        return {"mock": Database}[name]
-
-    def get_tasks_loader(self, name: str) -> Any:
-        def load(split: str) -> list[Task]:
-            assert (name, split) == ("mock", "base")
-            return [Task(id="pay-5", user_scenario="You want to pay 5.", expected=10)]
-
-        return load
+def load_tasks(split: str) -> list[Task]:
+    assert split == "base"
+    return [Task(id="pay-5", user_scenario="You want to pay 5.", expected=10)]
 
 
-registry = Registry()
+registry = SimpleNamespace(
+    get_env_constructor={"mock": Database}.__getitem__, get_tasks_loader={"mock": load_tasks}.__getitem__
+)

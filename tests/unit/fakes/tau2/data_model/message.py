@@ -14,25 +14,14 @@ class ToolCall(BaseModel):
     requestor: str = "assistant"
 
 
-class _Said(BaseModel):
-    role: str
-    content: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    turn_idx: int | None = None
-
-
-class AssistantMessage(_Said):
-    pass
-
-
-class UserMessage(_Said):
-    pass
-
-
-class ToolMessage(BaseModel):
-    id: str
+class Message(BaseModel):
+    id: str | None = None
     role: str = "tool"
     content: str | None = None
+    tool_calls: list[ToolCall] | None = None
     requestor: str = "assistant"
     error: bool = False
     turn_idx: int | None = None
+
+
+AssistantMessage = UserMessage = ToolMessage = Message
