@@ -61,11 +61,6 @@ class PrefixCache:
         self._budget = budget
         self._entries: list[_Entry] = []
 
-    @property
-    def tokens(self) -> int:
-        """Tokens held."""
-        return sum(len(entry.tokens) for entry in self._entries)
-
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()

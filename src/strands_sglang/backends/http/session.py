@@ -242,22 +242,23 @@ class HTTPSession:
                 if self._user is not None:
                     attempt.connected = True
                     answer = await self._user.send(request)
-                    if answer.status == 200 and len(answer.body) > limit:
-                        raise _too_long(limit)
-                    return answer
-                _sending.set(attempt)
-                # aiohttp warns of larger bytes, since writing them at once holds up the loop.
-                body = io.BytesIO(request.body) if len(request.body) > _LARGE_BODY else request.body
-                async with self._session.request(
-                    request.method,
-                    request.url,
-                    data=body or None,
-                    headers=request.headers,
-                    timeout=self._timeout,
-                    allow_redirects=False,
-                ) as response:
-                    has_begun = True
-                    return await _read(response, limit)
+                else:
+                    _sending.set(attempt)
+                    # aiohttp warns of larger bytes, since writing them at once holds up the loop.
+                    body = io.BytesIO(request.body) if len(request.body) > _LARGE_BODY else request.body
+                    async with self._session.request(
+                        request.method,
+                        request.url,
+                        data=body or None,
+                        headers=request.headers,
+                        timeout=self._timeout,
+                        allow_redirects=False,
+                    ) as response:
+                        has_begun = True
+                        answer = await _read(response, limit)
+                if answer.status == 200 and len(answer.body) > limit:
+                    raise BackendAnswerLimitError(f"the answer has more than {limit} bytes; see max_answer_bytes")
+                return answer
         except (aiohttp.ClientError, OSError) as error:
             traceback.clear_frames(error.__traceback__)  # they hold the request, some in cycles
             raise self._translate(error, attempt, has_begun, request.url, what, timeout)  # noqa: B904 - names its cause
@@ -299,7 +300,10 @@ class HTTPSession:
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:
-    """The whole answer; of an error the status says enough where its body is too long, compressed or breaks off."""
+    """The answer, no further than a chunk beyond `limit`.
+
+    Of an error the status says enough where its body is too long, compressed or breaks off.
+    """
     is_good = response.status == 200
     headers = {name.lower(): text for name, text in response.headers.items()}
     encoding = headers.get("content-encoding", "").strip().lower()
@@ -311,9 +315,6 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:
             known = encoding if encoding in _ENCODINGS else "in a way that HTTP does not know"
             raise BackendAnswerLimitError(f"the answer is compressed ({known}), but an uncompressed one was requested")
         return HTTPAnswer(response.status, headers, b"")
-    if is_good and (response.content_length or 0) > limit:
-        response.close()
-        raise _too_long(limit)
     most, size = limit if is_good else _LONGEST_ERROR, 0
     try:
         async for chunk in response.content.iter_any():
@@ -325,13 +326,8 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:
     except aiohttp.ClientError:
         if is_good:
             raise
-    if is_good and size > limit:
-        raise _too_long(limit)
-    return HTTPAnswer(response.status, headers, b"".join(chunks)[:most])
-
-
-def _too_long(limit: int) -> BackendAnswerLimitError:
-    return BackendAnswerLimitError(f"the answer has more than {limit} bytes; see max_answer_bytes")
+    body = b"".join(chunks)
+    return HTTPAnswer(response.status, headers, body if is_good else body[:most])
 
 
 def _end(loop: asyncio.AbstractEventLoop, pid: int, session: aiohttp.ClientSession, connector: _Connector) -> None:

@@ -119,12 +119,6 @@ class VLLMClient(ServerClient):
             raise BackendAnswerError(f"{MODELS} names no model: {listing!r:.200}") from error
         if owner == "sglang":
             raise BackendRequestError(f"{self.base_url} is an SGLang server: use SGLangClient, or --backend sglang")
-        logger.info(
-            "base_url=<%s>, model=<%s> | prompt tokens are not scored unless return_prompt_logprobs=True, for which "
-            "vLLM computes the whole prompt without its prefix cache",
-            self.base_url,
-            name,
-        )
         return BackendInfo(
             model=name,
             context_length=length if isinstance(length, int) else None,
