@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import JSONError, ParameterTypes, TagError, is_name, load_json, skip_space
+from .values import JSONError, ParameterTypes, TagError, is_name, load_json, read_items, skip_space
 
 QUOTE = '<|"|>'
 PREFIX = "call:"
@@ -95,7 +95,7 @@ def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], 
         values[key], position = _read_value(text, skip_space(text, colon + 1), depth)
         return position
 
-    return values, _read_items(text, position, "{}", depth, read_pair)
+    return values, _read_nested(text, position, "{}", depth, read_pair)
 
 
 def _read_list(text: str, position: int, depth: int) -> tuple[list[Any], int]:
@@ -106,24 +106,10 @@ def _read_list(text: str, position: int, depth: int) -> tuple[list[Any], int]:
         values.append(value)
         return position
 
-    return values, _read_items(text, position, "[]", depth, read_item)
+    return values, _read_nested(text, position, "[]", depth, read_item)
 
 
-def _read_items(text: str, position: int, brackets: str, depth: int, read_item: Callable[[int], int]) -> int:
-    """Read items with commas between them, each by a function that gives its end; returns the offset behind all."""
-    opening, closing = brackets[0], brackets[1]
-    if not text.startswith(opening, position):
-        raise TagError(f"found {text[position : position + 40]!r} where {opening} was expected", "", position)
+def _read_nested(text: str, position: int, brackets: str, depth: int, read_item: Callable[[int], int]) -> int:
     if depth <= 0:
         raise TagError("nested too deeply", "", position)
-    position = skip_space(text, position + 1)
-    if text.startswith(closing, position):
-        return position + 1
-    while True:
-        position = skip_space(text, read_item(position))
-        if text.startswith(closing, position):
-            return position + 1
-        if not text.startswith(",", position):
-            found = text[position : position + 40]
-            raise TagError(f"found {found!r} where , or {closing} was expected", "", position)
-        position = skip_space(text, position + 1)
+    return read_items(text, position, brackets, read_item)

@@ -7,7 +7,7 @@ import re
 from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import JSONError, ParameterTypes, TagError, json_end, load_json, skip_space
+from .values import JSONError, ParameterTypes, TagError, json_end, load_json, read_items, skip_space
 
 _NAME = re.compile(r"[\w.-]{1,256}(?=\()")
 _KEY = re.compile(r"[\w.-]{1,256}(?==)")
@@ -53,9 +53,10 @@ def _read_call(text: str, start: int) -> tuple[ToolParseResult, int]:
     head = _NAME.match(text, start)
     if head is None:
         raise TagError(f"found {text[start : start + 40]!r} where NAME( was expected", "", start)
-    name, position = head.group(), skip_space(text, head.end() + 1)
+    name = head.group()
     arguments: dict[str, Any] = {}
-    while not (text.startswith(")", position) and not arguments):
+
+    def read_argument(position: int) -> int:
         match = _KEY.match(text, position)
         if match is None:
             found = text[position : position + 40]
@@ -71,11 +72,7 @@ def _read_call(text: str, start: int) -> tuple[ToolParseResult, int]:
         except JSONError as error:
             position = value_end or value_at
             raise TagError(f"the value of {key!r} is not valid JSON: {error}", name, position) from None
-        position = skip_space(text, value_end or value_at)
-        if text.startswith(")", position):
-            break
-        if not text.startswith(",", position):
-            found = text[position : position + 40]
-            raise TagError(f"found {found!r} where , or ) was expected", name, position)
-        position = skip_space(text, position + 1)
-    return ToolParseResult(name=name, input=arguments, span=(start, position + 1)), position + 1
+        return value_end
+
+    end = read_items(text, head.end(), "()", read_argument, name)
+    return ToolParseResult(name=name, input=arguments, span=(start, end)), end

@@ -46,7 +46,7 @@ class TaggedCall:
 
 def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCall:
     """Read the call that begins at `position`, blanks skipped; `TagError` if there is no complete call."""
-    name, position = _read_open(text, skip_space(text, position), grammar.call, "")
+    name, _, position = _read_open(text, skip_space(text, position), grammar.call, ("",), "")
     values: dict[str, str] = {}
     kinds: dict[str, str] = {}
     while True:
@@ -57,7 +57,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCal
             found = text[position : position + 40]
             what = f"found {found!r}" if found else "the call ends"
             raise TagError(f"{what} where {grammar.parameter[0]} or {grammar.call_close} was expected", name)
-        key, kind, position = _read_parameter(text, position, grammar, name)
+        key, kind, position = _read_open(text, position, grammar.parameter, grammar.kinds, name)
         close = text.find(grammar.parameter_close, position)
         if close < 0:
             raise TagError(f"the parameter {key!r} is not closed by {grammar.parameter_close}", name)
@@ -73,28 +73,21 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCal
         position = close + len(grammar.parameter_close)
 
 
-def _read_parameter(text: str, position: int, grammar: TagGrammar, call_name: str) -> tuple[str, str, int]:
-    before, behind = grammar.parameter
-    start = position + len(before)
-    end = text.find(behind, start, start + 512)  # bounded: an unclosed tag must not cost a search of all that follows
-    for kind in grammar.kinds:
-        if end >= 0 and text.endswith(kind, start, end):
-            key, _ = _read_open(text, position, (before, kind + behind), call_name)
-            return key, kind, end + len(behind)
-    raise TagError(f"the tag {before}...{behind} has no valid name or is not of the kinds {grammar.kinds}", call_name)
-
-
-def _read_open(text: str, position: int, tag: tuple[str, str], call_name: str) -> tuple[str, int]:
+def _read_open(
+    text: str, position: int, tag: tuple[str, str], kinds: tuple[str, ...], call_name: str
+) -> tuple[str, str, int]:
+    """The name in an opening tag, the kind that follows it, and the offset behind the tag."""
     before, behind = tag
     if not text.startswith(before, position):
         found = text[position : position + 40]
         raise TagError(f"found {found!r} where {before}...{behind} was expected", call_name)
     start = position + len(before)
-    end = text.find(behind, start, start + 512)
-    name = text[start:end].strip() if end >= 0 else ""
-    if not is_name(name):
-        raise TagError(f"the tag {before}...{behind} has no valid name", call_name)
-    return name, end + len(behind)
+    end = text.find(behind, start, start + 512)  # bounded: an unclosed tag must not cost a search of all that follows
+    for kind in kinds:
+        if end >= 0 and text.endswith(kind, start, end) and is_name(name := text[start : end - len(kind)].strip()):
+            return name, kind, end + len(behind)
+    of_kinds = f" or is not of the kinds {kinds}" if any(kinds) else ""
+    raise TagError(f"the tag {before}...{behind} has no valid name{of_kinds}", call_name)
 
 
 class TaggedToolParser(ToolParser):

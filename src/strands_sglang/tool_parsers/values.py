@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -49,6 +49,28 @@ def skip_space(text: str, position: int) -> int:
 def is_name(name: str) -> bool:
     """True if the text can be a name without quotes: not empty, no blanks or control characters, no tag."""
     return name.isprintable() and not set(name) & set(" <>{}\"'") and bool(name)
+
+
+def read_items(text: str, position: int, brackets: str, read_item: Callable[[int], int], name: str = "") -> int:
+    """Read items with commas between them, each by a function that gives its end; returns the offset behind all.
+
+    Raises:
+        TagError: A bracket or a comma is missing; `name` is that of the tool.
+    """
+    opening, closing = brackets[0], brackets[1]
+    if not text.startswith(opening, position):
+        raise TagError(f"found {text[position : position + 40]!r} where {opening} was expected", name, position)
+    position = skip_space(text, position + 1)
+    if text.startswith(closing, position):
+        return position + 1
+    while True:
+        position = skip_space(text, read_item(position))
+        if text.startswith(closing, position):
+            return position + 1
+        if not text.startswith(",", position):
+            found = text[position : position + 40]
+            raise TagError(f"found {found!r} where , or {closing} was expected", name, position)
+        position = skip_space(text, position + 1)
 
 
 # ---- strict JSON
