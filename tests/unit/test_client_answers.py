@@ -147,10 +147,9 @@ async def test_a_key_that_the_server_repeats_is_not_shown(status: int) -> None:
     [
         b"SSH-2.0 " + b"x" * 180 + b"%b\r\n\r\n",  # behind what is shown
         b"HTTP/1.1 200 OK\r\n%b: x\r\nContent-Length: z\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: 1\r\n\r\nx",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b" " * 30 + b"%b",
     ],
-    ids=["cut", "header", "encoding", "body"],
+    ids=["cut", "header", "body"],
 )
 async def test_a_key_that_a_broken_server_repeats_is_not_shown(echo: bytes) -> None:
     key = "sk-q\u00fc\"ote'd-and-secret"

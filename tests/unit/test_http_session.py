@@ -167,7 +167,7 @@ async def test_what_follows_an_answer_is_not_the_next_one(more: bytes, at_once: 
         (b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(300)) + b"\r\n", "does not speak HTTP"),
         (whole(b"a" * (LIMIT + 1)), "more than"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (LIMIT + 1), "more than"),  # and goes on
-        (whole(b"a", b"Content-Encoding: gzip"), r"compressed \(gzip\)"),
+        (whole(b"a", b"Content-Encoding: gzip"), "compressed"),
         (b"", "broke:"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", "broke:"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "broke off"),
@@ -181,7 +181,7 @@ async def test_answers_that_are_none(answer: bytes, expected: str) -> None:
     kinds = {
         "broke:": (BackendConnectionError, RetryClass.RESET),
         "more than": (BackendAnswerLimitError, None),
-        r"compressed \(gzip\)": (BackendAnswerLimitError, None),
+        "compressed": (BackendAnswerLimitError, None),
     }
     assert (type(caught.value), attempt.kind) == kinds.get(expected, (BackendAnswerError, RetryClass.DECODING))
 

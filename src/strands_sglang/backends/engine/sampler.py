@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,16 +15,10 @@ import torch
 from .request import Decoding, Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """One sampled token."""
-
-    token: int
-    logprob: float
-
-
-def sample(logits: torch.Tensor, requests: Sequence[Request], stop_ids: Sequence[frozenset[int]]) -> list[Sampled]:
-    """Sample one token for each request.
+def sample(
+    logits: torch.Tensor, requests: Sequence[Request], stop_ids: Sequence[frozenset[int]]
+) -> list[tuple[int, float]]:
+    """Sample one token for each request, with its log-probability.
 
     Args:
         logits: `[requests, vocabulary]`, changed in place.
@@ -42,7 +35,7 @@ def sample(logits: torch.Tensor, requests: Sequence[Request], stop_ids: Sequence
             position = len(request.prompt) + len(request.output)
             noise = np.random.Generator(np.random.Philox(key=request.seed % 2**64, counter=position))
             tokens[index] = _draw(logprobs[index], request.decoding, float(noise.random()))
-    return [Sampled(token=token, logprob=float(row[token])) for token, row in zip(tokens, logprobs, strict=True)]
+    return [(token, float(row[token])) for token, row in zip(tokens, logprobs, strict=True)]
 
 
 def most_likely(logprobs: torch.Tensor, count: int) -> list[tuple[int, float]]:

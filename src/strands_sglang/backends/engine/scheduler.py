@@ -149,17 +149,17 @@ class Scheduler:
         if not sampling:
             return
         stops = [self._stops(request) for request in sampling]
-        for request, sampled in zip(sampling, sample(torch.stack(rows), sampling, stops), strict=True):
-            if sampled.logprob != sampled.logprob:  # NaN: the weights are broken
+        for request, (token, logprob) in zip(sampling, sample(torch.stack(rows), sampling, stops), strict=True):
+            if logprob != logprob:  # NaN: the weights are broken
                 message = "the model's log-probabilities are NaN: are its weights broken?"
                 self._fail(request, BackendAnswerError(message))
                 continue
             if request.versions[-1][0] != self.weight_version:  # the weights were replaced under way
                 request.versions.append((self.weight_version, len(request.output)))
-            request.output.append(sampled.token)
-            request.output_logprobs.append(sampled.logprob)
+            request.output.append(token)
+            request.output_logprobs.append(logprob)
             if request.matcher is not None:
-                request.matcher.accept(sampled.token)
+                request.matcher.accept(token)
             if finish := self._finish_of(request):
                 self._finish(request, finish)
 

@@ -64,10 +64,9 @@ def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_
         )
     info = models if route == MODELS else ask(route)
     if isinstance(info, Exception) and not is_optional:
-        others = " or ".join(each for each in SERVERS if each != kind)
         raise BackendConnectionError(
             f"what answers at {base_url!r} is not a server of {name}: GET {route} gives {info}; correct the address, "
-            f"or choose another backend (--backend {others})"
+            f"or choose another backend (--backend {' or '.join(SERVERS.keys() - {kind})})"
         )
     named = model if route == MODELS else info if isinstance(info, dict) else {}
     found = next((named[field] for field in client.tokenizer_fields if named.get(field)), None)

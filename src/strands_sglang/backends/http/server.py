@@ -178,8 +178,6 @@ class ServerClient(Backend):
             )
         self.timeout = checked_seconds("timeout", timeout)
         self.connect_timeout = checked_seconds("connect_timeout", connect_timeout)
-        if isinstance(worker_urls, str):
-            raise ValueError(f"worker_urls must be a list of addresses, got {worker_urls!r}")
         self.retry_policy = retry_policy or RequestRetryPolicy(
             max_retries=max_retries,
             retry_delay=retry_delay,
