@@ -48,17 +48,7 @@ def test_a_server_that_does_not_answer_is_broken(address: str, kind: str) -> Non
     assert finding.state is doctor.State.BROKEN and kind in finding.found
 
 
-def test_a_missing_extra_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "requires", lambda _: ["here>=1; extra == 'a'", "gone[x]>=1 ; extra == 'b'", "core"])
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gone" else "1")
-    monkeypatch.setattr(metadata, "packages_distributions", dict)
-    findings = list(doctor._extras())
-    assert one(doctor.State.OK, findings).found == "a"
-    missing = one(doctor.State.MISSING, findings)
-    assert missing.found == "b: without gone" and "[b]" in (missing.advice or "")
-
-
-def test_an_extra_that_cannot_be_imported_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_extras_are_whole_broken_or_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, code in {"fine": "", "lame": "import no_such_library"}.items():
         (tmp_path / f"{name}.py").write_text(code)
         info = tmp_path / f"{name}-1.dist-info"
@@ -66,10 +56,12 @@ def test_an_extra_that_cannot_be_imported_is_broken(monkeypatch: pytest.MonkeyPa
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
         (info / "RECORD").write_text(f"{name}.py,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    needed = ["fine; extra == 'a'", "lame; extra == 'b'", "fine; extra == 'b'"]
+    needed = ["fine>=1; extra == 'a'", "lame; extra == 'b'", "fine; extra == 'b'", "gone[x]>=1 ; extra == 'c'", "core"]
     monkeypatch.setattr(metadata, "requires", lambda _: needed)
     findings = list(doctor._extras())
     assert one(doctor.State.OK, findings).found == "a"
+    missing = one(doctor.State.MISSING, findings)
+    assert missing.found == "c: without gone" and "[c]" in (missing.advice or "")
     broken = one(doctor.State.BROKEN, findings)
     assert broken.found.startswith("b: lame cannot be imported: ModuleNotFoundError: No module named 'no_such_library'")
 
