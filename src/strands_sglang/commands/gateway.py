@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from ..exceptions import StrandsSGLangError  # brings the SDK, which help does without
 
     try:
-        asyncio.run(_serve_until_signalled(args))
+        asyncio.run(serve(args))
         return Exit.OK
     except (TypeError, ValueError) as error:
         return _complain(error, Exit.USAGE)
@@ -85,17 +85,14 @@ def _complain(what: object, status: Exit) -> Exit:
     return status
 
 
-async def _serve_until_signalled(args: argparse.Namespace) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve(args, stop)
-
-
-async def serve(args: argparse.Namespace, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set; the first line printed is the address."""
+async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> None:
+    """Serve until `stop` is set, by default by SIGINT or SIGTERM; the first line printed is the address."""
     from ..gateway.server import Gateway
 
+    if stop is None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if args.port:  # loading a model takes seconds, so a port that is taken is found first
         probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, args.host, args.port)
         probe.close()
