@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from strands_sglang.gateway.canonical import Readings
+from strands_sglang.gateway.dialects import GOOGLE
 from tests.provider_support import completion
 from tests.unit.gateway_support import CALL, GOOGLE_TOOLS, Rig, assert_prefix, rig, trained_once
 
@@ -38,7 +40,7 @@ async def ask(r: Rig, *contents: Any, status: int = 200, **more: Any) -> Any:
 
 
 async def test_a_tool_round_extends_and_the_signature_is_the_receipt() -> None:
-    said = completion(f"{THOUGHT}\n{CALL}{CALL}")
+    said = completion(f"{THOUGHT}\n{CALL}{CALL}", cached=3)
     async with rig([said, completion("3 and 4."), said]) as r:
         first = await ask(r, USER)
         thought, text, *calls = parts_of(first)
@@ -47,7 +49,7 @@ async def test_a_tool_round_extends_and_the_signature_is_the_receipt() -> None:
         assert [part for part in parts_of(first) if "thoughtSignature" in part] == calls[:1]
         assert first["candidates"][0]["finishReason"] == "STOP"
         usage = first["usageMetadata"]
-        assert usage["promptTokenCount"] == len(r.prompts[0])
+        assert (usage["promptTokenCount"], usage["cachedContentTokenCount"]) == (len(r.prompts[0]), 3)
         assert usage["candidatesTokenCount"] + usage["thoughtsTokenCount"] == len(r.sampled()[0])
         second = await ask(r, USER, first["candidates"][0]["content"], results("3", "4"))
         assert parts_of(second)[0]["text"] == "3 and 4."
@@ -131,6 +133,15 @@ async def test_googles_schemas_become_json_schemas() -> None:
         await ask(r, USER, generationConfig=config)
         sent = r.client.requests[2].fields["sampling_params"]
         assert sent["max_new_tokens"] == 50 and '"integer"' in sent["json_schema"]
+
+
+def test_modes_of_tool_calls_are_choices() -> None:
+    for mode, choice, ignored in (
+        ("NONE", "none", ()), ("ANY", "f", ()), ("VALIDATED", "auto", ("toolConfig.functionCallingConfig.mode",)),
+    ):  # fmt: skip
+        config = {"functionCallingConfig": {"mode": mode, "allowedFunctionNames": ["f"]}}
+        wire = GOOGLE.read({"contents": [USER], "toolConfig": config}, Readings())
+        assert (wire.tool_choice, wire.ignored) == (choice, ignored)
 
 
 async def test_both_spellings_and_any_case_of_a_method_are_served() -> None:
