@@ -150,7 +150,6 @@ class Session:
 
     async def drop(self) -> None:
         """Seal the session and abort what is in flight."""
-        self.is_sealed = True
         for task in self._tasks:
             task.cancel()
         await self.close()
