@@ -12,13 +12,7 @@ import pytest
 from strands_sglang.exceptions import SGLangHTTPError, SGLangThrottledError
 from tests.gateway_clients import chat, google, messages, responses
 from tests.provider_support import completion
-from tests.unit.gateway_support import (
-    CALL,
-    Rig,
-    assert_prefix,
-    rig,
-    trained_once,
-)
+from tests.unit.gateway_support import CALL, Rig, assert_prefix, rig, slow, trained_once, until
 
 SCRIPT = [f"<think>\nLet me think.\n</think>\n\nI will add.\n{CALL}{CALL}", "Done: 3.", CALL, "Still 3."]
 QUESTIONS = ("What is 1+2?", "Again?")
@@ -58,7 +52,12 @@ async def test_errors_are_the_clients_own_types_and_not_tried_again() -> None:
 
 async def test_googles_client_reads_errors_pings_and_counts() -> None:
     genai = pytest.importorskip("google.genai", reason="the extra 'test' is not installed")
-    async with rig([slow("Hello."), slow(None)], hold=0.02, ping_interval=0.02, context_window_limit=60) as r:
+
+    async def fail(*_: Any) -> None:
+        await asyncio.sleep(0.1)
+        raise SGLangHTTPError(500, "gone")
+
+    async with rig([slow("Hello.", 0.1), fail], hold=0.02, ping_interval=0.02, context_window_limit=60) as r:
         options = {"base_url": r.session.google_url, "retry_options": {"attempts": 1}}
         client = genai.Client(api_key=r.session.key, http_options=options).aio
         counted = await client.models.count_tokens(model="policy", contents="Hi")
@@ -74,18 +73,6 @@ async def test_googles_client_reads_errors_pings_and_counts() -> None:
             await wrong.models.generate_content(model="policy", contents="Hi")
         await client.aclose()
         await wrong.aclose()
-
-
-def slow(text: str | None) -> Callable[..., Awaitable[Any]]:
-    """A completion that takes a while, or fails."""
-
-    async def reply(*_: Any) -> Any:
-        await asyncio.sleep(0.1)
-        if text is None:
-            raise SGLangHTTPError(500, "gone")
-        return completion(text)
-
-    return reply
 
 
 # ---- siblings and retries ------------------------------------------------
@@ -132,7 +119,7 @@ ASKERS = pytest.mark.parametrize("asker", [openai_asker, anthropic_asker])
 @ASKERS
 async def test_best_of_n_gets_n_samples(asker: Any, parallel: bool, stream: bool) -> None:
     expected = [f"Sample {k}." for k in range(6)]
-    async with rig([held_until(None, text) for text in expected]) as r, asker(r) as ask:
+    async with rig([slow(text, 0.1) for text in expected]) as r, asker(r) as ask:
         if parallel:
             texts = await asyncio.gather(*(ask(stream=stream) for _ in expected))
         else:
@@ -147,9 +134,7 @@ async def test_equal_requests_of_one_idempotency_key_are_one_sample(asker: Any) 
     release = asyncio.Event()
     async with rig([held_until(release, "One."), held_until(release, "Two.")]) as r, asker(r) as ask:
         asking = [asyncio.create_task(ask(headers={"Idempotency-Key": key})) for key in ("a", "a", "b", "b")]
-        async with asyncio.timeout(60):
-            while r.session.counters.joined < 2:
-                await asyncio.sleep(0.005)
+        await until(lambda: r.session.counters.joined == 2)
         release.set()
         one, same, two, also = await asyncio.gather(*asking)
         assert one == same and two == also and {one, two} == {"One.", "Two."}
@@ -166,9 +151,7 @@ async def test_a_retry_after_a_client_timeout_takes_over_the_sample_in_flight(as
     async with rig(script) as r, asker(r) as patient, asker(r, timeout=0.5, max_retries=9) as hasty:
         asking = [asyncio.create_task(patient()) for _ in range(others)]
         retrying = asyncio.create_task(hasty())
-        async with asyncio.timeout(60):
-            while not r.session.counters.joined:
-                await asyncio.sleep(0.005)
+        await until(lambda: r.session.counters.joined)
         release.set()
         texts = await asyncio.gather(*asking, retrying)
         assert sorted(texts) == [f"Sample {k}." for k in range(others + 1)]
@@ -182,19 +165,17 @@ async def test_a_retry_of_a_refused_request_leaves_a_sibling_its_sample(asker: A
     script = [SGLangThrottledError("busy", status=503), held_until(release, "One."), held_until(release, "Two.")]
     async with rig(script) as r, asker(r) as ask:
         asking = [asyncio.create_task(ask()) for _ in range(2)]
-        async with asyncio.timeout(60):
-            while len(r.prompts) < 3 and not r.session.counters.joined:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(r.prompts) == 3 or r.session.counters.joined)
         release.set()
         assert sorted(await asyncio.gather(*asking)) == ["One.", "Two."]
         assert r.session.counters.joined == 0 and trained_once(r.session)
 
 
-def held_until(release: asyncio.Event | None, text: str) -> Callable[..., Awaitable[Any]]:
-    """A completion that arrives once the event is set, or after a moment."""
+def held_until(release: asyncio.Event, text: str) -> Callable[..., Awaitable[Any]]:
+    """A completion that arrives once the event is set."""
 
     async def reply(*_: Any) -> Any:
-        await (asyncio.sleep(0.1) if release is None else release.wait())
+        await release.wait()
         return completion(text)
 
     return reply

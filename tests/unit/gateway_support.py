@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 
 from strands_sglang.gateway import Gateway, Session
-from tests.provider_support import Replay, tokenizer
+from strands_sglang.testing import Reply
+from tests.provider_support import Replay, completion, tokenizer
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
@@ -78,6 +80,18 @@ class Rig:
     def sampled(self) -> list[list[int]]:
         """Sampled ids of every turn."""
         return [list(turn.completion.output_ids) for turn in self.session.conversation.forest.turns]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def slow(text: str, delay: float = 0.2) -> Reply:
+    """A completion that takes a while."""
+    return Reply(ids=completion(text).ids, delay=delay)
 
 
 def events_of(text: str) -> list[Any]:

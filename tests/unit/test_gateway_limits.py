@@ -10,7 +10,7 @@ import pytest
 from strands_sglang.exceptions import SGLangHTTPError
 from strands_sglang.testing import Reply
 from tests.provider_support import completion, tokenizer
-from tests.unit.gateway_support import CALL, CHAT_TOOLS, Rig, rig, trained_once
+from tests.unit.gateway_support import CALL, CHAT_TOOLS, Rig, rig, slow, trained_once, until
 
 USER = {"role": "user", "content": "1+2?"}
 RESULT = {"role": "tool", "content": "3"}
@@ -94,19 +94,16 @@ async def test_the_final_answer_is_the_main_agents() -> None:
 
 
 async def test_repeats_at_the_limit_share_the_final_answer_and_siblings_are_refused() -> None:
-    slow = Reply(ids=completion("3.").ids, delay=0.2)
-    async with rig([slow], limits={"max_requests": 1, "final_answer": True}) as r:
+    async with rig([slow("3.")], limits={"max_requests": 1, "final_answer": True}) as r:
         marked = {"Idempotency-Key": "once"}
         answers = asyncio.gather(*(chat(r, [USER], headers=marked) for _ in range(5)))
-        while not r.prompts:
-            await asyncio.sleep(0.005)
+        await until(lambda: r.prompts)
         assert (await chat(r, [USER], status=400))["code"] == "rollout_limit"
         assert len(r.prompts) == 1 and {answer["content"] for answer in await answers} == {"3."}
 
 
 async def test_time_ends_a_reply_in_flight_and_leaves_no_trace() -> None:
-    slow = Reply(ids=completion("3.").ids, delay=30.0)
-    async with rig([slow], limits={"max_seconds": 0.2}) as r:
+    async with rig([slow("3.", 30)], limits={"max_seconds": 0.2}) as r:
         assert (await chat(r, [USER], status=400))["code"] == "rollout_limit"
         assert (await chat(r, [USER], status=400))["code"] == "rollout_limit"
         assert len(r.prompts) == 1 and not r.session.conversation.forest.turns
@@ -114,8 +111,7 @@ async def test_time_ends_a_reply_in_flight_and_leaves_no_trace() -> None:
 
 
 async def test_a_client_that_leaves_the_queue_leaves_nothing() -> None:
-    slow = Reply(ids=completion("3.").ids, delay=1.5)
-    async with rig([slow, completion("4.")], limits={"max_parallel": 1}) as r:
+    async with rig([slow("3.", 1.5), completion("4.")], limits={"max_parallel": 1}) as r:
         first = asyncio.create_task(chat(r, [USER]))
         await asyncio.sleep(0.05)
         waiting = asyncio.create_task(chat(r, [{"role": "user", "content": "2?"}]))

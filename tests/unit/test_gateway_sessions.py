@@ -12,7 +12,7 @@ import random
 import socket
 import struct
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,20 @@ from strands_sglang.commands import gateway as command
 from strands_sglang.exceptions import SGLangThrottledError
 from strands_sglang.gateway import Gateway
 from strands_sglang.gateway.canonical import MessagePlacement, arrange
-from strands_sglang.testing import Reply
 from tests.provider_support import Replay, completion, tokenizer
-from tests.unit.gateway_support import ANTHROPIC_TOOLS, CALL, CHAT_TOOLS, Rig, assert_prefix, rig, trained_once
+from tests.unit.gateway_support import (
+    ANTHROPIC_TOOLS,
+    CALL,
+    CHAT_TOOLS,
+    Rig,
+    assert_prefix,
+    rig,
+    slow,
+    trained_once,
+    until,
+)  # fmt: skip
 
 USER = {"role": "user", "content": "Hi"}
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def slow(text: str, delay: float = 0.2) -> Reply:
-    return Reply(ids=[*tokenizer().encode(text, add_special_tokens=False), tokenizer().eos_token_id], delay=delay)
 
 
 def assistant(text: str) -> dict[str, str]:
@@ -139,7 +138,9 @@ async def test_what_clients_do_to_a_reply_does_not_break_it(change: str) -> None
         result = {"role": "tool", "tool_call_id": call["id"], "content": "3"}
         await r.chat([USER, message, result], tools=CHAT_TOOLS)
         assert_prefix(r)
-        assert r.session.counters.extension_rate == 1.0
+        counters = r.session.counters
+        assert (counters.extension_rate, counters.ids_rewritten) == (1.0, 0)
+        assert counters.reasoning_dropped == (change == "reasoning")
 
 
 async def test_parallel_results_count_in_any_order_and_number_of_messages() -> None:
