@@ -11,15 +11,16 @@ import hashlib
 import io
 import itertools
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import util
 from pathlib import Path
 from typing import Any
 
-from strands_env.core import Action, Environment, ModelFactory, TaskContext
-from strands_env.eval.benchmarks.grading import MATCH, load_published, make_judged_env
+from strands_env.core import Action, TaskContext
+from strands_env.eval.benchmarks.facts import FactsBenchmark
+from strands_env.eval.benchmarks.grading import MATCH, load_published
 from strands_env.eval.errors import DatasetError
-from strands_env.eval.run.benchmark import Benchmark, Row, field, read_rows
+from strands_env.eval.run.benchmark import Row, field, read_rows
 
 URL = "https://openaipublic.blob.core.windows.net/simple-evals/browse_comp_test_set.csv"
 QUESTIONS = 1266
@@ -31,15 +32,11 @@ Exact Answer: the answer, in a few words
 Confidence: how sure you are, from 0% to 100%"""
 
 
-class BrowseCompEvaluator(Benchmark):
+class BrowseCompEvaluator(FactsBenchmark):
     """BrowseComp: 1,266 facts that are hard to find; needs a search provider (option `search`) and a judge model."""
 
     benchmark_name = "browsecomp"
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """Tools for search where a provider is given, graded by a judge: see `judged`."""
-        return make_judged_env(model_factory, MATCH, **options)
+    grading = MATCH
 
     def count(self) -> int | None:
         """The limit, or the number of questions."""

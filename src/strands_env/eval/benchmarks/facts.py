@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from strands_env.core import Environment, ModelFactory
-from strands_env.eval.benchmarks.grading import FACTS, FACTS_VERIFIED, Grading, make_judged_env
+from strands_env.eval.benchmarks.grading import FACTS, FACTS_VERIFIED, GradedAnswerReward, Grading
 from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark
 
 FRAMES_GRADING = Grading(
@@ -33,8 +33,17 @@ class FactsBenchmark(QuestionBenchmark):
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """A conversation, with tools for search where a provider is given, graded by a judge: see `judged`."""
-        return make_judged_env(model_factory, cls.grading, **options)
+        """A conversation, graded by `judge_model` (the evaluated model itself if not given).
+
+        `search`, a `SearchProvider`, gives it tools for search.
+        """
+        judge, search = options.pop("judge_model", None) or model_factory, options.pop("search", None)
+        options = {"reward_fn": GradedAnswerReward(judge, cls.grading), **options}
+        if search is None:
+            return lambda: Environment(model_factory=model_factory, **options)
+        from strands_env.environments import SearchEnv
+
+        return lambda: SearchEnv(model_factory=model_factory, provider=search, **options)
 
 
 class SimpleQAVerifiedEvaluator(FactsBenchmark):

@@ -17,7 +17,7 @@ from typing import Any
 
 from strands.models import Model
 
-from strands_env.core import Action, Environment, ModelFactory, RewardResult, StepResult
+from strands_env.core import Action, RewardResult, StepResult
 from strands_env.rewards import LLMJudgeReward
 from strands_env.rewards.llm_judge_reward import wrap_in_tag
 from strands_sglang.exceptions import install_command
@@ -165,18 +165,3 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         flags = re.IGNORECASE if "yes" in self.grading.rewards else re.NOFLAG
         found = re.findall(self.grading.verdict, judgment, flags)
         return found[-1].lower() if found else None
-
-
-def make_judged_env(
-    model_factory: ModelFactory, grading: Grading, *, judge_model: Any = None, search: Any = None, **options: Any
-) -> Callable[[], Environment]:
-    """Environments whose answers are graded by `judge_model` (the evaluated model itself if not given).
-
-    `search`, a `SearchProvider`, gives them tools for search.
-    """
-    options = {"reward_fn": GradedAnswerReward(judge_model or model_factory, grading), **options}
-    if search is None:
-        return lambda: Environment(model_factory=model_factory, **options)
-    from strands_env.environments import SearchEnv
-
-    return lambda: SearchEnv(model_factory=model_factory, provider=search, **options)

@@ -189,9 +189,9 @@ class Evaluator:
         finally:
             self.lost, self.last_loss, self._run = run.state.lost, run.state.last_loss, None
             self.note = None
-            if count := run.namer.renamed_count:
-                self.note = f"{count} tasks have the id of another one, and count as {', '.join(run.namer.renamed)}"
-                self.note += ", ..." if count > len(run.namer.renamed) else ""
+            if found := run.namer.renamed:
+                names = ", ".join([*found[:3], *(("...",) if len(found) > 3 else ())])
+                self.note = f"{len(found)} tasks have the id of another one, and count as {names}"
                 logger.warning("benchmark=<%s> | %s", self.benchmark_name, self.note)
         return self.results
 

@@ -23,9 +23,6 @@ from strands_env.eval.errors import DatasetError
 
 _END: Any = object()
 
-RENAMED = 3  # tasks with the id of an earlier one that are named
-
-
 Tasks = Iterable[Action] | AsyncIterable[Action]
 
 
@@ -146,8 +143,7 @@ class TaskNamer:
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
         self.renamed: list[str] = []
-        """New ids of tasks whose own an earlier one has: the first of them."""
-        self.renamed_count = 0
+        """New ids of tasks whose own an earlier one has."""
 
     def name(self, action: Action) -> NamedTask:
         """Name the next task; `DatasetError` where it, or its id, cannot be stored."""
@@ -163,9 +159,7 @@ class TaskNamer:
             self._next[given] += 1
         self._next[name] = 2
         if name != given and _is_named(action):  # the same task twice without an id is no accident
-            self.renamed_count += 1
-            if len(self.renamed) < RENAMED:
-                self.renamed.append(name)
+            self.renamed.append(name)
         return NamedTask(action=action, place=len(self._next) - 1, id=name, digest=content)
 
 
