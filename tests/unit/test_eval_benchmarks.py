@@ -150,10 +150,11 @@ def test_gpqa_shuffles_by_seed_and_keeps_the_letter(tmp_path):
     assert all(f"({a.task_context.ground_truth}) right" in a.message for a in actions)
 
 
-def test_parquet_and_json_are_read_too(tmp_path):
+def test_parquet_and_json_and_files_with_a_byte_order_mark_are_read_too(tmp_path):
     rows = [{"id": i, "problem": f"p{i}", "answer": str(i)} for i in range(3)]
-    (tmp_path / "d.json").write_text(json.dumps(rows))
-    assert len(load("aime-2024", tmp_path / "d.json")) == 3
+    (tmp_path / "d.json").write_text(json.dumps(rows), encoding="utf-8-sig")
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8-sig")
+    assert len(load("aime-2024", tmp_path / "d.json")) == len(load("aime-2024", tmp_path / "d.jsonl")) == 3
     pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "d.parquet")
     assert [a.message for a in load("aime-2024", tmp_path / "d.parquet", limit=2)] == ["p0", "p1"]
@@ -180,21 +181,17 @@ def test_damaged_files_are_named(name, text, message, tmp_path):
         load("aime-2024", tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [(lambda row: row["question"], r"line 1 of .*d.jsonl.* KeyError: 'question'; its columns are a, b"),
-     (lambda row: "text", r"line 1 of .* must become an Action or None, got 'text'")],
-)  # fmt: skip
-def test_a_row_that_cannot_be_made_a_task_is_named(make, message, tmp_path):
+def test_a_row_that_cannot_be_made_a_task_is_named(tmp_path):
     class Mine(Benchmark):
-        benchmark_name = "mine"
-
         def action(self, row, index):
-            return make(row)
+            return row["question"] if index else "text"
 
-    path = write(tmp_path / "d.jsonl", [{"a": 1, "b": 2}])
-    with pytest.raises(DatasetError, match=message):
-        list(Mine(lambda: None, data_path=path).load_dataset())
+    mine = Mine(lambda: None, data_path=write(tmp_path / "d.jsonl", [{"a": 1, "b": 2}] * 2))
+    with pytest.raises(DatasetError, match=r"line 1 of .*d.jsonl.* must become an Action or None, got 'text'"):
+        list(mine.load_dataset())
+    Mine.action = lambda self, row, index: row["question"] if index else None
+    with pytest.raises(DatasetError, match=r"line 2 of .*d.jsonl.* KeyError: 'question'; its columns are a, b"):
+        list(mine.load_dataset())
 
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------

@@ -243,16 +243,6 @@ def test_on_a_terminal_one_line_is_drawn_over_itself_and_fits(columns, monkeypat
     assert ("timeout 2" in line) == (columns >= 80)
 
 
-def test_a_progress_that_nobody_reads_fails_no_run():
-    class Closed(Screen):
-        def write(self, text: str) -> int:
-            raise BrokenPipeError
-
-    display = make_display(Closed())
-    display.start(state_of_a_run())
-    display.finish(state_of_a_run())
-
-
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (3725, "1:02:05"), (None, "-"), (float("inf"), "-")])
 def test_times(seconds, text):
     assert format_seconds(seconds) == text

@@ -167,13 +167,6 @@ def test_an_argument_that_the_locale_cannot_read_is_refused_in_one_line(capsys):
     assert "PYTHONUTF8=1" in error and len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize("kind", [".jsonl", ".json"])
-def test_data_may_begin_with_a_byte_order_mark(kind, tmp_path):
-    row = json.dumps({"id": "a", "prompt": "p", "answer": "2"})
-    (tmp_path / f"d{kind}").write_text(row if kind == ".jsonl" else f"[{row}]", encoding="utf-8-sig")
-    assert evaluate("--data", str(tmp_path / f"d{kind}"), *FAST, "-o", str(tmp_path / "run")) == 0
-
-
 @pytest.mark.parametrize("executor", ["inline", "processes"])
 def test_a_missing_key_is_asked_for_before_the_run(executor, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -283,19 +283,21 @@ def test_a_device_that_refuses_is_named_and_leaves_no_half_line(paths, monkeypat
     ResultLog(paths).close()  # the lock is free
 
 
-def test_configuration_is_saved_and_compared(paths):
-    RunConfig(paths.run, {"model": {"temperature": 0.7}}, {"seed": 1}).check(has_results=False)
-    RunConfig(paths.run, {"model": {"temperature": 0.7}}, {"seed": 2}).check(has_results=True)
+def test_configuration_is_saved_and_compared_and_a_continued_run_keeps_the_start_and_earlier_versions(paths):
+    config = {"model": {"temperature": 0.7}}
+    RunConfig(paths.run, config, {"n": 1, "started": "then", "versions": {"python": "3.0"}}).check(has_results=False)
+    for _ in range(2):
+        RunConfig(paths.run, config, {"n": 4}).check(has_results=True)
+    about = load_run(paths.run)["about"]
+    assert (about["n"], about["started"], about["earlier_versions"]) == (4, "then", [{"python": "3.0"}])
+    assert about["versions"]["python"] != "3.0"
     with pytest.raises(ConfigMismatchError) as caught:
         RunConfig(paths.run, {"model": {"temperature": 1.0}, "env": "x"}).check(has_results=True)
     assert caught.value.differences == (
         "env: absent in the file, now 'x'",
         "model.temperature: 0.7 in the file, now 1.0",
     )
-
-
-def test_a_configuration_that_is_no_json_is_refused():
-    with pytest.raises(TypeError, match="JSON"):
+    with pytest.raises(TypeError, match="config must be JSON values"):
         RunConfig(None, {"model": object()})
 
 
@@ -316,16 +318,6 @@ def test_a_configuration_that_is_none_is_refused(text, paths):
         paths.run.write_text(text)
     with pytest.raises(StoreCorruptError, match=r"run.json"):
         RunConfig(paths.run, {}).check(has_results=True)
-
-
-def test_a_continued_run_saves_what_it_asks_for_and_keeps_the_start_and_earlier_versions(paths):
-    RunConfig(paths.run, {}, {"n": 1, "started": "then", "versions": {"python": "3.0"}}).check(has_results=False)
-    for _ in range(2):
-        RunConfig(paths.run, {}, {"n": 4}).check(has_results=True)
-    about = load_run(paths.run)["about"]
-    assert (about["n"], about["started"]) == (4, "then")
-    assert about["earlier_versions"] == [{"python": "3.0"}]
-    assert about["versions"]["python"] != "3.0"
 
 
 # ---- runs of earlier versions ----------------------------------------------------------------------------------------
