@@ -84,11 +84,9 @@ DEFAULT_LIMITS: Mapping[RetryClass, int | None] = MappingProxyType(
 
 def classify_status(status: int) -> RetryClass:
     """The class of an error answer whose body says nothing more special."""
-    known = STATUS_CLASSES.get(status)
-    if known is not None:
-        return known
     # 200 is an error object inside a successful answer that names no status of its own.
-    return RetryClass.SERVER_ERROR if status >= 500 or status == 200 else RetryClass.NEVER
+    general = RetryClass.SERVER_ERROR if status >= 500 or status == 200 else RetryClass.NEVER
+    return STATUS_CLASSES.get(status, general)
 
 
 def classify_failure(error: BaseException) -> RetryClass:

@@ -301,8 +301,7 @@ class ServerClient(Backend):
                         "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
                         attempt.kind, number, delay, self._show(error),
                     )  # fmt: skip
-                    if delay:
-                        await transport.http.wait(delay)
+                    await transport.http.wait(delay)
                     await transport.slots.acquire()
                     if not budget.is_over:
                         # Other kept connections may be as bad: closed by the peer as well, or out of step with it.
