@@ -91,6 +91,14 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"text": text}]}
 
 
+GO = [user("go")]
+
+
+def after(text: str) -> list[Any]:
+    """The history after `GO`, a reply and another message."""
+    return [*GO, {"role": "assistant", "content": [{"text": text}]}, user("more")]
+
+
 @tool
 async def add(a: int, b: int) -> str:
     """Add two numbers.

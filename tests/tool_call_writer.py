@@ -70,8 +70,9 @@ def write(parser: Any, name: str, arguments: Any, model_id: str | None, types: P
     raise NotImplementedError(type(parser).__name__)
 
 
-@write.register
-def _(parser: json_calls.HermesToolParser, name: str, arguments: Any, *_: Any) -> str:
+@write.register(json_calls.HermesToolParser)
+@write.register(json_calls.MiniMaxM1ToolParser)
+def _(parser: Any, name: str, arguments: Any, *_: Any) -> str:
     return f"{parser.tool_start_token}\n{write_object(parser.KEYS, name, arguments)}\n{parser.tool_end_token}"
 
 
@@ -83,11 +84,6 @@ def _(parser: json_calls.JSONListToolParser, name: str, arguments: Any, model_id
 @write.register
 def _(parser: json_calls.ApertusToolParser, name: str, arguments: Any, *_: Any) -> str:
     return f"{parser.tool_start_token}[{{{dump_json(name)}: {dump_json(arguments)}}}]{parser.tool_end_token}"
-
-
-@write.register
-def _(parser: json_calls.MiniMaxM1ToolParser, name: str, arguments: Any, *_: Any) -> str:
-    return f"{parser.tool_start_token}\n{write_object(parser.KEYS, name, arguments)}\n{parser.tool_end_token}"
 
 
 @write.register
@@ -107,24 +103,15 @@ def _(parser: mistral.MistralToolParser, name: str, arguments: Any, model_id: st
 
 
 @write.register
-def _(parser: sections.KimiK2ToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
-    return write_section(parser, model_id or f"functions.{name}:0", arguments)
-
-
-@write.register
-def _(parser: sections.DeepSeekV31ToolParser, name: str, arguments: Any, *_: Any) -> str:
-    return write_section(parser, name, arguments)
+def _(parser: sections.SectionToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+    header = model_id or f"functions.{name}:0" if isinstance(parser, sections.KimiK2ToolParser) else name
+    call = f"{parser.CALL.begin}{header}{parser.CALL.separator}{dump_json(arguments)}{parser.CALL.end}"
+    return f"{parser.tool_start_token}{call}{parser.tool_end_token}"
 
 
 @write.register
 def _(parser: sections.DeepSeekV3ToolParser, name: str, arguments: Any, *_: Any) -> str:
     call = f"{parser.CALL.begin}{name}\n```json\n{dump_json(arguments)}\n{parser.CALL.end}"
-    return f"{parser.tool_start_token}{call}{parser.tool_end_token}"
-
-
-def write_section(parser: sections.SectionToolParser, header: str, arguments: Any) -> str:
-    """A section with one call."""
-    call = f"{parser.CALL.begin}{header}{parser.CALL.separator}{dump_json(arguments)}{parser.CALL.end}"
     return f"{parser.tool_start_token}{call}{parser.tool_end_token}"
 
 

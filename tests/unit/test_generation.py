@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pydantic
 import pytest
-from provider_support import Replay, assert_prefix_law, call, completion, make, tokenizer
+from provider_support import GO, Replay, after, assert_prefix_law, call, completion, make, tokenizer
 
 from strands_sglang import SGLangModel, decode_routed_experts
 from strands_sglang.exceptions import (
@@ -21,8 +21,6 @@ from strands_sglang.exceptions import (
 )
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import WeightSpan
-
-GO = [{"role": "user", "content": [{"text": "go"}]}]
 
 
 def entries(ids: list[int], logprobs: list[Any]) -> dict[str, Any]:
@@ -109,20 +107,20 @@ async def test_an_unknown_version_is_none() -> None:
     assert [span.version for span in model.token_manager.weight_versions] == [None]
 
 
-async def test_prompt_logprobs_start_one_token_early_and_keep_the_cache() -> None:
-    model, client = make([], return_prompt_logprobs=True)
+def scored(ids: list[int], fields: dict[str, Any], clipped: int | None = None) -> Reply:
+    """An answer with the scores that were asked for; of the last id of a vocabulary SGLang names 0."""
+    asked = ids[fields["logprob_start_len"] :]
+    entries = [[None if n == 0 else -0.25, 0 if i == clipped else i, None] for n, i in enumerate(asked)]
+    return Reply(text="hi", meta={"input_token_logprobs": entries})
 
-    def answer(ids: list[int], fields: dict[str, Any]) -> Reply:
-        start = fields["logprob_start_len"]
-        entries = [[None if n == 0 else -0.25, i, None] for n, i in enumerate(ids[start:])]
-        return Reply(text="hi", meta={"input_token_logprobs": entries})
 
-    client.then(answer, answer)
+async def test_prompt_logprobs_start_one_token_early_and_come_again_after_an_abort_in_the_queue() -> None:
+    withheld = partial([], meta={"input_token_logprobs": None})
+    model, client = make([withheld, scored, scored], return_prompt_logprobs=True)
     await run(model)
-    reply = {"role": "assistant", "content": [{"text": "hi"}]}
-    await run(model, [*GO, reply, {"role": "user", "content": [{"text": "more"}]}])
+    await run(model, after("hi"))
     first, second = model.forest.turns
-    assert [r.fields["logprob_start_len"] for r in client.requests] == [0, second.start - 1]
+    assert [r.fields["logprob_start_len"] for r in client.requests] == [0, 0, second.start - 1]
     logprobs = model.token_manager.logprobs
     assert logprobs[0] is None
     assert logprobs[1 : len(first.prompt_ids)] == [-0.25] * (len(first.prompt_ids) - 1)
@@ -166,27 +164,10 @@ async def test_a_surfaced_abort_without_its_experts_has_none() -> None:
     assert model.routed_experts is None
 
 
-async def test_prompt_logprobs_that_an_abort_in_the_queue_withholds_come_with_the_next_attempt() -> None:
-    def scored(ids: list[int], fields: dict[str, Any]) -> Reply:
-        entries = [[None if n == 0 else -0.25, i, None] for n, i in enumerate(ids)]
-        return Reply(text="hi", meta={"input_token_logprobs": entries})
-
-    client_aborts = Reply(ids=[], finish="abort", meta={"input_token_logprobs": None})
-    model, client = make([client_aborts, scored], return_prompt_logprobs=True)
-    await run(model)
-    assert [request.fields["logprob_start_len"] for request in client.requests] == [0, 0]
-    count = len(client.prompts[0])
-    assert model.token_manager.logprobs[1:count] == [-0.25] * (count - 1)
-
-
 @pytest.mark.parametrize("is_last_id", [True, False])
 async def test_a_prompt_token_that_sglang_names_0_has_no_logprob_if_it_is_the_last_id(is_last_id: bool) -> None:
-    def scored(ids: list[int], fields: dict[str, Any]) -> Reply:
-        clipped = max(ids) if is_last_id else min(ids)
-        entries = [[None if n == 0 else -0.25, 0 if i == clipped else i, None] for n, i in enumerate(ids)]
-        return Reply(text="hi", meta={"input_token_logprobs": entries})
-
-    model, client = make([scored], return_prompt_logprobs=True)
+    clipped = max if is_last_id else min
+    model, client = make([lambda ids, fields: scored(ids, fields, clipped(ids))], return_prompt_logprobs=True)
     if not is_last_id:
         with pytest.raises(SGLangDecodingError, match="do not belong to the ids"):
             await run(model)
@@ -229,8 +210,7 @@ async def test_sampling_sets_are_kept_per_output_token() -> None:
     ]
     model, client = make(script, return_sampling_mask=True)
     await run(model)
-    reply = {"role": "assistant", "content": [{"text": tokenizer().decode([5, 6])}]}
-    await run(model, [*GO, reply, {"role": "user", "content": [{"text": "more"}]}])
+    await run(model, after(tokenizer().decode([5, 6])))
     assert client.requests[0].fields["return_sampling_mask"] is True
     first, second = model.forest.turns
     mask = model.trajectories[0].sampling_mask

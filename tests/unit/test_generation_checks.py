@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from provider_support import Replay, make, tokenizer
+from provider_support import GO, Replay, after, make, tokenizer
 
 from strands_sglang import SGLangModel, decode_routed_experts
 from strands_sglang.exceptions import SGLangDecodingError
 from strands_sglang.testing import Reply
 
-GO = [{"role": "user", "content": [{"text": "go"}]}]
 EOS = tokenizer().eos_token_id
 LAYERS, TOP_K = 3, 2
 
@@ -23,11 +22,6 @@ LAYERS, TOP_K = 3, 2
 async def run(model: SGLangModel, messages: list[Any] | None = None) -> None:
     async for _ in model.stream(messages or GO):
         pass
-
-
-def after(text: str) -> list[Any]:
-    reply = {"role": "assistant", "content": [{"text": text}]}
-    return [*GO, reply, {"role": "user", "content": [{"text": "more"}]}]
 
 
 def answer_of(ids: list[int], finish: str = "stop", **meta: Any) -> dict[str, Any]:

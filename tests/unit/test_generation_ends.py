@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from provider_support import add, assert_prefix_law, call, completion, make, tokenizer
+from provider_support import GO, add, after, assert_prefix_law, call, completion, make, tokenizer
 
 from strands_sglang import SGLangModel
 from strands_sglang.conversation.tokenizer import TokenizerAdapter
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import FinishType
 
-GO = [{"role": "user", "content": [{"text": "go"}]}]
 EOS = tokenizer().eos_token_id
 
 
@@ -47,8 +46,7 @@ async def test_an_abort_after_the_stop_token_is_the_end_of_the_turn(policy: str)
     assert list(turn.completion.output_ids) == [*ids_of("done"), EOS]
     client._script.clear()
     client.then("next")
-    reply = {"role": "assistant", "content": [{"text": "done"}]}
-    await run(model, [*GO, reply, {"role": "user", "content": [{"text": "more"}]}])
+    await run(model, after("done"))
     assert len(client.prompts) == 2
     assert_prefix_law(client, model)
 
@@ -130,8 +128,7 @@ async def test_a_control_token_that_ended_a_turn_before_is_a_stop() -> None:
     other = next(token for token in tokenizer().all_special_ids if token != EOS)
     model, client = make([Reply(ids=[5, other], matched=other), aborted([6, other]), "GARBAGE"])
     _, text = await run(model)
-    reply = {"role": "assistant", "content": [{"text": text}]}
-    await run(model, [*GO, reply, {"role": "user", "content": [{"text": "more"}]}])
+    await run(model, after(text))
     assert len(client.prompts) == 2
     assert model.trajectories[0].finish.matched == other
 

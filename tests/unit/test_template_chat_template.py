@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import jinja2
@@ -13,13 +14,6 @@ from strands_sglang.exceptions import TemplateError
 from strands_sglang.template import ChatTemplate
 from strands_sglang.template.chat_template import compile_template, pin
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, system, text, user
-
-
-class Tokenizer:
-    def __init__(self, chat_template: Any = None, **special: str) -> None:
-        self.chat_template = chat_template
-        self.special_tokens_map = special
-
 
 NAMED = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
 
@@ -36,13 +30,15 @@ NAMED = [{"name": "default", "template": "plain"}, {"name": "tool_use", "templat
     ],
 )
 def test_which_template_of_a_tokenizer_is_rendered(chat_template: Any, name: Any, tools: Any, shown: str) -> None:
-    template = ChatTemplate.from_tokenizer(Tokenizer(chat_template, bos_token="<s>"), name)
+    template = ChatTemplate.from_tokenizer(
+        SimpleNamespace(chat_template=chat_template, special_tokens_map={"bos_token": "<s>"}), name
+    )
     assert template.render([], tools=tools) == shown
 
 
 def test_several_templates_without_a_default_are_refused() -> None:
     with pytest.raises(TemplateError, match="'rag', 'short'"):
-        ChatTemplate.from_tokenizer(Tokenizer({"rag": "a", "short": "b"}))
+        ChatTemplate.from_tokenizer(SimpleNamespace(chat_template={"rag": "a", "short": "b"}))
 
 
 def test_kwargs_win_over_special_tokens() -> None:
