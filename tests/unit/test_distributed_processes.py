@@ -29,7 +29,8 @@ from tests.unit import distributed_support
 from tests.unit.eval_support import task, tasks
 
 HERE = "tests.unit.distributed_support"
-PATHS = {"runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}}}
+PATH = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+PATHS = {"runtime_env": {"env_vars": PATH}}
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra 'ray')")
 
 
@@ -238,10 +239,8 @@ async def main():
 
 asyncio.run(main())
 """
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
+    command = [sys.executable, "-c", program]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **PATH})
     try:
         worker = int(parent.stdout.readline())
         while not list(tmp_path.glob(begun)):

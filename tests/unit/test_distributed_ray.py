@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from strands_env.distributed import RayExecutor
-from tests.conftest import ROOT
 from tests.unit.eval_support import task
-from tests.unit.test_distributed_processes import HERE, cluster, needs_ray
+from tests.unit.test_distributed_processes import HERE, PATH, cluster, needs_ray
 
 __all__ = ["cluster"]
 
@@ -51,12 +50,6 @@ async def main():
 
 asyncio.run(main())
 """
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**os.environ, **PATH}, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr

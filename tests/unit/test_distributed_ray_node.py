@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
 
 import pytest
 
 from strands_env.distributed import RayExecutor
 from strands_env.eval import Evaluator, RetryPolicy
-from tests.conftest import ROOT
 from tests.unit.eval_support import tasks
-
-PATHS = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}}
+from tests.unit.test_distributed_processes import HERE, PATHS, needs_ray
 
 
 @pytest.fixture
@@ -25,19 +21,17 @@ def cluster():
     small = {"object_store_memory": 80 * 2**20}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
     made.nodes = [made.add_node(num_cpus=1, resources={"rollouts": 4}, **small) for _ in range(2)]
-    ray.init(address=made.address, log_to_driver=False, runtime_env=PATHS)
+    ray.init(address=made.address, log_to_driver=False, **PATHS)
     yield made
     ray.shutdown()
     made.shutdown()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra 'ray')")
+@needs_ray
 @pytest.mark.slow
 async def test_a_lost_node_costs_no_rollout(cluster):
     options = {"resources": {"rollouts": 1}, "scheduling_strategy": "SPREAD"}
-    async with RayExecutor(
-        "tests.unit.distributed_support:plain", {"delay": 5.0}, n_workers=2, actor_options=options
-    ) as executor:
+    async with RayExecutor(f"{HERE}:plain", {"delay": 5.0}, n_workers=2, actor_options=options) as executor:
         evaluator = Evaluator(executor=executor, max_concurrency=8, retry=RetryPolicy(max_attempts=1), output_path=None)
         run = asyncio.create_task(evaluator.run(tasks(8)))
         workers = executor.workers

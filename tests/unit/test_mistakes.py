@@ -119,11 +119,6 @@ class Twins(Environment):
         return [add, add_again]
 
 
-class ResetWithArguments(Environment):
-    async def reset(self, action: Action, seed: int) -> None:  # type: ignore[override]
-        pass
-
-
 class WithoutSuper(Environment):
     def __init__(self, model_factory: Any) -> None:
         self.box = model_factory
@@ -132,13 +127,6 @@ class WithoutSuper(Environment):
 class NoResult(Environment):
     async def step(self, action: Action) -> Any:  # type: ignore[override]
         return None
-
-
-class OwnStep(Environment):
-    """As users of other versions write it: a step without a cancel signal."""
-
-    async def step(self, action: Action) -> StepResult:  # type: ignore[override]
-        return await super().step(action)
 
 
 async def asynchronous(model_factory: Any) -> Any:
@@ -343,7 +331,7 @@ def test_another_configuration_is_refused_before_a_model_is_loaded(tmp_path, cap
     assert "model.backend: 'scripted' in the file, now 'local'" in err and "loading" not in err
 
 
-def test_every_row_of_a_local_file_is_tried_before_a_run(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_row_of_a_local_file_is_tried_before_a_run_and_logged_once(tmp_path, capsys, caplog):
     data = tmp_path / "tasks.jsonl"
     data.write_text('{"question": "q", "answer": 1}\n\n{"question": 5, "answer": 1}\n')
     assert evaluate("--data", str(data), *FAST, "-o", str(tmp_path / "out")) == 2
@@ -352,27 +340,27 @@ def test_every_row_of_a_local_file_is_tried_before_a_run(tmp_path: Any, capsys: 
     assert evaluate("--data", str(data), *FAST, "-o", str(tmp_path / "out")) == 2
     assert f"line 3 of {str(data)!r} must be a JSON object" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_row_that_is_left_out_is_logged_once(tmp_path: Any, caplog: Any) -> None:
-    (data := tmp_path / "tasks.jsonl").write_text('{"question": "", "answer": 1}\n{"question": "q", "answer": 1}\n')
+    data.write_text('{"question": "", "answer": 1}\n{"question": "q", "answer": 1}\n')
     assert evaluate("--data", str(data), *FAST, "-v", "-o", str(tmp_path / "out")) == 0
     assert caplog.text.count("row without a task left out") == 1
 
 
-@pytest.mark.parametrize("more", [[], ["--tokenizer", "tiny"]])
-def test_a_server_that_is_down_is_a_failure_and_not_wrong_usage(more, tmp_path, capsys):
-    options = ["--backend", "sglang", "--base-url", "http://127.0.0.1:9", *more]
-    assert evaluate("arithmetic", *options, "-q", "-o", str(tmp_path / "out")) == 1
-    assert "no SGLang server answers at 'http://127.0.0.1:9'" in capsys.readouterr().err
-
-
-def test_an_openai_server_that_is_down_is_told_before_the_run(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--backend sglang --base-url http://127.0.0.1:9", "no SGLang server answers at 'http://127.0.0.1:9'"),
+        ("--backend sglang --base-url http://127.0.0.1:9 --tokenizer tiny", "no SGLang server answers at"),
+        (
+            "--backend openai --model-id m --base-url http://127.0.0.1:9/v1",
+            "at 'http://127.0.0.1:9/v1' (Connection ref",
+        ),
+    ],
+)
+def test_a_server_that_is_down_is_a_failure_and_not_wrong_usage(line, message, tmp_path, capsys):
     pytest.importorskip("openai")
-    options = ["--backend", "openai", "--model-id", "m", "--base-url", "http://127.0.0.1:9/v1"]
-    assert evaluate("arithmetic", *options, "-q", "-o", str(tmp_path / "out")) == 1
+    assert evaluate("arithmetic", *line.split(), "-q", "-o", str(tmp_path / "out")) == 1
     err = capsys.readouterr().err
-    assert "no server answers at 'http://127.0.0.1:9/v1' (Connection refused)" in err and len(err.splitlines()) == 1
+    assert message in err and len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -535,15 +523,6 @@ async def test_one_action_is_not_several() -> None:
         await Evaluator(environment, output_path=None).run(Action(message="q"))  # type: ignore[arg-type]
 
 
-def test_a_reset_that_needs_more_than_the_action_fails_alike_for_all(tmp_path, capsys):
-    assert (
-        evaluate(TASKS, "--env", f"{HERE}:ResetWithArguments", *FAST, "--max-attempts", "1", "-o", str(tmp_path)) == 1
-    )
-    assert "all 3 samples failed alike: setup_error (TypeError: ResetWithArguments.reset() missing" in (
-        capsys.readouterr().err
-    )
-
-
 class Untidy(Environment):
     async def cleanup(self) -> None:
         raise RuntimeError("the box would not close")
@@ -604,6 +583,7 @@ class PlainReward(RewardFunction):
         (lambda: environment(reward_fn=PlainReward()), "PlainReward.compute() must be async: write"),
         (lambda: Environment(model_factory=a_model), "must return a model, an instance, got <coroutine"),  # type: ignore[arg-type]
         (lambda: Environment(model_factory=lambda: "gpt"), "must return a model, an instance, got 'gpt'"),  # type: ignore[arg-type,return-value]
+        (lambda: NoResult(model_factory=lambda: ScriptedModel(["x"])), "NoResult.step() must return a StepResult, got"),
         (lambda: ScriptedModel(["x"]), "env_factory must make an Environment, got <"),
     ],
 )
@@ -613,16 +593,6 @@ async def test_a_part_of_the_wrong_kind_is_named_in_the_sample_and_the_others_go
     results = await Evaluator(factory, output_path=None, retry=RetryPolicy(delay=0.0)).run(actions)
     assert message in results["a"][0].step_result.error.message
     assert results["b"][0].step_result.error is None
-
-
-async def test_a_step_may_be_overridden_without_a_signal() -> None:
-    result = await OwnStep(model_factory=lambda: ScriptedModel(["x"])).rollout(Action(message="q"))
-    assert result.observation.final_response == "x"
-
-
-async def test_a_step_without_a_result_is_named() -> None:
-    with pytest.raises(TypeError, match=r"NoResult.step\(\) must return a StepResult, got None"):
-        await NoResult(model_factory=lambda: ScriptedModel(["x"])).rollout(Action(message="q"))
 
 
 async def test_a_wrong_reward_result_is_told_without_the_words_of_the_validator() -> None:

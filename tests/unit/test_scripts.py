@@ -64,12 +64,6 @@ def test_the_sglang_server_is_refused_on_another_system(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (1, "")
 
 
-def test_building_the_site_keeps_the_installed_servers() -> None:
-    """Zensical empties `.cache` beside the configuration it is given; that of the repository is not its own."""
-    commands = [line for line in (ROOT / "scripts" / "docs").read_text().splitlines() if "--config-file" in line]
-    assert commands and all("--config-file build/mkdocs.yml" in line for line in commands)
-
-
 def sourced(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs lines of bash behind `scripts/_setup.sh`."""
     return run("bash", "-euo", "pipefail", "-c", f'. "{ROOT}/scripts/_setup.sh"\n{script}', **env)
