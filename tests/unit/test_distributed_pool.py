@@ -8,7 +8,7 @@ import random
 import pytest
 
 from strands_env.core import Action, StepResult
-from strands_env.distributed import QuarantinedTaskError, WorkerLostError
+from strands_env.distributed import QuarantinedTaskError, Recipe, WorkerLostError
 from strands_env.distributed.pool import MAX_STARTS, WorkerPool
 from tests.unit.eval_support import outcome, task
 
@@ -55,6 +55,14 @@ class FakeWorker:
         self.closed = True
 
 
+class FakePool(WorkerPool):
+    def __init__(self, n_workers: int) -> None:
+        super().__init__(Recipe(make=dict), n_workers, None)
+
+    def _worker(self, number: int) -> FakeWorker:
+        return FakeWorker(number)
+
+
 @pytest.fixture(autouse=True)
 def _workers():
     FakeWorker.made, FakeWorker.poison, FakeWorker.bad_starts = [], set(), 0
@@ -65,7 +73,7 @@ async def test_innocent_rollouts_are_never_lost_and_poison_always_found(seed):
     rng = random.Random(seed)
     names = [f"t{number}" for number in range(rng.randint(1, 40))]
     FakeWorker.poison = set(rng.sample(names, rng.randint(0, min(5, len(names)))))
-    pool = WorkerPool(FakeWorker, rng.randint(1, 4))
+    pool = FakePool(rng.randint(1, 4))
     rollouts = [pool.rollout(task(f"{name}_{index}"), None) for name in names for index in range(2)]
     rng.shuffle(rollouts)
     results = await asyncio.gather(*rollouts, return_exceptions=True)
@@ -79,7 +87,7 @@ async def test_innocent_rollouts_are_never_lost_and_poison_always_found(seed):
 
 async def test_a_quarantined_task_ends_no_further_worker():
     FakeWorker.poison = {"t"}
-    pool = WorkerPool(FakeWorker, 1)
+    pool = FakePool(1)
     with pytest.raises(QuarantinedTaskError, match=r"'t_0' ended 2 workers .* killed"):
         await pool.rollout(task("t_0"), None)
     made = len(FakeWorker.made)
@@ -90,7 +98,7 @@ async def test_a_quarantined_task_ends_no_further_worker():
 
 
 async def test_a_worker_that_ends_at_its_start_says_nothing_of_the_task():
-    pool = WorkerPool(FakeWorker, 1)
+    pool = FakePool(1)
     FakeWorker.bad_starts = MAX_STARTS - 1
     assert isinstance(await pool.rollout(task("t"), None), StepResult)
     FakeWorker.bad_starts = MAX_STARTS

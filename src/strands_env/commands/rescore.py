@@ -33,10 +33,15 @@ def run(args: argparse.Namespace) -> int:
     run_user_code(verbose=args.verbose)
     try:
         saved = SavedRun.of(args.run)
-        if not saved.paths.results.exists():
-            raise FileNotFoundError(None, None, str(saved.paths.results))
+        results = saved.paths.results
+        if not results.exists():
+            raise FileNotFoundError(None, None, str(results))
         factory = _scorer(saved, args)
-        target = _target(saved, args.output)
+        folder = results.parent if results.stem == "results" else results.with_suffix("")
+        target = StorePaths.of(args.output or folder.with_name(f"{folder.resolve().name}-rescored"))
+        check_writable(target.results)
+        if target.results.exists() and target.results.stat().st_size:
+            raise EvalError(f"{str(target.results)!r} holds results already: give another --output")
         complaint = None
         with _interrupted_by_sigterm(), whole_or_nothing(target) as new:
             display = make_display(quiet=args.quiet or args.json)
@@ -54,16 +59,6 @@ def run(args: argparse.Namespace) -> int:
         return complain("rescore", "interrupted: nothing was written", Exit.INTERRUPTED)
     except Exception as error:
         return complain_of("rescore", error, ValueError, TypeError)
-
-
-def _target(saved: SavedRun, output: str | None) -> StorePaths:
-    results = saved.paths.results
-    folder = results.parent if results.stem == "results" else results.with_suffix("")
-    target = StorePaths.of(output or folder.with_name(f"{folder.resolve().name}-rescored"))
-    check_writable(target.results)
-    if target.results.exists() and target.results.stat().st_size:
-        raise EvalError(f"{str(target.results)!r} holds results already: give another --output")
-    return target
 
 
 @contextmanager
@@ -112,10 +107,8 @@ def _show(
     complaint: str | None,
     args: argparse.Namespace,
 ) -> int:
-    options: dict[str, Any] = {
-        "reward_threshold": saved.threshold(args.reward_threshold),
-        "prices": saved.prices(vars(args)),
-    }
+    threshold, prices = saved.threshold(args.reward_threshold), saved.prices(vars(args))
+    options: dict[str, Any] = {"reward_threshold": threshold, "prices": prices}
     before = summarize(read_scores(saved.paths.results), **options)
     after = summarize(scores, **options)
     if args.json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, Self
 
 from strands_env.core import Action, StepResult
@@ -51,20 +50,29 @@ class Worker(ABC):
 
 
 class WorkerPool:
-    """Spreads rollouts over workers, and finds the task that ends them.
+    """Spreads rollouts over workers, which a subclass makes, and finds the task that ends them.
 
     When a worker is lost nobody knows which of its rollouts ended it. So each is run again, with a worker of its own:
     an innocent one gets its result. A worker that ends while it runs a single rollout counts against that task, and a
     task that ends `MAX_DEATHS` of them is quarantined; a task that blocks one is quarantined at once.
 
     Args:
-        make_worker: Makes a worker from its number.
+        recipe: Makes the environment factory in a worker.
         n_workers: Workers that share rollouts, and at most as many that run a single one.
+        stuck_after: Seconds without a sign of life after which a worker is killed; None waits for ever.
+
+    Attributes:
+        environments: Descriptions of the environments the workers make, each once; an evaluation compares them.
     """
 
-    def __init__(self, make_worker: Callable[[int], Worker], n_workers: int) -> None:
-        self._make_worker = make_worker
-        self.workers = [make_worker(number) for number in range(n_workers)]
+    def __init__(self, recipe: Recipe, n_workers: int, stuck_after: float | None) -> None:
+        if n_workers < 1:
+            raise ValueError(f"n_workers must be at least 1, got {n_workers!r}")
+        if stuck_after is not None and not stuck_after > 0:
+            raise ValueError(f"stuck_after must be a positive number of seconds or None, got {stuck_after!r}")
+        self._recipe, self._stuck_after = recipe, stuck_after
+        self.environments: list[dict[str, Any]] = []
+        self.workers = [self._worker(number) for number in range(n_workers)]
         self._made = n_workers
         self._idle: list[Worker] = []
         self._single: set[Worker] = set()
@@ -72,6 +80,20 @@ class WorkerPool:
         self._suspects = 0
         self._deaths: dict[bytes, int] = {}
         self._closed = False
+
+    @property
+    def env_factory_name(self) -> str:
+        """The function that makes the environment factory, with its arguments; part of a run's configuration."""
+        return self._recipe.name
+
+    def _worker(self, number: int) -> Worker:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
     async def rollout(self, action: Action, timeout: float | None = None) -> StepResult:
         """Run one rollout on the least busy worker.
@@ -117,7 +139,7 @@ class WorkerPool:
         try:
             async with self._places:
                 if not self._idle:
-                    worker = self._make_worker(self._made)
+                    worker = self._worker(self._made)
                     self._made += 1
                     self._idle.append(worker)
                     self._single.add(worker)
@@ -153,34 +175,3 @@ def _key(action: Action) -> bytes:
     # Ids are random by default, and every sample has a seed of its own.
     content: Any = action.model_dump(exclude={"task_context": {"id", SEED_FIELD}})
     return canonical(plain(content, leaf=repr))
-
-
-class PooledExecutor(WorkerPool):
-    """The pool of a recipe's workers; a subclass makes them.
-
-    Attributes:
-        environments: Descriptions of the environments the workers make, each once; an evaluation compares them.
-    """
-
-    def __init__(self, recipe: Recipe, n_workers: int, stuck_after: float | None) -> None:
-        if n_workers < 1:
-            raise ValueError(f"n_workers must be at least 1, got {n_workers!r}")
-        if stuck_after is not None and not stuck_after > 0:
-            raise ValueError(f"stuck_after must be a positive number of seconds or None, got {stuck_after!r}")
-        self._recipe, self._stuck_after = recipe, stuck_after
-        self.environments: list[dict[str, Any]] = []
-        super().__init__(self._worker, n_workers)
-
-    @property
-    def env_factory_name(self) -> str:
-        """The function that makes the environment factory, with its arguments; part of a run's configuration."""
-        return self._recipe.name
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    def _worker(self, number: int) -> Worker:
-        raise NotImplementedError

@@ -24,7 +24,7 @@ from strands_env.core import Action, StepResult
 from strands_env.core.termination import user_lines
 from strands_env.distributed.errors import WorkerLostError
 from strands_env.distributed.messages import Recipe, read_message, unpack, write_message
-from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, Worker
+from strands_env.distributed.pool import STUCK_SECONDS, Worker, WorkerPool
 from strands_env.distributed.worker import BEAT_SECONDS, DUMP_SIGNAL, SHUTDOWN_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ MAX_STACKS = 1 << 16
 """Bytes of stacks that are read."""
 
 
-class ProcessExecutor(PooledExecutor):
+class ProcessExecutor(WorkerPool):
     """Runs rollouts in worker processes. An agent loop is bound by one core, so this is how to use several.
 
     A worker takes any number of rollouts at once; a new one goes to the worker with the fewest. When a worker dies

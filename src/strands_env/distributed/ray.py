@@ -14,7 +14,7 @@ from strands_env.core import Action, StepResult
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.messages import Recipe, make_runner, run_packed, unpack
-from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, Worker
+from strands_env.distributed.pool import STUCK_SECONDS, Worker, WorkerPool
 from strands_env.distributed.worker import BEAT_SECONDS
 from strands_sglang.exceptions import install_command
 
@@ -55,7 +55,7 @@ class _RolloutActor:
         self._environment = description
 
 
-class RayExecutor(PooledExecutor):
+class RayExecutor(WorkerPool):
     """Runs rollouts in Ray actors. Joins the cluster one is connected to, or starts Ray on this machine.
 
     A new rollout goes to the actor with the fewest. When an actor or its node dies another takes its place, and each of
