@@ -61,7 +61,9 @@ def test_it_holds_every_sample_and_the_numbers(tmp_path):
     data = islands(result.path)
     overview = data["overview"]
     assert result.samples == 3
-    assert [prompt[0] for prompt in overview["prompts"]] == ["b", "a"]  # the places of their tasks were not recorded
+    # In the order of the samples, for the places of their tasks were not recorded.
+    assert [(name, first, count) for name, _, _, first, count in overview["prompts"]] == [("b", 0, 2), ("a", 2, 1)]
+    assert overview["distribution"] == {"values": [0.0, 1.0], "counts": [1, 1]}
     assert overview["samples"][1] == [0.0, 1.0, None]
     assert overview["summary"]["mean_reward"]["value"] == 0.5
     assert overview["run"]["config"] == {"benchmark": "<b>bench</b>"}
