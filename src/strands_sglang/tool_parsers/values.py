@@ -33,11 +33,8 @@ class TagError(ValueError):
     """The text is not a call of the format, read up to `position`; `name` is the tool name if that was, else empty."""
 
     def __init__(self, message: str, name: str = "", position: int = 0) -> None:
-        super().__init__(message, name, position)
+        super().__init__(message)
         self.name, self.position = name, position
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def skip_space(text: str, position: int) -> int:

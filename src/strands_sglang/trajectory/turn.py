@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -163,7 +163,7 @@ class Turn:
     agent_id: str | None = None
     attempt: str | None = None
     is_constrained: bool = False
-    start: int = field(default=0)
+    start: int = 0
     growth: int = 0
 
     @property
@@ -183,16 +183,11 @@ class Turn:
 
     def path(self) -> list[Turn]:
         """The turns from the root to this one."""
-        turns = list(self.walk_up())
+        turns = [self]
+        while (parent := turns[-1].parent) is not None:
+            turns.append(parent)
         turns.reverse()
         return turns
-
-    def walk_up(self) -> Iterator[Turn]:
-        """This turn, its parent, and so on to the root."""
-        turn: Turn | None = self
-        while turn is not None:
-            yield turn
-            turn = turn.parent
 
     def runs(self, position: int, *, trained: bool = True) -> Iterator[TokenRun]:
         """The prompt and the output at index `position` of the path, images expanded; empty ones are left out.
