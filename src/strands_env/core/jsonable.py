@@ -108,7 +108,11 @@ def redact(value: Any) -> Any:
 def name_of(value: Any) -> str:
     """Dotted name of a function, a class, or the class of an instance; of a `functools.partial` with its arguments."""
     if isinstance(value, functools.partial):
-        return call_name(name_of(value.func), value.args, value.keywords, names=_names(value.func))
+        try:
+            names = list(inspect.signature(value.func).parameters)
+        except (TypeError, ValueError):  # a built-in without a signature
+            names = []
+        return call_name(name_of(value.func), value.args, value.keywords, names=names)
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
@@ -139,13 +143,6 @@ def _argument(value: Any) -> str:
     """An argument as text: its content, and the name of each part that has none."""
     text = redact(value)
     return text if isinstance(text, _Name) else _shorten(canonical(text).decode())
-
-
-def _names(function: Any) -> list[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # a built-in without a signature
-        return []
 
 
 def _without_secrets(value: Any) -> Any:
