@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from strands_env.core import (
@@ -91,3 +93,8 @@ class FakeEnv:
     async def cleanup(self) -> None:
         FakeEnv.running -= 1
         FakeEnv.cleanups += 1
+
+
+def display(note: Callable[[str, Any], None]) -> Any:
+    """A display of progress that notes its calls: their names and the state."""
+    return SimpleNamespace(**{name: partial(note, name) for name in ("start", "update", "finish")})

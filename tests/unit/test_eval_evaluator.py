@@ -35,7 +35,7 @@ from strands_env.eval.run.tasks import TaskNamer
 from strands_env.eval.store import StorePaths, load_run
 from strands_env.testing import ScriptedModel
 from tests.unit.distributed_support import Panic
-from tests.unit.eval_support import FakeEnv, outcome, task, tasks, with_tokens
+from tests.unit.eval_support import FakeEnv, display, outcome, task, tasks, with_tokens
 
 AT_ONCE = RetryPolicy(delay=0.0)
 
@@ -369,9 +369,8 @@ async def test_too_many_failures_end_the_run_and_its_display_and_keep_what_is_do
         return outcome() if action.task_context.id == "p0_0" else lost()
 
     calls: list[str] = []
-    names = ("start", "update", "finish")
-    display = SimpleNamespace(**{name: lambda state, name=name: calls.append(name) for name in names})
-    options = {"max_concurrency": 1, "max_failures": 1, "retry": AT_ONCE, "progress": display}
+    progress = display(lambda name, state: calls.append(name))
+    options = {"max_concurrency": 1, "max_failures": 1, "retry": AT_ONCE, "progress": progress}
     with pytest.raises(TooManyFailuresError, match="gone"):
         await Evaluator(lambda: FakeEnv(answer), output_path=tmp_path, **options).run(tasks(50))
     assert [item.prompt_id for item in read_results(tmp_path)] == ["p0", "p1", "p2"]

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from strands_env.eval import Evaluator, read_results
 from strands_env.eval.run.progress import ProgressState
-from tests.unit.eval_support import FakeEnv, tasks
-
-
-class Broken:
-    """Raises in one of its methods; counts its calls."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.calls: list[str] = []
-
-    def start(self, state: ProgressState) -> None:
-        self.state = state
-        self.note("start")
-
-    def update(self, state: ProgressState) -> None:
-        self.note("update")
-
-    def finish(self, state: ProgressState) -> None:
-        self.note("finish")
-
-    def note(self, name: str) -> None:
-        self.calls.append(name)
-        if name == self.where:
-            raise BrokenPipeError("the terminal went away")
+from tests.unit.eval_support import FakeEnv, display, tasks
 
 
 @pytest.mark.parametrize("where", ["start", "update", "finish"])
 async def test_a_display_that_raises_ends_no_run_and_is_told_the_end_to_give_the_terminal_back(where, tmp_path, caplog):
-    display = Broken(where)
-    env_factory = partial(FakeEnv, delay=0.001)
-    await Evaluator(env_factory, output_path=tmp_path, progress=display, max_concurrency=1).run(tasks(5))
+    calls: list[tuple[str, ProgressState]] = []
+
+    def note(name: str, state: ProgressState) -> None:
+        calls.append((name, state))
+        if name == where:
+            raise BrokenPipeError("the terminal went away")
+
+    options = {"output_path": tmp_path, "progress": display(note), "max_concurrency": 1}
+    await Evaluator(lambda: FakeEnv(delay=0.001), **options).run(tasks(5))
     assert len(list(read_results(tmp_path))) == 5
     assert [record.name for record in caplog.records] == ["strands_env.eval.run.progress"]
-    assert display.calls.count(where) == 1 == display.calls.count("finish")
-    assert display.calls[-1] == "finish" and (where == "finish" or "update" not in display.calls[2:])
-    assert display.state.finished == 5 and display.state.busy_s > 0
+    names, state = [name for name, _ in calls], calls[-1][1]
+    assert names.count(where) == 1 == names.count("finish")
+    assert names[-1] == "finish" and (where == "finish" or "update" not in names[2:])
+    assert state.finished == 5 and state.busy_s > 0
 
 
 @pytest.mark.parametrize("said", [None, 9])
@@ -52,15 +34,9 @@ async def test_the_number_of_samples_is_known_when_all_tasks_are_read(said):
         def __len__(self):
             return said
 
-    class Totals(Broken):
-        def note(self, name: str) -> None:
-            totals.append(self.state.total)
-
-        def update(self, state: ProgressState) -> None:
-            self.note("update")
-
     totals: list[int | None] = []
-    evaluator = Evaluator(FakeEnv, progress=Totals("nowhere"), n_samples_per_prompt=2, output_path=None)
+    progress = display(lambda name, state: totals.append(state.total))
+    evaluator = Evaluator(FakeEnv, progress=progress, n_samples_per_prompt=2, output_path=None)
     await evaluator.run(iter(tasks(3)) if said is None else Sized(tasks(3)))
     assert (totals[0], totals[-1]) == (None if said is None else 18, 6)
 
