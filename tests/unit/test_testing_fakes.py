@@ -52,7 +52,7 @@ async def test_a_script_of_texts_ids_answers_and_errors() -> None:
 
 
 async def test_an_answer_is_complete() -> None:
-    client = ScriptedClient([Reply(ids=[5, 6], text="x", meta={"cached_tokens": 3, "routed_experts": "AA=="})])
+    client = ScriptedClient([Reply(ids=[5, 6], text="x", meta={"cached_tokens": 3, "routed_experts": "AA=="}), [5, 6]])
     answer = await client.generate([1, 2, 3, 4], return_logprob=True, rid="r", sampling_params={"max_new_tokens": 9})
     meta = answer["meta_info"]
     assert meta["finish_reason"] == {"type": "stop", "matched": 6}
@@ -61,6 +61,8 @@ async def test_an_answer_is_complete() -> None:
     assert all(entry[0] < 0 for entry in meta["output_token_logprobs"])
     assert meta["weight_versions"] == [{"version": "default", "start": 0, "end": 2}]
     assert meta["routed_experts"] == "AA=="
+    cut = await client.generate([1], sampling_params={"max_new_tokens": 1})
+    assert (cut["output_ids"], cut["meta_info"]["finish_reason"]) == ([5], {"type": "length", "length": 1})
 
 
 async def test_logprobs_only_when_asked_for() -> None:
@@ -75,11 +77,14 @@ def test_text_loses_the_stop_token_as_at_the_server() -> None:
     for params, text in (
         ({}, "ab"),
         ({"no_stop_trim": True}, "ab"),
+        ({"skip_special_tokens": False}, "ab"),
         ({"no_stop_trim": True, "skip_special_tokens": False}, "ab<eos>"),
     ):
         answer = build_answer(reply, [1], {"sampling_params": params}, rid="r", tokenizer=Letters())
         assert answer["text"] == text
         assert answer["output_ids"] == [37, 38, 0]
+    aborted = build_answer(Reply(text="ab", finish="abort"), [1], {}, rid="r", tokenizer=Letters())
+    assert aborted["output_ids"] == [37, 38]
 
 
 def test_text_without_a_tokenizer_is_refused() -> None:
