@@ -85,6 +85,7 @@ def test_text_loses_the_stop_token_as_at_the_server() -> None:
         assert answer["output_ids"] == [37, 38, 0]
     aborted = build_answer(Reply(text="ab", finish="abort"), [1], {}, rid="r", tokenizer=Letters())
     assert aborted["output_ids"] == [37, 38]
+    assert build_answer(Reply(text=""), [1], {}, rid="r", tokenizer=Letters())["output_ids"] == [0]
 
 
 def test_text_without_a_tokenizer_is_refused() -> None:
