@@ -31,7 +31,7 @@ from strands_env.eval import (
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
-from strands_env.eval.saved import SavedRun, prices_of
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.evaluation import Evaluation, build_evaluation
 from strands_env.recipe.options import resolve
@@ -179,7 +179,8 @@ def _show(
     except StoreError as error:
         return complain("eval", error, Exit.REFUSED)
     # From the file, not from memory: it holds the earlier parts of a resumed run too.
-    summary = summarize(table, reward_threshold=options["reward_threshold"], prices=prices_of(options))
+    saved = SavedRun.of(path)
+    summary = summarize(table, reward_threshold=options["reward_threshold"], prices=saved.prices(options))
     metrics, failure = _own_metrics(evaluator, table)
     for tracker in trackers:
         tracker.finish(numbers_of({**summary.to_dict(), "metrics": metrics}))
@@ -190,7 +191,6 @@ def _show(
         shown = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
         say(json.dumps({**shown, "metrics": without_nan(metrics)}, default=str))
     else:
-        saved = SavedRun.of(path)
         drift = _drift(saved) if evaluator.keep_tokens else None
         title = evaluator.benchmark_name or options["benchmark"]
         say("\n".join(summary_lines(summary, title=title, wall_s=saved.wall_s, drift=drift)))

@@ -110,7 +110,12 @@ class SavedRun:
 
     def prices(self, given: Mapping[str, Any]) -> Prices | None:
         """The prices given here, else the run's; None without any."""
-        return prices_of(given, self.options)
+        known = {name: value for name, value in given.items() if value is not None}
+        found = {name: known.get(name, self.options.get(name)) for name in PRICES}
+        if all(value is None for value in found.values()):
+            return None
+        per_input, per_output, per_cached = found.values()
+        return Prices(input=per_input or 0.0, output=per_output or 0.0, cached_input=per_cached)
 
     def tokenizer(self, given: str | None = None) -> RunTokenizer:
         """The tokenizer that is named (an `EvalError` if it cannot be loaded), else the run's own; `none` for none."""
@@ -159,16 +164,6 @@ class _Bytes:
 
     def encode(self, text: str, **options: Any) -> list[int]:
         return list(text.encode())
-
-
-def prices_of(given: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Prices | None:
-    """The prices that are given, else those of the saved run; None without any."""
-    found = {name: (given if given.get(name) is not None else saved or {}).get(name) for name in PRICES}
-    if all(value is None for value in found.values()):
-        return None
-    return Prices(
-        input=found["price_input"] or 0.0, output=found["price_output"] or 0.0, cached_input=found["price_cached_input"]
-    )
 
 
 # ---- verifying -------------------------------------------------------------------------------------------------------
