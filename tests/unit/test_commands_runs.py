@@ -300,7 +300,7 @@ def test_a_server_that_disagrees_is_measured(graded, capsys, monkeypatch):
     worst = {"sample": "a/0", "position": 2, "token_id": 3, "recorded": -0.25, "scored": -1.0}
     assert found["worst"][0] == worst
     assert main(["verify", graded, "--server", "http://x"]) == 0
-    assert "mismatch KL" in capsys.readouterr().out
+    assert "mismatch KL" in (out := capsys.readouterr().out) and "difference  mean 0.6" in out
 
 
 def test_other_temperatures_are_not_compared(tmp_path, capsys):

@@ -201,6 +201,7 @@ SFT = ["export", "{run}", "-o", "{new}.jsonl", "--format", "sft"]
         ([TASKS, "--env", HOOKS, "--data", "nosuch.jsonl"], "--data would have no effect"),
         ([HOOKS, "--env", HOOKS, "--limit", "2"], "is not a Benchmark"),
         (["arithmetic", "--columns", "question=x"], "--columns would have no effect"),
+        (["--data", "good.jsonl", "--columns", "question"], "as in question=prompt, got 'question'"),
         (["arithmetic", "--data", "x.jsonl"], "generated from its seed and reads no file"),
         (["arithmetic", "--env", f"{HOOKS}:PlainEnv", "--env-config", '{"colour": 1}'], "keyword argument 'colour'"),
         (["arithmetic", "--executor", "processes", "--env", "no.such:hook"], "there is no module 'no.such'"),
