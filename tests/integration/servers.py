@@ -111,6 +111,12 @@ class Server(ABC):
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)  # what comes before the first token leaves nothing to see
 
+    async def idle(self, within: float = 10.0) -> None:
+        """Returns once the server works on nothing; `TimeoutError` after so many seconds."""
+        async with asyncio.timeout(within):
+            while await self.running():
+                await asyncio.sleep(0.02)
+
     @abstractmethod
     async def running(self) -> int:
         """Requests that the server is working on, or has waiting."""

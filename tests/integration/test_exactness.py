@@ -195,9 +195,7 @@ async def test_a_cancelled_call_is_gone_from_the_server_and_from_the_trajectory(
         with pytest.raises(Exception, match="clos"):
             await task
     await client.close()
-    async with asyncio.timeout(10):
-        while await server.running():
-            await asyncio.sleep(0.05)
+    await server.idle()
     assert model.token_manager.token_ids == before
     assert len(model.trajectories) == 1
 

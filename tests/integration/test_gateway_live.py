@@ -126,12 +126,6 @@ async def until_running(server: Server, recorded: Recorded) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_idle(server: Server) -> None:
-    async with asyncio.timeout(10):
-        while await server.running():
-            await asyncio.sleep(0.01)
-
-
 @meets_a_call
 @pytest.mark.parametrize(("hang_up", "stream"), [(True, False), (False, True)], ids=["hung-up", "answer-swallowed"])
 @pytest.mark.parametrize("agent", [chat, responses, messages])
@@ -170,7 +164,7 @@ async def test_a_client_whose_connection_breaks_extends_token_by_token(
     assert len(recorded.sampled) == TURNS + hang_up
     assert recorded.sampled.count(None) == hang_up
     assert (counters.replayed, counters.siblings) == (not hang_up, 0)
-    await until_idle(server)
+    await server.idle()
 
     calls = [(p, s) for p, s in zip(recorded.prompts, recorded.sampled, strict=True) if s is not None]
     for (prompt, sampled), (following, _) in pairwise(calls):

@@ -99,9 +99,7 @@ async def test_a_call_cancelled_during_a_pause_leaves_no_trace(server: Server, b
     assert model.trajectories == []
     await server.resume()
     # An abort that meets a paused server is lost, so the request may run to its end there: nobody reads it.
-    async with asyncio.timeout(30):
-        while await server.running():
-            await asyncio.sleep(0.05)
+    await server.idle(within=30)
 
 
 @meets_a_call

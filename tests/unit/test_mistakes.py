@@ -65,7 +65,6 @@ PLACES = "neither a folder nor a hub id: give smollm2, tiny"
     [
         ("strands-sglang gateway", "--base-url URL --tokenizer PATH"),
         ("strands-sglang gateway --base-url http://x", "--base-url needs --tokenizer"),
-        ("strands-sglang gateway --base-url http://x --tokenizer /no/such", PLACES),
         ("strands-sglang gateway --model tiny --tokenizer x", "--tokenizer would have no effect"),
         ("strands-sglang gateway --model tiny --port 99999", "expected a port from 0 to 65535, got '99999'"),
         ("strands-sglang gateway --model tiny --host 0.0.0.0", "--admin-key KEY"),
@@ -238,7 +237,6 @@ def factory_that_raises(model_factory: Any) -> Any:
     ("arguments", "message"),
     [
         (["arithmetic", "--model", "tinyy"], "did you mean 'tiny'"),
-        (["arithmetic", "--model", "/no/such"], PLACES),
         (["arithmetic", "--model", "tiny", "--tool-parser", "hermess"], "(did you mean 'hermes'?)"),
         (["arithmetic", "--model", "tiny", "--sampling", '{"top_q": 1}'], "did you mean 'top_p'?"),
         (["arithmetic", "-q", "--backend", "vllm", "--base-url", "localhost:30000"], "base_url must be an address"),
@@ -385,6 +383,7 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
     ("arguments", "message"),
     [
         (["check", "arithmetic", "--model", "/no/such"], PLACES),
+        (["check", "--env", f"{HERE}:factory_that_raises"], "the environment cannot be made: KeyError: 'prompt'"),
         (["verify", "{run}", "--server", "x"], "base_url must be an address"),
         (["verify", "{run}", "--max-kl", "0.1"], "are for scoring again: give --base-url or --model"),
         (["rescore", "{run}", "--reward", "exakt"], "unknown reward 'exakt' (did you mean 'exact'?)"),
@@ -510,7 +509,6 @@ def environment(**options: Any) -> Environment:
         (lambda: gateway().open(labels="x"), TypeError, "labels must be a mapping, such as a dict, got 'x'"),
         (lambda: gateway().open(limits={"max_request": 1}), ValueError, "did you mean 'max_requests'"),
         (lambda: model(temperature=1.0), TypeError, r"write sampling_params=\{'temperature': 1.0\}"),
-        (lambda: model(tool_parser="hermess"), ValueError, "did you mean 'hermes'"),
         (lambda: samples_from_step(Action(message="q")), TypeError, r"the StepResult of Environment.* got Action"),
     ],
 )
