@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import resource
 import signal
 import sys
@@ -56,8 +57,6 @@ def run(command: Callable[[list[str]], int], arguments: list[str]) -> int:
 
 
 # ---- strands-sglang --------------------------------------------------------------------------------------------------
-
-PLACES = "neither a folder nor a hub id: give smollm2, tiny"
 
 
 @pytest.mark.parametrize(
@@ -154,6 +153,10 @@ def not_a_number(action: Any, result: Any) -> float:
 
 def abstaining(action: Any, result: Any) -> None:
     return None
+
+
+def stopping(action: Any, result: Any) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def raising(action: Any, result: Any) -> float:
@@ -382,7 +385,7 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["check", "arithmetic", "--model", "/no/such"], PLACES),
+        (["check", "arithmetic", "--model", "/no/such"], "neither a folder nor a hub id: give smollm2, tiny"),
         (["check", "--env", f"{HERE}:factory_that_raises"], "the environment cannot be made: KeyError: 'prompt'"),
         (["verify", "{run}", "--server", "x"], "base_url must be an address"),
         (["verify", "{run}", "--max-kl", "0.1"], "are for scoring again: give --base-url or --model"),
@@ -428,8 +431,10 @@ def test_a_rescore_that_scores_nothing_says_why_and_is_not_in_the_way_of_the_nex
         (["abstaining"], ["3 whose reward function abstained", "nothing was written"]),
         (["abstaining", "--json"], ["3 whose reward function abstained"]),
         (["not_a_number"], ["got nan"]),
+        (["stopping"], ["interrupted: nothing was written"]),
     ):
-        assert strands_env([*rescore, f"{HERE}:{more[0]}", *more[1:]]) == 2
+        status = 130 if more == ["stopping"] else 2
+        assert strands_env([*rescore, f"{HERE}:{more[0]}", *more[1:]]) == status
         shown = "".join(capsys.readouterr())
         assert all(message in shown for message in messages), shown
         assert not (tmp_path / "new").exists()

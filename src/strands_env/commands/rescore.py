@@ -6,9 +6,8 @@ import argparse
 import asyncio
 import json
 import signal
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 
 from strands_env.commands.progress import make_display
@@ -43,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
         if target.results.exists() and target.results.stat().st_size:
             raise EvalError(f"{str(target.results)!r} holds results already: give another --output")
         complaint = None
-        with _interrupted_by_sigterm(), whole_or_nothing(target) as new:
+        with whole_or_nothing(target) as new:
             display = make_display(quiet=args.quiet or args.json)
             options = {"reward": args.reward, "max_concurrency": args.max_concurrency, "progress": display}
-            changes = asyncio.run(rescore(saved.paths, new, factory, **options))
+            changes = asyncio.run(_cancelled_by_sigterm(rescore(saved.paths, new, factory, **options)))
             after = read_scores(new.paths.results)
             if changes.all_failed:
                 complaint = "the reward failed for every sample, with the error above: nothing was written; fix it"
@@ -55,23 +54,19 @@ def run(args: argparse.Namespace) -> int:
             else:
                 new.keep()
         return _show(saved, target, changes, after, complaint, args)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return complain("rescore", "interrupted: nothing was written", Exit.INTERRUPTED)
     except Exception as error:
         return complain_of("rescore", error, ValueError, TypeError)
 
 
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM interrupts as Ctrl-C does, so that nothing is left behind."""
-    # Only the main thread may set handlers; a program may call this command from another.
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if in_main else None
-    try:
-        yield
-    finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, before)
+async def _cancelled_by_sigterm(work: Coroutine[Any, Any, Rescored]) -> Rescored:
+    """SIGTERM cancels as Ctrl-C does. An exception that it raised could land in a reward, and count as its failure."""
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; another thread than the main one
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
 
 
 def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
