@@ -1,4 +1,4 @@
-"""The numbers of the command line: group policies, users' metrics, prices, and what a continued run takes over."""
+"""The numbers of the command line: group policies, users' metrics, and what a continued run takes over."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from strands_env.commands.cli import main
 from strands_env.eval import read_results
-from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
-from tests.unit.test_eval_report import islands
+from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 
 LOSING = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", "-n", "2", "--max-attempts", "1", *FAST]
 
@@ -27,23 +25,9 @@ def test_metrics_of_the_evaluator_are_shown(tmp_path, capsys):
     assert evaluate(f"{HOOKS}:OwnMetrics", "--env", HOOKS, *FAST, "-o", str(tmp_path), "--json") == 0
     shown = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert shown["metrics"] == {"prompts_seen": 3, "pass@1": 0.125, "unknown": None}
-    assert shown["cost"] is None
     assert evaluate(f"{HOOKS}:OwnMetrics", "--env", HOOKS, *FAST, "-o", str(tmp_path), "--resume") == 0
     out = capsys.readouterr().out
     assert "prompts_seen 3" in out and "pass@1      0.125" in out
-
-
-def test_prices_give_the_cost_here_and_in_view_and_report(tmp_path, capsys):
-    assert run_mine(tmp_path, "--price-input", "1000000", "--price-output", "2000000", "--json") == 0
-    shown = json.loads(capsys.readouterr().out)
-    cost = shown["totals"]["input_tokens"] + 2 * shown["totals"]["output_tokens"]
-    assert cost > 0 and shown["cost"] == cost
-    assert main(["view", str(tmp_path)]) == 0
-    assert f"cost        {cost:,.4f}" in capsys.readouterr().out
-    assert main(["view", str(tmp_path), "--price-input", "0", "--price-output", "0"]) == 0
-    assert "cost        0.0000" in capsys.readouterr().out
-    assert main(["report", str(tmp_path)]) == 0
-    assert islands(tmp_path / "report.html")["overview"]["summary"]["cost"] == cost
 
 
 # ---- a continued run -------------------------------------------------------------------------------------------------

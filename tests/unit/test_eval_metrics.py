@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from strands_env.eval.metrics import (
-    Prices,
     ScoreTable,
     compare,
     comparison,
@@ -171,12 +170,9 @@ def test_many_sign_flips_of_distinct_values_need_little_memory(monkeypatch):
         tracemalloc.stop()
 
 
-def test_token_sums_and_cost():
-    summary = summarize(table(a=[1.0, 0.0]), prices=Prices(input=1.0, output=2.0))
-    assert summary.totals["input_tokens"] == 20 and summary.totals["output_tokens"] == 10
-    assert summary.cost == pytest.approx((20 * 1.0 + 10 * 2.0) / 1e6)
-    totals = {"input_tokens": 100, "cache_read_input_tokens": 40, "output_tokens": 0}
-    assert Prices(input=10.0, cached_input=1.0).cost(totals) == pytest.approx((60 * 10 + 40 * 1) / 1e6)
+def test_tokens_are_summed():
+    totals = summarize(table(a=[1.0, 0.0])).totals
+    assert (totals["input_tokens"], totals["output_tokens"]) == (20, 10)
 
 
 @pytest.mark.parametrize(("prompts", "samples"), [(10, 1), (10, 8), (30, 4), (100, 2)])

@@ -10,11 +10,6 @@ from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKER
 from strands_sglang.command_line import AddArguments, add_server, json_object, non_negative, number, positive, whole
 
 seed = partial(whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63")  # as readers of JSON hold
-PRICES = {
-    "price_input": "price of a million tokens read, in any currency",
-    "price_output": "price of a million tokens sampled",
-    "price_cached_input": "price of a million tokens read from a cache (default: as other input)",
-}
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +46,6 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--group-policy", choices=GROUP_POLICIES, help="for lost samples (keep)")
     run.add_argument("--sample-timeout", type=number, metavar="S", help="seconds of one rollout")
     _add_threshold(run)
-    _add_prices(run)
     run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
     run.add_argument("--workers", type=positive, metavar="N", help="worker processes or Ray actors")
     run.add_argument("--track", type=_trackers, metavar="NAMES", help=f"also report to {', '.join(TRACKERS)}")
@@ -82,7 +76,6 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="HTML file (default: report.html beside the results)")
     parser.add_argument("--tokenizer", metavar="ID", help="for texts and drift (default: the run's; none: only ids)")
     _add_threshold(parser)
-    _add_prices(parser)
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     _add_json(parser, "its path and size as JSON")
 
@@ -92,7 +85,6 @@ def add_view(parser: argparse.ArgumentParser) -> None:
     _add_run(parser)
     parser.add_argument("sample", nargs="?", help="prompt id, or prompt id and index: p7 or p7/2")
     parser.add_argument("--limit", type=non_negative, default=50, metavar="N", help="prompts to list (default: 50)")
-    _add_prices(parser)
     _add_json(parser, "as JSON; samples as in the results, one a line")
 
 
@@ -103,7 +95,6 @@ def add_rescore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of the new run (default: RUN-rescored)")
     parser.add_argument("-c", "--max-concurrency", type=positive, default=10, metavar="N", help="at a time (10)")
     _add_threshold(parser)
-    _add_prices(parser)
     _add_display(parser)
 
 
@@ -281,19 +272,7 @@ def _add_threshold(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
 
 
-def _add_prices(parser: argparse._ActionsContainer) -> None:
-    for name, text in PRICES.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=_price, metavar="P", help=text)
-
-
 # ---- types -----------------------------------------------------------------------------------------------------------
-
-
-def _price(text: str) -> float:
-    value = number(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected a price of at least 0 for a million tokens, got {text!r}")
-    return value
 
 
 def _trackers(text: str) -> list[str]:

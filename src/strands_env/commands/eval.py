@@ -180,7 +180,7 @@ def _show(
         return complain("eval", error, Exit.REFUSED)
     # From the file, not from memory: it holds the earlier parts of a resumed run too.
     saved = SavedRun.of(path)
-    summary = summarize(table, reward_threshold=options["reward_threshold"], prices=saved.prices(options))
+    summary = summarize(table, reward_threshold=options["reward_threshold"])
     metrics, failure = _own_metrics(evaluator, table)
     for tracker in trackers:
         tracker.finish(numbers_of({**summary.to_dict(), "metrics": metrics}))

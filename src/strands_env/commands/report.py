@@ -54,7 +54,6 @@ def _write_run(args: argparse.Namespace) -> tuple[ReportResult, str | None]:
         tokenizer=found.tokenizer,
         tokenizer_note=found.note,
         reward_threshold=saved.threshold(args.reward_threshold),
-        prices=saved.prices(vars(args)),
     )
     return written, found.note
 

@@ -102,10 +102,9 @@ def _show(
     complaint: str | None,
     args: argparse.Namespace,
 ) -> int:
-    threshold, prices = saved.threshold(args.reward_threshold), saved.prices(vars(args))
-    options: dict[str, Any] = {"reward_threshold": threshold, "prices": prices}
-    before = summarize(read_scores(saved.paths.results), **options)
-    after = summarize(scores, **options)
+    threshold = saved.threshold(args.reward_threshold)
+    before = summarize(read_scores(saved.paths.results), reward_threshold=threshold)
+    after = summarize(scores, reward_threshold=threshold)
     if args.json:
         shown: Mapping[str, Any] = {
             "results": str(target.results) if complaint is None else None,

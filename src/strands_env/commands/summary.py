@@ -62,8 +62,6 @@ def summary_lines(
             f"drift       {drift.changed_trajectories} of {drift.trajectories} trajectories would change if their text "
             f"were tokenised again{f' ({kinds})' if kinds else ''}"
         )
-    if summary.cost is not None:
-        lines.append(f"cost        {summary.cost:,.4f}")
     return lines
 
 

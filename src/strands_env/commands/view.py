@@ -44,7 +44,7 @@ def _overview(args: argparse.Namespace) -> int:
             questions.setdefault(sample.prompt_id, one_line(sample.action.text)[:60])
     saved = SavedRun.of(args.run)
     Grouping.of(saved.document).apply(table)
-    summary = summarize(table, reward_threshold=saved.threshold(None), prices=saved.prices(vars(args)))
+    summary = summarize(table, reward_threshold=saved.threshold(None))
     listed = list(zip(table.prompt_ids, table.by_prompt(), strict=True))
     if args.json:
         shown_prompts = [

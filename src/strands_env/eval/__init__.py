@@ -16,7 +16,7 @@ from .errors import (
     TooManyFailuresError,
     UnknownBenchmarkError,
 )
-from .metrics import MetricFn, MetricFunction, Prices, RunSummary, ScoreTable, compare, pass_at_k_metric, summarize
+from .metrics import MetricFn, MetricFunction, RunSummary, ScoreTable, compare, pass_at_k_metric, summarize
 from .registry import (
     describe_benchmarks,
     get_benchmark,
@@ -48,7 +48,6 @@ __all__ = [
     "LocalExecutor",
     "MetricFn",
     "MetricFunction",
-    "Prices",
     "Progress",
     "ProgressState",
     "RetryPolicy",

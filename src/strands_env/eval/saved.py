@@ -1,4 +1,4 @@
-"""A run on disk as reports and commands open it: configuration, tokenizer, prices, drift, and whether it is whole."""
+"""A run on disk as reports and commands open it: configuration, tokenizer, drift, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from strands_env.eval.errors import EvalError, StoreError, naming_errors
-from strands_env.eval.metrics import Prices
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
 from strands_env.eval.store.config import checksum_of
@@ -16,8 +15,6 @@ from strands_env.eval.store.line import read_entry, read_sample
 from strands_env.eval.store.results import read_lines
 from strands_sglang.backends.engine.own_models import UnknownModelError
 from strands_sglang.trajectory.drift import DriftTotals
-
-PRICES = ("price_input", "price_output", "price_cached_input")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +104,6 @@ class SavedRun:
     def threshold(self, given: float | None) -> float:
         """The reward from which on a sample passes: the one given here, else the run's, else 1."""
         return float(given if given is not None else self.options.get("reward_threshold", 1.0))
-
-    def prices(self, given: Mapping[str, Any]) -> Prices | None:
-        """The prices given here, else the run's; None without any."""
-        known = {name: value for name, value in given.items() if value is not None}
-        found = {name: known.get(name, self.options.get(name)) for name in PRICES}
-        if all(value is None for value in found.values()):
-            return None
-        per_input, per_output, per_cached = found.values()
-        return Prices(input=per_input or 0.0, output=per_output or 0.0, cached_input=per_cached)
 
     def tokenizer(self, given: str | None = None) -> RunTokenizer:
         """The tokenizer that is named (an `EvalError` if it cannot be loaded), else the run's own; `none` for none."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.eval import EvalError
-from strands_env.eval.saved import PRICES
 from strands_env.eval.store import StorePaths, load_run
 from strands_env.recipe.names import DATA, benchmark_of_data
 
@@ -25,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
 }
 _CONTINUED = (
     *("benchmark", "backend", "model_id", "base_url", "tokenizer", "tool_parser", "script", "env", "env_config"),
-    *("reward", "data", "columns", "seed", "n_samples_per_prompt", "group_policy", "reward_threshold", *PRICES),
+    *("reward", "data", "columns", "seed", "n_samples_per_prompt", "group_policy", "reward_threshold"),
 )
 """Options that a resumed run takes from the saved one unless given: those that must match, and those that count."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.eval.metrics import Prices, ScoreTable, interval_of, possible_range, summarize
+from strands_env.eval.metrics import ScoreTable, interval_of, possible_range, summarize
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry
@@ -26,11 +26,8 @@ SNIPPET = 160
 class Overview:
     """Collects the overview, a sample at a time in the order they were finished."""
 
-    def __init__(
-        self, *, reward_threshold: float, grouping: Grouping | None = None, prices: Prices | None = None
-    ) -> None:
+    def __init__(self, *, reward_threshold: float, grouping: Grouping | None = None) -> None:
         self._grouping = grouping or Grouping()
-        self._prices = prices
         self._threshold = reward_threshold
         self.table = ScoreTable()
         """The scores; what the group policy leaves out is gone once `to_dict` was asked for."""
@@ -62,8 +59,7 @@ class Overview:
         most = max((1, *(score.n for score in table.by_prompt())))
         # Up to 24 values of k, dense where the curve bends.
         k_values = range(1, most + 1) if most <= 24 else sorted({round(k) for k in np.geomspace(1, most, 24)})
-        options: dict[str, Any] = {"reward_threshold": self._threshold, "prices": self._prices}
-        summary = summarize(table, k_values=list(k_values), **options).to_dict()
+        summary = summarize(table, k_values=list(k_values), reward_threshold=self._threshold).to_dict()
         prompts: list[list[Any]] = []
         for number, entry in enumerate(listed):
             if not prompts or prompts[-1][0] != entry.prompt_id:

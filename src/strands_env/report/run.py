@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strands_env.eval.metrics import Prices
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import Entry, ResultReader
@@ -41,7 +40,6 @@ def write_report(
     title: str | None = None,
     reward_threshold: float = 1.0,
     token_budget: int = TOKEN_BUDGET,
-    prices: Prices | None = None,
 ) -> ReportResult:
     """Write the report of a run.
 
@@ -60,7 +58,7 @@ def write_report(
     target = Path(output)
     with ResultReader(run) as reader:
         saved = SavedRun.of(run)
-        overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(saved.document), prices=prices)
+        overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(saved.document))
         for entry in reader.entries:  # as they finished: the running mean follows the run
             overview.add(reader.read(entry))
         order = reader.in_task_order()

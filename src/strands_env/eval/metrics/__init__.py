@@ -6,14 +6,13 @@ from .comparison import Comparison, compare, sign_flip_test
 from .interval import Interval, interval_of, mean_interval, possible_range
 from .passk import pass_at_k, pass_hat_k
 from .summary import MetricFunction, RunSummary, compute_pass_at_k, compute_pass_hat_k, flat_metrics, summarize
-from .table import Prices, ScoreTable
+from .table import ScoreTable
 
 __all__ = [
     "Comparison",
     "Interval",
     "MetricFn",
     "MetricFunction",
-    "Prices",
     "RunSummary",
     "ScoreTable",
     "compare",

@@ -11,7 +11,7 @@ import numpy as np
 
 from strands_env.eval.metrics.interval import Interval, mean_interval
 from strands_env.eval.metrics.passk import pass_at_k, pass_hat_k
-from strands_env.eval.metrics.table import Prices, PromptScores, ScoreTable, check_tables
+from strands_env.eval.metrics.table import PromptScores, ScoreTable, check_tables
 from strands_env.eval.sample import EvalSample
 
 Results: TypeAlias = Mapping[str, Sequence[EvalSample]]
@@ -35,7 +35,6 @@ class RunSummary:
         tool_errors: Samples by `tool: type` of exceptions that tools raised; the model received error results for them.
         messages: The first message of each kind of error, by the same names.
         totals: Sums of tokens, calls and seconds over all samples.
-        cost: Cost of all tokens, None without prices.
         left_out: Prompts that have no part in scores by the group policy.
     """
 
@@ -52,7 +51,6 @@ class RunSummary:
     totals: dict[str, float]
     tool_errors: dict[str, int] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
-    cost: float | None = None
     reward_threshold: float = field(default=1.0)
     left_out: int = 0
 
@@ -69,7 +67,6 @@ def summarize(
     k_values: Iterable[int] | None = None,
     reward_threshold: float = 1.0,
     level: float = 0.95,
-    prices: Prices | None = None,
 ) -> RunSummary:
     """Summarise a run.
 
@@ -100,7 +97,6 @@ def summarize(
         tool_errors={f"{tool}: {kind}": count for (tool, kind), count in table.tool_errors.most_common()},
         messages={f"{where}: {kind}": message for (where, kind), message in table.messages.items()},
         totals={name: float(value) for name, value in sorted(table.totals.items())},
-        cost=None if prices is None else prices.cost(table.totals),
         reward_threshold=reward_threshold,
         left_out=len(table.left_out),
     )

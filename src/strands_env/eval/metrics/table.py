@@ -151,20 +151,3 @@ def check_tables(function: str, *tables: object) -> None:
 def _located(error: ErrorRecord) -> str:
     """The message of an error with the line of the user's code that raised it."""
     return error.message if error.raised_at is None else f"{error.message} ({error.raised_at})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """Prices in a currency per million tokens, to turn token counts into cost."""
-
-    input: float = 0.0
-    output: float = 0.0
-    cached_input: float | None = None
-    """Price of cached input; None counts it like other input."""
-
-    def cost(self, totals: Mapping[str, float]) -> float:
-        """Cost of the tokens of a run."""
-        cached = totals.get("cache_read_input_tokens", 0)
-        fresh = totals.get("input_tokens", 0) - cached
-        cached_price = self.input if self.cached_input is None else self.cached_input
-        return (fresh * self.input + cached * cached_price + totals.get("output_tokens", 0) * self.output) / 1e6

@@ -100,7 +100,7 @@ const KEYS = [["/", "search and filter"], ["↑ ↓  or  j k", "move in the list
 begin(async () => {
   const data = await unpack("overview");
   const drawer = makeDrawer(data, islands()), table = runTable(data, (i) => drawer.open(i));
-  const facts = [...runFacts(data.header), isNumber(data.summary.cost) && `cost ${data.summary.cost.toLocaleString("en", { maximumFractionDigits: 4 })}`, `${data.path}, report of ${day(data.made)}`];
+  const facts = [...runFacts(data.header), `${data.path}, report of ${day(data.made)}`];
   const { help, toggleTheme, toggleHelp } = pageView({ title: data.title, facts, keys: KEYS, content: [overviewView(data), table.element], overlays: drawer.elements,
     notice: data.tokens_left_out ? `Tokens of ${whole(data.tokens_left_out)} samples are left out, to keep this file small.` : null });
   table.start();
