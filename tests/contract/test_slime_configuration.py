@@ -70,6 +70,7 @@ def wants_more(model_factory: Any, sandbox: Any) -> Any:
         ({"strands_env_fanout": True, "partial_rollout": True}, "--partial-rollout takes one sample of a rollout"),
         ({"strands_env_fanout": True, "group_rm": True}, "--group-rm takes one sample of a rollout"),
         ({"eval_reward_key": "accuracy"}, "--eval-reward-key needs --reward-key"),
+        ({"log_reward_category": "kind"}, "--log-reward-category needs --reward-key"),
     ],
 )
 async def test_a_wrong_configuration_ends_the_run(rig: Rig, changes: dict[str, Any], message: str) -> None:
@@ -266,9 +267,3 @@ def test_a_group_with_too_few_usable_rollouts_is_not_trained(rig: Rig) -> None:
     rig.args.strands_env_min_usable = 3
     assert slime.reward_post_process(rig.args, group)[1] == [0.0] * 4
     assert slime.check_reward_nonzero_std(rig.args, group) is False
-
-
-async def test_a_reward_category_needs_a_reward_key(rig: Rig) -> None:
-    rig.args.log_reward_category = "kind"
-    with pytest.raises(slime.SlimeConfigError, match="needs --reward-key"):
-        await rig.run()

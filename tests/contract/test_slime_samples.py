@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import sys
@@ -39,8 +38,13 @@ class Fork(AddEnv):
 
 @pytest.mark.parametrize(
     ("options", "changes"),
-    [({}, {}), ({"evaluation": True}, {"strands_env_fanout": True}), ({}, {"partial_rollout": True})],
-    ids=["no fan-out", "evaluation", "partial rollout"],
+    [
+        ({}, {}),
+        ({"evaluation": True, "sample": Sample(session_id=None)}, {"strands_env_fanout": True}),
+        ({}, {"partial_rollout": True}),
+        ({}, {"group_rm": True}),
+    ],
+    ids=["no fan-out", "evaluation", "partial rollout", "group rewards"],
 )
 async def test_one_path_trains_every_token_sampled_on_it(rig, options, changes):
     rig.environment = Fork
@@ -51,16 +55,6 @@ async def test_one_path_trains_every_token_sampled_on_it(rig, options, changes):
     check(sample)
     assert "three" in sample.response
     assert sum(sample.loss_mask) == len(completion("one").ids) + len(completion("three").ids)
-
-
-async def test_with_fan_out_a_shared_token_is_trained_once(rig: Rig) -> None:
-    rig.args.strands_env_fanout = True
-    rig.environment = Fork
-    rig.serve(*map(completion, ("one", "two", "three")))
-    samples = await rig.run()
-    assert sum(sum(sample.loss_mask) for sample in samples) == sum(
-        len(completion(text).ids) for text in ("one", "two", "three")
-    )
 
 
 @pytest.mark.parametrize("first", range(4), ids=["one path", "two paths", "failed", "no room"])
@@ -273,30 +267,10 @@ async def test_an_abort_before_the_first_token_has_no_top_p_data(rig: Rig) -> No
     assert (await rig.run()).status is Sample.Status.COMPLETED
 
 
-async def test_time_of_tools_is_no_generation(rig: Rig) -> None:
-    @tool(name="add")
-    async def slow_add(a: int, b: int) -> str:
-        """Add.
-
-        Args:
-            a: First number.
-            b: Second number.
-        """
-        await asyncio.sleep(0.02)
-        return str(a + b)
-
-    class SlowEnv(AddEnv):
-        def get_tools(self) -> list[Any]:
-            return [slow_add]
-
-    rig.environment = SlowEnv
-    rig.serve(*good_replies())
-    assert (await rig.run()).non_generation_time > 0
-
-
 async def test_calls_and_results_of_tools_in_the_data_become_history(rig: Rig) -> None:
     function = {"name": add.tool_name, "arguments": '{"a": 1, "b": 2}'}
     prompt = [
+        {"role": "system", "content": "Be short."},
         {"role": "user", "content": "1 + 2?"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
         {"role": "tool", "content": "3"},
@@ -306,8 +280,10 @@ async def test_calls_and_results_of_tools_in_the_data_become_history(rig: Rig) -
     client = rig.serve(completion("3"))
     sample = await rig.run(Sample(prompt=prompt))
     assert sample.status is Sample.Status.COMPLETED
+    assert sample.response_length == sum(sample.loss_mask)
     text = tokenizer().decode(client.prompts[0])
-    assert [part in text for part in ('"a": 1', "<tool_response>3<", "It is 3.", "And again?")] == [True] * 4
+    parts = ("Be short.", '"a": 1', "<tool_response>3<", "It is 3.", "And again?")
+    assert [part in text for part in parts] == [True] * 5
 
 
 @pytest.mark.parametrize(
@@ -423,14 +399,4 @@ async def test_a_sample_that_is_run_again_counts_only_the_last_run(rig: Rig) -> 
     again = await rig.run(sample)
     assert again.prefix_cache_info.total_prompt_tokens == len(client.prompts[0])
     assert again.non_generation_time == 0.0
-
-
-async def test_samples_of_one_rollout_share_no_notes(rig: Rig) -> None:
-    rig.args.strands_env_fanout = True
-    rig.environment = TwoPaths
-    rig.options["reward_fn"] = lambda action, result: RewardResult(reward=1.0, info={"checks": 2})
-    rig.serve(completion("first"), completion("second"))
-    first, second = (sample.metadata["strands_env"] for sample in await rig.run())
-    for name in ("metrics", "reward_info"):
-        first[name]["mine"] = 1
-        assert "mine" not in second[name]
+    assert (again.status, again.remove_sample) == (Sample.Status.COMPLETED, False)

@@ -123,30 +123,8 @@ def test_a_trl_batch_in_which_all_rollouts_raise_is_an_error() -> None:
 # ---- SkyRL -----------------------------------------------------------------------------------------------------------
 
 
-def check_skyrl(output: dict[str, Any], prompts: int, step_wise: bool = False) -> None:
-    """The rules of `validate_generator_output`."""
-    rows = len(output["response_ids"])
-    assert rows > 0
-    assert step_wise or rows == prompts
-    for name in ("prompt_token_ids", "loss_masks", "rewards", "rollout_logprobs", "stop_reasons"):
-        assert len(output[name]) == rows
-    for ids, mask, logprobs, reward in zip(
-        output["response_ids"], output["loss_masks"], output["rollout_logprobs"], output["rewards"], strict=True
-    ):
-        assert len(ids) == len(mask) == len(logprobs)
-        assert not isinstance(reward, list) or len(reward) == len(ids)
-    assert len({isinstance(reward, list) for reward in output["rewards"]}) == 1
-    if step_wise:
-        ids, last = output["trajectory_ids"], output["is_last_step"]
-        assert len(ids) == len(last) == rows
-        assert last[-1]
-        for here, after, is_last in zip(ids, ids[1:], last, strict=False):
-            assert is_last == (here != after)
-
-
 def test_skyrl_gets_one_row_a_prompt() -> None:
     output = skyrl.generator_output([[make(), SHORT], [FAILED]])
-    check_skyrl(output, 2)
     assert output["stop_reasons"] == ["stop", "error"]
     assert output["loss_masks"][1] == [0, 0, 0, 0]
     assert output["rewards"] == [0.5, 0.5]
@@ -156,7 +134,6 @@ def test_skyrl_failures_get_the_mean_of_their_group() -> None:
     ids = [TrajectoryID("a", 0), TrajectoryID("a", 1), TrajectoryID("a", 2), TrajectoryID("b", 0), TrajectoryID("c", 0)]
     rollouts = [[make(reward=1.0)], [make(reward=0.0)], [FAILED], [make(reward=3.0)], []]
     output = skyrl.generator_output(rollouts, trajectory_ids=ids)
-    check_skyrl(output, 5)
     assert output["rewards"] == [1.0, 0.0, 0.5, 3.0, 0.0]
     assert [sum(mask) for mask in output["loss_masks"]] == [3, 3, 0, 3, 0]
     assert skyrl.generator_output(rollouts, group_ids="xxxxx")["rewards"][2] == 4 / 3
@@ -176,21 +153,18 @@ def test_skyrl_refuses_a_rollout_whose_group_nothing_says() -> None:
 def test_skyrl_token_rewards_add_up_and_those_of_a_failure_sum_to_the_mean_of_its_group() -> None:
     scored = make(token_rewards=np.array([0, 0, 0, 0.25, 0, 0]))
     output = skyrl.generator_output([[scored], [FAILED], []], token_rewards=True)
-    check_skyrl(output, 3)
     assert output["rewards"] == [[0.0, 0.25, 0.0, 0.5], [0.0, 0.0, 0.0, 0.75], [0.75]]
 
 
 def test_skyrl_steps_of_a_failure_count_with_the_mean_of_its_group() -> None:
     ids = [TrajectoryID("a", 0), TrajectoryID("a", 1), TrajectoryID("a", 2)]
     output = skyrl.generator_output([[make(), SHORT], [FAILED, FAILED], []], trajectory_ids=ids, step_wise=True)
-    check_skyrl(output, 3, step_wise=True)
     assert output["rewards"] == [0.5] * 5
     assert output["is_last_step"] == [False, True, False, True, True]
 
 
 def test_skyrl_does_not_train_a_rollout_whose_experts_are_missing() -> None:
     output = skyrl.generator_output([[make()], [replace(make(reward=9.0), routed_experts=None)]], routed_experts=True)
-    check_skyrl(output, 2)
     assert np.array(output["rollout_expert_indices"]).shape == (2, 5, 2, 2)
     assert (output["loss_masks"][1], output["rewards"]) == ([0, 0, 0, 0], [0.5, 0.5])
     with pytest.raises(InvalidSampleError, match="no rollout of the batch"):
@@ -262,37 +236,6 @@ class AddEnv(Environment):
         return [add]
 
 
-def fake_verl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names of `verl.experimental.agent_loop.agent_loop` that the class uses."""
-
-    class AgentLoopBase:
-        def __init__(self, *, server_manager: Any) -> None:
-            self.server_manager, self.tokenizer = server_manager, tokenizer()
-            self.rollout_config = types.SimpleNamespace(prompt_length=64, response_length=256)
-
-    module = types.ModuleType("verl.experimental.agent_loop.agent_loop")
-    vars(module).update(AgentLoopBase=AgentLoopBase, AgentLoopOutput=types.SimpleNamespace, AgentLoopMetrics=dict)
-    for name in ("verl", "verl.experimental", "verl.experimental.agent_loop"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-
-
-async def test_a_verl_agent_loop_runs_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_verl(monkeypatch)
-    manager = ServerManager([call(1, 2), "3"])
-    loop = verl.make_agent_loop(AddEnv)(server_manager=manager)
-    output = await loop.run({"temperature": 1.0, "top_p": 1.0}, **ROW)
-    first, second = manager.requests
-    assert first["request_id"] == second["request_id"]
-    assert (first["temperature"], first["logprobs"]) == (1.0, True)
-    whole = [*first["prompt_ids"], *output.response_ids]
-    assert whole[: len(second["prompt_ids"])] == second["prompt_ids"]
-    assert len(output.response_ids) == len(output.response_mask) == len(output.response_logprobs)
-    assert sum(output.response_mask) == sum(len(completion(text).ids) for text in (call(1, 2), "3"))
-    assert (output.reward_score, output.extra_fields["max_global_steps"]) == (1.0, 2)
-    assert set(output.metrics) == {"generate_sequences", "tool_calls", "compute_score"}
-
-
 ROW = {"raw_prompt": [{"role": "user", "content": "1 + 2?"}], "reward_model": {"ground_truth": "3"}}
 
 
@@ -362,12 +305,17 @@ async def test_a_verl_reply_that_was_aborted_goes_on() -> None:
     assert output["extra_fields"] == {"status": "completed", "min_global_steps": 4, "max_global_steps": 5}
 
 
-async def test_verl_is_told_what_is_left_of_the_response() -> None:
+async def test_verl_is_told_the_session_the_parameters_and_what_is_left_of_the_response() -> None:
     manager = ServerManager([call(1, 2), "3"])
-    await rollout(manager, response_length=60)
-    first, second = (request["max_tokens"] for request in manager.requests)
-    assert first == 60
-    assert second < 60 - len(completion(call(1, 2)).ids)
+    output = await rollout(manager, response_length=60, sampling_params={"temperature": 0.5})
+    first, second = manager.requests
+    assert first["max_tokens"] == 60
+    assert second["max_tokens"] < 60 - len(completion(call(1, 2)).ids)
+    assert first["request_id"] == second["request_id"]
+    assert (first["temperature"], first["logprobs"]) == (0.5, True)
+    whole = [*first["prompt_ids"], *output["response_ids"]]
+    assert whole[: len(second["prompt_ids"])] == second["prompt_ids"]
+    assert output["extra_fields"]["max_global_steps"] == 2
 
 
 async def test_a_verl_response_that_tool_results_fill_is_truncated() -> None:
@@ -376,12 +324,6 @@ async def test_a_verl_response_that_tool_results_fill_is_truncated() -> None:
     output = await rollout(manager, response_length=used + 3)
     assert (len(manager.requests), output["extra_fields"]["status"]) == (1, "truncated")
     assert (len(output["response_ids"]), sum(output["response_mask"])) == (used, used)
-
-
-async def test_verl_keeps_the_range_of_versions_of_a_reply() -> None:
-    manager = ServerManager(["3"], extra_fields={"global_steps": 7, "min_global_steps": 5, "max_global_steps": 7})
-    output = await rollout(manager)
-    assert output["extra_fields"] == {"status": "completed", "min_global_steps": 5, "max_global_steps": 7}
 
 
 async def test_verl_gets_the_experts_of_every_token_but_the_last() -> None:

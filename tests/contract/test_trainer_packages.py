@@ -24,7 +24,7 @@ from strands_env.core import Environment, WeightVersionSpan
 from strands_env.training import TrainingSample, areal, group_advantages, skyrl, verifiers, verl
 from strands_env.training.export import WRITTEN_FOR
 from tests.conftest import ROOT
-from tests.contract.test_trainer_adapters import FAILED, make
+from tests.contract.test_trainer_adapters import FAILED, SHORT, make
 from tests.real_slime import package
 
 AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
@@ -236,15 +236,8 @@ def test_areal_takes_the_trajectory() -> None:
 def test_areal_collates_trajectories_of_different_lengths() -> None:
     helpers = ("_pad_cat_dim0", "is_multi_modal_key", "get_batch_size")
     concat = areals("areal/utils/data.py", "concat_padded_tensors", *helpers)
-    short = make(
-        token_ids=np.arange(4, dtype=np.int32),
-        loss_mask=np.array([0, 0, 1, 0], dtype=np.uint8),
-        logprobs=np.array([np.nan, np.nan, -0.4, np.nan]),
-        weight_versions=(WeightVersionSpan(version="3", start=2, end=3),),
-        routed_experts=None,
-    )
     long = make(weight_versions=(WeightVersionSpan(version="3", start=2, end=6),))
-    batch = concat([areal.tensor_dict(long), areal.tensor_dict(short)])
+    batch = concat([areal.tensor_dict(long), areal.tensor_dict(SHORT)])
     assert batch["input_ids"].shape == (2, 6)
     assert batch["attention_mask"].sum(-1).tolist() == [6, 4]
     assert batch["loss_mask"].tolist() == [[0, 0, 1, 1, 0, 1], [0, 0, 1, 0, 0, 0]]

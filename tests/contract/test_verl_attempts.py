@@ -109,15 +109,3 @@ async def test_a_developer_message_is_a_system_prompt() -> None:
         prompts.append(manager.requests[0]["prompt_ids"])
     assert prompts[0] == prompts[1]
     assert "Add." in tokenizer().decode(prompts[0])
-
-
-async def test_a_prompt_may_hold_earlier_tool_calls_and_their_results() -> None:
-    manager = ServerManager(["6"])
-    used = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"function": {"name": "add", "arguments": '{"a": 1}'}}],
-    }
-    await rollout(manager, row={"raw_prompt": [USER, used, {"role": "tool", "content": "three"}, USER]})
-    text = tokenizer().decode(manager.requests[0]["prompt_ids"])
-    assert '{"name": "add", "arguments": {"a": 1}}' in text and "three" in text

@@ -103,69 +103,6 @@ def test_messages_printed_again_are_what_a_tokenizer_would_write(example: Any, t
     assert len(drifted) > len(again.token_ids) - 2
 
 
-@pytest.mark.parametrize("expression", ['{"a": 1}', "7", "null", '["1+2"]'])
-def test_any_json_as_an_argument_is_the_models_mistake_and_not_the_end_of_the_run(
-    example: Any, expression: str
-) -> None:
-    function = {"name": "calculator", "arguments": f'{{"expression": {expression}}}'}
-
-    (answer,) = example["rollouts"]._run([{"id": "c", "type": "function", "function": function}])
-
-    assert answer["content"].startswith("Error: ")
-
-
-def test_held_out_problems_are_distinct_and_never_trained(example: Any) -> None:
-    task = example["task"]
-    held_out = {problem.expression for problem in task.held_out_problems(0, 200)}
-    rng = random.Random(0)
-    assert len(held_out) == 200
-    assert held_out.isdisjoint(task.make_problem(rng).expression for _ in range(3000))
-    assert held_out.isdisjoint(task.make_problem(rng).expression for _ in range(3000))
-
-
-def test_micro_batches_make_the_same_update(example: Any, tokenizer: Any) -> None:
-    from dataclasses import replace
-
-    import torch
-
-    samples = [
-        replace(sample_of(example, tokenizer, 0.0, seed), reward=float(seed % 2), group_id="g", rollout_id=str(seed))
-        for seed in range(4)
-    ]
-    weights = []
-    for micro_batch in (4, 1):
-        model = example["task"].make_model(tokenizer, 0)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        statistics = example["grpo"].update(model, optimizer, samples, samples, pad=0, micro_batch=micro_batch)
-        weights.append((next(model.parameters()).detach().clone(), statistics))
-    assert torch.allclose(weights[0][0], weights[1][0], atol=1e-5)
-    assert weights[0][1].sequence_gap == pytest.approx(weights[1][1].sequence_gap, rel=1e-4)
-
-
-def test_an_update_raises_what_was_rewarded(example: Any, tokenizer: Any) -> None:
-    from dataclasses import replace
-
-    import torch
-
-    grpo = example["grpo"]
-    model = example["task"].make_model(tokenizer, 0)
-    good, bad = (
-        replace(sample_of(example, tokenizer, 0.0, seed), reward=reward, rollout_id=str(seed), logprobs=None)
-        for seed, reward in ((1, 1.0), (2, 0.0))
-    )
-
-    def likelihood(sample: Any) -> float:
-        with torch.no_grad():
-            logprobs, mask = grpo.token_logprobs(model, [sample], 0)
-        return float((logprobs * mask).sum())
-
-    before = likelihood(good) - likelihood(bad)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    recorded = [replace(sample, logprobs=np.zeros(len(sample))) for sample in (good, bad)]
-    grpo.update(model, optimizer, [good, bad], recorded, pad=0)
-    assert likelihood(good) - likelihood(bad) > before
-
-
 def test_the_correction_weights_what_the_policy_would_rarely_say(example: Any, tokenizer: Any) -> None:
     from dataclasses import replace
 
@@ -242,27 +179,6 @@ async def test_a_rollout_through_the_gateway_holds_exact_tokens_and_the_clients_
     assert run.trained_by(run.GATEWAY, found, made.tokenizer).logprobs is None
 
 
-def test_a_folder_of_other_settings_is_refused(example: Any, tmp_path: Path) -> None:
-    store = example["store"].Store
-    store(tmp_path, {"steps": 30, "samples": 8})
-    store(tmp_path, {"steps": 60, "samples": 8})
-    with pytest.raises(SystemExit, match="holds runs of --samples 8, not 4"):
-        store(tmp_path, {"steps": 60, "samples": 4})
-
-
-def test_all_arms_of_a_seed_come_before_the_next_seed_and_no_run_twice(example: Any) -> None:
-    run = example["run"]
-    runs = run.plan(run.STUDIES, first_seed=0, seeds=None)
-    assert [one.arm for one in runs[:3]] == list(run.ARMS)
-    assert {one.seed for one in runs[:3]} == {0}
-    assert len({one.name for one in runs}) == len(runs)
-    by_arm = [sum(one.arm == arm and one.dropout == 0.3 and one.rate == 4e-4 for one in runs) for arm in run.ARMS]
-    assert by_arm == [8, 8, 8]
-    natural = [one.seed for one in runs if one.dropout == 0 and one.rate == 4e-4 and one.arm == "token-exact"]
-    assert natural == list(range(15))
-    assert {one.seed for one in run.plan(["natural"], first_seed=3, seeds=2)} == {3, 4}
-
-
 def results(seeds: list[int], arms: tuple[str, ...] = ("token-exact", "re-tokenised", "chat text")) -> dict[str, Any]:
     """The data that `report.py` packs, of two steps."""
     names = ("reward", "drift", "drifted_tokens", "sequence_gap", "max_token_gap", "k3", "gradient_norm")
@@ -317,18 +233,6 @@ def test_runs_made_again_are_compared_step_by_step(example: Any) -> None:
     table = example["report"].compare_runs(first, again)
     assert "| token-exact, dropout 0.3, rate 0.0004, seed 0 | 2 of 2 | 0.500 | 0.500 |" in table
     assert "| re-tokenised, dropout 0.3, rate 0.0004, seed 0 | 1 of 2 | 0.000 | 0.000 |" in table
-
-
-def test_the_picture_of_harm_has_a_dot_for_each_pair(example, tmp_path, monkeypatch):
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    figures: list[Any] = []
-    monkeypatch.setattr(pyplot, "close", figures.append)
-    example["report"].draw_harm(results([0, 1, 2]), tmp_path / "harm.png")
-    monkeypatch.undo()
-    pyplot.close("all")
-    dots = figures[0].axes[0].lines[1]
-    assert dots.get_xdata() == pytest.approx([50.0] * 3)
-    assert dots.get_ydata() == pytest.approx([0.5, 0.55, 0.6])
 
 
 def test_power_and_the_sign_flip_test_are_those_of_the_textbook(example: Any) -> None:
