@@ -206,21 +206,6 @@ def experts(rows: int) -> str:
     return base64.b64encode(np.arange(rows * 2 * 2, dtype="<i4").tobytes()).decode()
 
 
-async def test_routed_experts_are_decoded(rig: Rig) -> None:
-    rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 2, 2
-
-    def reply(ids: list[int], fields: dict[str, Any]) -> Reply:
-        made = completion("3")
-        rows = len(ids) + len(made.ids) - 1 - fields.get("routed_experts_start_len", 0)
-        return Reply(ids=made.ids, meta={"routed_experts": experts(rows)})
-
-    rig.serve(reply)
-    sample = await rig.run()
-    assert sample.rollout_routed_experts.shape == (len(sample.tokens) - 1, 2, 2)
-    assert sample.rollout_routed_experts.dtype == np.int32
-    assert not sample.remove_sample
-
-
 @pytest.mark.parametrize("top_k", [2, 1])
 async def test_missing_experts_fail_the_sample_but_keep_its_shape(rig: Rig, top_k: int) -> None:
     rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 2, top_k
@@ -390,9 +375,3 @@ async def test_the_logger_writes_metrics_and_conversations(rig: Rig, tmp_path: A
     assert line["metrics"]["tool_calls"] == 1
     assert line["metrics"]["prefix_cache_hit_rate"] > 0
     assert line["samples"][0]["response"] == sample.response
-
-
-def test_the_logger_takes_whatever_slime_gives(rig: Rig) -> None:
-    assert slime.log_rollout(3, EMPTY, [Sample(index=0)], {"reward": 1.0}, 0.5) is False
-    data = {"eval_set": {"rewards": [1.0], "truncated": [False], "samples": [Sample(index=0, reward=1.0)]}}
-    assert slime.log_eval_rollout(4, EMPTY, data, {"acc": 1.0}) is False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import itertools
 import json
 import re
 import shutil
@@ -55,7 +54,9 @@ def test_every_key_of_the_config_file_is_an_option(example: Rig) -> None:
 
 @requires_isolation
 @pytest.mark.parametrize(("answer", "reward"), [("It is \\boxed{1024}.", 1.0), ("It is \\boxed{1000}.", 0.0)])
-async def test_a_rollout_of_the_example_runs_code_and_is_scored(example: Rig, answer: str, reward: float) -> None:
+async def test_a_rollout_of_the_example_runs_code_and_is_scored_and_logged(
+    example: Rig, answer: str, reward: float, tmp_path: Path
+) -> None:
     client = example.serve(completion(code("print(2**10)")), completion(answer))
     sample = await example.run(Sample(prompt=PROBLEM, label="1024"))
     check(sample)
@@ -64,23 +65,9 @@ async def test_a_rollout_of_the_example_runs_code_and_is_scored(example: Rig, an
     assert "You solve mathematics problems." in prompts[0]
     assert "1024" in prompts[1].removeprefix(prompts[0])
     assert sample.metadata["strands_env"]["metrics"]["tool_calls"] == 1
-
-
-@requires_isolation
-async def test_its_log_is_where_the_config_file_says(example: Rig, tmp_path: Any) -> None:
-    example.serve(completion("\\boxed{1024}"))
-    sample = await example.run(Sample(prompt=PROBLEM, label="1024"))
     slime.log_rollout(0, example.args, [[sample]], {}, 1.0)
     line = json.loads((tmp_path / "outputs" / "slime" / "rollout.jsonl").read_text())
-    assert line["metrics"]["reward"] == 1.0
-
-
-@requires_isolation
-async def test_an_option_that_the_environment_does_not_have_ends_the_run(example: Rig) -> None:
-    example.args.strands_env_options = {"max_tool_itres": 16}
-    example.serve(completion("\\boxed{1024}"))
-    with pytest.raises(slime.SlimeConfigError, match="max_tool_itres"):
-        await example.run(Sample(prompt=PROBLEM, label="1024"))
+    assert line["metrics"]["reward"] == reward
 
 
 def test_the_environment_takes_the_options_of_the_config_file(example: Rig) -> None:
@@ -219,14 +206,6 @@ def test_the_launch_script_does_not_start_without_a_sandbox(launch: Launch) -> N
 
 
 SCRIPTS = sorted(path.name for path in EXAMPLE.glob("*.sh"))
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_every_option_of_the_launch_scripts_is_explained(script: str) -> None:
-    lines = (EXAMPLE / script).read_text().splitlines()
-    options = [(before, line) for before, line in itertools.pairwise(lines) if line.startswith("  --")]
-    assert len(options) > (50 if script == "strands_qwen3_8b.sh" else 2)
-    assert [line for before, line in options if "  # " not in line and not before.startswith("  # ")] == []
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ def test_a_step_of_every_mode_trains_what_the_server_sent(run: Any, mode: str) -
             zip(rank["rollout_routed_experts"], rank["tokens"], strict=True) for rank in ranks
         ):
             assert tuple(experts.shape) == (len(tokens) - 1, 2, 2)
+            assert str(experts.dtype).endswith("int32")
 
 
 def test_metrics_of_requests_and_caches_reach_slimes_log(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

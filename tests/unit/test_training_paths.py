@@ -44,6 +44,7 @@ def count(*texts: str) -> int:
 
 async def test_together_the_paths_train_every_token_once() -> None:
     first, second = await fork()
+    assert first.rollout_id == second.rollout_id
     assert (first.trained_tokens, second.trained_tokens) == (count(*REPLIES[:2]), count(REPLIES[2]))
     assert first.trained_elsewhere is None
     assert int(second.trained_elsewhere.sum()) == count(REPLIES[0])

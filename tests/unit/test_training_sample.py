@@ -165,26 +165,6 @@ def branching_model() -> SGLangModel:
     return SGLangModel(client=Replay(replies), tokenizer=tokenizer())
 
 
-async def ask(model: SGLangModel, *texts: str) -> Any:
-    agent = Agent(model=model, callback_handler=None)
-    for text in texts:
-        await agent.invoke_async(text)
-    return agent
-
-
-async def test_branches_train_every_sampled_token_once() -> None:
-    model = branching_model()
-    agent = await ask(model, "one", "two")
-    agent.messages[:] = agent.messages[:2]
-    await agent.invoke_async("another two")
-    samples = samples_from_model(model, reward=1.0)
-    assert len(samples) == 2
-    assert sum(sample.trained_tokens for sample in samples) == model.forest.sampled_tokens
-    assert samples[0].rollout_id == samples[1].rollout_id
-    for sample in samples:
-        sample.validate(logprobs_required=True)
-
-
 async def test_discarded_completions_are_left_out_and_can_be_asked_for() -> None:
     model = branching_model()
     messages: Any = [{"role": "user", "content": [{"text": "same"}]}]
@@ -294,21 +274,6 @@ def test_a_sample_that_fits_is_not_cut() -> None:
 def test_validation_names_the_first_contradiction(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSampleError, match=message):
         make(**changes).validate(logprobs_required=True)
-
-
-def test_a_consistent_sample_is_valid() -> None:
-    sample = make()
-    assert sample.validate(logprobs_required=True) is sample
-
-
-def test_response_logprobs_are_zero_only_where_no_loss_is() -> None:
-    assert make().response_logprobs() == [-0.1, -0.2, 0.0, -0.3]
-
-
-def test_a_trained_token_without_logprob_is_never_zero() -> None:
-    broken = make(logprobs=np.array([np.nan] * 6))
-    with pytest.raises(InvalidSampleError, match="leave the rollout out"):
-        broken.response_logprobs()
 
 
 # ---- storing ---------------------------------------------------------------------------------------------------------

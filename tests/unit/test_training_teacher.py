@@ -148,8 +148,11 @@ def test_a_token_without_a_score_is_fine_unless_it_is_trained() -> None:
         teacher_logprobs=np.array([np.nan, -1.0, np.nan, -2.0]),
     )
     assert reference_logprobs(sample) == [0.0, -1.0, 0.0, -2.0]
+    trained = replace(sample, teacher_logprobs=np.array([np.nan, -1.0, -1.0, np.nan]))
     with pytest.raises(InvalidSampleError, match="no log-probabilities of the teacher"):
-        reference_logprobs(replace(sample, teacher_logprobs=np.array([np.nan, -1.0, -1.0, np.nan])))
+        reference_logprobs(trained)
+    failed = replace(trained, status=SampleStatus.FAILED, reward=None, teacher_logprobs=None)
+    assert reference_logprobs(failed) == [0.0] * 4
 
 
 async def test_a_teacher_that_scores_nothing_is_an_error(forest: list[TrainingSample], teacher: Counting) -> None:
@@ -241,13 +244,3 @@ async def test_a_backend_that_scores_no_prompts_says_so() -> None:
 
     with pytest.raises(BackendRequestError, match="Deaf scores no prompts"):
         await Deaf(None).score([1])
-
-
-def test_a_row_that_is_not_trained_needs_no_teacher() -> None:
-    failed = TrainingSample(
-        token_ids=np.arange(3, dtype=np.int32),
-        prompt_length=1,
-        loss_mask=np.zeros(3, dtype=np.uint8),
-        status=SampleStatus.FAILED,
-    )
-    assert reference_logprobs(failed) == [0.0, 0.0, 0.0]
