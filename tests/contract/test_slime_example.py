@@ -205,7 +205,7 @@ def test_the_launch_script_does_not_start_without_a_sandbox(launch: Launch) -> N
     assert "sandbox" in result.stderr
 
 
-SCRIPTS = sorted(path.name for path in EXAMPLE.glob("*.sh"))
+SCRIPTS = sorted(str(path.relative_to(EXAMPLE.parent)) for path in EXAMPLE.parent.glob("slime*/*.sh"))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ MEGATRON = frozenset(["--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2
 def test_every_option_of_the_launch_scripts_exists(script: str) -> None:
     package("torch", "slime imports torch, which is not installed")
     flag = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-    text = "\n".join(line.partition("  # ")[0] for line in (EXAMPLE / script).read_text().splitlines())
+    text = "\n".join(line.partition("  # ")[0] for line in (EXAMPLE.parent / script).read_text().splitlines())
     used = {
         name
         for line in text.splitlines()

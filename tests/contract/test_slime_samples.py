@@ -339,7 +339,7 @@ def test_the_log_counts_conversations_by_rollout(tmp_path: Any) -> None:
 def test_the_log_takes_samples_of_others(tmp_path: Any, sample: Any) -> None:
     args = types.SimpleNamespace(strands_env_log_dir=str(tmp_path))
     assert slime.log_rollout(1, args, [sample], {}, 1.0) is False
-    assert slime.log_eval_rollout(1, args, {"aime": [sample]}, {}) is False
+    assert slime.log_eval_rollout(1, args, {"aime": {"samples": [sample]}}, {}) is False
     assert len((tmp_path / "rollout.jsonl").read_text().splitlines()) == 1
     assert len((tmp_path / "eval_aime.jsonl").read_text().splitlines()) == 1
 

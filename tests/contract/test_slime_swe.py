@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import importlib
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from provider_support import completion, tokenizer
 
-from strands_env.training import slime
 from strands_sglang.testing import Reply
 from tests.conftest import ROOT
 from tests.contract.test_slime_real import Run, check_ranks
-from tests.real_slime import SLIME, Router, requires_slime, slime_imported, slimes_parser
-from tests.servers.engine_server import generate
+from tests.real_slime import Router, requires_slime, slime_imported
 from tests.unit.sandbox_support import requires_isolation
 
 yaml = pytest.importorskip("yaml")
@@ -65,21 +59,6 @@ class Scripted(Router):
         command = "sed -i s/-/+/ add.py" if self.rollouts % 2 else "cat add.py"
         text = json.dumps({"name": "bash", "arguments": {"command": command}})
         return replace(completion(f"Let me see.<tool_call>{text}</tool_call>"), weight_version="1", meta={})
-
-
-class Embedded(Router):
-    """The embedded engine with a tiny model behind slime's router."""
-
-    def __init__(self, engine: Any) -> None:
-        super().__init__()
-        self.engine = engine
-
-    async def _generate(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        self.requests += 1
-        answer = await generate(self.engine, **body)
-        self.sent.update((entry[1], entry[0]) for entry in answer["meta_info"]["output_token_logprobs"])
-        return web.json_response(answer)
 
 
 def fixture_task(folder: Path) -> tuple[Path, Path]:
@@ -129,28 +108,6 @@ def test_a_step_of_the_example_trains_what_was_sampled(launch: Any, tmp_path: Pa
     assert line["metrics"]["ended/task_complete"] == 1.0
 
 
-@requires_slime
-@requires_isolation
-def test_a_step_of_the_example_with_the_embedded_engine(launch: Any) -> None:
-    from strands_sglang.backends.engine import EmbeddedEngine
-    from strands_sglang.backends.engine.tiny import make_tiny_model
-
-    tiny = make_tiny_model(seed=1)
-    engine = EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1, seed=0)
-    with Embedded(engine) as router:
-        ranks = launch(router, tiny.tokenizer, "--rollout-max-response-len", "24").step()
-        check_ranks(ranks, router, samples=4)
-        asyncio.run_coroutine_threadsafe(engine.close(), router._loop).result()
-
-
-def test_the_config_file_and_the_length_of_the_users_code() -> None:
-    config = yaml.safe_load((EXAMPLE / "config.yaml").read_text())
-    settings = slime.SlimeSettings.from_args(argparse.Namespace(**config))
-    assert settings.factory == "swe_env.make_env" and settings.options["harness"] == "mini_swe_agent"
-    lines = (EXAMPLE / "swe_env.py").read_text().splitlines()
-    assert len([line for line in lines if line.strip() and not line.strip().startswith("#")]) < 60
-
-
 @pytest.mark.slow
 @requires_isolation
 def test_a_step_with_trl(tmp_path: Path) -> None:
@@ -180,12 +137,3 @@ def test_tasks_become_rows(tmp_path: Path) -> None:
     )
     metadata = {"task_dir": str(task), "work": None}
     assert json.loads(done.stdout) == {"prompt": "Repair add.", "label": "", "metadata": metadata}
-
-
-@requires_slime
-def test_every_option_of_the_launch_script_exists() -> None:
-    used = set(re.findall(r"^  (--[\w-]+)", (EXAMPLE / "run-qwen3-8b.sh").read_text(), re.MULTILINE))
-    text = "".join(path.read_text(encoding="utf-8") for path in SLIME.rglob("*.sh"))
-    with slime_imported():
-        known = set(slimes_parser()._option_string_actions) | set(re.findall(r"--[a-z][\w-]*", text))
-    assert len(used) > 5 and used <= known

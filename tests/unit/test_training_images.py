@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-import sys
 import types
 from array import array
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +40,9 @@ from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_
 from strands_sglang.exceptions import BackendAnswerError, BackendRequestError
 from strands_sglang.trajectory import Finish, FinishType
 from strands_sglang.trajectory.media import EnteredImage, ProcessorExpander
-from tests.slime_support import PARAMS, Sample
+from tests.slime_support import Rig, Sample, rig
+
+__all__ = ["rig"]
 
 # Most tokens end a turn: random weights say something, and the episode goes on.
 SAMPLING = {"max_new_tokens": 40, "stop_token_ids": [n for n in range(1000) if n % 3]}
@@ -157,43 +157,22 @@ async def test_a_teacher_that_takes_no_images_or_shows_no_prompt_says_so(sample:
 # ---- slime -----------------------------------------------------------------------------------------------------------
 
 
-def look_env(*, model_factory: Any) -> Environment:
-    return LookEnv(model_factory=model_factory, reward_fn=lambda action, result: 1.0)
-
-
-@pytest.fixture
-def slimes_state(monkeypatch: pytest.MonkeyPatch, tiny: TinyModel) -> Iterator[types.SimpleNamespace]:
-    state = types.SimpleNamespace(aborted=False, tokenizer=tiny.tokenizer, processor=object())
-    module = types.ModuleType("slime.rollout.sglang_rollout")
-    module.GenerateState = lambda args: state  # type: ignore[attr-defined]
-    for name in ("slime", "slime.rollout"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "slime.rollout.sglang_rollout", module)
-    monkeypatch.setattr(_settings, "_PROVEN", set())
-    yield state
-
-
-def slimes_args(folder: Path, **more: Any) -> Any:
-    named = {"strands_env_factory": f"{__name__}.look_env", "strands_env_retries": 0, "hf_checkpoint": str(folder)}
-    return types.SimpleNamespace(**{**named, "partial_rollout": False, **more})
-
-
 def slimes_sample() -> Any:
     parts = [{"type": "text", "text": "what is"}, {"type": "image", "image": "red.png"}]
     prompt = [{"role": "user", "content": parts}]
     return Sample(prompt=prompt, multimodal_inputs={"images": [RED], "videos": None})
 
 
-async def run_slime(monkeypatch: pytest.MonkeyPatch, tiny: TinyModel, args: Any, **params: Any) -> Any:
-    async with engine_of(tiny) as engine:
-        generate = sys.modules["strands_env.training.slime.generate"]
-        monkeypatch.setattr(generate, "get_client_from_slime_args", lambda args, **options: engine)
-        return await slime.generate(args, slimes_sample(), {**PARAMS, "max_new_tokens": 60, **params})
+async def run_slime(rig: Rig, tiny: TinyModel, folder: Path, *, max_new_tokens: int = 60) -> Any:
+    rig.state = types.SimpleNamespace(aborted=False, tokenizer=tiny.tokenizer, processor=object())
+    rig.args.hf_checkpoint, rig.args.strands_env_model_options = str(folder), {"sampling_params": SAMPLING}
+    rig.environment = LookEnv
+    async with engine_of(tiny) as rig.client:
+        return await rig.run(slimes_sample(), params={"max_new_tokens": max_new_tokens})
 
 
-async def test_slime_trains_the_images_of_prompts_and_of_later_turns(monkeypatch, slimes_state, tiny, folder):
-    options = {"sampling_params": SAMPLING}
-    done = await run_slime(monkeypatch, tiny, slimes_args(folder, strands_env_model_options=options))
+async def test_slime_trains_the_images_of_prompts_and_of_later_turns(rig, tiny, folder):
+    done = await run_slime(rig, tiny, folder)
     assert done.status is Sample.Status.COMPLETED, done.metadata
     fed = done.multimodal_train_inputs
     assert fed["image_grid_thw"].shape == (2, 3) and fed["image_grid_thw"].dtype == torch.int64
@@ -202,19 +181,11 @@ async def test_slime_trains_the_images_of_prompts_and_of_later_turns(monkeypatch
     assert differences(tiny, done.tokens, fed, mask, logprobs) < 1e-4
 
 
-async def test_slimes_budget_of_a_response_counts_the_tokens_of_images(monkeypatch, slimes_state, tiny, folder):
-    options = {"sampling_params": SAMPLING}
-    args = slimes_args(folder, strands_env_model_options=options)
-    whole = await run_slime(monkeypatch, tiny, args)
+async def test_slimes_budget_of_a_response_counts_the_tokens_of_images(rig, tiny, folder):
+    whole = await run_slime(rig, tiny, folder)
     assert whole.response_length > 30
-    cut = await run_slime(monkeypatch, tiny, args, max_new_tokens=30)  # there is room but for the second image
+    cut = await run_slime(rig, tiny, folder, max_new_tokens=30)  # there is room but for the second image
     assert cut.status is Sample.Status.TRUNCATED and len(cut.multimodal_train_inputs["image_grid_thw"]) == 1
-
-
-async def test_slime_without_a_processor_refuses_images(monkeypatch, slimes_state, tiny, folder):
-    slimes_state.processor = None
-    with pytest.raises(slime.SlimeConfigError, match="nothing expands them"):
-        await run_slime(monkeypatch, tiny, slimes_args(folder))
 
 
 @pytest.mark.parametrize(
