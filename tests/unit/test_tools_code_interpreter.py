@@ -81,16 +81,18 @@ async def test_cancelled_call_leaves_no_session_behind(moment: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "outcome", "stdout"),
+    ("event", "outcome", "stdout", "exit_code"),
     [
-        ({"result": {"content": [{"type": "text", "text": "hello"}], "isError": True}}, Outcome.ERROR, "hello"),
-        ({"validationException": {"message": "too long"}}, Outcome.REFUSED, ""),
+        ({"result": {"content": [{"type": "text", "text": "hello"}], "isError": True}}, Outcome.ERROR, "hello", 1),
+        ({"validationException": {"message": "too long"}}, Outcome.REFUSED, "", None),
     ],
     ids=["without structure", "refused"],
 )
-async def test_any_answer_about_the_code_is_a_result(event: dict[str, Any], outcome: Outcome, stdout: str) -> None:
+async def test_any_answer_about_the_code_is_a_result(
+    event: dict[str, Any], outcome: Outcome, stdout: str, exit_code: int | None
+) -> None:
     result = await AgentCoreSandbox(FakeClient([event])).run_python("x")
-    assert (result.outcome, result.stdout) == (outcome, stdout)
+    assert (result.outcome, result.stdout, result.exit_code) == (outcome, stdout, exit_code)
 
 
 @pytest.mark.parametrize(

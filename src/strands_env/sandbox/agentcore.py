@@ -12,6 +12,7 @@ import logging
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self
 
 from strands_env.core.limits import shorten
@@ -90,6 +91,7 @@ class CodeInterpreterQuotas:
         await asyncio.sleep(max(0.0, self._next_free - now))
 
 
+@dataclass(eq=False)
 class AgentCoreSandbox:
     """A `PythonSandbox` in one session of the service; the session starts with the first call.
 
@@ -101,27 +103,20 @@ class AgentCoreSandbox:
         quotas: Bounds shared with other sandboxes.
     """
 
-    def __init__(
-        self,
-        client: Any = None,
-        *,
-        region: str | None = None,
-        code_interpreter_id: str = CODE_INTERPRETER_ID,
-        session_name: str = "strands-env",
-        session_seconds: int = 3600,
-        call_seconds: float = 300.0,
-        quotas: CodeInterpreterQuotas | None = None,
-    ) -> None:
-        self._client = client
-        self._region = region
-        self._interpreter = code_interpreter_id
-        self._session_name = session_name
-        self._session_seconds = session_seconds
-        self._call_seconds = call_seconds
-        self.quotas = quotas or CodeInterpreterQuotas()
-        self.session_id: str | None = None
-        self._lock = asyncio.Lock()
-        self._calls = 0
+    client: Any = None
+    _: KW_ONLY
+    region: str | None = None
+    code_interpreter_id: str = CODE_INTERPRETER_ID
+    session_name: str = "strands-env"
+    session_seconds: int = 3600
+    call_seconds: float = 300.0
+    quotas: CodeInterpreterQuotas | None = None
+    session_id: str | None = field(default=None, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
+    _calls: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._quotas = self.quotas or CodeInterpreterQuotas()
 
     @property
     def capabilities(self) -> SandboxCapabilities:
@@ -130,15 +125,7 @@ class AgentCoreSandbox:
 
     def sibling(self) -> AgentCoreSandbox:
         """Another session with the same client and quotas."""
-        return AgentCoreSandbox(
-            self._client,
-            region=self._region,
-            code_interpreter_id=self._interpreter,
-            session_name=self._session_name,
-            session_seconds=self._session_seconds,
-            call_seconds=self._call_seconds,
-            quotas=self.quotas,
-        )
+        return replace(self, quotas=self._quotas)
 
     async def start(self) -> None:
         """Start the session, if none is running.
@@ -150,9 +137,9 @@ class AgentCoreSandbox:
         async with self._lock:
             if self.session_id is not None:
                 return
-            if self._client is None:
-                self._client = await default_threads.run(make_code_interpreter_client, region=self._region)
-            await self.quotas.session_semaphore.acquire()
+            if self.client is None:
+                self.client = await default_threads.run(make_code_interpreter_client, region=self.region)
+            await self._quotas.session_semaphore.acquire()
             starting = asyncio.ensure_future(default_threads.run(self._start))
             try:
                 await asyncio.shield(starting)
@@ -163,13 +150,13 @@ class AgentCoreSandbox:
                 if starting.done() and starting.exception() is None:
                     self.session_id = starting.result()
                 else:
-                    self.quotas.session_semaphore.release()
+                    self._quotas.session_semaphore.release()
 
     def _start(self) -> str:
-        answer = self._client.start_code_interpreter_session(
-            codeInterpreterIdentifier=self._interpreter,
-            name=self._session_name,
-            sessionTimeoutSeconds=self._session_seconds,
+        answer = self.client.start_code_interpreter_session(
+            codeInterpreterIdentifier=self.code_interpreter_id,
+            name=self.session_name,
+            sessionTimeoutSeconds=self.session_seconds,
         )
         return str(answer["sessionId"])
 
@@ -229,11 +216,11 @@ class AgentCoreSandbox:
     async def events(self, name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         """Make a call and collect its events."""
         await self.start()
-        await self.quotas.invoke_turn()
+        await self._quotas.invoke_turn()
 
         def invoke() -> list[dict[str, Any]]:
-            answer = self._client.invoke_code_interpreter(
-                codeInterpreterIdentifier=self._interpreter,
+            answer = self.client.invoke_code_interpreter(
+                codeInterpreterIdentifier=self.code_interpreter_id,
                 sessionId=self.session_id,
                 name=name,
                 arguments=arguments,
@@ -250,14 +237,14 @@ class AgentCoreSandbox:
                 return
             try:
                 await default_threads.run(
-                    self._client.stop_code_interpreter_session,
-                    codeInterpreterIdentifier=self._interpreter,
+                    self.client.stop_code_interpreter_session,
+                    codeInterpreterIdentifier=self.code_interpreter_id,
                     sessionId=session,
                 )
             except Exception as error:
                 logger.warning("session=<%s>, error=<%s> | session could not be stopped", session, error)
             finally:
-                self.quotas.session_semaphore.release()
+                self._quotas.session_semaphore.release()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -269,7 +256,7 @@ class AgentCoreSandbox:
     async def _run(
         self, name: str, arguments: dict[str, Any], timeout: float | None, limits: ExecLimits | None
     ) -> ExecResult:
-        seconds = (limits and limits.wall_seconds) or self._call_seconds
+        seconds = (limits and limits.wall_seconds) or self.call_seconds
         seconds = seconds if timeout is None else min(timeout, seconds)
         started = time.monotonic()
         try:
@@ -281,11 +268,9 @@ class AgentCoreSandbox:
 
     async def _file_call(self, name: str, arguments: dict[str, Any], path: str) -> dict[str, Any]:
         try:
-            events = await self._within(self._call_seconds, name, arguments)
+            events = await self._within(self.call_seconds, name, arguments)
         except TimeoutError as error:
-            raise SandboxLostError(
-                f"{name} took longer than {self._call_seconds:g} s; the session was ended"
-            ) from error
+            raise SandboxLostError(f"{name} took longer than {self.call_seconds:g} s; the session was ended") from error
         result = _result_of(events)
         if result is None:
             raise OSError(errno.EIO, _refusal_of(events), path)
