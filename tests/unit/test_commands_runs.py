@@ -158,37 +158,6 @@ def test_the_neutral_file_is_what_load_samples_reads(graded, tmp_path):
     assert first == -second > 0 and alike == [0.0, 0.0]
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory):
-    """The folder of a tiny model."""
-    pytest.importorskip("torch", reason="needs the extra `local`")
-    from strands_sglang.backends.engine.tiny import make_tiny_model
-
-    folder = tmp_path_factory.mktemp("teacher")
-    make_tiny_model(folder)
-    return str(folder)
-
-
-def test_the_neutral_file_keeps_the_teacher(graded, teacher, tmp_path):
-    pytest.importorskip("pyarrow")
-    from strands_env.training import load_samples
-
-    options = ["--teacher", teacher, "--tokenizer", teacher, "--teacher-top-k", "3"]
-    assert main(["export", graded, "-o", str(tmp_path / "x.parquet"), *options]) == 0
-    first = load_samples(tmp_path / "x.parquet")[0]
-    assert first.teacher_top_ids.shape == first.teacher_top_logprobs.shape == (4, 3)
-    assert [str(value) for value in first.teacher_logprobs[:2]] == ["nan", "nan"]
-
-
-def test_a_teacher_that_is_gone_loses_nothing(graded, teacher, tmp_path, capsys):
-    target = tmp_path / "x.parquet"
-    options = ["--teacher", "http://127.0.0.1:9", "--tokenizer", teacher]
-    assert main(["export", graded, "-o", str(target), *options]) == 1
-    assert "nothing was written: no SGLang server answers" in capsys.readouterr().err and not target.exists()
-    assert main(["export", graded, "-o", str(target), "--teacher", teacher]) == 2
-    assert "name it with --tokenizer" in capsys.readouterr().err
-
-
 # ---- prompts --------------------------------------------------------------------------------------------------------
 
 

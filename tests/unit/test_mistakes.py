@@ -394,8 +394,6 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
         (["export", "{run}", "-o", "x.jsonl"], "format 'samples' is written to a file that ends in .parquet"),
         ([*SFT, "--min-reward", "9"], "every rollout was left out"),
         ([*SFT, "--between", "0", "1"], "--between and --draw go with --format prompts"),
-        ([*SFT, "--teacher", "http://t"], "--teacher goes with --format samples"),
-        (["export", "{run}", "-o", "{new}.parquet", "--teacher-top-k", "2"], "--teacher-top-k needs --teacher"),
         (["export", "{run}", "-o", "{new}.parquet", "--min-reward", "9"], "every rollout was left out"),
         (["watch", "{new}"], "no results"),
         (["report", "{run}", "--tokenizer", "./nowhere"], "'./nowhere' is neither a folder"),

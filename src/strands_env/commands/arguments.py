@@ -118,10 +118,6 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     prompts.add_argument("--draw", type=positive, metavar="N", help="N rows, each prompt as often as its weight says")
     prompts.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of --draw (0)")
     _add_threshold(prompts)
-    teacher = parser.add_argument_group("teacher", "Log-probabilities of another model, for on-policy distillation.")
-    teacher.add_argument("--teacher", metavar="URL", help="server (vllm+http://... is vLLM), or a model to load")
-    teacher.add_argument("--teacher-top-k", type=positive, default=0, metavar="K", help="also its K most likely tokens")
-    teacher.add_argument("--tokenizer", metavar="ID", help="tokenizer of the model that sampled (default: the run's)")
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from strands_env.commands.terminal import complain, complain_of, say
 from strands_env.eval import EvalError
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
-from strands_env.recipe.models import make_scorer
-from strands_env.training import save_samples, score_with_teacher
+from strands_env.training import save_samples
 from strands_env.training.formats import (
-    NOT_SCORED,
-    ExportedRollout,
-    add_teacher_scores,
     draw_rows,
     prompt_records,
     prompt_rows,
@@ -30,7 +22,7 @@ from strands_env.training.formats import (
     write_rows,
 )
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import MessageConversionError, StrandsSGLangError
+from strands_sglang.exceptions import MessageConversionError
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,10 +31,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.format != "prompts" and (args.between is not None or args.draw is not None):
             raise EvalError(f"--between and --draw go with --format prompts, got --format {args.format}")
-        if args.teacher is not None and args.format != "samples":
-            raise EvalError(f"--teacher goes with --format samples, got --format {args.format}")
-        if args.teacher is None and args.teacher_top_k:
-            raise EvalError("--teacher-top-k needs --teacher")
         wanted = ".parquet" if args.format == "samples" else ".jsonl"
         if target.suffix != wanted:
             raise EvalError(
@@ -72,8 +60,6 @@ def run(args: argparse.Namespace) -> int:
                 whole=args.format == "sft",
                 system_prompt=saved.system_prompt,
             )
-            if args.teacher is not None:
-                rollouts = _ask_teacher(rollouts, saved, args, left)
             if args.format == "sft":
                 rows = write_rows(map(sft_row, rollouts), target)
             else:
@@ -85,8 +71,6 @@ def run(args: argparse.Namespace) -> int:
         return complain(
             "export", f"cannot write {args.output!r}: {error.strerror or error}; no file was left behind", Exit.REFUSED
         )
-    except StrandsSGLangError as error:
-        return complain("export", f"the teacher does not score, and nothing was written: {error}", Exit.FAILED)
     except EvalError as error:
         # An error that names an option is wrong usage, any other is about the run.
         return complain("export", error, Exit.USAGE if "--" in str(error) else Exit.REFUSED)
@@ -98,28 +82,7 @@ def run(args: argparse.Namespace) -> int:
             say("left out    " + ", ".join(f"{count} {reason}" for reason, count in left.most_common()))
     if not rows:
         return complain("export", "nothing was written: every rollout was left out, see above", Exit.USAGE)
-    return Exit.FAILED if any(reason.startswith(NOT_SCORED) for reason in left) else Exit.OK
-
-
-def _ask_teacher(
-    rollouts: Iterator[ExportedRollout], saved: SavedRun, args: argparse.Namespace, left: Counter[str]
-) -> Iterator[ExportedRollout]:
-    tokenizer = saved.tokenizer(args.tokenizer).tokenizer
-    if tokenizer is None:
-        raise EvalError("--teacher needs the tokenizer of the model that sampled: name it with --tokenizer")
-    with asyncio.Runner() as loop:  # one loop for all: the teacher's connections belong to it
-        teacher: Any = None
-        try:
-            teacher = make_scorer(args.teacher, is_server="://" in args.teacher)
-            scoring = partial(score_with_teacher, teacher=teacher, tokenizer=tokenizer, top_k=args.teacher_top_k)
-            yield from add_teacher_scores(rollouts, lambda paths: loop.run(scoring(paths)), left)
-        except StrandsSGLangError:
-            raise
-        except ValueError as error:  # a name that cannot be a model, tokenizers that differ
-            raise EvalError(f"--teacher: {error}") from error
-        finally:
-            if teacher is not None:
-                loop.run(teacher.close())
+    return Exit.OK
 
 
 def _write_prompts(args: argparse.Namespace, target: Path) -> int:

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,15 +22,11 @@ from strands_sglang.exceptions import MessageConversionError
 from .advantages import group_advantages
 from .build import samples_from_step
 from .export import one_row
-from .sample import TEACHER_ERROR, SampleStatus, TrainingSample
+from .sample import SampleStatus, TrainingSample
 
 IGNORED_LABEL = -100
 """Label of a token without loss, as `torch.nn.functional.cross_entropy` ignores it."""
 
-
-NOT_SCORED = "that the teacher did not score"
-TEACHER_BATCH = 256
-"""Rollouts that a teacher scores at a time."""
 
 Key: TypeAlias = tuple[str, int]
 """A rollout of a run: the id of its prompt, and its number among those of the prompt."""
@@ -117,22 +113,6 @@ def select_rollouts(
                 advantage=advantages[key],
                 system_prompt=system_prompt,
             )
-
-
-def add_teacher_scores(
-    rollouts: Iterator[ExportedRollout],
-    score: Callable[[list[TrainingSample]], Sequence[TrainingSample]],
-    left: Counter[str],
-) -> Iterator[ExportedRollout]:
-    """The rollouts with a teacher's log-probabilities; one that it failed on is left out."""
-    while batch := list(islice(rollouts, TEACHER_BATCH)):
-        scored = iter(score([path for rollout in batch for path in rollout.paths]))
-        for rollout in batch:
-            paths = list(islice(scored, len(rollout.paths)))
-            if why := [path.metadata[TEACHER_ERROR] for path in paths if TEACHER_ERROR in path.metadata]:
-                left[f"{NOT_SCORED} ({why[0]})"] += 1
-            else:
-                yield replace(rollout, paths=paths)
 
 
 # ---- supervised fine-tuning ----------------------------------------------------------------------------------------
