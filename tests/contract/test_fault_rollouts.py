@@ -23,6 +23,7 @@ from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.backends.http.retry import DEFAULT_LIMITS, RetryClass
 from strands_sglang.exceptions import (
     SGLangHTTPError,
+    SGLangThrottledError,
     StrandsSGLangError,
     TokenBudgetReachedError,
 )
@@ -221,15 +222,25 @@ def assert_kept(model: SGLangModel, fault_free: Tokens, *, turns: int) -> None:
     assert kept.logprobs == fault_free.logprobs[:length]
 
 
-async def test_a_fault_that_stays_is_given_up_and_the_episode_can_go_on(fault_free: Tokens) -> None:
-    attempts = 1 + (DEFAULT_LIMITS[RetryClass.SERVER_ERROR] or 0)
-    choose = on_turns(faults.status(500, "boom"), 1, times=attempts)
-    async with FaultyServer(choose) as server, make_client(server.url) as client:
+@pytest.mark.parametrize(
+    ("fault", "error", "options"),
+    [
+        (faults.status(500, "boom"), SGLangHTTPError, {}),
+        (faults.busy(), SGLangThrottledError, {"max_retries": 3}),  # not the SDK's error, which an agent would retry
+    ],
+    ids=["broken", "full"],
+)
+async def test_a_fault_that_stays_is_given_up_and_the_episode_can_go_on(
+    fault_free: Tokens, fault: Any, error: type[Exception], options: dict[str, Any]
+) -> None:
+    attempts = 1 + options.get("max_retries", DEFAULT_LIMITS[RetryClass.SERVER_ERROR])
+    choose = on_turns(fault, 1, times=attempts)
+    async with FaultyServer(choose) as server, make_client(server.url, **options) as client:
         model = make_model(client)
         agent = make_agent(model)
         with pytest.raises(EventLoopException) as caught:
             await agent.invoke_async("What is 1 + 2?", limits={"turns": TURNS})
-        assert type(caught.value.original_exception) is SGLangHTTPError
+        assert type(caught.value.original_exception) is error
         assert any(f"{attempts} attempts" in note for note in caught.value.original_exception.__notes__)
         assert len(server.requests) == 1 + attempts
         assert_kept(model, fault_free, turns=1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from strands_sglang import SGLangClient, get_client
 from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.http.retry import RequestRetryPolicy, RetryClass
 from strands_sglang.backends.http.transport import Outcome
@@ -242,6 +243,9 @@ def test_attributes_that_existing_users_read() -> None:
     assert SGLangClient("http://h", retry_policy=policy).retry_policy is policy
     endless = SGLangClient("http://h", timeout=float("inf"), connect_timeout=float("inf"))
     assert (endless.timeout, endless.connect_timeout) == (None, None)
+    for make in (SGLangClient, get_client):
+        with pytest.raises(TypeError, match="max_conections"):
+            make("http://h", max_conections=5)
 
 
 REFUSED: dict[str, list[Any]] = {

@@ -252,6 +252,12 @@ async def test_sampling_and_limits_of_the_session_win() -> None:
         assert refused["error"]["code"] == "rollout_limit"
 
 
+async def test_max_tokens_beyond_the_context_is_clipped() -> None:
+    async with rig([completion("Hi.")], context_window_limit=400) as r:
+        await r.chat([{"role": "user", "content": "Hi"}], max_tokens=128_000)
+        assert r.client.requests[0].fields["sampling_params"]["max_new_tokens"] < 400
+
+
 async def test_the_models_route_serves_both_vendors() -> None:
     async with rig([], model_name="qwen") as r:
         async with r.http.get(f"{r.session.base_url}/models", headers=r.headers) as response:

@@ -48,13 +48,14 @@ def assistant(text: str) -> dict[str, str]:
 
 
 async def test_a_retry_gets_the_answer_again_unless_two_could_be_meant() -> None:
-    async with rig([completion("One."), completion("Two."), completion("Three.")]) as r:
-        first = await r.chat([USER], headers={"x-stainless-retry-count": "0"})
+    async with rig([completion(CALL), completion("Two."), completion("Three.")]) as r:
+        first = await r.chat([USER], tools=CHAT_TOOLS, headers={"x-stainless-retry-count": "0"})
         retried = {"x-stainless-retry-count": "1"}
-        assert await r.chat([USER], headers=retried) == first and len(r.prompts) == 1
-        await r.chat([USER])
+        again = await r.chat([USER], tools=CHAT_TOOLS, headers=retried)  # ids of calls included
+        assert again == first and first["choices"][0]["message"]["tool_calls"] and len(r.prompts) == 1
+        await r.chat([USER], tools=CHAT_TOOLS)
         assert (r.session.counters.replayed, r.session.counters.siblings) == (1, 1)
-        again = await r.chat([USER], headers=retried)
+        again = await r.chat([USER], tools=CHAT_TOOLS, headers=retried)
         assert again["choices"][0]["message"]["content"] == "Three."
         assert [t.is_discarded for t in r.session.trajectories] == [False] * 3 and trained_once(r.session)
 

@@ -16,7 +16,7 @@ from strands.types.exceptions import (
     ModelThrottledException,
 )
 
-from strands_sglang import SGLangClient, ToolParserError
+from strands_sglang import SGLangClient, SGLangContextLengthError, ToolParserError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply
 from strands_sglang.tool_parsers import HermesToolParser, as_tool_parser
@@ -249,6 +249,14 @@ async def test_max_tokens_ends_the_loop_and_the_cut_turn_is_closed_by_context() 
     assert delta[0].loss_mask is False
 
 
+async def test_a_context_overflow_of_the_server_is_the_exception_the_sdk_knows() -> None:
+    model, _ = make([call(1, 2), SGLangContextLengthError(400, "longer than the model's context length")])
+    with pytest.raises(ContextWindowOverflowException) as caught:
+        await make_agent(model).invoke_async("q")
+    assert isinstance(caught.value.__cause__, SGLangContextLengthError)
+    assert [is_output for is_output, _ in model.token_manager.segment_info] == [False, True]
+
+
 async def test_a_prompt_that_fills_the_context_is_not_sent() -> None:
     model, client = make(["never"], context_window_limit=10)
     with pytest.raises(ContextWindowOverflowException):
@@ -366,13 +374,16 @@ def test_sampling_params_are_copied() -> None:
     assert model.get_config()["sampling_params"]["stop"] == ["x"]
 
 
-async def test_changing_template_arguments_starts_a_new_path() -> None:
-    model, _ = make(["one", "two"])
+async def test_changing_template_arguments_or_tools_starts_a_new_path() -> None:
+    model, client = make(["one", "two", "three"])
     agent = make_agent(model)
     await agent.invoke_async("a")
     model.update_config(chat_template_kwargs={"anything": 1})
     await agent.invoke_async("b")
     assert len(model.trajectories) == 2
+    agent.tool_registry.process_tools([tool(name="another")(lambda a: a)])
+    await agent.invoke_async("c")
+    assert len(model.trajectories) == 3 and "another" in tokenizer().decode(client.prompts[-1])
 
 
 async def test_count_tokens_is_exact_for_what_is_held() -> None:

@@ -14,6 +14,7 @@ import pytest
 from provider_support import call, completion, make, make_agent, tokenizer
 from strands import Agent
 from strands.hooks import AfterModelCallEvent, MessageAddedEvent
+from strands.interventions import Guide, InterventionHandler, Proceed
 from strands.middleware import InvokeModelStage
 from strands.multiagent import GraphBuilder
 from strands.types.events import ModelStopReason
@@ -145,12 +146,19 @@ async def test_an_answer_cancelled_from_a_callback_is_thrown_away() -> None:
     assert used(model) == sorted([call(1, 2), "third"])
 
 
-async def test_a_closed_model_stream_throws_the_answer_away_unless_it_was_read_to_the_end() -> None:
+async def test_a_closed_stream_throws_the_answer_away_unless_it_was_read_to_the_end() -> None:
+    model, _ = make(["answer"])
+    events = make_agent(model).stream_async("q")
+    async for event in events:
+        if "data" in event:
+            break
+    await events.aclose()
+    assert used(model) == []
     model, _ = make(["a", "b"])
     messages: Any = [{"role": "user", "content": [{"text": "q"}]}]
-    events = model.stream(messages)
-    assert await anext(events)
-    await events.aclose()
+    stream = model.stream(messages)
+    assert await anext(stream)
+    await stream.aclose()
     assert used(model) == []
     assert [event async for event in model.stream(messages)]
     assert used(model) == ["b"]
@@ -165,6 +173,20 @@ async def test_a_retry_whose_repeat_fails_leaves_nothing_used() -> None:
         await make_agent(model, hooks=[retry]).invoke_async("q")
     assert used(model) == []
     assert [t.is_discarded for t in model.trajectories] == [True]
+
+
+async def test_an_answer_that_an_intervention_rejects_is_thrown_away() -> None:
+    class Reject(InterventionHandler):
+        name = "reject"
+
+        def after_model_call(self, event: AfterModelCallEvent) -> Any:
+            text = event.stop_response.message["content"][0]["text"]
+            return Guide(feedback="Be polite.") if text == "rude" else Proceed()
+
+    model, _ = make(["rude", "polite"])
+    await make_agent(model, interventions=[Reject()]).invoke_async("q")
+    assert used(model) == ["polite"]
+    assert [t.is_discarded for t in model.trajectories] == [False, True]
 
 
 async def test_an_answer_is_thrown_away_when_a_hook_fails_before_it_is_kept() -> None:

@@ -52,6 +52,17 @@ async def test_interrupted_python_keeps_its_state(sandbox: BubblewrapSandbox) ->
     assert (await sandbox.run_python("x")).stdout == "5\n"
 
 
+async def test_a_cancelled_call_ends_the_sandbox_at_once(sandbox: BubblewrapSandbox) -> None:
+    task = asyncio.create_task(sandbox.run_python("import time; time.sleep(60)"))
+    while not sandbox.is_running:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not sandbox.is_running
+    assert (await sandbox.run_python("1")).stdout == "1\n"
+
+
 async def test_background_processes_end_with_the_call(sandbox: BubblewrapSandbox) -> None:
     await sandbox.exec("sleep 1000 & (setsid sleep 1000 &) ; echo started")
     code = "import os, subprocess; os.system('(setsid sleep 1000 &)'); p = subprocess.Popen(['sleep', '1000'])"

@@ -99,6 +99,24 @@ def test_dropped_reasoning_is_flagged_with_the_variable_that_keeps_it(
         assert check(source, template_kwargs=keeping).flags == set()
 
 
+AT_USER = "{% if loop.last and tools %}{{ tools | tojson }}{{ messages[0].content }}{% endif %}"
+TURN = "<|im_start|>{{ message.role }}\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "flags"),
+    [
+        (CHATML, {"stop_tokens": ["</s>"], "special_tokens": ["<|im_end|>"]}, {Flag.CLOSER_IS_NOT_A_STOP}),
+        ("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]", {}, {Flag.NO_CLOSER}),
+        (CHATML + "{% if add_generation_prompt %}<think>\n{% endif %}", {}, {Flag.GENERATION_PROMPT_NOT_IN_HISTORY}),
+        (CHATML.replace(TURN, TURN + AT_USER), {}, {Flag.REPEATS_TOOLS, Flag.REPEATS_SYSTEM}),
+    ],
+    ids=["closer is no stop", "no closer", "generation prompt", "repeats"],
+)
+def test_what_a_template_does_beside_its_verdict_is_flagged(source: str, options: Any, flags: set[Flag]) -> None:
+    assert flags <= check(source, **options).flags
+
+
 def test_tools_are_probed_in_the_form_of_the_template() -> None:
     assert not check(CHATML).prints_tools
     assert check("{{ tools | tojson if tools }}" + CHATML).prints_tools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,6 +153,7 @@ async def test_the_loop_ends_at_a_complete_iteration(executor, options, error_cl
     ((name, limit),) = options.items()
     assert isinstance(error, ToolLimitReachedError) and (error.limit, error.count) == (limit, count)
     assert str(error) == f"{name}={limit} is reached ({count} counted)"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert model.call_count == replies
     assert [message["role"] for message in agent.messages] == ["user", *["assistant", "user"] * replies]
     calls = [block["toolUse"]["toolUseId"] for block in agent.messages[-2]["content"]]

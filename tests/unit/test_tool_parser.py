@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 import re
 from collections.abc import Sequence
 
@@ -54,6 +56,9 @@ def test_a_result_with_raw_text_is_an_error_and_one_without_is_a_call() -> None:
     for raw in ("{bad", ""):
         result = ToolParseResult(id="call_1", name="f", input={}, raw=raw)
         assert (result.is_error, result.payload) == (True, raw)
+    assert pickle.loads(pickle.dumps(result)) == result
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.raw = None  # type: ignore[misc]
     assert ToolParseResult.UNKNOWN_NAME == UNKNOWN_TOOL_NAME == "unknown_tool"
 
 
