@@ -12,6 +12,8 @@ import pytest
 from provider_support import add, call, completion, tokenizer
 from slime_support import AddEnv, Rig, Sample, TwoPaths, as_slime_flattens, check, good_replies, rig, with_top_p
 from strands import Agent, tool
+from strands.agent import AgentResult
+from strands.telemetry import EventLoopMetrics
 
 from strands_env.core import RewardResult
 from strands_env.training import slime
@@ -182,6 +184,23 @@ async def test_an_end_that_is_not_scored_is_removed(rig: Rig) -> None:
     rig.serve(completion("on and on", stop=False))
     sample = await rig.run()
     assert (sample.status, sample.remove_sample, sample.reward) == (Sample.Status.TRUNCATED, True, 0.0)
+
+
+async def test_an_environment_that_samples_nothing_fails_and_sees_the_metadata_without_our_notes(rig: Rig) -> None:
+    seen = []
+
+    class Silent(AddEnv):
+        async def interact(self, agent: Agent, action: Any) -> Any:
+            seen.append(action.task_context.metadata)
+            message: Any = {"role": "assistant", "content": [{"text": "3"}]}
+            return AgentResult(stop_reason="end_turn", message=message, metrics=EventLoopMetrics(), state=None)
+
+    rig.environment = Silent
+    rig.serve()
+    sample = await rig.run(Sample(metadata={"mine": 1, "strands_env": {"error": 1}}))
+    check(sample)
+    assert (sample.status, sample.remove_sample, seen) == (Sample.Status.FAILED, True, [{"mine": 1}])
+    assert "sampled no tokens" in sample.metadata["strands_env"]["error"]["message"]
 
 
 # ---- budgets and limits ----------------------------------------------------------------------------------------------
