@@ -14,7 +14,6 @@ from strands_sglang import SGLangClient, get_client
 from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.http.retry import RequestRetryPolicy, RetryClass
 from strands_sglang.backends.http.transport import Outcome
-from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import SGLangClientError, SGLangConnectionError, SGLangRequestError
 from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
