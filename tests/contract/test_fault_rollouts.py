@@ -21,12 +21,7 @@ from strands.types.exceptions import EventLoopException, MaxTokensReachedExcepti
 
 from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.backends.http.retry import DEFAULT_LIMITS, RetryClass
-from strands_sglang.exceptions import (
-    SGLangHTTPError,
-    SGLangThrottledError,
-    StrandsSGLangError,
-    TokenBudgetReachedError,
-)
+from strands_sglang.exceptions import SGLangHTTPError, SGLangThrottledError, StrandsSGLangError, TokenBudgetReachedError
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import LengthLimit, WeightSpan
 from tests.servers import Fault, FaultyServer, ServerCall, faults, settle

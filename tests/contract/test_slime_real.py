@@ -23,14 +23,7 @@ from strands_env.training import slime
 from strands_env.training.formats import PromptRecord, draw_rows, prompt_rows, write_rows
 from strands_env.training.slime import hooks
 from strands_env.training.slime.call import SCORING, STREAK
-from strands_sglang.backends import (
-    Backend,
-    Capabilities,
-    GenerateAnswer,
-    GenerateRequest,
-    PromptScoring,
-    ScoredPrompt,
-)
+from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, GenerateRequest, PromptScoring, ScoredPrompt
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.trajectory import Finish, FinishType
 from tests.conftest import ROOT

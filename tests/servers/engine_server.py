@@ -24,12 +24,7 @@ from strands_sglang.backends.contract import GenerateAnswer, GenerateRequest, Pr
 from strands_sglang.backends.engine import EmbeddedEngine, ModelLoadError
 from strands_sglang.backends.engine.loader import load_model
 from strands_sglang.backends.sglang.request import validate_fields
-from strands_sglang.exceptions import (
-    BackendContextLengthError,
-    BackendError,
-    BackendRequestError,
-    MediaError,
-)
+from strands_sglang.exceptions import BackendContextLengthError, BackendError, BackendRequestError, MediaError
 from strands_sglang.trajectory import Finish, FinishType
 
 ENGINE: web.AppKey[EmbeddedEngine] = web.AppKey("engine")

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from strands.types.exceptions import (
-    EventLoopException,
-    ModelThrottledException,
-    ToolProviderException,
-)
+from strands.types.exceptions import EventLoopException, ModelThrottledException, ToolProviderException
 
 from strands_env.core.types import ErrorRecord, Phase, TerminationReason
 from strands_sglang.exceptions import (

@@ -12,13 +12,7 @@ import pytest
 
 from strands_env.core import Action, TerminationReason
 from strands_env.environments import CodeMode, CodeSandboxEnv
-from strands_env.sandbox import (
-    BubblewrapSandbox,
-    Isolation,
-    SandboxError,
-    SandboxSlots,
-    SandboxUnavailableError,
-)
+from strands_env.sandbox import BubblewrapSandbox, Isolation, SandboxError, SandboxSlots, SandboxUnavailableError
 from strands_env.testing import ScriptedModel, call, reply
 
 from .sandbox_support import LIMITS, FolderSandbox, assert_nothing_left, leftovers, requires_isolation

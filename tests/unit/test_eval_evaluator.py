@@ -22,13 +22,7 @@ from strands_env.core import (
     TaskContext,
     TerminationReason,
 )
-from strands_env.eval import (
-    ConfigMismatchError,
-    Evaluator,
-    RetryPolicy,
-    TooManyFailuresError,
-    read_results,
-)
+from strands_env.eval import ConfigMismatchError, Evaluator, RetryPolicy, TooManyFailuresError, read_results
 from strands_env.eval.metrics import compute_pass_at_k
 from strands_env.eval.run import run
 from strands_env.eval.run.tasks import TaskNamer

@@ -10,14 +10,7 @@ import pytest
 from strands_sglang.gateway.dialects.reading import read_choice
 from strands_sglang.testing import Reply
 from tests.provider_support import completion, make, make_agent, tokenizer
-from tests.unit.gateway_support import (
-    ANTHROPIC_TOOLS,
-    CALL,
-    CHAT_TOOLS,
-    RESPONSES_TOOLS,
-    assert_prefix,
-    rig,
-)
+from tests.unit.gateway_support import ANTHROPIC_TOOLS, CALL, CHAT_TOOLS, RESPONSES_TOOLS, assert_prefix, rig
 
 USER = {"role": "user", "content": "1+2?"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}

@@ -14,11 +14,7 @@ import pytest
 from provider_support import GO, Replay, after, assert_prefix_law, call, completion, make, tokenizer
 
 from strands_sglang import SGLangModel, decode_routed_experts
-from strands_sglang.exceptions import (
-    SGLangAbortedError,
-    SGLangDecodingError,
-    StructuredOutputError,
-)
+from strands_sglang.exceptions import SGLangAbortedError, SGLangDecodingError, StructuredOutputError
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import WeightSpan
 

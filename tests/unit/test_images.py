@@ -38,14 +38,7 @@ from strands_env.sandbox.bubblewrap import cgroup
 from strands_env.sandbox.bubblewrap.guest import disk as guest_disk
 from strands_env.sandbox.bubblewrap.guest.system import remove_tree
 from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder
-from strands_env.sandbox.images import (
-    ImageSandbox,
-    ImageSourceError,
-    ImageStore,
-    Snapshot,
-    archive,
-    import_image,
-)
+from strands_env.sandbox.images import ImageSandbox, ImageSourceError, ImageStore, Snapshot, archive, import_image
 from strands_env.sandbox.images.layers import containers_folder, make_folder
 from strands_env.testing import SandboxContract
 from tests.container_support import require_images, root, root_with_python

@@ -10,11 +10,7 @@ from provider_support import Replay, add, assert_prefix_law, call, completion, m
 from strands import Agent, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager, SummarizingConversationManager
 from strands.hooks import BeforeToolCallEvent
-from strands.types.exceptions import (
-    ContextWindowOverflowException,
-    MaxTokensReachedException,
-    ModelThrottledException,
-)
+from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException, ModelThrottledException
 
 from strands_sglang import SGLangClient, SGLangContextLengthError, ToolParserError
 from strands_sglang.model import SGLangModel

@@ -19,15 +19,7 @@ from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import announce, complain, complain_of, format_number, run_user_code, say
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
-from strands_env.eval import (
-    EvalError,
-    Evaluator,
-    RunSummary,
-    ScoreTable,
-    StoreError,
-    TooManyFailuresError,
-    summarize,
-)
+from strands_env.eval import EvalError, Evaluator, RunSummary, ScoreTable, StoreError, TooManyFailuresError, summarize
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores

@@ -13,14 +13,7 @@ from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
 from strands_env.training import save_samples
-from strands_env.training.formats import (
-    draw_rows,
-    prompt_records,
-    prompt_rows,
-    select_rollouts,
-    sft_row,
-    write_rows,
-)
+from strands_env.training.formats import draw_rows, prompt_records, prompt_rows, select_rollouts, sft_row, write_rows
 from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import MessageConversionError
 

@@ -17,13 +17,7 @@ from .errors import (
     UnknownBenchmarkError,
 )
 from .metrics import MetricFn, MetricFunction, RunSummary, ScoreTable, compare, pass_at_k_metric, summarize
-from .registry import (
-    describe_benchmarks,
-    get_benchmark,
-    list_benchmarks,
-    list_unavailable_benchmarks,
-    register_eval,
-)
+from .registry import describe_benchmarks, get_benchmark, list_benchmarks, list_unavailable_benchmarks, register_eval
 from .run.benchmark import Benchmark, HubDataset
 from .run.evaluator import Evaluator
 from .run.groups import GroupPolicy, read_scores

@@ -18,12 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.export import (
-    check_fields,
-    image_tensors,
-    one_row,
-    token_level_rewards,
-)
+from strands_env.training.export import check_fields, image_tensors, one_row, token_level_rewards
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_sglang.trajectory.media import ProcessorExpander
 

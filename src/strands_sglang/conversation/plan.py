@@ -8,12 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..backends import CONSTRAINTS, Backend, BackendInfo, Capabilities, GenerateRequest, PromptScoring
-from ..exceptions import (
-    BackendRequestError,
-    ContextOverflowError,
-    MediaError,
-    TokenBudgetReachedError,
-)
+from ..exceptions import BackendRequestError, ContextOverflowError, MediaError, TokenBudgetReachedError
 from ..trajectory import TrajectoryForest
 from ..trajectory.media import expanded_ids, move_media
 from ..trajectory.packed import TOKEN_TYPECODE

@@ -14,16 +14,7 @@ from ..cache import Recent
 from ..exceptions import LostContentError, TemplateError
 from .chat_messages import Message, Path, calls_of, name_results, short_base
 from .chat_template import ChatTemplate, pin, plain
-from .control_tokens import (
-    ControlTexts,
-    ControlTokens,
-    Rendered,
-    Span,
-    mark,
-    render_marked,
-    spelled_error,
-    unmark,
-)
+from .control_tokens import ControlTexts, ControlTokens, Rendered, Span, mark, render_marked, spelled_error, unmark
 from .loss import DroppedContent, Skeletons, require_calls, require_content, split_text_from_calls
 from .report import Flag, Report
 from .self_check import Knowledge, self_check

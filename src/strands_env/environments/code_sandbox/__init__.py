@@ -11,14 +11,7 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment
-from strands_env.sandbox import (
-    BubblewrapSandbox,
-    Isolation,
-    Sandbox,
-    SandboxLimits,
-    SandboxLostError,
-    SandboxSlots,
-)
+from strands_env.sandbox import BubblewrapSandbox, Isolation, Sandbox, SandboxLimits, SandboxLostError, SandboxSlots
 from strands_env.sandbox.agentcore import (
     CODE_INTERPRETER_ID,
     AgentCoreSandbox,

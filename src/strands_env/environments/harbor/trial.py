@@ -32,12 +32,7 @@ from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfi
 from harbor.models.verifier.result import VerifierResult
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.trial import Trial
-from harbor.verifier.verifier import (
-    RewardFileEmptyError,
-    RewardFileNotFoundError,
-    Verifier,
-    VerifierOutputParseError,
-)
+from harbor.verifier.verifier import RewardFileEmptyError, RewardFileNotFoundError, Verifier, VerifierOutputParseError
 
 from strands_env.core.threads import default_threads
 from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder

@@ -20,19 +20,8 @@ from typing import Any, Self
 from strands_env.core.threads import default_threads
 
 from ..bubblewrap.process import SandboxProcess
-from ..bubblewrap.sandbox import (
-    MAX_ARGUMENT_BYTES,
-    SandboxSlots,
-    SupervisedSandbox,
-)
-from ..contract import (
-    Network,
-    Outcome,
-    SandboxCapabilities,
-    SandboxError,
-    SandboxLimits,
-    SandboxLostError,
-)
+from ..bubblewrap.sandbox import MAX_ARGUMENT_BYTES, SandboxSlots, SupervisedSandbox
+from ..contract import Network, Outcome, SandboxCapabilities, SandboxError, SandboxLimits, SandboxLostError
 from ..disk import FILES, make_disk, release_reserve
 from ..folders import remove_owned_folder
 from .launch import image_launch, image_mode

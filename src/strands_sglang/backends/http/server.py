@@ -33,14 +33,7 @@ from .options import (
     checked_seconds,
     checked_url,
 )
-from .retry import (
-    RequestRetryPolicy,
-    RetryBudget,
-    RetryClass,
-    classify_failure,
-    classify_status,
-    parse_retry_after,
-)
+from .retry import RequestRetryPolicy, RetryBudget, RetryClass, classify_failure, classify_status, parse_retry_after
 from .session import Attempt, HTTPSession, closed_error
 from .transport import LoopTransport, Outcome, close_all
 from .user_transport import HTTPAnswer, HTTPRequest, Transport

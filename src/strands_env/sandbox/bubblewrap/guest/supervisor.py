@@ -26,15 +26,7 @@ from collections.abc import Callable
 from functools import partial
 
 from .protocol import CHUNK, receive, send_frame, write_all
-from .system import (
-    LINUX,
-    PR_SET_DUMPABLE,
-    PR_SET_PDEATHSIG,
-    is_stopped,
-    other_processes,
-    prctl,
-    set_limit,
-)
+from .system import LINUX, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, is_stopped, other_processes, prctl, set_limit
 from .watch import Child, Watch
 
 TYPE_CHECKING = False
