@@ -9,20 +9,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from strands_env.core import StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.run.groups import GroupPolicy
-from strands_env.eval.run.progress import GuardedProgress, ProgressState
+from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
 from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, sample_id, sample_seed, stream, with_context
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig
-
-if TYPE_CHECKING:
-    from strands_env.eval.run.evaluator import Evaluator
+from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +29,23 @@ PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it
 
 
 CollectedResults: TypeAlias = dict[str, Sequence[EvalSample]]  # samples by prompt id
+
+
+class RunOptions(Protocol):
+    """What a run reads of its evaluator."""
+
+    benchmark_name: str
+    paths: StorePaths | None
+    n_samples_per_prompt: int
+    max_concurrency: int
+    keep_tokens: bool
+    keep_results: bool
+    sampling_seed: int | None
+    group_policy: GroupPolicy
+    max_failures: int | None
+    max_same_failures: int | None
+    fsync_interval: float | None
+    progress: Progress | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +60,7 @@ class Job:
 class Run:
     """State of one `Evaluator.run`."""
 
-    def __init__(self, options: Evaluator, tasks: Tasks, known: int | None, config: RunConfig) -> None:
+    def __init__(self, options: RunOptions, tasks: Tasks, known: int | None, config: RunConfig) -> None:
         self._options = options
         self._tasks = tasks
         self._config = config

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from strands_env.core import (
     Action,
@@ -27,9 +27,6 @@ from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import EvalError
 from strands_env.eval.run.tasks import copy_of, with_context
 from strands_env.eval.sample import EvalSample
-
-if TYPE_CHECKING:
-    from strands_env.eval.run.evaluator import Evaluator
 
 logger = logging.getLogger(__name__)
 
@@ -118,11 +115,22 @@ class RetryPolicy:
         return full * (1 - self.jitter * random.random())
 
 
+class SampleOptions(Protocol):
+    """What is read of an evaluator to run its samples."""
+
+    keep_tokens: bool
+    retry: RetryPolicy
+    sample_timeout: float | None
+
+    def validate_sample(self, sample: EvalSample) -> bool:
+        """Accept or refuse a finished sample."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRunner:
     """Runs samples of an evaluator on an executor."""
 
-    evaluator: Evaluator
+    evaluator: SampleOptions
     executor: Executor
 
     async def sample(

@@ -16,9 +16,24 @@ from .system import LINUX, cpu_seconds, file_count, memory_bytes, other_processe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import socket
+    from typing import Any, Protocol
 
-    from .supervisor import Supervisor
+    class Host(Protocol):
+        """The supervisor, as a watch needs it."""
+
+        config: dict[str, Any]
+        channel: socket.socket
+        life: int | None
+        isolated: bool
+        reaped: dict[int, int]
+        wakeup: int
+
+        def reap(self) -> None:
+            """Collect children that ended."""
+
+        def writes_too_much(self) -> bool:
+            """The files take more room than they may."""
 
 
 TICK_SECONDS = 0.1
@@ -78,7 +93,7 @@ class Child:
 class Watch:
     """One running request, from its start to the report of its end."""
 
-    def __init__(self, host: Supervisor, child: Child, request: dict[str, Any], started: float) -> None:
+    def __init__(self, host: Host, child: Child, request: dict[str, Any], started: float) -> None:
         self.host = host
         self.child = child
         self.limits: dict[str, Any] = host.config["limits"]
