@@ -204,7 +204,8 @@ def run_command_line(
         parser.parse_args(given)  # shows help or the version, or complains
     module, own = commands[command][0], parsers[command]
     try:
-        ((arguments or {}).get(command) or import_module(module).add_arguments)(own)
+        add_arguments = (arguments or {}).get(command) or import_module(module).add_arguments
+        add_arguments(own)
         options, unknown = parser.parse_known_args(given)
         if unknown:
             own.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -61,7 +61,9 @@ class BackendHTTPError(BackendError):
     """
 
     def __init__(self, first: int | str | None = None, body: str | None = None, *, status: int | None = None) -> None:
-        code, message = (first, None) if status is None else (status, first)
+        code, message = status, first
+        if code is None:
+            code, message = first, None  # type: ignore[assignment]  # checked below
         if not isinstance(code, int):
             raise TypeError(f"{type(self).__name__} takes (status, body) or (message, status=, body=), got {first!r}")
         self.status, self.body = code, body or ""
@@ -69,6 +71,7 @@ class BackendHTTPError(BackendError):
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # The message alone does not make the error again: `args` holds nothing else.
         return partial(type(self), status=self.status, body=self.body), (self.message,), self.__dict__
 
 

@@ -149,8 +149,8 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", help="benchmark whose environment and first task are tried")
     _add_environment(parser)
     _add_data(parser)
-    names, help = ("--tokenizer", "--model", "--model-id"), "model whose chat template renders the prompt, or none"
-    parser.add_argument(*names, metavar="ID", help=help)
+    text = "model whose chat template renders the prompt, or none"
+    parser.add_argument("--tokenizer", "--model", "--model-id", metavar="ID", help=text)
     _add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 

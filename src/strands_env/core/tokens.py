@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from strands_sglang.trajectory import Trajectory, WeightSpan
-from strands_sglang.trajectory.tokens import Segment, TokenSequence
+from strands_sglang.trajectory.tokens import Segment, TokenSequence, common_prefix
 
 __all__ = ["Segment", "TokenObservation", "Trajectory", "WeightVersionSpan", "common_prefix", "trajectories_of"]
 
@@ -16,13 +14,6 @@ TokenObservation: TypeAlias = TokenSequence
 
 WeightVersionSpan: TypeAlias = WeightSpan
 """Tokens `[start, end)` were sampled with weights of this version (None where the server reports none)."""
-
-
-def common_prefix(one: Any, other: Any) -> int:
-    """Number of ids with which two sequences of them begin alike."""
-    length = min(len(one), len(other))
-    different = np.flatnonzero(np.asarray(one[:length]) != np.asarray(other[:length]))
-    return int(different[0]) if different.size else length
 
 
 def trajectories_of(model: Any) -> list[Trajectory] | None:

@@ -1,6 +1,7 @@
 """Ready-made environments."""
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 from .calculator import CalculatorEnv
 from .chat import ChatEnv, ModelUser, ScriptedUser, SimulatedUser
@@ -37,3 +38,15 @@ __all__ = [
     "SimulatedUser",
     "WebSearch",
 ]
+
+if TYPE_CHECKING:
+    from .harbor import HarborEnv as HarborEnv
+
+
+def __getattr__(name: str) -> Any:
+    """`HarborEnv`, which alone needs the package harbor: it is loaded when it is asked for."""
+    if name != "HarborEnv":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .harbor import HarborEnv
+
+    return HarborEnv

@@ -121,7 +121,8 @@ def _describe(operation: dict[str, Any], default: str) -> dict[str, Any]:
     for each in parameters:
         said = {"description": each["description"]} if each.get("description") else {}
         properties[each["name"]] = each.get("schema", {}) | said
-        required += [each["name"]] if each.get("required") else []
+        if each.get("required"):
+            required.append(each["name"])
     properties |= body.get("properties", {})
     required += body.get("required", [])
     texts = (operation.get("summary") or default, operation.get("description"))

@@ -211,7 +211,8 @@ def verify_run(output_path: str | Path) -> Verification:
             except StoreError as error:
                 found.damages.append(f"line {number} of {str(paths.results)!r}: {error}")
                 continue
-            found.superseded += sample.id in seen
+            if sample.id in seen:
+                found.superseded += 1
             seen.add(sample.id)
             found.with_tokens += bool(recorded_trajectories(sample.step_result))
     found.samples = len(seen)

@@ -69,7 +69,7 @@ class Network(StrEnum):
     """The reach of programs in a sandbox."""
 
     NONE = "none"
-    """Nothing outside."""
+    """No network."""
     LOOPBACK = "loopback"
     """The loopback addresses of this machine, at least."""
 

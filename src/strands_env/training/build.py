@@ -130,7 +130,7 @@ def samples_from_model(
 def _samples(
     paths: Sequence[tuple[Trajectory, NDArray[np.float64] | None]], include_discarded: bool, **fields: Any
 ) -> list[TrainingSample]:
-    """A sample a path, with its token rewards; without paths that train nothing, unless every path is one."""
+    """A sample a path, with its token rewards. Skips paths without trained tokens, unless every path is one."""
     samples = []
     for trajectory, rewards_of_tokens in paths:
         if trajectory.is_discarded and not include_discarded:

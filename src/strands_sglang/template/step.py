@@ -107,7 +107,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suffix:
-    """The template's text from behind the closer of an assistant turn to the end of the next generation prompt."""
+    """Template text from the end of an assistant turn through the next generation prompt."""
 
     text: str
     boundary: Boundary

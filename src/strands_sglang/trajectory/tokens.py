@@ -407,3 +407,10 @@ def _segments(
     if start != len(mask):
         raise ValueError(f"segment_info covers {start} tokens of {len(mask)}")
     return tuple(segments)
+
+
+def common_prefix(one: Any, other: Any) -> int:
+    """Number of ids with which two sequences of them begin alike."""
+    length = min(len(one), len(other))
+    different = np.flatnonzero(np.asarray(one[:length]) != np.asarray(other[:length]))
+    return int(different[0]) if different.size else length

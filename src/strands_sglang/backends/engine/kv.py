@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ...trajectory.tokens import common_prefix
+
 
 class SequenceKV:
     """Keys and values of one sequence: per layer two tensors `[kv_heads, capacity, head_dim]` that grow by half.
@@ -114,13 +116,3 @@ class PrefixCache:
         while held > self._budget:
             held -= len(kept.pop(0).tokens)
         self._entries = kept
-
-
-def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
-    """Length of the common prefix of two id arrays."""
-    length = min(len(one), len(other))
-    if length == 0:
-        return 0
-    differs = one[:length] != other[:length]
-    first = int(differs.argmax())
-    return first if differs[first] else length

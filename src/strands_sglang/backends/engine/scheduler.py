@@ -18,7 +18,8 @@ import torch
 
 from ...exceptions import BackendAnswerError, BackendRequestError
 from ...trajectory import Finish, FinishType
-from .kv import PrefixCache, SequenceKV, common_prefix
+from ...trajectory.tokens import common_prefix
+from .kv import PrefixCache, SequenceKV
 from .request import Request
 from .runner import Runner, SequenceChunk
 from .sampler import most_likely, sample

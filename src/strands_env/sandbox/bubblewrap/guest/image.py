@@ -80,7 +80,7 @@ class ImageSupervisor(Supervisor):
         watched = config["watched"]
         self.disk = None if watched is None else DiskWatch(watched, config["limits"]["disk_bytes"])
         self.was_stopped = False
-        """What ran between two commands wrote too much and was ended; the next command is told so."""
+        """What ran between two commands wrote too much and was ended; the next command reports it."""
 
     def look_between_calls(self) -> float | None:
         """Measure what was written, and end whoever writes too much; the milliseconds until the next look."""
