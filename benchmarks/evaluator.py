@@ -14,8 +14,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.shape import arguments, print_figures
-from tests.unit import killed_run
-from tests.unit.test_eval_kill import contents, resumed, run_and_kill
+from tests.unit.test_eval_kill import contents, evaluate, resumed, run_and_kill
 
 
 def kills(executor: str, passes: int, seed: int, expected: object) -> bool:
@@ -35,7 +34,7 @@ def main() -> None:
     parser.add_argument("--executor", nargs="+", choices=["inline", "processes", "ray"], default=["inline"])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(killed_run.evaluate(folder, "inline"))
+        asyncio.run(evaluate(folder, "inline"))
         expected = contents(Path(folder))
     passes = 1 if args.quick else args.passes
     if not all([kills(executor, passes, args.seed, expected) for executor in args.executor]):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 from benchmarks.shape import markers, write_between
@@ -16,6 +19,15 @@ TAKEN_ON = {"commit": "abc", "cpu": "a CPU", "cores": 2, "memory_gb": 8, "python
 def test_every_benchmark_of_the_table_exists() -> None:
     modules = [command.split()[0] for command in BENCHMARKS.values()]
     assert [name for name in modules if not (ROOT / "benchmarks" / f"{name}.py").exists()] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_a_benchmark_finds_what_it_takes_from_the_tests(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
+            module = importlib.import_module(str(node.module))
+            for name in node.names:
+                assert hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}")
 
 
 def test_figures_are_the_json_objects_among_the_lines() -> None:

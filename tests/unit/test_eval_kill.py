@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from strands_env.core import Action
-from strands_env.distributed import ProcessExecutor
+from strands_env.distributed import ProcessExecutor, RayExecutor
 from strands_env.eval import Evaluator, RetryPolicy, read_results
 from strands_env.eval.store import RunConfig
 from tests.conftest import ROOT
@@ -46,7 +46,9 @@ def factory() -> Any:
 
 
 async def evaluate(output: str, kind: str) -> None:
-    runner = ProcessExecutor("tests.unit.test_eval_kill:factory", n_workers=2) if kind == "processes" else None
+    executors = {"inline": None, "processes": ProcessExecutor, "ray": RayExecutor}  # the benchmark kills all three
+    make = executors[kind]
+    runner = None if make is None else make("tests.unit.test_eval_kill:factory", n_workers=2)
     evaluator = Evaluator(
         factory() if runner is None else None,
         executor=runner,
