@@ -78,6 +78,20 @@ async def test_a_text_that_only_begins_a_stop_string_is_resumed() -> None:
     assert client.prompts[1][-len(ids) :] == ids
 
 
+@pytest.mark.parametrize("params", [{"stop": "the END"}, {"stop_regex": "the E.D"}])
+@pytest.mark.parametrize("pieces", [["the EN", "D"], ["the EN", "D and more"], ["th", "e EN", "D and more"]])
+async def test_a_stop_that_an_abort_split_ends_the_turn(params: dict[str, Any], pieces: list[str]) -> None:
+    """The server looks for stops in what one request sampled, so it does not see one that began before."""
+    *first, last = pieces
+    model, client = make([*(aborted(ids_of(piece)) for piece in first), last], sampling_params=params)
+    assert (await run(model))[0] == "end_turn"
+    done = model.forest.turns[0].completion
+    assert tokenizer().decode(done.output_ids) == "the END"
+    assert (done.finish.type, done.finish.matched) == (FinishType.STOP, next(iter(params.values())))
+    assert len(done.output_logprobs or ()) == len(done.output_ids)
+    assert len(client.prompts) == len(pieces)
+
+
 async def test_tokens_decoded_in_one_step_with_the_stop_token_are_cut() -> None:
     """Speculative decoding samples several tokens a step; an aborted request shows those after the stop."""
     ids = [5, 6, EOS, 7, 8]

@@ -8,9 +8,10 @@ import math
 import re
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
 from ..exceptions import (
@@ -63,12 +64,13 @@ async def generate(backend: Backend, plan: CallPlan) -> Completion:
         if request.growth:
             answer.check_expansion(request.prompt_tokens + before, plan.proof, backend.capabilities)
         output.append(answer)
-        if answer.finish.type is not FinishType.ABORT:
-            return output.completion(answer.finish)
-        stops = StopRule(plan.tokens, request.sampling_params, plan.path.stop_ids)
-        if (ended := _own_end(output, stops, before, budget)) is not None:
-            return output.completion(ended)
-        if not plan.resumes:
+        is_aborted = answer.finish.type is FinishType.ABORT
+        # A server looks for stop strings in what one request sampled, and one may have begun before an abort.
+        if is_aborted or before:
+            stops = StopRule(plan.tokens, request.sampling_params, plan.path.stop_ids)
+            if (ended := _own_end(output, stops, before, budget, is_aborted=is_aborted)) is not None:
+                return output.completion(ended)
+        if not (is_aborted and plan.resumes):
             return output.completion(answer.finish)
         now = time.monotonic()
         if len(output.ids) > before or deadline is None:  # it got on: a slow drain is not a server that hangs
@@ -87,15 +89,18 @@ async def generate(backend: Backend, plan: CallPlan) -> Completion:
             raise BackendConnectionError("the client was closed while a request that the server aborted was resumed")
 
 
-def _own_end(output: _Output, stops: StopRule, before: int, budget: int) -> Finish | None:
-    """The end that an aborted answer would have had by itself with what it holds; None if it would have gone on.
+def _own_end(output: _Output, stops: StopRule, before: int, budget: int, *, is_aborted: bool) -> Finish | None:
+    """The end that the whole output has by itself where the last answer does not name it; None if there is none.
 
     The server looks whether a request is to be aborted before it looks for a stop. So the last token of an aborted
     request may be the one that ends the turn, and whatever were sampled after it would be no text of the model's.
     """
-    if (stop := stops.first_stop(output.ids, before)) is not None:
+    stop = stops.first_stop(output.ids, before) if is_aborted else stops.by_text(output.ids, before)
+    if stop is not None:
         output.cut(stop.length)
         return Finish(type=FinishType.STOP, matched=stop.matched)
+    if not is_aborted:
+        return None
     if len(output.ids) >= budget:
         output.cut(budget)
         return Finish(type=FinishType.LENGTH)
@@ -325,11 +330,11 @@ class StopRule:
         self._patterns = [patterns] if isinstance(patterns, str) else list(patterns)
 
     def first_stop(self, ids: Sequence[int], start: int) -> Stop | None:
-        """The first stop in `ids[start:]`, the output of one request; None if it holds none.
+        """The first stop that ends in `ids[start:]`, the output of one request; None if there is none.
 
         Tokens can follow a stop where several are decoded at a time (speculative decoding).
         """
-        found = [stop for stop in (self._by_text(ids, start), self._by_id(ids, start)) if stop is not None]
+        found = [stop for stop in (self.by_text(ids, start), self._by_id(ids, start)) if stop is not None]
         return min(found, key=lambda stop: stop.length, default=None)
 
     def _by_id(self, ids: Sequence[int], start: int) -> Stop | None:
@@ -342,17 +347,16 @@ class StopRule:
                 return Stop(length=position + 1, matched=ids[position])
         return None
 
-    def _by_text(self, ids: Sequence[int], start: int) -> Stop | None:
-        if not (self._strings or self._patterns):
-            return None
-        matched = self._match(self._tokens.decode(ids[start:]))
-        if matched is None:
+    def by_text(self, ids: Sequence[int], start: int) -> Stop | None:
+        """The first stop string or pattern that ends in `ids[start:]`; it may begin before."""
+        if not (self._strings or self._patterns) or self._match(self._tokens.decode(ids)) is None:
             return None
         # A stop string ends with the first token whose text completes it: the server decodes token by token.
-        end = len(ids)
-        while end - 1 > start and (earlier := self._match(self._tokens.decode(ids[start : end - 1]))) is not None:
-            end, matched = end - 1, earlier
-        return Stop(length=end, matched=matched)
+        ends = range(start + 1, len(ids))
+        end = (
+            start + 1 + bisect_left(ends, True, key=lambda end: self._match(self._tokens.decode(ids[:end])) is not None)
+        )
+        return Stop(length=end, matched=cast(str, self._match(self._tokens.decode(ids[:end]))))
 
     def _match(self, text: str) -> str | None:
         # No string is empty and every pattern compiles: sampling parameters were checked before anything was sent.
