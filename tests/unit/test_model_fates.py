@@ -199,6 +199,28 @@ async def test_an_answer_is_thrown_away_when_a_hook_fails_before_it_is_kept() ->
     assert used(model) == []
 
 
+@pytest.mark.parametrize("trim", [False, True])
+async def test_a_rejected_answer_that_reads_like_an_earlier_one_is_thrown_away(trim: bool) -> None:
+    rejects: list[bool] = []
+
+    def fail(event: AfterModelCallEvent) -> None:
+        if rejects:
+            if trim:
+                del event.agent.messages[1:]
+            raise RuntimeError("broken hook")
+
+    model, _ = make(["same", completion("same", split=True)])
+    history: Any = [{"role": role, "content": [{"text": "same"}]} for role in ("user", "assistant")]
+    agent = make_agent(model, hooks=[fail], messages=history)
+    await agent.invoke_async("q")
+    kept = used(model)
+    rejects.append(True)
+    with pytest.raises(RuntimeError):
+        await agent.invoke_async("and?")
+    assert used(model) == kept == ["same"]
+    assert sum(sample.trained_tokens for sample in samples_from_model(model)) == len(completion("same").ids or ())
+
+
 async def test_a_signal_that_is_set_as_the_answer_arrives_leaves_no_trace() -> None:
     signal = threading.Event()
 

@@ -49,6 +49,8 @@ class _Known:
 
     id: str
     agent: weakref.ref[Any] | None = None
+    last: Any = None
+    """The latest message that was there before a call, or was reported since: only what follows it may be news."""
 
 
 class Callers:
@@ -89,6 +91,8 @@ class Callers:
             agent.add_hook(self._message_added, MessageAddedEvent, order=HookOrder.SDK_FIRST)
             agent.add_hook(self._invocation_ended, AfterInvocationEvent)
             agent.add_hook(self._report_refused_result, AfterToolCallEvent)
+        if is_hooked:
+            known.last = agent.messages[-1] if agent.messages else None
         return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked)
 
     def note_sampled(self, caller: Caller, turn: Turn) -> None:
@@ -99,13 +103,16 @@ class Callers:
         if caller.is_hooked and caller.id is not None:
             self._pending.setdefault(caller.id, []).append(turn)
 
-    def _pending_of(self, agent: Any) -> list[Turn]:
+    def _pending_of(self, agent: Any) -> tuple[_Known | None, list[Turn]]:
         signal = getattr(agent, "cancel_signal", None)
         known = self._known.get(signal) if signal is not None else None
-        return self._pending.get(known.id, []) if known is not None else []
+        return known, self._pending.get(known.id, []) if known is not None else []
 
     def _message_added(self, event: MessageAddedEvent) -> None:
-        if event.message["role"] != "assistant" or not (pending := self._pending_of(event.agent)):
+        known, pending = self._pending_of(event.agent)
+        if known is not None:
+            known.last = event.message
+        if event.message["role"] != "assistant" or not pending:
             return
         kept = _turn_in(pending, event.message)
         if kept is None:
@@ -117,10 +124,14 @@ class Callers:
         pending.remove(kept)
 
     def _invocation_ended(self, event: AfterInvocationEvent) -> None:
-        pending = self._pending_of(event.agent)
-        if not pending:
+        known, pending = self._pending_of(event.agent)
+        if known is None or not pending:
             return
-        for message in event.agent.messages:  # in case that another hook kept the report of one from arriving
+        messages = event.agent.messages
+        start = 0 if known.last is None else len(messages)
+        # By identity: an answer that was thrown away may read like an earlier one.
+        start = next((i for i in range(len(messages), 0, -1) if messages[i - 1] is known.last), start)
+        for message in messages[start:]:  # in case that another hook kept the report of one from arriving
             kept = _turn_in(pending, message) if message["role"] == "assistant" else None
             if kept is not None:
                 self._forest.keep(kept)
