@@ -253,3 +253,4 @@ async def test_a_turn_of_another_conversation_is_recalled_and_extended_but_not_t
     (path,) = other.trajectories
     assert sum(path.tokens.loss_mask) == len(completion("Other.").ids or ())
     assert sum(path.tokens.output_mask) == sum(path.tokens.loss_mask) + len(one.completion.output_ids)
+    assert other.rollout.sequence == path.tokens  # the linear view has the same rule

@@ -239,6 +239,52 @@ def test_inputs_are_compared_as_the_template_prints_them() -> None:
     assert episode.forest.locate(CONTEXT, other).parent is second
 
 
+PICTURE = {"image": {"format": "png", "source": {"bytes": b"1"}}}
+
+
+@pytest.mark.parametrize(
+    ("block", "same", "other"),
+    [
+        ({"text": "a", **PICTURE}, [{"text": "a"}, PICTURE], [{"text": "a"}]),
+        ({**PICTURE, "text": "a"}, [PICTURE, {"text": "a"}], [{"text": "a"}, PICTURE]),
+        ({"text": "a", "cachePoint": {"type": "default"}}, [{"text": "a"}], []),
+        ({**result("c1")["content"][0], "text": "a"}, [result("c1")["content"][0], {"text": "a"}], [{"text": "a"}]),
+    ],
+)
+def test_every_key_of_a_block_counts_as_a_block_of_its_own(block: Any, same: list[Any], other: list[Any]) -> None:
+    episode = Episode()
+    done = episode.call([{"role": "user", "content": [{"text": "q"}, block]}], "done")
+
+    def parent(content: list[Any]) -> Turn | None:
+        history = [{"role": "user", "content": [{"text": "q"}, *content]}, answer("done"), user("next")]
+        return episode.forest.locate(CONTEXT, history).parent
+
+    assert parent(same) is done
+    assert parent(other) is None
+    seen = {"role": "assistant", "content": [{"text": "done", **PICTURE}]}
+    assert episode.forest.locate(CONTEXT, [user("q"), seen, user("next")]).parent is None
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_of_equal_samples_the_one_that_a_history_went_on_from_is_continued(has_memory: bool) -> None:
+    episode = Episode()
+    episode.forest = TrajectoryForest(has_memory=has_memory)
+    episode.call([user("q")], "same")
+    episode.call([user("q")], "same")
+    history = [user("q"), answer("same"), user("next")]
+    second = episode.call(history, "same again")
+    episode.call([user("q")], "same")
+    assert episode.forest.locate(CONTEXT, history).parent is second.parent
+    episode.call(history, "same again")
+    longer = [*history, answer("same again"), user("on")]
+    third = episode.call(longer, "end")
+    for _ in range(2):
+        episode.call(history, "same again")
+        episode.call([user("q")], "same")
+    assert episode.forest.locate(CONTEXT, [*longer, answer("end"), user("?")]).parent is third
+    assert {turn.parent for turn in episode.forest.turns if turn.reply.text == "same again"} == {second.parent}
+
+
 # ---- used and discarded -------------------------------------------------
 
 

@@ -62,17 +62,16 @@ def _as_printed(content: Any) -> Any:
     printed: list[Any] = []
     results: list[tuple[str, bool, Any]] = []
     for block in content:
-        if not isinstance(block, (dict, Mapping)) or "cachePoint" in block:  # the plain type first: it is tested faster
+        if not isinstance(block, (dict, Mapping)):  # the plain type first: it is tested faster
             continue
-        if "toolResult" in block:
-            result = block["toolResult"]
-            results.append(
-                (str(result.get("toolUseId")), result.get("status") == "error", _as_printed(result.get("content")))
-            )
-        elif "text" in block and printed and "text" in printed[-1]:
-            printed[-1] = {"text": f"{printed[-1]['text']}\n{block['text']}"}
-        else:
-            printed.append(block)
+        for kind, value in block.items():  # each is printed, as if it were a block of its own
+            if kind == "toolResult":
+                name, is_error = str(value.get("toolUseId")), value.get("status") == "error"
+                results.append((name, is_error, _as_printed(value.get("content"))))
+            elif kind == "text" and printed and "text" in printed[-1]:
+                printed[-1] = {"text": f"{printed[-1]['text']}\n{value}"}
+            elif kind != "cachePoint":
+                printed.append({kind: value})
     if len(results) > 1:
         results.sort(key=itemgetter(0))
     return [*results, *printed]
@@ -113,14 +112,14 @@ class ReplyPrint:
         content = message.get("content")
         if isinstance(content, str):
             content = [{"text": content}]
-        for block in content or ():
-            if "text" in block:
-                texts.append(block["text"])
-            elif "toolUse" in block:
-                calls.append((str(block["toolUse"].get("toolUseId")), str(block["toolUse"].get("name"))))
-            elif "reasoningContent" in block and "reasoningText" in block["reasoningContent"]:
-                reasoning.append(block["reasoningContent"]["reasoningText"].get("text") or "")
-            elif "cachePoint" not in block:
+        for kind, value in [item for block in content or () for item in block.items()]:
+            if kind == "text":
+                texts.append(value)
+            elif kind == "toolUse":
+                calls.append((str(value.get("toolUseId")), str(value.get("name"))))
+            elif kind == "reasoningContent" and "reasoningText" in value:
+                reasoning.append(value["reasoningText"].get("text") or "")
+            elif kind != "cachePoint":
                 return None
         return cls.of(calls=calls, text="".join(texts), reasoning="".join(reasoning))
 

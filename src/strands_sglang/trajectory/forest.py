@@ -104,7 +104,6 @@ class _Records:
     fates: dict[int, _Fate] = field(default_factory=dict)
     current: Turn | None = None
     sampled: int = 0
-    recalled: set[int] = field(default_factory=set)
     call_count: int = 0
     given_ids: set[str] = field(default_factory=set)
     foreign_ids: set[str] = field(default_factory=set)
@@ -171,7 +170,7 @@ class TrajectoryForest:
         with self._lock:
             lost = {index for index, fate in self._records.fates.items() if fate in _LOST}
             records = self._records
-            return _export(records.turns, discarded=lost, recalled=records.recalled, current=records.current)
+            return _export(records.turns, discarded=lost, current=records.current)
 
     # ---- locating ------------------------------------------------
 
@@ -272,6 +271,7 @@ class TrajectoryForest:
                 agent_id=location.agent_id,
                 attempt=location.attempt,
                 is_constrained=is_constrained,
+                is_recalled=is_recalled,
                 start=parent.end if parent is not None else 0,
                 growth=(parent.growth if parent is not None else 0) + media_growth(media),
             )
@@ -282,9 +282,7 @@ class TrajectoryForest:
                 records.by_step.setdefault((turn.agent_id, turn.attempt), []).append(turn)
             records.given_ids.update([call.id for call in turn.calls])
             # Budgets count what this episode has sampled, and a recalled turn was paid for elsewhere.
-            if is_recalled:
-                records.recalled.add(turn.index)
-            else:
+            if not is_recalled:
                 records.sampled += len(completion.output_ids)
             records.current = turn
             return turn
@@ -412,51 +410,65 @@ class _Follower:
         for i in range(start, len(messages)):
             message = messages[i]
             if message["role"] == "assistant":
-                found = self._turn_at(key, message, self.receipts.get(i))
-                if found is not None:
+                if turns := self._turns_at(key, message, self.receipts.get(i)):
+                    found = turns[0]
+                    if len(turns) > 1:
+                        reach = [self._reach(turn, messages, i + 1) for turn in turns]
+                        found = turns[reach.index(max(reach))]
                     self.seen.append(found)
                     self.samples.add(i)
-                    # What came before this turn is known by the turn, so its messages need no digest of their own.
-                    key = digest(b"turn", found.index.to_bytes(8, "little"))
+                    key = _key_after(found)
                     turn, matched, unmatched = found, i + 1, None
                     continue
                 unmatched = unmatched or self._reason(key, message)
             key = digest_after(key, message)
         return Walk(key=key, turn=turn, matched=matched, unmatched=unmatched)
 
-    def _turn_at(self, key: bytes, message: Mapping[str, Any], receipt: int | None) -> Turn | None:
-        """The turn sampled at this place that an assistant message is."""
+    def _reach(self, turn: Turn, messages: Sequence[Mapping[str, Any]], start: int) -> int:
+        """Index up to which a history goes on as calls after this turn did: what tells equal samples apart."""
+        keys, reach = [_key_after(turn)], start
+        for i in range(start, len(messages)):
+            message, turns = messages[i], list[Turn]()
+            if message["role"] == "assistant":
+                turns = [each for key in keys for each in self._turns_at(key, message, self.receipts.get(i))]
+            keys = [_key_after(each) for each in turns] or [digest_after(key, message) for key in keys]
+            if turns or not self.records.by_input.keys().isdisjoint(keys):
+                reach = i + 1
+        return reach
+
+    def _turns_at(self, key: bytes, message: Mapping[str, Any], receipt: int | None) -> Sequence[Turn]:
+        """The turns sampled at this place that an assistant message may be, the likeliest first."""
         candidates = self.records.by_input.get(key)
         observed = ReplyPrint.of_message(message) if candidates else None
         if not candidates or observed is None:
-            return None
+            return ()
         matching = [turn for turn in candidates if turn.reply.is_seen_in(observed)]
         # A client may name calls by ids of its own; ids that were given out here can only mean those very calls.
         if not matching and self.records.given_ids.isdisjoint(observed.call_ids):
             matching = [turn for turn in candidates if turn.reply.is_seen_in(observed, with_ids=False)]
         if receipt is not None and (proved := [turn for turn in matching if turn.index == receipt]):
-            return proved[0]
+            return proved
         own = [turn for turn in matching if self.agent_id in (turn.agent_id, self.ANYONE)]
         # Who is not known by its identity may be known by its name, unless several of that name answered alike.
         if not own and not any(turn.agent_id == self.agent_id for turn in candidates):
             own = [turn for turn in matching if None in (turn.agent, self.agent) or turn.agent == self.agent]
             if len({turn.agent_id for turn in own}) > 1:
-                return None
-        return self._likeliest(own, observed)
+                return ()
+        return self._by_likelihood(own, observed)
 
-    def _likeliest(self, turns: Sequence[Turn], observed: ReplyPrint) -> Turn | None:
-        """The best match among equal samples of one agent: same reasoning, not discarded, and the latest."""
-        if len(turns) == 1:
-            return turns[0]
+    def _by_likelihood(self, turns: Sequence[Turn], observed: ReplyPrint) -> Sequence[Turn]:
+        """Equal samples of one agent, the best match first: same reasoning, not discarded, and the latest."""
+        if len(turns) < 2:
+            return turns
         fates = self.records.fates
-        return max(
+        return sorted(
             turns,
             key=lambda turn: (
                 turn.reply.reasoning == observed.reasoning,
                 fates.get(turn.index) not in _LOST,
                 turn.index,
             ),
-            default=None,
+            reverse=True,
         )
 
     def _reason(self, key: bytes, message: Mapping[str, Any]) -> RootReason:
@@ -465,20 +477,24 @@ class _Follower:
         known = [] if observed is None else self.records.with_reply(observed)
         own = [turn for turn in known if observed is not None and turn.reply.is_seen_in(observed)]
         own = [turn for turn in own if turn.agent_id == self.agent_id]
-        if observed is not None and (turn := self._likeliest(own, observed)) is not None:
+        if observed is not None and own:
+            turn = self._by_likelihood(own, observed)[0]
             self.seen.append(turn)
             if self.records.contexts[turn.index] != self.context:
                 return RootReason.CONTEXT
         return RootReason.EDITED if key in self.records.by_input else RootReason.HISTORY
 
 
-def _export(
-    turns: Sequence[Turn], *, discarded: Collection[int], recalled: Collection[int], current: Turn | None
-) -> list[Trajectory]:
+def _key_after(turn: Turn) -> bytes:
+    """What came before a turn is known by the turn, so its messages need no digest of their own."""
+    return digest(b"turn", turn.index.to_bytes(8, "little"))
+
+
+def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn | None) -> list[Trajectory]:
     """One trajectory for every path of used turns, then one for every discarded turn that nothing follows.
 
     Each turn is trained in the first trajectory that holds it. A used turn is always held by a path of used turns, so
-    leaving the discarded trajectories out loses none of its tokens. Turns in `recalled` are trained by another forest.
+    leaving the discarded trajectories out loses none of its tokens. Recalled ones are trained by another forest.
     """
     followed: set[int] = set()
     followed_by_used: set[int] = set()
@@ -493,7 +509,7 @@ def _export(
     main = next((path for path in paths if path[-1] is current), None) or next(
         (path for path in paths if current in path), None
     )
-    owned: set[int] = set(recalled)
+    owned = {turn.index for turn in turns if turn.is_recalled}
     # In this order: used paths first, so that dropping what was thrown away never drops the owner of a used token.
     result = []
     for path in paths:

@@ -147,6 +147,7 @@ class Turn:
         attempt: Mark of the agent's step (a cycle of the SDK's event loop), which keeps one sample. None where it is
             not known.
         is_constrained: A grammar decided which tokens could be sampled.
+        is_recalled: It was sampled in another forest, which trains it: it carries no loss here.
         start: Position of the first prompt id on the path.
         growth: Tokens by which the images of the path make it longer for the server and for trainers.
     """
@@ -163,6 +164,7 @@ class Turn:
     agent_id: str | None = None
     attempt: str | None = None
     is_constrained: bool = False
+    is_recalled: bool = False
     start: int = 0
     growth: int = 0
 
@@ -210,7 +212,7 @@ class Turn:
                 ids=done.output_ids,
                 logprobs=done.output_logprobs,
                 is_output=True,
-                is_trained=trained,
+                is_trained=trained and not self.is_recalled,
                 turn=position,
                 weight_spans=done.weight_spans,
             )
