@@ -135,8 +135,11 @@ TYPED: list[tuple[str, str, Any]] = [
     ("count", "5", 5),
     ("count", "five", "five"),
     ("count", "5.5", "5.5"),
+    ("count", "140.0", 140),
+    ("count", "1e23", 10**23),
     ("ratio", "5", 5),
     ("ratio", "0.5", 0.5),
+    ("ratio", "140.0", 140.0),
     ("ratio", "NaN", "NaN"),
     ("flag", "true", True),
     ("flag", "False", False),
@@ -155,6 +158,25 @@ TYPED: list[tuple[str, str, Any]] = [
     ("bare_list", "[1]", [1]),
     ("level", "1", 1),
     ("mode", "1", "1"),
+    ("any", "5", 5),
+    ("any", '{"a": [1]}', {"a": [1]}),
+    ("any", "true", True),
+    ("any", "five", "five"),
+    ("untyped", "[1, 2]", [1, 2]),
+    ("maybe_any", "null", None),
+    ("digits", "5", "5"),
+    ("nullable", "null", None),
+    ("narrowed", "5", 5),
+    ("only", "5", 5),
+    ("in_list", "5", 5),
+    ("escaped", "5", 5),
+    ("whole", '{"text": "a"}', {"text": "a"}),
+    ("circle", "5", 5),
+    ("lost", "5", 5),
+    ("n_count", "5", 5),
+    ("n_1", "5", "5"),
+    ("further", "[1]", [1]),
+    ("further", "5", "5"),
 ]
 SCHEMA = {
     "type": "object",
@@ -173,8 +195,25 @@ SCHEMA = {
         "bare_list": {"items": {"type": "integer"}},
         "level": {"enum": [1, 2]},
         "mode": {"enum": ["1", "2"]},
+        "untyped": {"description": "anything"},
+        "maybe_any": {"anyOf": [{}, {"type": "null"}]},
+        "digits": {"pattern": "^[0-9]+$"},
+        "nullable": {"type": "integer", "nullable": True},
+        "narrowed": {"type": ["string", "integer"], "allOf": [{"type": "number"}]},
+        "only": {"const": 5},
+        "in_list": {"$ref": "#/$defs/Pair/prefixItems/1"},
+        "escaped": {"$ref": "#/$defs/a~1b%20~0"},
+        "whole": {"$ref": "#"},
+        "circle": {"anyOf": [{"$ref": "#/properties/circle"}, {"type": "integer"}]},
+        "lost": {"$ref": "https://elsewhere/schema"},
     },
-    "$defs": {"Point": {"type": "object"}},
+    "patternProperties": {"^n_c": {"type": "integer"}, "^n_": {"type": ["string", "number"]}, "(?<x": {}},
+    "additionalProperties": {"type": ["array", "null"]},
+    "$defs": {
+        "Point": {"type": "object"},
+        "Pair": {"prefixItems": [{"type": "string"}, {"type": "integer"}]},
+        "a/b ~": {"type": "integer"},
+    },
 }
 SPECS = [{"name": "f", "inputSchema": {"json": SCHEMA}}]
 CHAT_TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
@@ -192,12 +231,46 @@ def test_bare_values_are_decoded_by_their_schema(key: str, printed: str, expecte
 
 
 def test_bare_values_stay_as_printed_where_the_schema_says_nothing_or_a_string() -> None:
-    sampled = qwen("<parameter=any>5</parameter><parameter=other>6</parameter><parameter=text>  a </parameter>")
-    assert only(get_tool_parser("qwen_xml").parse(sampled, tools=SPECS)).input == {
-        "any": "5",
-        "other": "6",
-        "text": "  a ",
-    }
+    sampled = qwen("<parameter=other> 6 </parameter><parameter=text>  a </parameter>")
+    tools = [{"name": "f", "inputSchema": {"json": {"properties": {"text": {"type": "string"}}}}}]
+    assert only(get_tool_parser("qwen_xml").parse(sampled, tools=tools)).input == {"other": "6", "text": "  a "}
+
+
+INTEGER = {"properties": {"x": {"type": "integer"}}}
+TEXT = {"properties": {"x": {"type": "string"}}}
+OTHER = {"properties": {"y": {"type": "string"}}}
+DEFS = {"$defs": {"A": {**INTEGER, "allOf": [{"$ref": "#"}]}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({**DEFS, "$ref": "#/$defs/A"}, 5),
+        ({"allOf": [OTHER, INTEGER]}, 5),
+        ({**OTHER, "allOf": [{"$ref": "#/$defs/A"}], **DEFS}, 5),
+        ({"oneOf": [OTHER, INTEGER]}, 5),
+        ({"anyOf": [TEXT, INTEGER]}, "5"),
+        ({"oneOf": [TEXT]}, "5"),
+        ({"if": OTHER, "then": INTEGER, "else": OTHER}, 5),
+        ({"additionalProperties": {"type": "integer"}}, 5),
+        ({"additionalProperties": True}, 5),
+        ({"patternProperties": {"^x$": {"type": "string"}}, "additionalProperties": {"type": "integer"}}, "5"),
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen_xml", "mimo", "seed_oss", "minimax_m2", "glm"])
+def test_a_property_is_found_wherever_the_schema_declares_it(name: str, schema: dict[str, Any], expected: Any) -> None:
+    tools = [{"name": "f", "inputSchema": {"json": schema}}]
+    sampled = render(get_tool_parser(name), "f", {"x": expected}, tools=tools)
+    assert only(get_tool_parser(name).parse(sampled, tools=tools)).input == {"x": expected}
+    assert '"' not in sampled.replace('name="', "").replace('">', "")  # printed bare
+
+
+def test_a_schema_that_refers_to_itself_many_times_costs_linear_time() -> None:
+    defs = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 9, **INTEGER} for i in range(90)}
+    schema = {"$defs": defs, "properties": {"y": {"$ref": "#/$defs/d0"}}, "anyOf": [{"$ref": "#/$defs/d0"}] * 9}
+    tools = [{"name": "f", "inputSchema": {"json": schema}}]
+    sampled = qwen("<parameter=x>5</parameter><parameter=y>6</parameter>")
+    assert only(get_tool_parser("qwen_xml").parse(sampled, tools=tools)).input["x"] == 5
 
 
 def test_dsml_values_are_what_their_tag_says() -> None:

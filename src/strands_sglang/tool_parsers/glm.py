@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
+from .values import ANY_TYPE, JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
 
 KEY = ("<arg_key>", "</arg_key>")
 VALUE = ("<arg_value>", "</arg_value>")
@@ -72,7 +72,7 @@ def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[st
 
 def decode_value(printed: str, types: frozenset[str]) -> Any:
     """The value of a printed text: by the declared types or, without any, what it is as JSON."""
-    if types:
+    if types and not types >= ANY_TYPE:
         return decode_printed(printed, types)
     stripped = printed.strip()  # newlines around a value are layout, and blanks look the same
     try:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SPACE = re.compile(r"\s*")
@@ -25,8 +27,6 @@ _LONGEST_LITERAL = 12  # "-Infinity", or an escaped surrogate pair
 
 ToolSchemas = Iterable[Mapping[str, Any]]
 """Strands tool specs (`name`, `inputSchema`) or chat-template tools (`{"type": "function", "function": {...}}`)."""
-
-_MOST_REFERENCES = 8  # a schema may refer to itself
 
 
 class TagError(ValueError):
@@ -190,6 +190,13 @@ _STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_co
 # ---- texts and their declared types
 
 
+ANY_TYPE = frozenset(("null", "boolean", "string", "integer", "number", "array", "object"))
+"""The types of a parameter that is declared without one, as `@tool` declares `Any`."""
+
+_HINTS = {"object": ("properties", "required"), "array": ("items",), "string": ("pattern", "minLength", "maxLength")}
+"""Types that a schema without `type` means, by what it says of them."""
+
+
 class ParameterTypes:
     """Looks up the JSON types a parameter may have; `tools` is None when the model's tools are not known."""
 
@@ -197,17 +204,115 @@ class ParameterTypes:
         self._tools = tools or ()
 
     @cached_property
-    def _schemas(self) -> dict[str, Mapping[str, Any]]:  # few formats ask
-        return {name: schema for name, schema in map(_name_and_schema, self._tools) if name}
+    def _schemas(self) -> dict[str, _Schema]:  # few formats ask
+        return {name: _Schema(schema) for name, schema in map(name_and_schema, self._tools) if name}
 
     def of(self, tool: str, parameter: str) -> frozenset[str]:
-        """JSON type names the schema allows for the parameter; empty when it does not say."""
-        root = self._schemas.get(tool)
-        if root is None:
-            return frozenset()
-        properties = root.get("properties")
-        schema = properties.get(parameter) if isinstance(properties, Mapping) else None
-        return frozenset(_types(schema, root, _MOST_REFERENCES))
+        """JSON type names the schema allows for the parameter; empty when it does not know it."""
+        schema = self._schemas.get(tool)
+        return frozenset() if schema is None else schema.types_of(parameter)
+
+
+class _Schema:
+    """A tool's schema: which types its words allow. References are resolved inside of it; nothing is fetched."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._known: dict[str, frozenset[str]] = {}
+
+    def types_of(self, key: str) -> frozenset[str]:
+        """Types of a property; empty when nothing is said of it, or nothing fits."""
+        return self._of_property(self._root, key, set()) or frozenset()
+
+    def _of_property(self, schema: Any, key: str, seen: set[str]) -> frozenset[str] | None:
+        """Types of a property of an object of this schema; None when it does not speak of it."""
+        if not isinstance(schema, Mapping):
+            return None
+        named, patterns, other = (
+            schema.get(word) for word in ("properties", "patternProperties", "additionalProperties")
+        )
+        parts: list[Any] = [named[key]] if isinstance(named, Mapping) and key in named else []
+        if isinstance(patterns, Mapping):
+            parts += [value for pattern, value in patterns.items() if _is_found(pattern, key)]
+        if not parts and other is not None:
+            parts = [other]
+        found = [self._types(part) for part in parts]
+        for name, branches in _branches(schema):
+            if name == "$ref":
+                if branches[0] in seen:  # references may go in circles
+                    continue
+                seen.add(branches[0])
+                branches = [self._resolve(branches[0])]
+            said = [types for branch in branches if (types := self._of_property(branch, key, seen)) is not None]
+            found += said if name in _ALL_HOLD else [frozenset[str]().union(*said)] if said else []
+        return frozenset.intersection(*found) if found else None
+
+    def _types(self, schema: Any) -> frozenset[str]:
+        """Types that a schema allows; all of them where it does not say."""
+        if not isinstance(schema, Mapping):
+            return ANY_TYPE
+        found: list[frozenset[str]] = []
+        declared = schema.get("type")
+        if isinstance(declared, str | list):
+            names = [declared] if isinstance(declared, str) else [name for name in declared if isinstance(name, str)]
+            found.append(frozenset(names) | ({"integer"} if "number" in names else set()))
+        values = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
+        if isinstance(values, list):
+            found.append(frozenset(map(_type_of, values)))
+        for name, branches in _branches(schema):
+            if name == "$ref":
+                found.append(self._referred(branches[0]))
+                continue
+            types = list(map(self._types, branches))
+            found += types if name in _ALL_HOLD else [frozenset[str]().union(*types)]
+        if not found:
+            hinted = {kind for kind, words in _HINTS.items() if any(word in schema for word in words)}
+            found.append(frozenset(hinted) or ANY_TYPE)
+        types_of_all = frozenset.intersection(*found)
+        return types_of_all | {"null"} if schema.get("nullable") is True else types_of_all
+
+    def _referred(self, reference: str) -> frozenset[str]:
+        if reference not in self._known:
+            self._known[reference] = ANY_TYPE  # references may go in circles
+            self._known[reference] = self._types(self._resolve(reference))
+        return self._known[reference]
+
+    def _resolve(self, reference: str) -> Any:
+        """What a JSON pointer such as `#/$defs/Point` or `#/prefixItems/0` leads to; None for anything else."""
+        if not reference.startswith("#"):
+            return None
+        node: Any = self._root
+        for part in unquote(reference).split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(node, Mapping):
+                node = node.get(name)
+            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+                node = node[int(name)]
+            else:
+                return None
+        return node if reference == "#" or reference.startswith("#/") else None
+
+
+_ALL_HOLD = frozenset(("$ref", "allOf"))
+"""Words of which every branch holds; of others it is one of them."""
+
+
+def _branches(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The words of a schema that bring in other schemas for the same value."""
+    if isinstance(schema.get("$ref"), str):
+        yield "$ref", [schema["$ref"]]
+    for name in ("allOf", "anyOf", "oneOf"):
+        if isinstance(schema.get(name), list) and schema[name]:
+            yield name, schema[name]
+    if "if" in schema:
+        yield "if", [schema.get("then"), schema.get("else")]
+
+
+def _is_found(pattern: str, key: str) -> bool:
+    try:
+        return re.search(pattern, key) is not None
+    except re.error:  # one of another dialect
+        return False
 
 
 def decode_printed(printed: str, types: frozenset[str]) -> Any:
@@ -217,62 +322,33 @@ def decode_printed(printed: str, types: frozenset[str]) -> Any:
     fit stays as it was written, so that the tool's own validation names it to the model.
     """
     stripped = printed.strip()
-    if "null" in types and stripped == "null":
-        return None
-    if not types or "string" in types:  # a string may look like a number
-        return printed
-    if "null" in types and stripped == "None":
-        return None
-    if "boolean" in types and stripped in ("True", "False"):
-        return stripped == "True"
+    is_any = types >= ANY_TYPE
+    if not is_any:
+        if "null" in types and stripped == "null":
+            return None
+        if not types or "string" in types:  # a string may look like a number
+            return printed
+        if "null" in types and stripped == "None":
+            return None
+        if "boolean" in types and stripped in ("True", "False"):
+            return stripped == "True"
     try:
         value = load_json(stripped)
     except JSONError:
         return printed
     kind = _type_of(value)
-    fits = kind in types or (kind == "integer" and "number" in types)
-    return value if fits else printed
+    if kind == "number" and "number" not in types and "integer" in types and value.is_integer():
+        return int(Decimal(stripped))  # 140.0 is an integer in JSON Schema; exact, where a double is not
+    return value if kind in types and not (is_any and kind == "string") else printed
 
 
-def _name_and_schema(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def name_and_schema(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Name and parameter schema of a tool in one of the forms of `ToolSchemas`."""
     tool = tool.get("function", tool)
     schema = tool.get("inputSchema", tool.get("parameters"))
     if isinstance(schema, Mapping) and isinstance(schema.get("json"), Mapping):
         schema = schema["json"]
     return str(tool.get("name") or ""), schema if isinstance(schema, Mapping) else {}
-
-
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    if not isinstance(schema, Mapping) or depth == 0:  # references may go in circles
-        return set()
-    declared = schema.get("type")
-    if isinstance(declared, str):
-        return {declared}
-    if isinstance(declared, list):
-        return {name for name in declared if isinstance(name, str)}
-    if isinstance(schema.get("$ref"), str):
-        return _types(_resolve(schema["$ref"], root), root, depth - 1)
-    if isinstance(schema.get("enum"), list):
-        return {_type_of(value) for value in schema["enum"]}
-    if "const" in schema:
-        return {_type_of(schema["const"])}
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            branches = [_types(branch, root, depth - 1) for branch in schema[key]]
-            return set().union(*branches) if all(branches) else set()  # an unknown branch may allow anything
-    if isinstance(schema.get("allOf"), list):
-        known = [types for branch in schema["allOf"] if (types := _types(branch, root, depth - 1))]
-        return set.intersection(*known) if known else set()
-    return {"object"} if "properties" in schema else {"array"} if "items" in schema else set()
-
-
-def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    if not reference.startswith("#/"):  # nothing is fetched
-        return None
-    node: Any = root
-    for part in reference[2:].split("/"):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
 
 
 def _type_of(value: Any) -> str:
