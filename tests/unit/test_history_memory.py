@@ -47,8 +47,10 @@ def picture(data: bytes) -> dict[str, Any]:
         (results(content=[{"json": {"a": 1, "b": 2}}]), results(content=[{"json": {"b": 2, "a": 1}}])),
         (results(content=[{"json": 1}]), results(content=[{"json": 1.0}])),
         (picture(b"1"), picture(b"2")),
+        (results(content=[{"json": 2**70}]), results(content=[{"json": 2**70 + 1}])),
+        (results(content=[{"json": "\ud800"}]), results(content=[{"json": "\ud801"}])),
     ],
-    ids=["text", "blocks", "role", "status", "argument", "key order", "number", "image"],
+    ids=["text", "blocks", "role", "status", "argument", "key order", "number", "image", "long integer", "surrogate"],
 )
 def test_another_message_is_noticed(message: dict[str, Any], other: dict[str, Any]) -> None:
     memory = remembered(QUESTION, message)
@@ -72,8 +74,3 @@ def test_the_longest_history_is_recalled_and_extended_in_its_place() -> None:
     assert (len(known.messages), known.walk.key) == (3, b"there")
     assert not is_known(memory, QUESTION)
     assert memory.recall("another", messages) is None
-
-
-def test_a_text_that_json_cannot_hold_is_followed_again() -> None:
-    strange = {"role": "user", "content": [{"json": "\ud800"}]}
-    assert not is_known(remembered(strange), strange)

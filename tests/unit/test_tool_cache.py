@@ -72,6 +72,28 @@ async def test_equal_calls_are_made_once_and_errors_each_time(tmp_path: Path) ->
     assert sorted(log.read_text().split()) == ["ada", "bob", "nobody", "nobody"]
 
 
+@pytest.mark.parametrize(("given", "other"), [(2**64, 2**64 + 1), (float("nan"), None), (1, True), (1, 1.0), ("\ud83d", "?")])
+async def test_any_input_is_its_own_key_and_any_result_is_kept(tmp_path: Path, given: Any, other: Any) -> None:
+    seen: list[Any] = []
+
+    @tool
+    def square(n: Any) -> dict[str, Any]:
+        """Square.
+
+        Args:
+            n: Any value.
+        """
+        seen.append(n)
+        return {"status": "success", "content": [{"json": {"square": 3 * 2**80}}]}
+
+    squares = cached(square, tmp_path / "cache")
+    for n in (given, given, other):
+        use: Any = {"toolUseId": "a", "name": "square", "input": {"n": n}}
+        result = [event async for event in squares.stream(use, {})][-1].tool_result
+        assert result["content"] == [{"json": {"square": 3 * 2**80}}]
+    assert [repr(n) for n in seen] == [repr(given), repr(other)]
+
+
 async def test_a_call_that_is_cancelled_or_lost_is_made_again(tmp_path: Path) -> None:
     log = tmp_path / "log"
     slow = asyncio.ensure_future(answers(counting(tmp_path / "cache", log, seconds=0.5), "ada"))

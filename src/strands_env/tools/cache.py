@@ -16,7 +16,7 @@ from typing import Any, Literal
 from strands.types.events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolUse
 
-from strands_env.core.jsonable import canonical
+from strands_env.core.jsonable import canonical, plain
 from strands_env.core.limits import ToolLike, WrappedTool, with_limits
 from strands_env.core.threads import default_threads
 
@@ -97,7 +97,7 @@ class CachedTool(WrappedTool):
 
     async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
         """Answer from the cache, or make the call and keep what it gives."""
-        key = hashlib.blake2b(canonical([self.tool_spec, tool_use["input"]]), digest_size=16).hexdigest()
+        key = hashlib.blake2b(canonical(plain([self.tool_spec, tool_use["input"]])), digest_size=16).hexdigest()
         pause = 0.01
         while (kept := await default_threads.run(self._results.reserve, key)) is None:
             await asyncio.sleep(pause)

@@ -117,6 +117,14 @@ class Answers:
         elif answer.turn is not None:
             self._set_aside(answer)
 
+    def fail(self, answer: Answer) -> None:
+        """Note that an answer cannot be written: nobody gets it, and a repeat is sampled anew."""
+        if answer.turn is not None:
+            count(answer.counters, "undelivered")
+            self._forest.discard(answer.turn)
+            answer.turn = None
+        self._lose(answer)
+
     def _lose(self, answer: Answer) -> None:
         """Forget an answer that nobody will get."""
         answers = self._by_key.get(answer.key) or []

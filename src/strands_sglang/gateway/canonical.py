@@ -4,17 +4,20 @@ Clients re-send a history in other shapes than before: results in the order in w
 all in one, volatile lines in the system prompt, system messages in the middle. Parts that the chat template would not
 see are dropped. A message that it cannot print in its place is moved by a rule that looks at the message and at what
 precedes it, never at what follows, so that a held prefix cannot change. The whole history comes with every request:
-messages equal to those of the request before are reused, after a comparison in C instead of a reading in Python.
+messages with the bytes of the request before are reused, after a digest in C instead of a reading in Python.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..exceptions import TemplateError
+from ..trajectory import digest
+from .exact_json import dumps
 
 Message = dict[str, Any]
 """A Strands message: `role` (`user`, `assistant`, `system`) and a list of content blocks."""
@@ -169,27 +172,17 @@ _KEPT = 4  # histories a session remembers: the main agent's and those of sub-ag
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """An agent's last history: `items` as they came, `parts` read from each, `messages` and their `arranged` form."""
+    """An agent's last history: digests of its `items`, `parts` read from each, `messages` and their `arranged` form."""
 
-    items: list[Any] = field(default_factory=list)
+    items: list[bytes] = field(default_factory=list)
     parts: list[Any] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
     arranged: Arranged = field(default_factory=Arranged)
 
-    def read(self, items: list[Any], read_one: Callable[[Any, int], Any]) -> list[Any]:
-        """The canonical form of every message; unchanged messages are not read again."""
-        # Equal by `==` in C, without a look at what it means: reading is what takes the time.
-        known, parts = self.items, self.parts
-        count = min(len(known), len(items))
-        read = [parts[i] if items[i] == known[i] else read_one(items[i], i) for i in range(count)]
-        read += [read_one(items[i], i) for i in range(count, len(items))]
-        self.items, self.parts = items, read
-        return read
-
     def arrange(self, messages: list[Any], placement: MessagePlacement, call_ids: dict[str, str]) -> Arranged:
         """The canonical form of messages, continued from the last one where they begin with its messages."""
         count = len(self.messages)
-        if count and messages[:count] == self.messages:
+        if 0 < count <= len(messages) and all(map(_is_same, messages, self.messages)):
             arranged = arrange(messages, placement, call_ids, after=self.arranged, start=count)
         else:
             arranged = arrange(messages, placement, call_ids)
@@ -203,19 +196,25 @@ class Readings:
     def __init__(self) -> None:
         self._recent: list[Reading] = []
 
-    def of(self, items: Sequence[Any]) -> Reading:
-        """The reading whose history is most likely the beginning of this one, or a new one."""
+    def read(self, items: Sequence[Any], read_one: Callable[[Any, int], Any]) -> Reading:
+        """A history in canonical form; messages that are unchanged, byte by byte, are not read again."""
+        # Not by `==`, for which 1, 1.0 and True are equal, and keys in any order: what is printed would differ.
+        digests = [digest(dumps(item)) for item in items]
         # Agents of one session interleave: each goes on from its own last history.
-        best = max(self._recent, key=lambda reading: _likeness(reading.items, items), default=None)
-        if best is None or not _likeness(best.items, items):
+        best = max(self._recent, key=lambda reading: _likeness(reading.items, digests), default=None)
+        if best is None or not _likeness(best.items, digests):
             best = Reading()
         self._recent = [*[reading for reading in self._recent if reading is not best][-(_KEPT - 1) :], best]
+        known = dict(zip(enumerate(best.items), best.parts, strict=True))
+        parts = [known.get((i, mark)) or read_one(items[i], i) for i, mark in enumerate(digests)]
+        best.items, best.parts = digests, parts
         return best
 
 
-def _likeness(known: Sequence[Any], items: Sequence[Any]) -> int:
-    """Number of equal messages among three probes; any answer is right, a good one saves time."""
-    last = min(len(known), len(items)) - 1
-    # Not the last one known: as the history grows it loses its cache mark, and differs.
-    probes = {0, last // 2, last - 2} if last >= 0 else set()
-    return sum(known[i] == items[i] for i in probes if i >= 0)
+def _likeness(known: Sequence[bytes], items: Sequence[bytes]) -> int:
+    """Number of equal messages; any answer is right, a good one saves time."""
+    return sum(map(operator.eq, known, items))
+
+
+def _is_same(message: Message, other: Message) -> bool:
+    return message is other or dumps(message) == dumps(other)

@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import orjson
 from aiohttp import HttpVersion11, web
 
 from .answers import Answer
 from .dialects.wire import Refused, WireDialect, WireRequest
+from .exact_json import dumps
 from .session import Session
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def hide(error: Exception) -> Refused:
 
 def as_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """A JSON answer."""
-    return web.Response(body=orjson.dumps(value), status=status, headers=headers, content_type="application/json")
+    return web.Response(body=dumps(value), status=status, headers=headers, content_type="application/json")
 
 
 async def send(
@@ -73,29 +73,27 @@ async def send(
     if ignored := session.ignored_fields(wire):
         headers["x-strands-ignored"] = ", ".join(sorted(set(ignored)))
     try:
+        await asyncio.wait({sampling}, timeout=hold if wire.stream else None)
         if not wire.stream:
-            await asyncio.wait({sampling})
-            response: web.StreamResponse = as_json(dialect.answer(wire, session.reply(answer, wire)), headers=headers)
+            body = _write(dialect, wire, session, answer)
+            response: web.StreamResponse = web.Response(body=body, headers=headers, content_type="application/json")
             await response.prepare(request)
             await response.write_eof()
         else:
             response = web.StreamResponse(headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
             response.content_type = "text/event-stream"
-            await asyncio.wait({sampling}, timeout=hold)
-            if sampling.done():
-                try:
-                    session.reply(answer, wire)  # raises while the status can still say so
-                except Refused as refused:
-                    if refused.prompt is None or not dialect.overflow_in_stream:
-                        raise
-            await response.prepare(request)
-            while not sampling.done():
-                await response.write(dialect.ping)
-                await asyncio.wait({sampling}, timeout=ping_interval)
             try:
-                events = b"".join(dialect.events(wire, session.reply(answer, wire)))
-            except Refused as refused:
+                if not sampling.done():
+                    await response.prepare(request)
+                while not sampling.done():
+                    await response.write(dialect.ping)
+                    await asyncio.wait({sampling}, timeout=ping_interval)
+                events = _write(dialect, wire, session, answer)
+            except Refused as refused:  # said by the status, unless that is gone or clients look for it in the stream
+                if not response.prepared and (refused.prompt is None or not dialect.overflow_in_stream):
+                    raise
                 events = dialect.error_event(refused)
+            await response.prepare(request)
             # In one piece: clients stop reading at the terminal event, and what they leave unread looks like a reset.
             await response.write_eof(events)
         if request.transport is None:
@@ -107,6 +105,18 @@ async def send(
         raise
     session.answers.deliver(answer)
     return response
+
+
+def _write(dialect: WireDialect, wire: WireRequest, session: Session, answer: Answer) -> bytes:
+    """The whole answer, before its first byte is sent; one that cannot be written is refused and forgotten."""
+    reply = session.reply(answer, wire)
+    try:
+        return b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
+    except Exception as error:  # whatever it is, a repeat would meet it again
+        session.answers.fail(answer)
+        session.failure = refused = hide(error)
+        refused.code = "unwritable"
+        raise refused from error
 
 
 class QuietProtocol(web.RequestHandler):

@@ -12,8 +12,9 @@ import orjson
 from aiohttp import web
 
 from .dialects import KEY_HEADERS
-from .dialects.reading import label, refuse_deep, want_object
+from .dialects.reading import label, want_object
 from .dialects.wire import Origin, Refused
+from .exact_json import UnreadableJSONError, loads
 
 BODY_SECONDS = 120.0
 """Time in which the whole body of a request has to arrive."""
@@ -44,10 +45,9 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     except Exception as error:  # a broken gzip stream: aiohttp raises what its parser raises
         raise Refused(f"the body cannot be read ({type(error).__name__})") from error
     try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise Refused(f"the body is not JSON: {error}") from None
-    refuse_deep(body, "the body")
+        body = loads(raw)
+    except UnreadableJSONError as error:
+        raise Refused(f"the body cannot be read as JSON: {error}") from None
     return dict(want_object(body, "the body"))
 
 

@@ -27,8 +27,9 @@ from ..exceptions import refuse_unknown
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, QuietProtocol, as_json, hide, refusal, send
 from .dialects import CHAT_COMPLETIONS, DIALECTS
-from .dialects.reading import label, refuse_deep
+from .dialects.reading import label
 from .dialects.wire import Refused, Route, WireDialect, WireRequest
+from .exact_json import MAX_DEPTH, dumps, is_too_deep
 from .limits import Limits
 from .requests import (
     bytes_of,
@@ -243,9 +244,11 @@ class Gateway:
             if not isinstance(value, Mapping | None):
                 raise TypeError(f"{what} must be a mapping, such as a dict, got {value!r}")
             try:
-                refuse_deep(dict(value or {}), what)
-            except Refused as refused:
-                raise ValueError(refused.message) from None
+                if is_too_deep(dict(value or {})):
+                    raise ValueError(f"{what} is nested more than {MAX_DEPTH} levels deep")
+                dumps(dict(value or {}))
+            except TypeError as error:
+                raise ValueError(f"{what} must hold JSON values only: {error}") from None
         if not isinstance(join_equal, bool | None):
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
         name, key = name or uuid.uuid4().hex, key or secrets.token_urlsafe(16)

@@ -23,8 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from ..cache import Recent
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
 from ..conversation.options import MalformedCalls
@@ -35,6 +33,7 @@ from .counters import Counters, count, counters_of
 from .dialects import CALL_PREFIXES
 from .dialects.reading import reasoning_block
 from .dialects.wire import Origin, Refused, WireCall, WireReply, WireRequest
+from .exact_json import dumps
 from .limits import Limits, MaxSecondsReachedError
 from .receipts import Receipts
 
@@ -198,7 +197,7 @@ class Session:
             prepared.location.key,
             (origin.agent or "").encode(),
             (origin.idempotency_key or "").encode(),
-            orjson.dumps([asked.params, asked.constraints, request.tool_choice], option=orjson.OPT_SORT_KEYS),
+            dumps([asked.params, asked.constraints, request.tool_choice], sort_keys=True),
         )
         answer = self.answers.claim(key, is_retry=origin.is_retry, joins_equal=self.policy.join_equal)
         if answer is not None:

@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-import orjson
-
-from .fingerprint import encode_other
+from .fingerprint import encode_value
 from .turn import Turn
 
 _RESULT_KEYS = frozenset({"toolUseId", "status", "content"})
@@ -109,17 +107,10 @@ class _Exactly:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, message: Mapping[str, Any]) -> None:
-        self._json = _as_json(message)
+        self._json = encode_value(message)
 
     def __eq__(self, other: object) -> bool:
-        return self._json is not None and isinstance(other, Mapping) and _as_json(other) == self._json
-
-
-def _as_json(message: Mapping[str, Any]) -> bytes | None:
-    try:
-        return orjson.dumps(message, default=encode_other)
-    except (TypeError, orjson.JSONEncodeError):  # lone surrogates: follow the history message by message
-        return None
+        return isinstance(other, Mapping) and encode_value(other) == self._json
 
 
 def _kept(message: Mapping[str, Any], *, is_sample: bool) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
-
 from ..canonical import Readings
+from ..exact_json import dumps
 from . import reading
 from .wire import ERROR_TYPES, Refused, Route, WireDialect, WireReply, WireRequest, id_fields, named_event
 
@@ -28,11 +27,11 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
         fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
     items = reading.want_list(body.get("messages"), "messages")
-    known = readings.of(items)
+    known = readings.read(items, _read_message)
     system = reading.read_system(body.get("system"), "system", _read_part)
     config = reading.want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
-        **reading.gather([system, *known.read(items, _read_message)]),
+        **reading.gather([system, *known.parts]),
         max_tokens=reading.want_count(body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop_sequences"), "stop_sequences"),
         constraints=reading.json_format(config.get("format") or body.get("output_format"), "output_config.format"),
@@ -172,7 +171,7 @@ def _block_events(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str,
             {"type": "signature_delta", "signature": block["signature"]},
         ]
         return {**block, "thinking": "", "signature": ""}, deltas
-    text = orjson.dumps(block["input"]).decode()
+    text = dumps(block["input"]).decode()
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
 
 

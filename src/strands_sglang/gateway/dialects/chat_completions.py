@@ -23,10 +23,10 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if body.get("functions") or body.get("function_call"):
         raise Refused("functions and function_call are not supported; use tools and tool_choice", param="functions")
     items = reading.want_list(body.get("messages"), "messages")
-    known = readings.of(items)
+    known = readings.read(items, _read_message)
     options = body.get("stream_options")
     return WireRequest(
-        **reading.gather(known.read(items, _read_message), joins_replies=False),
+        **reading.gather(known.parts, joins_replies=False),
         max_tokens=reading.want_count(body.get("max_completion_tokens") or body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop"), "stop"),
         constraints=reading.json_format(body.get("response_format"), "response_format"),

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
-
 from ..canonical import Message, Readings
+from ..exact_json import dumps
 from . import reading
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, plain_event
 
@@ -33,9 +32,11 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 def _snake(value: Any, where: str) -> dict[str, Any]:
     """An object with its names in snake case."""
-    return {
-        _CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in reading.want_object(value, where).items()
-    }
+    given = reading.want_object(value, where)
+    named = {_CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in given.items()}
+    if len(named) < len(given):
+        raise Refused(f"{where} gives a field in two spellings: {', '.join(map(reading.label, given))}", param=where)
+    return named
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
@@ -54,12 +55,12 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     choice, ignored = _read_choice(top.get("tool_config"))
     fields["ignored"] = (*fields["ignored"], *ignored)
     items = reading.want_list(top.get("contents"), "contents")
-    known = readings.of(items)
+    known = readings.read(items, _read_content)
     system = top.get("system_instruction")
     if system is not None and not isinstance(system, str):
         system = reading.want_object(system, "systemInstruction").get("parts") or []
     said = reading.read_system(system, "systemInstruction", _read_part)
-    history = reading.gather([said, *known.read(items, _read_content)])
+    history = reading.gather([said, *known.parts])
     history["messages"] = _answer_calls(history["messages"])
     return WireRequest(
         **history,
@@ -348,7 +349,7 @@ def error(refused: Refused) -> dict[str, Any]:
 
 def error_event(refused: Refused) -> bytes:
     """The end of a stream that failed: Google's clients raise an error that is not an event, and ignore one that is."""
-    return orjson.dumps(error(refused)) + b"\n"
+    return dumps(error(refused)) + b"\n"
 
 
 def _route(method: str, **more: Any) -> Route:

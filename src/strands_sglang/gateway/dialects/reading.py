@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-import orjson
-
+from ...tool_parsers.values import JSONError, load_json
 from ..canonical import Message
+from ..exact_json import dumps
 from .wire import Refused
 
-MAX_DEPTH = 100
-"""Deepest nesting of objects and arrays in a request."""
-_JSON_DEPTH = 254  # what orjson writes
 _MOST_IGNORED = 20  # names of unknown fields that are reported
-
-
-def refuse_deep(value: Any, where: str) -> None:
-    """Refuse JSON nested deeper than `MAX_DEPTH`: nothing that is built around it fails to be written."""
-    # Wrapped as often as this, a value that is too deep reaches the depth at which orjson stops: measured in C.
-    for _ in range(_JSON_DEPTH - MAX_DEPTH):
-        value = [value]
-    try:
-        orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        raise Refused(f"{where} is nested more than {MAX_DEPTH} levels deep") from None
 
 
 def quote(value: Any) -> str:
@@ -113,7 +99,7 @@ def json_format(value: Any, where: str) -> dict[str, Any]:
         return {"json_schema": '{"type": "object"}'}
     if kind == "json_schema":
         holder = want_object(form["json_schema"], f"{where}.json_schema") if "json_schema" in form else form
-        return {"json_schema": orjson.dumps(want_object(holder.get("schema"), f"{where}.schema")).decode()}
+        return {"json_schema": dumps(want_object(holder.get("schema"), f"{where}.schema")).decode()}
     raise Refused(f"{where}.type must be text, json_object or json_schema, got {quote(kind)}", param=where)
 
 
@@ -248,13 +234,12 @@ def image_data(kind: str, data: str) -> dict[str, Any]:
 
 
 def tool_use(call_id: Any, name: Any, arguments: Any, where: str) -> dict[str, Any]:
-    """A call of the history. Text that is not a JSON object is kept unchanged."""
+    """A call of the history. Text that is not a JSON object, or gives a key twice, is kept unchanged."""
     if isinstance(arguments, str):
         try:
-            value = orjson.loads(arguments) if arguments.strip() else {}
-        except orjson.JSONDecodeError:
+            value = load_json(arguments) if arguments.strip() else {}
+        except JSONError:
             value = arguments
-        refuse_deep(value, where)
         arguments = value if isinstance(value, dict) else arguments
     use = {"toolUseId": want_text(call_id, f"{where}.id"), "name": want_text(name, f"{where}.name")}
     return {"toolUse": {**use, "input": {} if arguments is None else arguments}}

@@ -38,10 +38,10 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     items = reading.want_list(items, "input")
-    known = readings.of(items)
+    known = readings.read(items, _read_item)
     previous = body.get("previous_response_id")
     return WireRequest(
-        **reading.gather([instructions, *known.read(items, _read_item)]),
+        **reading.gather([instructions, *known.parts]),
         max_tokens=reading.want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=reading.json_format(text.get("format"), "text.format"),
         tool_choice=reading.read_choice(body.get("tool_choice")),

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from ...exceptions import (
     BackendError,
     BackendHTTPError,
@@ -22,6 +20,7 @@ from ...exceptions import (
     ToolParserError,
 )
 from ..canonical import Message, Reading, Readings
+from ..exact_json import dumps
 
 
 class Refused(StrandsSGLangError):
@@ -139,7 +138,7 @@ class WireCall:
     @property
     def json(self) -> str:
         """The arguments as JSON text."""
-        return orjson.dumps(self.arguments).decode()
+        return dumps(self.arguments).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,12 +233,12 @@ ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_f
 
 def named_event(data: Mapping[str, Any]) -> bytes:
     """A server-sent event named by the `type` of its data."""
-    return b"event: %s\ndata: %s\n\n" % (data["type"].encode(), orjson.dumps(data))
+    return b"event: %s\ndata: %s\n\n" % (data["type"].encode(), dumps(data))
 
 
 def plain_event(data: Mapping[str, Any]) -> bytes:
     """A server-sent event without a name."""
-    return b"data: %s\n\n" % orjson.dumps(data)
+    return b"data: %s\n\n" % dumps(data)
 
 
 def logprob_entries(reply: WireReply) -> list[dict[str, Any]]:

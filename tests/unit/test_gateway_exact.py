@@ -1,0 +1,218 @@
+"""What clients send and what the model calls is kept exactly: long integers, keys, types, and replies that fail."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strands_sglang.gateway import Session
+from strands_sglang.gateway.dialects import CHAT_COMPLETIONS
+from strands_sglang.gateway.exact_json import UnreadableJSONError, dumps, loads
+from tests.provider_support import completion
+from tests.unit.gateway_support import (
+    ANTHROPIC_TOOLS,
+    CHAT_TOOLS,
+    GOOGLE_TOOLS,
+    RESPONSES_TOOLS,
+    Rig,
+    assert_prefix,
+    rig,
+    trained_once,
+)
+
+USER = {"role": "user", "content": "go"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [USER], "tools": CHAT_TOOLS},
+    "/v1/messages": {"messages": [USER], "tools": ANTHROPIC_TOOLS, "max_tokens": 999},
+    "/v1/responses": {"input": "go", "tools": RESPONSES_TOOLS},
+    "/v1beta/models/m:generateContent": {"contents": [{"parts": [{"text": "go"}]}], "tools": GOOGLE_TOOLS},
+    "/v1beta/models/m:streamGenerateContent?alt=sse": {
+        "contents": [{"parts": [{"text": "go"}]}], "tools": GOOGLE_TOOLS,
+    },
+}  # fmt: skip
+
+
+def call_of(**arguments: Any) -> str:
+    return f'<tool_call>{{"name": "add", "arguments": {json.dumps(arguments)}}}</tool_call>'
+
+
+async def text_of(r: Rig, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    async with r.http.post(f"{r.session.anthropic_url}{path}", json={"model": "m", **body}, headers=r.headers) as got:
+        return got.status, await got.text()
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64, -(2**63) - 1, 3 * 10**200])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_call_holds_an_integer_of_any_length(path: str, stream: bool, value: int) -> None:
+    async with rig([completion(call_of(a=value))]) as r:
+        status, text = await text_of(r, path, BODIES[path] | ({} if "models" in path else {"stream": stream}))
+        assert status == 200 and str(value) in text
+        assert r.session.counters.undelivered == 0 and trained_once(r.session)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+async def test_foreign_histories_schemas_and_results_keep_long_integers(as_text: bool) -> None:
+    n = 123456789012345678901234567890
+    use = {"id": "t", "name": "add", "input": {"a": n}}
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "maximum": n + 1}}}
+    path, result = "/v1/messages", {"type": "tool_result", "tool_use_id": "t", "content": f"{n + 2}"}
+    body: dict[str, Any] = {
+        "messages": [USER, {"role": "assistant", "content": [{"type": "tool_use", **use}]},
+                     {"role": "user", "content": [result]}],
+        "tools": [{"name": "add", "input_schema": schema}], "max_tokens": 9,
+    }  # fmt: skip
+    if as_text:
+        call = {"id": "t", "type": "function", "function": {"name": "add", "arguments": json.dumps(use["input"])}}
+        path, tools = "/v1/chat/completions", [{"type": "function", "function": {"name": "add", "parameters": schema}}]
+        said = {"role": "assistant", "tool_calls": [call]}
+        body = {"messages": [USER, said, {"role": "tool", "tool_call_id": "t", "content": f"{n + 2}"}], "tools": tools}
+    async with rig([completion("ok")]) as r:
+        assert (await text_of(r, path, body))[0] == 200
+        prompt = r.session.conversation.text_of(r.prompts[0])
+        assert all(f"{n + more}" in prompt for more in range(3))
+
+
+async def test_a_key_given_twice_is_refused_and_in_arguments_of_the_history_kept_as_text() -> None:
+    async with rig([completion("ok")]) as r:
+        raw = b'{"model": "m", "messages": [{"role": "user", "content": "a", "content" : "b\\u003a"}]}'
+        headers = {**r.headers, "content-type": "application/json"}
+        async with r.http.post(f"{r.session.base_url}/chat/completions", data=raw, headers=headers) as response:
+            assert response.status == 400
+            assert "'content' is given twice" in (await response.json())["error"]["message"]
+        double = {"system_instruction": {"parts": []}, "systemInstruction": {"parts": []}}
+        body = {**BODIES["/v1beta/models/m:generateContent"], **double}
+        refused = await r.post("/v1beta/models/m:generateContent", body, status=400)
+        assert "two spellings" in refused["error"]["message"]
+        call = {"id": "t", "type": "function", "function": {"name": "add", "arguments": '{"a": 51, "a": 52}'}}
+        said = [
+            USER,
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "t", "content": "x"},
+        ]
+        await r.chat(said, tools=CHAT_TOOLS)
+        prompt = r.session.conversation.text_of(r.prompts[0])
+        assert "51" in prompt and "52" in prompt
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (b'{"a": 1, "b": {"a": 1}}', {"a": 1, "b": {"a": 1}}),
+        (b'{"a" :1, "a" :1}', "given twice"),
+        (b'[{"a": "\\u003a", "b": 1, "b": 1}]', "given twice"),
+        (b'["a:b", "\\u003a"]', ["a:b", ":"]),
+        (b"[18446744073709551616, 1.0, true]", [2**64, 1.0, True]),
+        (b'"1234567890123456789012"', "1234567890123456789012"),
+        (b'["x\\ud83d", "\\ud83d\\ude00"]', ["x\ufffd", "\U0001f600"]),
+        (b"1e999", "too large"),
+        (b"[123456789012345678901, NaN]", "NaN is not"),
+        (b"1" * 5000, "digits"),
+        (b"[" * 100 + b"]" * 100, None),
+        (b"[" * 101 + b"]" * 101, "more than 100 levels"),
+        (b"[123456789012345678901," + b"[" * 100 + b"]" * 101, "more than 100 levels"),
+        (b"[" * 10**6, "more than 100 levels"),
+        (b"\xff", "utf-8"),
+    ],
+)
+def test_json_is_read_as_it_is_written_or_refused(raw: bytes, value: Any) -> None:
+    try:
+        read = loads(raw)
+    except UnreadableJSONError as error:
+        assert isinstance(value, str) and value in str(error)
+        return
+    assert value is None or (read == value and repr(read) == repr(value))
+    assert loads(dumps(read)) == read
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_reply_that_cannot_be_written_fails_once_and_is_not_owed(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, fails = Session.reply, [True]
+
+    def reply(*args: Any) -> Any:
+        return replace(given(*args), text=object()) if fails and fails.pop() else given(*args)
+
+    monkeypatch.setattr(Session, "reply", reply)
+    stream = {} if "models" in path else {"stream": True}
+    async with rig([completion("first"), completion("second")]) as r:
+        status, text = await text_of(r, path, BODIES[path] | stream)
+        assert status == 500 and "internal error" in text
+        assert [t.is_discarded for t in r.session.trajectories] == [True]
+        status, text = await text_of(r, path, BODIES[path] | stream)
+        assert status == 200 and "second" in text and len(r.prompts) == 2
+        assert (r.session.counters.undelivered, r.session.counters.replayed) == (1, 0)
+
+
+async def test_a_reply_that_cannot_be_written_ends_an_open_stream_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = Session.reply
+    monkeypatch.setattr(Session, "reply", lambda *args: replace(given(*args), text=object()))
+    async with rig([replace(completion("first"), delay=0.2)], hold=0.01, ping_interval=0.05) as r:
+        (failed,) = await r.events("/v1/chat/completions", BODIES["/v1/chat/completions"])
+        assert failed["error"]["code"] == "unwritable"
+        assert [t.is_discarded for t in r.session.trajectories] == [True]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"a": 1}, {"a": True}),
+        ({"a": 1}, {"a": 1.0}),
+        ({"a": 0}, {"a": False}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"a": 0.0}, {"a": -0.0}),
+        ({"a": 10**30}, {"a": 1e30}),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["messages", "google", "chat"])
+async def test_the_model_sees_the_bytes_of_this_request_not_of_an_equal_one_before(
+    dialect: str, before: Any, after: Any
+) -> None:
+    def history(given: Any) -> tuple[str, dict[str, Any]]:
+        if dialect == "messages":
+            use = {"type": "tool_use", "id": "t", "name": "add", "input": given}
+            result = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+            said = [USER, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+            return "/v1/messages", {"messages": said, "tools": ANTHROPIC_TOOLS, "max_tokens": 9}
+        if dialect == "chat":
+            call = {"id": "t", "type": "function", "function": {"name": "add", "arguments": given}}
+            said = [USER, {"role": "assistant", "tool_calls": [call]}]
+            said.append({"role": "tool", "tool_call_id": "t", "content": "x"})
+            return "/v1/chat/completions", {"messages": said, "tools": CHAT_TOOLS}
+        answer = {"functionResponse": {"id": "t", "name": "add", "response": given}}
+        said = [{"parts": [{"text": "go"}]}, {"role": "model", "parts": [{"functionCall": {"id": "t", "name": "add"}}]}]
+        said.append({"role": "user", "parts": [answer]})
+        return "/v1beta/models/m:generateContent", {"contents": said, "tools": GOOGLE_TOOLS}
+
+    async with rig([completion("1"), completion("2")]) as r, rig([completion("2")]) as fresh:
+        for given in (before, after):
+            assert (await text_of(r, *history(given)))[0] == 200
+        assert (await text_of(fresh, *history(after)))[0] == 200
+        assert r.prompts[1] == fresh.prompts[0] != r.prompts[0]
+
+
+async def test_equal_bytes_are_still_read_once() -> None:
+    async with rig([completion("1"), completion("2")]) as r:
+        first = await r.chat([USER])
+        said = first["choices"][0]["message"]
+        await r.chat([USER, said, USER])
+        reading = r.session.readings[CHAT_COMPLETIONS.name]._recent
+        assert len(reading) == 1 and len(reading[0].parts) == 3
+        assert_prefix(r)
+
+
+async def test_labels_that_are_not_json_are_called_that() -> None:
+    async with rig([]) as r:
+        with pytest.raises(ValueError, match="labels must hold JSON values only"):
+            r.gateway.open(labels={"task": object()})
+        with pytest.raises(ValueError, match="labels is nested more than 100 levels deep"):
+            r.gateway.open(labels={"task": loads(b"[" * 100 + b"]" * 100)})
+        session = r.gateway.open(labels={"seed": 2**70})
+        shown = await r.call("GET", f"/sessions/{session.id}")
+        assert shown["labels"] == {"seed": 2**70}
