@@ -131,6 +131,27 @@ async def test_tools_without_a_fitting_parser_are_refused_with_what_to_do() -> N
     assert client.prompts == []
 
 
+async def test_a_tool_that_the_format_cannot_express_is_refused_before_anything_is_sent() -> None:
+    template = DROPS_REASONING.replace("KEEP", "").replace(
+        '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}',
+        "<function={{ c.function.name }}>{% for k, v in c.function.arguments.items() %}"
+        "<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function>",
+    )
+    sampled = "<tool_call><function=f><parameter=Due Date (UTC)>today</parameter></function></tool_call>"
+    for key, reason in (("Due Date (UTC)", None), ("a > b", "'f' has a parameter named 'a > b'.*rename it")):
+        schema = {"type": "object", "properties": {key: {"type": "string"}}}
+        model, client = make([sampled], chat_template=template)
+        specs: Any = [{"name": "f", "description": "F.", "inputSchema": {"json": schema}}]
+        stream = model.stream([{"role": "user", "content": [{"text": "go"}]}], specs)
+        if reason is None:
+            deltas = [event["contentBlockDelta"]["delta"] async for event in stream if "contentBlockDelta" in event]
+            assert deltas == [{"toolUse": {"input": '{"Due Date (UTC)": "today"}'}}]
+        else:
+            with pytest.raises(ToolParserError, match=reason):
+                _ = [event async for event in stream]
+            assert client.prompts == []
+
+
 async def test_another_stop_token_than_the_template_prints_stays_in_the_tokens() -> None:
     other = tokenizer().convert_tokens_to_ids("<|endoftext|>")
     ids = [*(completion("one", stop=False).ids or ()), other]

@@ -6,11 +6,12 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from strands_sglang.conversation.tool_calls import PrintedCalls, choose_tool_parser
+from strands_sglang.conversation.tool_calls import PrintedCalls, check_parameter_names, choose_tool_parser
 from strands_sglang.exceptions import ToolParserError
 from strands_sglang.template import ChatTemplate, DeltaRenderer
 from strands_sglang.tool_parsers import get_tool_parser
@@ -121,6 +122,40 @@ def test_the_family_alone_reads_what_its_template_prints(rows, parser_name, temp
     for other in others(parser_name):
         good = [call for call in get_tool_parser(other).parse(printed, tools=TOOLS) if not call.is_error]
         assert [call.input for call in good] in ([], [expected]), (other, printed)
+
+
+READABLE = ["Due Date (UTC)", "filter[status]", "it's", 'say "hi"', "ключ", "a/b"]
+MARKED = ["a<b", "a>b", " a", "a ", "a\nb", 'a">b']
+REFUSED = {  # names that a format prints bare, and cannot express
+    **dict.fromkeys(("qwen_xml", "mimo", "seed_oss", "minimax_m2", "deepseek_v32"), MARKED),
+    "glm": [" a", "a "],
+    "gemma4": [*MARKED, "{id}", "a:b", "a,b", '"q"'],
+    "olmo3": [*MARKED, "{id}", "a=b", "a,b", '"q"'],
+}
+NAMES = [*READABLE, "{id}", "a:b", "a,b", "a=b", '"q"', *MARKED]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("parser_name", "templates"), FAMILIES.items(), ids=FAMILIES)
+def test_a_parameter_name_is_read_as_printed_or_its_tool_is_refused_at_the_start(rows, parser_name, templates, name):
+    parser, row = get_tool_parser(parser_name), rows[f"{templates.split()[0]}.jinja"]
+    tools = tools_of({name: {"type": "string", "description": "d"}})
+    if name in REFUSED.get(parser_name, ()):
+        with pytest.raises(ToolParserError, match=f"'probe' has a parameter named {re.escape(repr(name))}.*rename it"):
+            check_parameter_names(parser, renderer(row, tools))
+        return
+    check_parameter_names(parser, renderer(row, tools))
+    printed = printed_call(row, {name: "value"}, tools)
+    calls = parser.parse(printed if parser.parse(printed) else printed + parser.tool_end_token, tools=tools)
+    assert [(call.input, call.error) for call in calls] == [({name: "value"}, None)]
+
+
+def test_names_inside_of_an_argument_count_where_they_are_printed_bare(rows):
+    inner = tools_of({"x": {"type": "object", "properties": {"a:b": {"type": "string", "description": "d"}}}})
+    for parser_name, template in CASES:
+        refused = pytest.raises(ToolParserError, match="'a:b'") if parser_name == "gemma4" else nullcontext()
+        with refused:
+            check_parameter_names(get_tool_parser(parser_name), renderer(rows[f"{template}.jinja"], inner))
 
 
 def test_every_template_that_prints_calls_chooses_its_family(rows):

@@ -36,7 +36,7 @@ from .fast_paths import EncodedRoot, FastPath, SharedPrompts, digest_parts, shar
 from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
 from .tokenizer import TokenizerAdapter
-from .tool_calls import CallIdForm, CallIds, PrintedCalls, check_tool_parser, choose_tool_parser
+from .tool_calls import CallIdForm, CallIds, PrintedCalls, check_parameter_names, check_tool_parser, choose_tool_parser
 
 logger = logging.getLogger(__name__)
 
@@ -234,6 +234,7 @@ class PromptBuilder:
                 parser = self._tool_parser
                 check_tool_parser(parser, printed)
             needs_function_ids = printed.need_function_ids(parser)
+            check_parameter_names(parser, renderer)
         return Dialect(
             renderer=renderer,
             parser=parser,

@@ -14,7 +14,7 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -22,7 +22,7 @@ from strands.types.content import Messages
 
 from ..exceptions import ToolParserError
 from ..template import DeltaRenderer
-from ..tool_parsers import TOOL_PARSER_REGISTRY, ToolParser, list_tool_parsers
+from ..tool_parsers import TOOL_PARSER_REGISTRY, ParameterTypes, ToolParser, list_tool_parsers
 from ..trajectory import ToolCall, Turn
 from .messages import AnsweredCall
 
@@ -32,6 +32,7 @@ INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
 """The SDK's replacement for a tool name that it refuses."""
 
 _LONG_ID = "call_0123456789abcdef01234567"  # such as other providers make
+_PLAIN_KEY = re.compile(r"[\w-]{1,64}")
 _NINE_ALPHANUMERICS = re.compile(r"[A-Za-z0-9]{9}")
 
 _warned: set[tuple[type[ToolParser], PrintedCalls]] = set()
@@ -42,28 +43,38 @@ _ARGUMENTS = {"city": "Zürich", "note": "two words"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedCalls:
-    """The form in which a chat template prints structured calls.
+    """The form in which a chat template prints a structured call.
 
     Attributes:
-        texts: The probe call as printed, with an ordinary call id and with one of the form `functions.NAME:INDEX`.
+        texts: The call as printed, with an ordinary call id and with one of the form `functions.NAME:INDEX`.
     """
 
+    name: str = _NAME
+    arguments: Mapping[str, Any] = field(default_factory=lambda: _ARGUMENTS, compare=False)
     texts: tuple[str, ...]
 
     @classmethod
-    def of(cls, renderer: DeltaRenderer) -> PrintedCalls:
+    def of(cls, renderer: DeltaRenderer, name: str = _NAME, arguments: Mapping[str, Any] = _ARGUMENTS) -> PrintedCalls:
         """Ask the template."""
-        ids = (None, function_id(_NAME, 0))
-        texts = (renderer.printed_call(_NAME, _ARGUMENTS, call_id) for call_id in ids)
-        return cls(texts=tuple(dict.fromkeys(text for text in texts if text is not None)))
+        texts = (renderer.printed_call(name, arguments, call_id) for call_id in (None, function_id(name, 0)))
+        printed = tuple(dict.fromkeys(text for text in texts if text is not None))
+        return cls(name=name, arguments=arguments, texts=printed)
 
     def read_by(self, parser: ToolParser) -> bool:
         """True if the parser reads the call in one of the two forms."""
-        return any(_reads(parser, text) for text in self.texts)
+        return any(self._reads(parser, text) for text in self.texts)
 
     def need_function_ids(self, parser: ToolParser) -> bool:
         """True if the tool's name is printed only as part of the id (Kimi K2), so that ids have to have that form."""
-        return len(self.texts) > 1 and not _reads(parser, self.texts[0]) and _reads(parser, self.texts[1])
+        return len(self.texts) > 1 and not self._reads(parser, self.texts[0]) and self._reads(parser, self.texts[1])
+
+    def _reads(self, parser: ToolParser, printed: str) -> bool:
+        # A stop token that ends the call (gpt-oss, GigaChat) is sampled and read, but not part of what was printed.
+        for text in (printed, printed + parser.tool_end_token):
+            calls = [(call.raw, call.name, call.input) for call in parser.parse(text)]
+            if calls == [(None, self.name, self.arguments)]:
+                return True
+        return False
 
 
 class CallIdForm(StrEnum):
@@ -154,13 +165,24 @@ def function_id(name: str, index: int) -> str:
     return f"functions.{name}:{index}"
 
 
-def _reads(parser: ToolParser, printed: str) -> bool:
-    # A stop token that ends the call (gpt-oss, GigaChat) is sampled and read, but not part of what was printed.
-    for text in (printed, printed + parser.tool_end_token):
-        calls = parser.parse(text)
-        if len(calls) == 1 and not calls[0].is_error and (calls[0].name, calls[0].input) == (_NAME, _ARGUMENTS):
-            return True
-    return False
+def check_parameter_names(parser: ToolParser, renderer: DeltaRenderer) -> None:
+    """Refuse, with ToolParserError, a tool with a parameter that is not read back as the template prints it.
+
+    Formats that print names bare cannot express every name, and each call of such a tool would be malformed.
+    """
+    types = ParameterTypes(renderer.tools)
+    for name in [tool["function"]["name"] for tool in renderer.tools or ()]:
+        for key, is_outer in types.names(name).items():
+            if _PLAIN_KEY.fullmatch(key):
+                continue
+            odd, plain = (
+                PrintedCalls.of(renderer, name, {each: "x"} if is_outer else {"x": {each: "x"}}) for each in (key, "x")
+            )
+            if odd.texts and not odd.read_by(parser) and plain.read_by(parser):
+                raise ToolParserError(
+                    f"the tool {name!r} has a parameter named {key!r}, which this model's format of calls cannot "
+                    f"express ({type(parser).__name__}): rename it, e.g. to letters, digits and underscores"
+                )
 
 
 def choose_tool_parser(printed: PrintedCalls) -> ToolParser:

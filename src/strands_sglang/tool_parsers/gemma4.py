@@ -14,7 +14,7 @@ QUOTE = '<|"|>'
 PREFIX = "call:"
 
 _NAME = re.compile(r"\s*call:([^{\s]{1,256})")
-_KEY = re.compile(r"""[^\s:,{}\[\]<>"']{1,256}""")
+_KEY = re.compile(r"""[^\s:,{}\[\]<>"'][^:,{}<>\n]{0,255}(?<!\s)(?=\s*:)""")
 _LITERAL = re.compile(r"[-+.\w]+")
 _MAX_DEPTH = 64
 
@@ -24,8 +24,9 @@ class Gemma4ToolParser(ToolParser):
     """One call per block, several blocks in a row.
 
     Strings stand between quote tokens with nothing escaped, so a string cannot hold one; any other value is a JSON
-    number, `true`, `false` or `null`, or a list or an object of such. A key has no quotes, so one with blanks,
-    brackets, quotes, colons or commas cannot be written. An end marker inside a string belongs to the string.
+    number, `true`, `false` or `null`, or a list or an object of such. A key stands without quotes, so one with braces,
+    colons or commas, or a bracket or quote at its start, cannot be written. An end marker inside a string belongs to
+    the string.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tool_call>", "<tool_call|>")

@@ -10,7 +10,7 @@ from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import JSONError, ParameterTypes, TagError, json_end, load_json, read_items, skip_space
 
 _NAME = re.compile(r"[\w.-]{1,256}(?=\()")
-_KEY = re.compile(r"[\w.-]{1,256}(?==)")
+_KEY = re.compile(r"""[^\s=,()\[\]{}<>"'][^=,{}<>\n]{0,255}(?<!\s)(?==)""")
 
 
 @register_tool_parser("olmo3")

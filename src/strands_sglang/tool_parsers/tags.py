@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
+from .values import JSONError, ParameterTypes, TagError, decode_printed, is_key, is_name, load_json, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,9 @@ def _read_open(
         raise TagError(f"found {found!r} where {before}...{behind} was expected", call_name)
     start = position + len(before)
     end = text.find(behind, start, start + 512)  # bounded: an unclosed tag must not cost a search of all that follows
+    is_valid = is_key if call_name else is_name
     for kind in kinds:
-        if end >= 0 and text.endswith(kind, start, end) and is_name(name := text[start : end - len(kind)].strip()):
+        if end >= 0 and text.endswith(kind, start, end) and is_valid(name := text[start : end - len(kind)].strip()):
             return name, kind, end + len(behind)
     of_kinds = f" or is not of the kinds {kinds}" if any(kinds) else ""
     raise TagError(f"the tag {before}...{behind} has no valid name{of_kinds}", call_name)

@@ -48,6 +48,11 @@ def is_name(name: str) -> bool:
     return name.isprintable() and not set(name) & set(" <>{}\"'") and bool(name)
 
 
+def is_key(name: str) -> bool:
+    """True if the text can be a parameter's name inside a tag: not empty, no control characters, no tag."""
+    return name.isprintable() and not set(name) & set("<>") and bool(name)
+
+
 def read_items(text: str, position: int, brackets: str, read_item: Callable[[int], int], name: str = "") -> int:
     """Read items with commas between them, each by a function that gives its end; returns the offset behind all.
 
@@ -212,6 +217,11 @@ class ParameterTypes:
         schema = self._schemas.get(tool)
         return frozenset() if schema is None else schema.types_of(parameter)
 
+    def names(self, tool: str) -> dict[str, bool]:
+        """The names of all properties in a tool's schema; True for those of the arguments themselves."""
+        schema = self._schemas.get(tool)
+        return {} if schema is None else schema.names()
+
 
 class _Schema:
     """A tool's schema: which types its words allow. References are resolved inside of it; nothing is fetched."""
@@ -223,6 +233,19 @@ class _Schema:
     def types_of(self, key: str) -> frozenset[str]:
         """Types of a property; empty when nothing is said of it, or nothing fits."""
         return self._of_property(self._root, key, set()) or frozenset()
+
+    def names(self) -> dict[str, bool]:
+        """The names of all properties; True for those of the root."""
+        found: list[str] = []
+        nodes: list[Any] = [self._root]
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, Mapping):
+                found += node.get("properties", ()) if isinstance(node.get("properties"), Mapping) else ()
+                nodes += node.values()
+            elif isinstance(node, list):
+                nodes += node
+        return {name: self._of_property(self._root, name, set()) is not None for name in found}
 
     def _of_property(self, schema: Any, key: str, seen: set[str]) -> frozenset[str] | None:
         """Types of a property of an object of this schema; None when it does not speak of it."""
