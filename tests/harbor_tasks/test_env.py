@@ -12,7 +12,8 @@ import pytest
 
 from strands_env.core import Action, StepResult, TaskContext, TerminationReason
 from strands_env.environments.harbor import HarborEnv, TaskTrial
-from strands_env.environments.harbor.validation import CHEATS, TaskVerdict, validate_tasks
+from strands_env.environments.harbor.validation import CHEATS, validate_tasks
+from strands_env.rewards.proof import TaskVerdict
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel, call
 from tests.container_support import CHECK, PYTEST, TEST, make_task, require_images, root_with_python

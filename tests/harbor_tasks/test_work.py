@@ -17,8 +17,9 @@ from strands.hooks import AfterToolCallEvent
 from strands_env.commands.cli import main
 from strands_env.core import TaskContext, TerminationReason
 from strands_env.environments.harbor import HarborEnv, create_env_factory
-from strands_env.environments.harbor.validation import TaskVerdict, validate_tasks
+from strands_env.environments.harbor.validation import validate_tasks
 from strands_env.eval.benchmarks.harbor import HarborEvaluator
+from strands_env.rewards.proof import TaskVerdict
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel
 from tests.container_support import CHECK, PYTEST, TEST, make_task, require_images, root_with_python

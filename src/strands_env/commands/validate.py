@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
         folders = task_folders(Path(args.folder))[: args.limit]
     except (ImportError, DatasetError) as error:
         return complain("validate", str(error), Exit.USAGE)
-    from strands_env.environments.harbor.validation import CHEATS, TaskVerdict, validate_tasks
+    from strands_env.environments.harbor.validation import CHEATS, validate_tasks
+    from strands_env.rewards.proof import TaskVerdict, tally
     from strands_env.sandbox.images.work import DEFAULT_WORK
 
     width = max(len(folder.name) for folder in folders)
@@ -67,10 +67,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps(document, indent=1))
     else:
-        counts = Counter(report.verdict.value for report in reports)
         for cheat in sorted({cheat for report in reports for cheat in report.cheats} & CHEATS.keys()):
             say(f"{cheat}: {CHEATS[cheat].splitlines()[0].removeprefix('# ')}")
-        say(f"{len(reports)} tasks: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+        say(tally(report.verdict for report in reports))
     if args.output is not None:
         folder = Path(args.output)
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Reward functions: mathematics, matching, format and tool use, judges, single turns, and weighted sums of all."""
+"""Reward functions: mathematics, matching, format and tool use, judges, turns, weighted sums; and their proof."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from .behaviour import FormatReward, ToolUseReward
 from .llm_judge_reward import CorrectnessJudgeReward, LLMJudgeReward
 from .matching import ExactMatchReward, RegexMatchReward
 from .math_reward import MathRewardFunction, close_math_workers
+from .proof import RewardExamples, RewardProof, TaskProof, TaskVerdict, prove_reward
 from .turns import AgentTurn, Aggregate, Placement, TurnReward, token_rewards, turns_of
 from .weighted import AbstainPolicy, WeightedReward
 
@@ -20,10 +21,15 @@ __all__ = [
     "MathRewardFunction",
     "Placement",
     "RegexMatchReward",
+    "RewardExamples",
+    "RewardProof",
+    "TaskProof",
+    "TaskVerdict",
     "ToolUseReward",
     "TurnReward",
     "WeightedReward",
     "close_math_workers",
+    "prove_reward",
     "token_rewards",
     "turns_of",
 ]

@@ -38,6 +38,9 @@ class FormatReward(RewardFunction):
         self.every_turn = every_turn
         self._expression = Pattern(pattern, flags, timeout)
 
+    def examples(self, action: Action) -> None:
+        """None: a form says nothing of right and wrong."""
+
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Search the replies."""
         answer = step_result.observation.final_response
@@ -83,6 +86,9 @@ class ToolUseReward(RewardFunction):
     def __post_init__(self) -> None:
         if self.max_calls is not None and self.max_calls < self.min_calls:
             raise ValueError(f"max_calls={self.max_calls!r} is below min_calls={self.min_calls!r}")
+
+    def examples(self, action: Action) -> None:
+        """None: calls say nothing of right and wrong."""
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Count calls and errors in the messages."""

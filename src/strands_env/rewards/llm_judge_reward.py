@@ -36,6 +36,8 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
         default_reward: Reward when judging failed; None makes the step fail.
     """
 
+    asks_models: ClassVar[bool] = True
+    """A proof asks the judge on demand only."""
     judgment_format: ClassVar[type[BaseModel] | None] = None
     """Pydantic model of the judgment, asked for as structured output; None for plain text."""
 

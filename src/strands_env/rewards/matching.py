@@ -12,6 +12,8 @@ import regex
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
+from .proof import RewardExamples
+
 DEFAULT_TIMEOUT = 5.0
 """Seconds of CPU time a search may take."""
 
@@ -56,6 +58,12 @@ class ExactMatchReward(RewardFunction):
     """
 
     ignore_case: bool = False
+
+    def examples(self, action: Action) -> RewardExamples:
+        """The accepted texts win as they stand, in no other form."""
+        truth = action.task_context.ground_truth
+        accepted = truth if isinstance(truth, list | tuple | set | frozenset) else [truth]
+        return RewardExamples(right=["" if text is None else str(text) for text in accepted])
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Compare the final response with `action.task_context.ground_truth`, a text or a list of texts."""
@@ -108,6 +116,9 @@ class RegexMatchReward(RewardFunction):
         known = {None, *range(self._expression.compiled.groups + 1), *self._expression.compiled.groupindex}
         if group not in known:
             raise ValueError(f"{pattern!r} has no such group: {group!r}")
+        if group is None:  # an expression says of no other text that it is right
+            nothing = RewardExamples(wrong=("", "I do not know"), only=True)
+            self.examples = lambda action: nothing if pattern is None else None
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Search the final response."""

@@ -23,6 +23,8 @@ from strands_env.core.types import (
     as_reward_result,
 )
 
+from .proof import RewardExamples, asks_models, examples_of
+
 
 class AbstainPolicy(StrEnum):
     """The sum when a part abstains."""
@@ -71,6 +73,14 @@ class WeightedReward(RewardFunction):
             except TypeError as error:
                 raise TypeError(f"the part {name!r}: {error}") from error
         self.on_abstain = AbstainPolicy(on_abstain)
+        self.asks_models = any(map(asks_models, (reward for reward, _ in self.parts.values())))
+
+    def examples(self, action: Action) -> RewardExamples | None:
+        """The answers of the weightiest part that an answer alone decides; None where none is."""
+        for reward, weight in sorted(self.parts.values(), key=lambda part: -abs(part[1])):
+            if weight and (found := examples_of(reward, action)) is not None:
+                return found
+        return None
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Compute all parts and add them up."""

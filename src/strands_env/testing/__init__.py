@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from .contracts import EnvironmentContract, RewardFunctionContract, answered
+from strands_env.rewards.proof import answered
+
+from .contracts import EnvironmentContract, RewardContract, RewardFunctionContract
 from .sandboxes import SandboxContract
 from .scripted import ScriptedCall, ScriptedModel, ScriptedReply, call, reply
 
 __all__ = [
     "EnvironmentContract",
+    "RewardContract",
     "RewardFunctionContract",
     "SandboxContract",
     "ScriptedCall",

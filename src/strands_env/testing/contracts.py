@@ -41,7 +41,8 @@ from strands import Agent
 from strands_env.core.environment import Environment
 from strands_env.core.models import ModelFactory
 from strands_env.core.termination import TerminationReason
-from strands_env.core.types import Action, Observation, RewardResult, StepResult, TaskContext, as_reward_function
+from strands_env.core.types import Action, RewardResult, StepResult, TaskContext, as_reward_function
+from strands_env.rewards.proof import answered, prove_reward
 
 from .scripted import ScriptedCall, ScriptedModel
 
@@ -296,6 +297,32 @@ class RewardFunctionContract(Contract, ABC):
         return result
 
 
+class RewardContract(Contract, ABC):
+    """The proof of a reward on its tasks, as `strands-env check --data` makes it: right answers win, wrong ones lose.
+
+    Example:
+        class TestMyReward(RewardContract):
+            def make_reward(self):
+                return MyReward()
+
+            def tasks(self):
+                return [Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4"))]
+    """
+
+    @abstractmethod
+    def make_reward(self) -> Any:
+        """A new reward function, or a plain function."""
+
+    @abstractmethod
+    def tasks(self) -> Iterable[Action]:
+        """Tasks of its data, with their ground truths; several, for the gold of one is a wrong answer to another."""
+
+    async def test_reward_is_proven(self) -> None:
+        """Every gold wins, nothing else does, and each answer scores the same twice."""
+        proof = await prove_reward(self.tasks(), self.make_reward(), ask_models=True)
+        assert proof.rows and proof.ok, proof.table()
+
+
 ODD_ANSWERS: tuple[str | None, ...] = (
     None,
     "",
@@ -310,14 +337,6 @@ ODD_ANSWERS: tuple[str | None, ...] = (
     "<think>never closed",
 )
 """Final responses that have broken reward functions."""
-
-
-def answered(response: str | None) -> StepResult:
-    """A step that ended with this response; None for one that ended without."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"text": "?"}]}]
-    if response is not None:
-        messages.append({"role": "assistant", "content": [{"text": response}]})
-    return StepResult(observation=Observation(messages=messages), termination_reason=TerminationReason.TASK_COMPLETE)
 
 
 def _is_same(reward: float | None, expected: float | None) -> bool:

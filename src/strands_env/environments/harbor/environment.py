@@ -282,6 +282,9 @@ class _VerifierReward(RewardFunction):
     def __init__(self, env: HarborEnv) -> None:
         self._env = env
 
+    def examples(self, action: Action) -> None:
+        """None: `validate` proves a task in a container."""
+
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         trial = self._env.trial
         assert trial is not None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from strands_env.rewards.proof import TaskVerdict
 
 from .results import TaskFailedError
 from .sandbox import HarborSandbox
@@ -19,23 +20,6 @@ CHEATS: Mapping[str, str] = {
     file.stem: file.read_text(encoding="utf-8") for file in sorted(Path(__file__).with_name("cheats").glob("*.sh"))
 }
 """Ways to a reward that have nothing to do with the task, as scripts of an agent."""
-
-
-class TaskVerdict(StrEnum):
-    """The use of a task for training."""
-
-    SOUND = "sound"
-    """Its solution gives 1, nothing gives 0, no cheat gives more, and all do so every time."""
-    BROKEN = "broken"
-    """It was not measured: its container or its verifier failed."""
-    UNSOLVED = "unsolved"
-    """Its own solution does not give 1."""
-    FREE = "free"
-    """Doing nothing gives a reward."""
-    FLAKY = "flaky"
-    """The same trial gives different rewards."""
-    HACKABLE = "hackable"
-    """A cheat gives a reward."""
 
 
 @dataclass(slots=True, kw_only=True)

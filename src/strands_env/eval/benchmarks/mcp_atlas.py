@@ -127,6 +127,8 @@ class MCPAtlasEnv(Environment):
 class ClaimsReward(RewardFunction):
     """1.0 where a judge finds the task's claims covered to `PASSING_COVERAGE` in the mean; none where it fails."""
 
+    asks_models = True
+
     def __init__(self, judge_model: Any) -> None:
         self._judge = GradedAnswerReward(judge_model, COVERAGE)
 

@@ -300,6 +300,9 @@ class Tau2Reward(RewardFunction):
     key. `info` has the package's `reward_info`, how the episode ended (`end`), and its `steps` and `errors`.
     """
 
+    def examples(self, action: Action) -> None:
+        """None: the database decides, not the answer."""
+
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Evaluate the episode of the running step; a saved rollout lacks its database."""
         episode = _running()

@@ -1,0 +1,481 @@
+"""The proof of a reward: right answers to a task win, wrong ones lose, and an answer scores the same every time.
+
+`prove_reward` tries a reward function on tasks before anything is sampled. A reward takes part as it is; with a method
+`examples(action)` it says itself which answers are right and wrong. Containers are proven by their own trials
+(`environments/harbor/validation.py`), with the same verdicts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+from strands_env.core.deadline import within
+from strands_env.core.termination import Phase, TerminationReason
+from strands_env.core.types import Action, Observation, StepResult, as_reward_function, as_reward_result
+
+AT_ONCE = 4
+"""Tasks that are tried at the same time."""
+OTHERS = 3
+"""Golds of other tasks that are tried as wrong answers."""
+SHOWN = 10
+"""Tasks of one verdict that the table names."""
+
+
+class TaskVerdict(StrEnum):
+    """The use of a task for training."""
+
+    SOUND = "sound"
+    """Its solution wins, nothing else does, and all do so every time."""
+    BROKEN = "broken"
+    """Its solution was not scored: there is none, or the reward, the container or its verifier failed."""
+    UNSOLVED = "unsolved"
+    """Its own solution loses."""
+    FREE = "free"
+    """Doing nothing, or a wrong answer, wins."""
+    FLAKY = "flaky"
+    """The same trial gives different rewards."""
+    HACKABLE = "hackable"
+    """A cheat gives a reward (containers)."""
+
+
+def tally(verdicts: Iterable[TaskVerdict]) -> str:
+    """Numbers of tasks by verdict: `3 tasks: 2 sound, 1 free`."""
+    counts = Counter(verdict.value for verdict in verdicts)
+    total = sum(counts.values())
+    return f"{total} task{'s' * (total != 1)}: " + ", ".join(f"{n} {name}" for name, n in counts.most_common())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardExamples:
+    """Answers to a task that must win and that must lose: texts, or whole results where a text is not enough.
+
+    Attributes:
+        right: Instead of the gold in its usual forms; empty where no right answer is known.
+        wrong: Beside the usual wrong answers, or instead of them with `only`.
+        every: Every right answer has to win; otherwise one of them.
+    """
+
+    right: Sequence[str | StepResult] = ()
+    wrong: Sequence[str | StepResult] = ()
+    only: bool = False
+    every: bool = True
+
+
+def answered(response: str | None) -> StepResult:
+    """A step that ended with this response; None for one that ended without."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"text": "?"}]}]
+    if response is not None:
+        messages.append({"role": "assistant", "content": [{"text": response}]})
+    return StepResult(observation=Observation(messages=messages), termination_reason=TerminationReason.TASK_COMPLETE)
+
+
+# ---- answers to try --------------------------------------------------------------------------------------------------
+
+_RIGHT = {"as it stands": "{}", "boxed": "\\boxed{{{}}}", "in a sentence": "The answer is {}.", "with a stop": "{}."}
+_NUMBER = re.compile(r"[-−+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?\s*\\?%?")
+_UNITS = {"cm": "km", "m": "km", "km": "m", "g": "kg", "kg": "g", "s": "h", "h": "s", "ms": "s"}
+_OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+
+
+def gold_text(action: Action) -> str | None:
+    """The ground truth as a model would write it; None where it is neither text nor a number."""
+    truth = action.task_context.ground_truth
+    return str(truth) if isinstance(truth, str | int | float) and str(truth).strip() else None
+
+
+def right_answers(gold: str) -> dict[str, str]:
+    """The gold in the forms in which models write it, by name."""
+    return {name: form.format(gold.strip() if name != "as it stands" else gold) for name, form in _RIGHT.items()}
+
+
+def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> dict[str, str]:
+    """Answers that differ from the gold, by what they are: other golds, the gold changed in one place, no answer.
+
+    Args:
+        others: Golds of other tasks. One that may be the same value in another spelling is left out.
+    """
+    gold = gold.strip()
+    others = [other.strip() for other in others if _differs(other, gold)]
+    found: dict[str, str] = {
+        f"gold of another task, {number}": other for number, other in enumerate(others[:OTHERS], 1)
+    }
+    found |= {f"gold with {what}": text for what, text in _changed(gold)}
+    if others and not re.search(r"[,;{]", gold):  # neither the first nor the last of them
+        listed = [others[0], gold, *(others[1:] or others)]
+        found |= {"all golds": ", ".join(listed), "all golds, boxed": " ".join(f"\\boxed{{{one}}}" for one in listed)}
+    found |= {"nothing": "", "0": "0", "1": "1", "no answer": "I do not know", "the prompt": prompt}
+    different = {text: what for what, text in reversed(found.items()) if _normal(text) != _normal(gold)}
+    return {what: text for text, what in reversed(different.items())}
+
+
+def _changed(gold: str) -> Iterator[tuple[str, str]]:
+    """The gold changed in one place."""
+    digits = list(re.finditer(r"\d", gold))
+    for what, place in (("another last digit", digits[-1:]), ("another first digit", digits[:1])):
+        for match in place:
+            yield what, f"{gold[: match.start()]}{int(match[0]) % 9 + 1}{gold[match.end() :]}"
+    if exponent := re.search(r"(?<!\b[01])(?:\^\{?|(?<=\d)[eE])[-+]?(\d+)", gold):
+        yield "another exponent", f"{gold[: exponent.start(1)]}{int(exponent[1]) + 1}{gold[exponent.end(1) :]}"
+    is_number = _NUMBER.fullmatch(gold)
+    if (is_number or re.match(r"-?\\[dt]?frac", gold)) and re.search("[1-9]", gold):
+        yield "another sign", gold.lstrip("-−+") if gold[0] in "-−" else f"-{gold.lstrip('+')}"
+    if is_number and re.search("[1-9]", gold) and gold.lstrip("-−+$").isdigit():
+        yield "a digit more", f"{gold}0"
+    elements = gold.rpartition(",")[0]
+    if elements and not is_number and all(re.search(r"\d|^\W*\w\W*$", one) for one in gold.split(",")):
+        closing = re.search(r"(\\?[\])}])?$", gold)
+        yield "the last element missing", elements + (closing[0] if closing else "")
+    if (unit := re.fullmatch(r"(.*\d\s*)([a-z]+)", gold)) and unit[2] in _UNITS:
+        yield "another unit", unit[1] + _UNITS[unit[2]]
+    if re.fullmatch(r"\(?[A-Ja-j]\)?", gold):
+        letter = gold.strip("()")
+        yield "the next letter", gold.replace(letter, chr(ord(letter) + 1))
+    if opposite := _OPPOSITES.get(gold.lower()):
+        yield "the opposite", opposite.capitalize() if gold[0].isupper() else opposite
+
+
+def _normal(text: str) -> str | Fraction:
+    """A key that spellings of one answer share, as far as that is cheap to say: numbers are their value."""
+    plain = re.sub(r"\\(?:boxed|text|mathrm|fbox)\s*\{([^{}]*)\}", r"\1", text)
+    plain = re.sub(r"\\[dt]?frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?", r"\1/\2", plain)
+    plain = re.sub(r"\\[,!; ]|[\s$\\]|(?<=\d),(?=\d{3})", "", plain).replace("−", "-").casefold().rstrip(".")
+    if plain in ("true", "false"):  # an `int` in Python
+        return plain
+    try:
+        value = Fraction(plain.removesuffix("%"))
+    except (ValueError, ZeroDivisionError):
+        return plain
+    return value / 100 if plain.endswith("%") else value
+
+
+def _differs(other: str, gold: str) -> bool:
+    """The other answer cannot be the gold in another spelling."""
+    one, two = _normal(other), _normal(gold)
+    if isinstance(one, Fraction) and isinstance(two, Fraction):
+        return one != two and one != two * 100 and one * 100 != two
+    one, two = str(one), str(two)
+    if not one or one == two or min(len(one), len(two)) < 3:
+        return bool(one) and one != two
+    numbers = sorted(re.findall(r"\d+", one))
+    return one not in two and two not in one and not (numbers and numbers == sorted(re.findall(r"\d+", two)))
+
+
+# ---- trials ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """One answer and what it scored; `why` where it was not scored."""
+
+    name: str
+    text: str
+    is_right: bool
+    scores: tuple[float | None, ...]
+    why: str = ""
+    has_raised: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProof:
+    """The proof of one task.
+
+    Attributes:
+        reason: The first complaint, in words.
+        seconds: Time of its slowest answer.
+    """
+
+    id: str
+    verdict: TaskVerdict
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardProof:
+    """What a proof found.
+
+    Attributes:
+        total: Number of tasks that were given.
+        rows: Tasks that were tried, in their order. Those without a gold, of which the reward gives no examples, are
+            not, nor those for which there was no time.
+        wins: A gold won: the reward can be won by an answer alone.
+        declares: The reward gave examples of its own.
+        lost_forms: Forms of the gold that lose where another wins, with the ids of those tasks: spellings that the
+            reward does not read.
+        highest_wrong: The most that an answer scored that lost.
+        raised: Number of answers on which the reward raised, and the first error.
+        skipped: Why nothing was tried; empty where something was.
+    """
+
+    total: int
+    rows: tuple[TaskProof, ...] = ()
+    wins: bool = False
+    declares: bool = False
+    lost_forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    highest_wrong: float = 0.0
+    raised: tuple[int, str] = (0, "")
+    skipped: str = ""
+
+    def ids(self, *verdicts: TaskVerdict) -> list[str]:
+        """Ids of the tasks with these verdicts; of all that failed without any."""
+        failed = [row for row in self.rows if row.verdict is not TaskVerdict.SOUND]
+        return [row.id for row in failed if not verdicts or row.verdict in verdicts]
+
+    @property
+    def ok(self) -> bool:
+        """No task that was tried failed."""
+        return not self.ids()
+
+    @property
+    def decides(self) -> bool:
+        """The proof says something of single tasks: a gold won, or the reward gave the answers itself.
+
+        A reward that reads more than the final answer, such as calls or a database, lets no gold win.
+        """
+        return self.wins or self.declares
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of the slowest answer."""
+        return max((row.seconds for row in self.rows), default=0.0)
+
+    def table(self) -> str:
+        """The result as text, failed tasks by verdict with their ids."""
+        if not self.rows:
+            return f"nothing proven of {self.total} tasks: {self.skipped}"
+        tried = tally(row.verdict for row in self.rows)
+        lines = [f"{tried} (of {self.total}), slowest answer {self.slowest:.2g} s"]
+        for verdict in TaskVerdict:
+            rows = [row for row in self.rows if row.verdict is verdict]
+            if verdict is not TaskVerdict.SOUND:
+                lines += [f"  {verdict:<9} {row.id}: {row.reason}" for row in rows[:SHOWN]]
+                if len(rows) > SHOWN:
+                    lines.append(f"  {verdict:<9} and {len(rows) - SHOWN} more: {' '.join(r.id for r in rows[SHOWN:])}")
+        for form, names in self.lost_forms.items():
+            where = f" ({' '.join(names[:SHOWN])})" if len(names) < len(self.rows) else ""
+            times = f"{len(names)} of {len(self.rows)} tasks{where}"
+            lines.append(f"  note      the gold loses when written {form} in {times}")
+        if self.highest_wrong > 0:
+            lines.append(f"  note      a wrong answer scores up to {self.highest_wrong:.3g}")
+        if self.raised[0]:
+            lines.append(f"  note      the reward raised on {self.raised[0]} answers: {self.raised[1]}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        rows = [{**asdict(row), "verdict": row.verdict.value} for row in self.rows]
+        counts = Counter(row.verdict.value for row in self.rows)
+        return {**asdict(self), "rows": rows, "verdicts": dict(counts), "ok": self.ok, "slowest": self.slowest}
+
+
+@dataclass(frozen=True, slots=True)
+class RewardOf:
+    """A reward function of each task, for environments that are made for a task."""
+
+    make: Callable[[Action], Awaitable[Any]]
+
+
+def asks_models(reward_fn: Any) -> bool:
+    """The reward asks a model, which costs money: it is proven only on demand."""
+    return bool(getattr(getattr(reward_fn, "function", reward_fn), "asks_models", False))
+
+
+def examples_of(reward_fn: Any, action: Action) -> RewardExamples | None:
+    """The reward's own examples for a task, else the gold in its usual forms; None where there is nothing to try."""
+    own = getattr(getattr(reward_fn, "function", reward_fn), "examples", None)
+    if own is not None:
+        found: RewardExamples | None = own(action)
+        return found
+    gold = gold_text(action)
+    return None if gold is None else RewardExamples(right=list(right_answers(gold).values()), every=False)
+
+
+async def prove_reward(
+    tasks: Iterable[Action],
+    reward_fn: Any,
+    *,
+    seconds: float | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    timeout: float | None = None,
+    ask_models: bool = False,
+) -> RewardProof:
+    """Try a reward function on right and wrong answers to tasks, as it will be used.
+
+    A task with a text or a number as ground truth is tried with the gold in several forms and with answers that differ
+    from it; see `right_answers` and `wrong_answers`. The reward may have a method `examples(action)` that returns
+    `RewardExamples`, or None where an answer alone decides nothing.
+
+    A right answer wins with at least half of the best gold's score (of 1 at most), a wrong one with the score of its
+    task's own gold, or 1.
+
+    Args:
+        tasks: The tasks, of which a seeded sample is tried where time or `limit` does not suffice for all.
+        reward_fn: A `RewardFunction` or a plain function; `RewardOf` for one of each task.
+        seconds: Budget; tasks that are not finished in it are not in the result. None for all.
+        limit: Number of tasks to try; None for all.
+        timeout: Seconds of one score, as `reward_timeout` of an environment.
+        ask_models: Try a reward that asks a model (`asks_models`) too.
+    """
+    tasks = list(tasks)
+    if asks_models(reward_fn) and not ask_models:
+        return RewardProof(total=len(tasks), skipped="the reward asks a model, which is done on demand only")
+    golds = [gold_text(task) for task in tasks]
+    order = iter(random.Random(seed).sample(range(len(tasks)), min(len(tasks), limit or len(tasks))))
+    found: dict[int, _TaskTrials] = {}
+
+    async def work() -> None:
+        for place in order:
+            tried = await _try(tasks[place], reward_fn, golds, place, seed, timeout, ask_models)
+            if tried is not None:
+                found[place] = tried
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return _conclude(tasks, dict(sorted(found.items())))
+
+
+@dataclass(slots=True, kw_only=True)
+class _TaskTrials:
+    trials: list[_Trial] = field(default_factory=list)
+    declares: bool = False
+
+
+async def _try(
+    task: Action, reward_fn: Any, golds: Sequence[str | None], place: int, seed: int, timeout: float | None, paid: bool
+) -> _TaskTrials | None:
+    """The trials of one task; None where there is nothing to try."""
+    if isinstance(reward_fn, RewardOf):
+        reward_fn = await reward_fn.make(task)
+        if reward_fn is None or (asks_models(reward_fn) and not paid):
+            return None
+    examples = examples_of(reward_fn, task)
+    if examples is None:
+        # Where other tasks have a gold, one without cannot be scored.
+        is_missing = golds[place] is None and task.task_context.ground_truth in (None, "") and any(golds)
+        return _TaskTrials() if is_missing and not hasattr(reward_fn, "examples") else None
+    names = [f"right example {number}" for number in range(1, len(examples.right) + 1)]
+    if not examples.every and len(names) == len(_RIGHT):
+        names = list(_RIGHT)
+    answers = [(name, one, True) for name, one in zip(names, examples.right, strict=True)]
+    answers += [(f"wrong example {number}", one, False) for number, one in enumerate(examples.wrong, 1)]
+    if not examples.only:
+        gold, choose = golds[place] or "", random.Random(f"{seed}/{place}")
+        others = list(dict.fromkeys(other for other in golds if other is not None and _differs(other, gold)))
+        others = choose.sample(others, min(len(others), OTHERS))
+        right = {_normal(one) for one in examples.right if isinstance(one, str)}
+        wrong = wrong_answers(gold, others, task.text)
+        answers += [(name, text, False) for name, text in wrong.items() if _normal(text) not in right]
+    reward = as_reward_function(reward_fn)
+    tried = _TaskTrials(declares=examples.every)
+    for name, answer, is_right in answers:
+        # Wrong answers are many, and one of them says as much of stability as all.
+        repeats = 2 if is_right or name == "no answer" else 1
+        tried.trials.append(await _score(reward, task, name, answer, is_right, repeats, timeout))
+    return tried
+
+
+async def _score(
+    reward: Any, task: Action, name: str, answer: str | StepResult, is_right: bool, repeats: int, timeout: float | None
+) -> _Trial:
+    scores: list[float | None] = []
+    why, raised, slowest = "", False, 0.0
+    for _ in range(repeats):
+        started = time.perf_counter()
+        try:
+            result = answered(answer) if isinstance(answer, str) else answer.model_copy(deep=True)
+            scored = as_reward_result(await within(reward.compute(task, result), timeout, Phase.REWARD))
+            scores.append(scored.reward)
+            if scored.reward is None:
+                error = None if scored.error is None else f"{scored.error.type}: {scored.error.message}"
+                why = str(error or scored.info.get("reason") or "the reward abstains")
+        except Exception as error:  # whatever a user's function raises is a finding
+            scores.append(None)
+            why, raised = f"{type(error).__name__}: {error}", True
+        slowest = max(slowest, time.perf_counter() - started)
+    text = answer if isinstance(answer, str) else (answer.observation.final_response or "")
+    return _Trial(
+        name=name,
+        text=text,
+        is_right=is_right,
+        scores=tuple(scores),
+        why=why,
+        has_raised=raised,
+        seconds=round(slowest, 4),
+    )
+
+
+# ---- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials]) -> RewardProof:
+    trials = [trial for tried in found.values() for trial in tried.trials]
+    best = max((score for trial in trials if trial.is_right for score in _numbers(trial)), default=0.0)
+    half = min(1.0, best) / 2 if best > 0 else 0.5
+    rows, lost, lost_forms = [], [0.0], defaultdict(list)
+    for place, tried in found.items():
+        name = tasks[place].task_context.id
+        right, wrong = ([trial for trial in tried.trials if trial.is_right is kind] for kind in (True, False))
+        own = max((score for trial in right for score in _numbers(trial)), default=0.0)
+        free = [trial for trial in wrong if _wins(trial, max(half, min(1.0, own)))]
+        lost += [score for trial in wrong if trial not in free for score in _numbers(trial)]
+        losing = [trial for trial in right if not _wins(trial, half)]
+        if not tried.declares and len(losing) < len(right):
+            for trial in losing:
+                lost_forms[trial.name].append(name)
+            losing = []
+        verdict, reason = _judge(tried, losing, free)
+        seconds = max((trial.seconds for trial in tried.trials), default=0.0)
+        rows.append(TaskProof(id=name, verdict=verdict, reason=reason, seconds=seconds))
+    raised = [f"{trial.text[:40]!r}: {trial.why}" for trial in trials if trial.has_raised]
+    return RewardProof(
+        total=len(tasks),
+        rows=tuple(rows),
+        wins=any(_wins(trial, half) for trial in trials if trial.is_right),
+        declares=any(tried.declares for tried in found.values()),
+        lost_forms={form: tuple(names) for form, names in lost_forms.items()},
+        highest_wrong=max(lost),
+        raised=(len(raised), raised[0][:200] if raised else ""),
+        skipped="" if rows else "they have no ground truth to answer with, or there was no time",
+    )
+
+
+def _judge(tried: _TaskTrials, losing: Sequence[_Trial], free: Sequence[_Trial]) -> tuple[TaskVerdict, str]:
+    if not tried.trials:
+        return TaskVerdict.BROKEN, "it has no ground truth"
+    if losing and all(None in trial.scores for trial in losing):
+        return TaskVerdict.BROKEN, f"{losing[0].text[:60]!r} is not scored: {losing[0].why}"
+    for trial in tried.trials:
+        if len(set(trial.scores)) > 1:
+            return TaskVerdict.FLAKY, f"{trial.text[:60]!r} scores {', then '.join(map(_shown, trial.scores))}"
+    if free:
+        more = f", and {len(free) - 1} more wrong answers win" if len(free) > 1 else ""
+        return TaskVerdict.FREE, f"{free[0].text[:60]!r} ({free[0].name}) scores {_shown(free[0].scores[0])}{more}"
+    for trial in losing:
+        why = f" ({trial.why})" if trial.why else ""
+        return TaskVerdict.UNSOLVED, f"{trial.text[:60]!r} scores {_shown(trial.scores[0])}{why}"
+    return TaskVerdict.SOUND, ""
+
+
+def _numbers(trial: _Trial) -> list[float]:
+    return [score for score in trial.scores if score is not None]
+
+
+def _wins(trial: _Trial, needed: float) -> bool:
+    return any(score >= needed for score in _numbers(trial))
+
+
+def _shown(score: float | None) -> str:
+    return "nothing" if score is None else f"{score:g}"
