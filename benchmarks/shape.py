@@ -11,7 +11,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ def markers(name: str) -> tuple[str, str]:
     return f"<!-- begin: benchmarks/{name}.py -->", f"<!-- end: benchmarks/{name}.py -->"
 
 
-def environment_of(*requirements: str) -> tuple[str | None, str]:
+def environment_of(*requirements: str, without_dependencies: Sequence[str] = ()) -> tuple[str | None, str]:
     """The interpreter of an environment with another's package, made once; None and the reason where that fails."""
     folder = ROOT / ".cache" / requirements[0].replace("==", "-")
     python = folder / "bin" / "python"
@@ -129,7 +129,8 @@ def environment_of(*requirements: str) -> tuple[str | None, str]:
         for command in (
             [newer_python() or sys.executable, "-m", "venv", str(folder)],
             [str(python), "-m", "pip", "install", "--quiet", *requirements],
-        ):
+            [str(python), "-m", "pip", "install", "--quiet", "--no-deps", *without_dependencies],
+        )[: 3 if without_dependencies else 2]:
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 return None, f"{' '.join(command[1:4])} failed: {done.stderr.strip()[-300:]}"

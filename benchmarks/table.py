@@ -30,6 +30,7 @@ BENCHMARKS = {
     "rollouts": "rollouts",
     "fast_paths": f"rollouts --sizes 3k 36k --arms environment --without all {FAST_PATHS}",
     "many_rollouts": "many_rollouts",
+    "grading": "grading",
     "evaluator": "evaluator --executor inline processes ray",
     "chaos": "chaos",
     "gateway": "gateway",
