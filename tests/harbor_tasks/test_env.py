@@ -139,19 +139,6 @@ async def test_the_steps_of_a_task_are_one_conversation(tmp_path: Path) -> None:
     assert "Remove it" not in str(below.observation.messages)
 
 
-@pytest.mark.parametrize("way", ["task", "option"])
-async def test_a_separate_verifier_sees_declared_artifacts_alone(tmp_path: Path, way: str) -> None:
-    test = "#!/bin/bash\n[ -e /app/other.txt ] && exit 1\n" + TEST.removeprefix("#!/bin/bash\n")
-    declared = 'artifacts = ["/app/answer.txt"]\n'
-    verifier = 'environment_mode = "separate"' if way == "task" else ""
-    task = make_task(tmp_path, head=declared, verifier=verifier, test=test)
-    forged = "echo 1 > /logs/verifier/reward.txt; touch other.txt; rm -f /bin/cat"
-    options = {} if way == "task" else {"verifier": "separate"}
-    for command, reward in ((f"{forged}; echo 42 > answer.txt", 1.0), (f"{forged}; echo 1 > answer.txt", 0.0)):
-        result = await episode(task, shell(command), "Done.", **options)
-        assert result.reward is not None and result.reward.reward == reward, result.error
-
-
 async def test_the_network_is_none(tmp_path: Path) -> None:
     result = await episode(make_task(tmp_path), shell("cat /proc/net/dev; ping -c1 -w1 1.1.1.1"), "Done.")
     seen = str(result.observation.messages[2])

@@ -9,6 +9,7 @@ from pathlib import Path
 from strands_env.commands.terminal import complain, say
 from strands_env.sandbox.contract import SandboxError
 from strands_env.sandbox.images import Image, ImageStore, build_image, import_image, pull_image
+from strands_env.sandbox.images.sources import built_name
 from strands_sglang.command_line import Exit
 
 
@@ -23,9 +24,10 @@ def run(args: argparse.Namespace) -> int:
                 _made(import_image(args.source, store, name=args.name))
             case "build":
                 folder = Path(args.folder)  # of a Dockerfile, or of a task in Harbor's format
-                inner = folder / "environment" if (folder / "environment" / "Dockerfile").is_file() else folder
-                name = args.name or f"harbor.local/{folder.resolve().name.lower()}:latest"
-                _made(build_image(str(inner), name, store))
+                parts = [folder / "environment", folder / "tests", *sorted(folder.glob("steps/*/tests"))]
+                found = [part for part in parts if (part / "Dockerfile").is_file()] or [folder]
+                for part in found if args.name is None else found[:1]:
+                    _made(build_image(part, args.name or built_name(part), store))
             case "remove":
                 say(f"removed {store.remove(args.image).name}")
             case _:

@@ -1,9 +1,12 @@
-"""Atomic file replacement, and the modules that write Parquet."""
+"""Atomic file replacement, digests of folders, and the modules that write Parquet."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +27,40 @@ def replacing(target: Path) -> Iterator[Path]:
             os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def digest_folder(folder: Path) -> str:
+    """32 hexadecimal digits of everything in a folder, wherever it lies; files that cannot be read raise `OSError`.
+
+    Names, contents, permissions to execute, and links count; times, owners and `__pycache__` do not.
+    """
+    found = []
+    for place, names, files in os.walk(folder, onerror=_raise):
+        names[:] = [name for name in names if name != "__pycache__"]
+        for path in (os.path.join(place, name) for name in (*names, *files)):
+            status = os.lstat(path)
+            identity = (status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            found.append((os.path.relpath(path, folder), *identity))
+    return _digest_entries(str(folder.resolve()), tuple(sorted(found)))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_entries(folder: str, entries: tuple[tuple[Any, ...], ...]) -> str:
+    made = hashlib.blake2b(digest_size=16)
+    for name, mode, *_ in entries:
+        path, content = os.path.join(folder, name), b""
+        if stat.S_ISLNK(mode):
+            content = os.fsencode(os.readlink(path))
+        elif stat.S_ISREG(mode):
+            with open(path, "rb") as file:
+                content = hashlib.file_digest(file, "blake2b").digest()
+        for part in (os.fsencode(name), f"{stat.S_IFMT(mode)} {mode & 0o100}".encode(), content):
+            made.update(len(part).to_bytes(8, "little") + part)
+    return made.hexdigest()
 
 
 def arrow() -> tuple[Any, Any]:

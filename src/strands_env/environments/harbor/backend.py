@@ -3,14 +3,15 @@
     harbor run --environment-import-path strands_env.environments.harbor.backend:BubblewrapEnvironment ...
 
 The image is the task's `docker_image`. Where a task has a Dockerfile alone, it is the one that
-`strands-env images build` has made of it.
+`strands-env images build` has made of it as it is now. A verifier with an image of its own runs in that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from strands_env.core.threads import default_threads
 from strands_env.sandbox import ExecResult as SandboxResult
 from strands_env.sandbox import Network, Outcome, SandboxError, SandboxLostError
 from strands_env.sandbox.contract import ExecLimits
-from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, ImageSandbox, ImageStore, Snapshot
+from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, Image, ImageSandbox, ImageStore, Snapshot
+from strands_env.sandbox.images.sources import built_name
 from strands_env.sandbox.images.store import UnknownImageError
 
 MIB = 1 << 20
@@ -33,6 +35,8 @@ _NO_NETWORK = Path(__file__).with_name("no-network.yaml")
 _OUTPUT_BYTES = 4 * MIB
 """Kept of each stream of a command: Harbor hands them on whole."""
 _REWARD_BYTES = MIB
+_MACHINE_ERRORS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS))
+"""Of copies from a sandbox: this machine has no room, or no descriptors. All others are the doing of code inside."""
 _EXIT_CODES = {Outcome.TIMEOUT: 124, Outcome.OUT_OF_MEMORY: 137}
 """As the programs `timeout` and the kernel's own end would give them."""
 
@@ -88,7 +92,11 @@ class BubblewrapEnvironment(_Closable):
         self._image, self._binds, self.snapshot_folder = image, dict(binds or {}), snapshot
         self.container: ImageSandbox | None = None
         """The sandbox that commands run in; tests have one of their own."""
+        self.machine_failure: OSError | None = None
+        """Why something could not be copied out of it, where that was not the doing of code inside."""
         super().__init__(*args, **kwargs)
+        if "__verifier__" in self.session_id:  # a container for tests alone: the agent's files are not its own
+            self.snapshot_folder = None
 
     @staticmethod
     def type() -> str:
@@ -101,16 +109,7 @@ class BubblewrapEnvironment(_Closable):
         return EnvironmentCapabilities(disable_internet=True, dynamic_network_policy=self._closed)
 
     def _validate_definition(self) -> None:
-        if self.extra_docker_compose_paths or (Path(self.environment_dir) / "docker-compose.yaml").exists():
-            raise ValueError(
-                f"the task {self.environment_name!r} has several containers (docker-compose.yaml), and the backend "
-                "'bubblewrap' runs one: use the backend 'docker' or 'podman'"
-            )
-
-    @property
-    def image(self) -> str:
-        """Name of the image, or the folder of its root."""
-        return self._image or self.task_env_config.docker_image or built_image(self.environment_name)
+        check_single(Path(self.environment_dir), *self.extra_docker_compose_paths)
 
     @property
     def sandbox(self) -> ImageSandbox:
@@ -127,16 +126,10 @@ class BubblewrapEnvironment(_Closable):
 
     async def start(self, force_build: bool) -> None:
         """Start it; folders that Harbor expects are there afterwards."""
-        try:
-            image = await default_threads.run(ImageStore().find, self.image)
-        except UnknownImageError:
-            if self._image or self.task_env_config.docker_image:
-                raise
-            folder = Path(self.environment_dir)
-            if not (folder / "Dockerfile").is_file():
-                raise UnknownImageError("it names no docker_image in task.toml, and has no Dockerfile") from None
-            way = f"'strands-env images build {folder.parent}', which needs podman or docker"
-            raise UnknownImageError(f"its image has to be built from its Dockerfile: {way}") from None
+        folder, given = Path(self.environment_dir), self.task_env_config.docker_image
+        if self._image is not None and folder.name == "environment":  # a verifier's own image is not the agent's
+            given = self._image
+        image = await default_threads.run(find_image, folder, given)
         config, limits = self.task_env_config, DEFAULT_IMAGE_LIMITS
         if memory := self._effective_memory_mb:
             limits = replace(limits, memory_bytes=memory * MIB)
@@ -215,26 +208,50 @@ class BubblewrapEnvironment(_Closable):
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Copy a file of this machine into the sandbox, as root."""
-        data = await default_threads.run(Path(source_path).read_bytes)
-        await self.sandbox.write_file(target_path, data, user="0")
-        mode = os.stat(source_path).st_mode & 0o777
-        await self.sandbox.exec(["chmod", f"{mode:o}", target_path], user="0")
+        await self.sandbox.store_file(source_path, target_path)
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Copy a folder of this machine into the sandbox, as root."""
         await self.sandbox.write_folder(source_dir, target_dir)
 
+    async def is_dir(self, path: str, user: str | int | None = None) -> bool:
+        """A path leads to a folder. Harbor would ask the agent's own shell, which may lie."""
+        return await self.sandbox.is_folder(path)
+
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        """Copy a file of the sandbox to this machine."""
-        await self.sandbox.copy_file(source_path, target_path)
+        """Copy a file of the sandbox to this machine, whole or not at all."""
+        with self._noting_failures():
+            await self.sandbox.copy_file(source_path, target_path)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy a folder of the sandbox to this machine."""
-        await self.sandbox.read_folder(source_dir, target_dir)
+        await self.download_dir_with_exclusions(source_dir=source_dir, target_dir=target_dir, exclude=[])
         for name in ("reward.json", "reward.txt"):  # which Harbor reads whole
             place = Path(target_dir, name)
             if place.is_file() and place.stat().st_size > _REWARD_BYTES:
                 raise OSError(errno.EFBIG, f"a reward of more than {_REWARD_BYTES} bytes", f"{source_dir}/{name}")
+
+    async def download_dir_with_exclusions(
+        self, *, source_dir: str, target_dir: Path | str, exclude: list[str]
+    ) -> None:
+        """Copy a folder of the sandbox, without some of it, to this machine; Harbor has the agent's own `tar` do it."""
+        with self._noting_failures():
+            try:
+                await self.sandbox.read_folder(source_dir, target_dir, exclude=exclude)
+            except BaseException:
+                with contextlib.suppress(OSError):  # Harbor made it first: what was not copied must not look empty
+                    os.rmdir(target_dir)
+                raise
+
+    @contextlib.contextmanager
+    def _noting_failures(self) -> Iterator[None]:
+        """Note what is this machine's fault: Harbor takes an artifact that cannot be copied for one that is missing."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _MACHINE_ERRORS:
+                self.machine_failure = error
+            raise
 
 
 class Docker(_Closable, DockerEnvironment):
@@ -265,6 +282,30 @@ class Podman(Docker, PodmanEnvironment):
     """Harbor's backend `podman`, likewise."""
 
 
-def built_image(task: str) -> str:
-    """Name of the image that is built from a task's Dockerfile."""
-    return f"harbor.local/{task.lower()}:latest"
+def check_single(folder: Path, *more: Path) -> None:
+    """Refuse a definition of several containers."""
+    if more or (folder / "docker-compose.yaml").exists():
+        raise ValueError(
+            f"the folder {folder.name!r} of the task describes several containers (docker-compose.yaml), and the "
+            "backend 'bubblewrap' runs one: use the backend 'docker' or 'podman'"
+        )
+
+
+def find_image(folder: Path, name: str | None) -> Image:
+    """The image of this name, or the one that was built from the Dockerfile of a folder of a task.
+
+    Raises:
+        UnknownImageError: It is not here; the message says how to get it.
+    """
+    if name is not None:
+        return ImageStore().find(name)
+    if not (folder / "Dockerfile").is_file():
+        raise UnknownImageError("it names no docker_image in task.toml, and has no Dockerfile")
+    try:
+        return ImageStore().find(built_name(folder))
+    except UnknownImageError:
+        task = folder.parents[2 if folder.parent.parent.name == "steps" else 0]
+        raise UnknownImageError(
+            f"its image has to be built from {folder.relative_to(task)}/Dockerfile, as that is now: 'strands-env "
+            f"images build {task}', which needs podman or docker"
+        ) from None

@@ -84,7 +84,8 @@ class WorkLayers:
     async def snapshot(self, environment: BubblewrapEnvironment, folder: str) -> None:
         """Copy what was written so far into a new folder, for an episode that goes on from there."""
         await environment.sandbox.snapshot(folder)
-        await default_threads.run(copy_upper, self._before, os.path.join(folder, _BEFORE))
+        if self._folder:  # else nothing is graded by it
+            await default_threads.run(copy_upper, self._before, os.path.join(folder, _BEFORE))
 
     @property
     def _before(self) -> str:

@@ -27,7 +27,13 @@ from harbor.environments.factory import EnvironmentFactory
 from harbor.models.agent.context import AgentContext
 from harbor.models.environment_type import EnvironmentType
 from harbor.models.task.config import VerifierEnvironmentMode
-from harbor.models.task.verifier_mode import resolve_step_verifier_mode, resolve_task_verifier_mode
+from harbor.models.task.task import Task
+from harbor.models.task.verifier_mode import (
+    resolve_step_verifier_mode,
+    resolve_task_verifier_mode,
+    resolve_verifier_environment_definition,
+    task_has_any_shared_verifier,
+)
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
 from harbor.models.verifier.result import VerifierResult
 from harbor.trial.hooks import TrialEvent
@@ -35,10 +41,11 @@ from harbor.trial.trial import Trial
 from harbor.verifier.verifier import RewardFileEmptyError, RewardFileNotFoundError, Verifier, VerifierOutputParseError
 
 from strands_env.core.threads import default_threads
+from strands_env.sandbox import SandboxError
 from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder
 from strands_sglang.exceptions import did_you_mean
 
-from .backend import BubblewrapEnvironment
+from .backend import BubblewrapEnvironment, check_single, find_image
 from .grading import WorkLayers, prepare_in_place, running_processes
 from .results import NotMeasuredError, Part, TaskFailedError, TaskReward
 
@@ -102,8 +109,10 @@ class TaskVerifier(Verifier):
         trial: Name of the trial in `trials`.
     """
 
-    def __init__(self, *args: Any, trial: str, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *args: Any, trial: str, task: Task, environment: BaseEnvironment, **options: Any) -> None:
+        # An image of the verifier's own has its tests in it. Harbor says so only to a verifier without an import path.
+        has_tests = Path(environment.environment_dir) != task.paths.environment_dir
+        super().__init__(*args, task=task, environment=environment, skip_tests_upload=has_tests, **options)
         self._trial = trials[trial]
 
     async def verify(self) -> VerifierResult:
@@ -185,7 +194,7 @@ class TaskTrial:
         """Why the agent's work could not be graded, where it is scored 0 for that."""
         self.is_control = False
         """It shows whether the same tests come to a reward without the agent."""
-        self._graded = 0
+        self._graded, self._grades_artifacts = 0, False
         self._records = ""
         self._spared: frozenset[str] = frozenset()
         self._trial: Trial | None = None
@@ -205,19 +214,27 @@ class TaskTrial:
         trials[name] = self
         try:
             self._trial = await Trial.create(self._config(name))
+            config, paths = self._trial.task.config, self._trial.task.paths
+            if self.verifier == "separate":
+                for one in (config, *(config.steps or [])):
+                    one.verifier.environment_mode = VerifierEnvironmentMode.SEPARATE
+            # Before the agent's hours, not after them.
+            for step in config.steps or [None] if self.backend == "bubblewrap" else []:
+                definition = resolve_verifier_environment_definition(config, paths, step)
+                if definition is not None and definition.directory != paths.environment_dir:
+                    check_single(definition.directory)
+                    await default_threads.run(find_image, definition.directory, definition.config.docker_image)
         except Exception as error:
-            raise TaskFailedError(f"the task {self.task_folder.name!r} cannot be run: {error}") from error
-        config = self._trial.task.config
+            cause = (
+                None if isinstance(error, SandboxError) else error
+            )  # a failing sandbox would pass for a failing tool
+            raise TaskFailedError(f"the task {self.task_folder.name!r} cannot be run: {error}") from cause
         self.steps = len(config.steps or [None])
         if config.steps and not self._owns_layers:  # the agent came no further
             config.steps = config.steps[: len(self.layers.by_step)]
         elif config.steps and self.is_control:
             for step in config.steps:
                 step.min_reward = None  # each is to be graded
-        if self.verifier == "separate":
-            config.verifier.environment_mode = VerifierEnvironmentMode.SEPARATE
-            for step in config.steps or []:
-                step.verifier.environment_mode = VerifierEnvironmentMode.SEPARATE
         self._trial.add_hook(TrialEvent.AGENT_START, self._agent_starts)
         self._trial.add_hook(TrialEvent.VERIFICATION_START, self._verification_starts)
         self._running = asyncio.create_task(self._run(self._trial))
@@ -238,8 +255,10 @@ class TaskTrial:
         environment = self._trial.agent_environment
         if not self.keep_processes:
             self._spared = await running_processes(environment)
-        if isinstance(environment, BubblewrapEnvironment) and self.verifier == "task" and not self._graded:
-            self.layers.patterns(self._trial.task.config, environment.sandbox.workdir)  # or nothing can be graded
+        config = self._trial.task.config
+        is_fresh = self.verifier == "task" and task_has_any_shared_verifier(config)
+        if isinstance(environment, BubblewrapEnvironment) and is_fresh and not self._graded:
+            self.layers.patterns(config, environment.sandbox.workdir)  # or nothing can be graded
             await self.layers.keep_start(environment)
         self._ready.set()
         if self.agent is None:
@@ -253,6 +272,7 @@ class TaskTrial:
         steps = config.steps or []
         mode = resolve_step_verifier_mode(config, steps[step]) if steps else resolve_task_verifier_mode(config)
         is_shared = mode is VerifierEnvironmentMode.SHARED
+        self._grades_artifacts |= not is_shared
         self.grades_in_fresh = is_shared and self.verifier == "task" and isinstance(environment, BubblewrapEnvironment)
         if self.grades_in_fresh:
             await self.layers.grade_in_fresh(environment, config, step=step, last=step + 1 >= len(steps))
@@ -282,6 +302,9 @@ class TaskTrial:
         self._begun.set()
         assert self._running is not None and self._trial is not None
         await asyncio.shield(self._running)  # a caller that is cancelled still has to close the trial in order
+        failure = getattr(self._trial.agent_environment, "machine_failure", None)
+        if failure is not None and self._grades_artifacts:
+            raise NotMeasuredError(f"the artifacts could not be copied: {failure}")
         try:
             return read_reward(self._trial)
         except NotMeasuredError as error:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import errno
-import io
 import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from ..contract import (
     MAX_FILE_BYTES,
@@ -154,9 +153,17 @@ class SupervisedSandbox:
         Args:
             user: User to read as, where the sandbox has several.
         """
-        file = io.BytesIO()
-        await self._read_into(file, path, max_bytes, user)
-        return file.getvalue()
+        found = bytearray()
+        async with self._lock:
+            while True:
+                request = {"kind": "read", "offset": len(found), "size": FILE_CHUNK_BYTES, "user": user}
+                answer = await self._file_request(path, request)
+                part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
+                found += part
+                if len(found) > max_bytes:
+                    raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
+                if len(part) < FILE_CHUNK_BYTES:
+                    return bytes(found)
 
     async def write_file(self, path: str, content: str | bytes, *, user: str | int | None = None) -> None:
         """Make a file, or replace it; see `Sandbox`.
@@ -184,21 +191,6 @@ class SupervisedSandbox:
         await self.close()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
-
-    async def _read_into(self, file: IO[bytes], path: str, max_bytes: int, user: str | int | None) -> None:
-        """Copy a file of the sandbox into an open one, part by part: the memory it takes here is that of one part."""
-        size = 0
-        async with self._lock:
-            while True:
-                request = {"kind": "read", "offset": size, "size": FILE_CHUNK_BYTES, "user": user}
-                answer = await self._file_request(path, request)
-                part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
-                file.write(part)
-                size += len(part)
-                if size > max_bytes:
-                    raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
-                if len(part) < FILE_CHUNK_BYTES:
-                    return
 
     async def _run(
         self, request: dict[str, Any], timeout: float | None, limits: ExecLimits | None, refused: str

@@ -193,15 +193,23 @@ class ImageSandbox(SupervisedSandbox):
                 await self._own_request({"kind": "unpack", "path": target}, FOLDER_SECONDS, archive.fileno())
 
     async def read_folder(
-        self, source: str, target: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
+        self,
+        source: str,
+        target: str | os.PathLike[str],
+        *,
+        exclude: Sequence[str] = (),
+        max_bytes: int = MAX_FOLDER_BYTES,
     ) -> None:
         """Copy a folder of the sandbox into a folder of this machine; links out of it, and devices, are left out.
+
+        Args:
+            exclude: Patterns of paths to leave out, as GNU tar reads `--exclude`.
 
         Raises:
             OSError: It is missing, no folder, or longer than `max_bytes`.
         """
         with tempfile.TemporaryFile() as archive:
-            request = {"kind": "pack", "path": source, "max_bytes": max_bytes}
+            request = {"kind": "pack", "path": source, "max_bytes": max_bytes, "exclude": list(exclude)}
             async with self._lock:
                 await self._own_request(request, FOLDER_SECONDS, archive.fileno())
             archive.seek(0)
@@ -210,9 +218,36 @@ class ImageSandbox(SupervisedSandbox):
     async def copy_file(
         self, source: str, target: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
     ) -> None:
-        """Copy a file of the sandbox into a file of this machine."""
-        with open(target, "wb") as file:
-            await self._read_into(file, source, max_bytes, "0")
+        """Copy a file of the sandbox, as root sees it, into a file of this machine, which is made last and whole.
+
+        Raises:
+            OSError: It is missing, no regular file, or longer than `max_bytes`.
+        """
+        part = f"{os.fspath(target)}.part"
+        try:
+            with open(part, "wb") as file:
+                request = {"kind": "fetch", "path": source, "max_bytes": max_bytes}
+                async with self._lock:
+                    await self._own_request(request, FOLDER_SECONDS, file.fileno())
+            os.replace(part, target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+
+    async def store_file(self, source: str | os.PathLike[str], target: str) -> None:
+        """Copy a file of this machine, with its permissions, into a file of the sandbox, as root."""
+        with open(source, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            async with self._lock:
+                await self._own_request({"kind": "store", "path": target, "mode": mode}, FOLDER_SECONDS, file.fileno())
+
+    async def is_folder(self, path: str) -> bool:
+        """A path leads to a folder, as root sees it; no program of the sandbox is asked."""
+        try:
+            await self.read_file(path, max_bytes=0, user="0")
+        except OSError as error:
+            return error.errno == errno.EISDIR
+        return False
 
     async def snapshot(self, folder: str | os.PathLike[str]) -> Snapshot:
         """Copy what it has written so far into a new folder, while its processes rest.

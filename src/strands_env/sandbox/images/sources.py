@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from strands_env.core.files import digest_folder
 
 from .archive import ImageSourceError, unpack_image
 from .store import Image, ImageStore, full_name
@@ -79,6 +82,17 @@ def build_image(folder: str | Path, name: str, store: ImageStore) -> Image:
     engine = _engine("building an image")
     _run([engine, "build", "-t", name, str(folder)])
     return import_image(f"{engine}:{name}", store, name=name)
+
+
+def built_name(folder: str | Path) -> str:
+    """Name of the image that is built from the Dockerfile of a folder as it is now.
+
+    Tasks of one name have images of their own, and an edited Dockerfile a new one.
+    """
+    place = Path(folder).resolve()
+    owner = place.parent if place.name in ("environment", "tests") else place
+    name = re.sub("[^a-z0-9]+", "-", owner.name.lower()).strip("-") or "image"
+    return f"harbor.local/{name}:{digest_folder(place)[:16]}"
 
 
 def _engine(doing: str, *, also: str = "") -> str:

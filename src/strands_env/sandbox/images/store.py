@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from strands_env.core.jsonable import digest
 from strands_sglang.cache import cache_folder
 from strands_sglang.exceptions import did_you_mean
 
@@ -140,7 +141,11 @@ class ImageStore:
         return made
 
     def _place(self, name: str) -> Path:
-        return self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        place = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        own = place.with_name(f"{place.name}-{digest(name.encode())[:12]}")
+        # `a/b_c:1` and `a_b/c:1` are spelt alike.
+        taken = (place / _RECORD).is_file() and self._read(place).name != name
+        return own if taken or own.exists() else place
 
     def _read(self, place: Path) -> Image:
         found = json.loads((place / _RECORD).read_text(encoding="utf-8"))

@@ -14,7 +14,9 @@ import base64
 import contextlib
 import ctypes
 import errno
+import fnmatch
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,8 +27,8 @@ import warnings
 from functools import partial
 
 from .disk import DiskWatch
-from .protocol import write_all
-from .supervisor import Supervisor, access_file, do_and_exit, identity
+from .protocol import CHUNK, write_all
+from .supervisor import Supervisor, access_file, create_file, do_and_exit, identity, open_regular
 from .system import (
     LIBC,
     PAGE,
@@ -138,13 +140,13 @@ class ImageSupervisor(Supervisor):
         match request["kind"]:
             case "exec":
                 return self._start_command(request), None
-            case "pack" | "unpack":
-                archive = self._receive_descriptor(request["nonce"])
+            case "pack" | "unpack" | "fetch" | "store":
+                given = self._receive_descriptor(request["nonce"])
                 try:
-                    work = {"pack": pack, "unpack": unpack}[request["kind"]]
-                    return self.spawn(partial(do_and_exit, work, request), stdin=archive, dumpable=False), None
+                    work = {"pack": pack, "unpack": unpack, "fetch": fetch, "store": store}[request["kind"]]
+                    return self.spawn(partial(do_and_exit, work, request), stdin=given, dumpable=False), None
                 finally:
-                    os.close(archive)
+                    os.close(given)
             case "reset":
                 return self.spawn(partial(do_and_exit, reset_folders, request), dumpable=False), None
         work = partial(access_as, self._user(request))
@@ -372,7 +374,29 @@ def access_as(user: dict[str, Any], request: dict[str, Any]) -> None:
         access_file(request)
 
 
-# ---- folders; these run as processes of their own, as root ----------------------------------------------------------
+# ---- files and folders; these run as processes of their own, as root -------------------------------------------------
+
+
+def fetch(request: dict[str, Any]) -> None:
+    """Write a file into the open file at descriptor 0, with its permissions."""
+    descriptor, left = open_regular(request["path"]), request["max_bytes"]
+    found = os.fstat(descriptor)
+    if found.st_size > left:  # before a gigabyte of nothing is copied
+        raise OSError(errno.EFBIG, "too large")
+    os.fchmod(0, found.st_mode & 0o755 | 0o600)
+    while part := os.read(descriptor, CHUNK):  # those of the kernel say that they are empty
+        left -= len(part)
+        if left < 0:
+            raise OSError(errno.EFBIG, "too large")
+        write_all(0, part)
+
+
+def store(request: dict[str, Any]) -> None:
+    """Make a file of the open file at descriptor 0, in place of whatever is there."""
+    made = create_file(request["path"])
+    while part := os.read(0, CHUNK):
+        write_all(made, part)
+    os.fchmod(made, request["mode"])
 
 
 def unpack(request: dict[str, Any]) -> None:
@@ -392,10 +416,13 @@ def pack(request: dict[str, Any]) -> None:
     with os.fdopen(0, "wb", closefd=False) as file, tarfile.open(fileobj=file, mode="w") as tar:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "not a folder")
-        _pack_folder(tar, path, request["max_bytes"])
+        _pack_folder(tar, path, request["max_bytes"], request["exclude"])
 
 
-def _pack_folder(tar: tarfile.TarFile, root: str, left: int) -> None:
+def _pack_folder(tar: tarfile.TarFile, root: str, left: int, exclude: list[str]) -> None:
+    # As GNU tar reads `--exclude`: from any part of a path on, and `*` stands for slashes too. What lies in a folder
+    # that is left out is left out by the pattern's second form.
+    patterns = [re.compile(fnmatch.translate(f"{given}{inner}")) for given in exclude for inner in ("", "/*")]
     for folder in each_folder(root):
         if len(folder.names) > _PATH_BYTES // 2:
             continue  # no path leads there; joining the names would cost the square of the depth
@@ -403,8 +430,16 @@ def _pack_folder(tar: tarfile.TarFile, root: str, left: int) -> None:
             path = "/".join((*folder.names, entry.name))
             if len(os.fsencode(path)) > _PATH_BYTES:
                 continue
+            if patterns and _is_excluded(path, patterns):
+                continue
             with contextlib.suppress(FileNotFoundError):  # its owner was faster
                 left -= _pack_entry(tar, path, entry, folder.descriptor, left)
+
+
+def _is_excluded(path: str, patterns: list[re.Pattern[str]]) -> bool:
+    names = [".", *path.split("/")]
+    tails = ["/".join(names[start:]) for start in range(len(names))]
+    return any(pattern.match(tail) for pattern in patterns for tail in tails)
 
 
 def _pack_entry(tar: tarfile.TarFile, path: str, entry: os.DirEntry[str], folder: int, left: int) -> int:

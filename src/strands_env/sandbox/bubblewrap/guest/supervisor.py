@@ -367,13 +367,29 @@ def access_file(request: dict[str, Any]) -> None:
         _write_part(request["path"], base64.b64decode(request["data"]), append=request["append"])
 
 
-def _read_part(path: str, offset: int, size: int) -> None:
+def open_regular(path: str) -> int:
+    """Open a file to read, and nothing else: a pipe or a device might never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "a folder")
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "not a regular file")
+    return descriptor
+
+
+def create_file(path: str) -> int:
+    """Open a new file to write, in place of whatever earlier code has put there; folders stay."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            raise IsADirectoryError(errno.EISDIR, "a folder")
+        os.unlink(path)
+    return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+def _read_part(path: str, offset: int, size: int) -> None:
+    descriptor = open_regular(path)
     os.lseek(descriptor, offset, os.SEEK_SET)
     while size > 0 and (part := os.read(descriptor, min(size, CHUNK))):
         size -= len(part)
@@ -381,14 +397,8 @@ def _read_part(path: str, offset: int, size: int) -> None:
 
 
 def _write_part(path: str, data: bytes, *, append: bool) -> None:
-    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    if not append:  # whatever earlier code has put there
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISDIR(os.lstat(path).st_mode):
-                raise IsADirectoryError(errno.EISDIR, "a folder")
-            os.unlink(path)
-    write_all(os.open(path, flags | (os.O_APPEND if append else os.O_CREAT | os.O_EXCL), 0o666), data)
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
+    write_all(os.open(path, flags) if append else create_file(path), data)
 
 
 def _unnamed_file(data: bytes) -> int:
