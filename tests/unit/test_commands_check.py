@@ -214,6 +214,39 @@ def test_columns_are_mapped_and_a_wrong_one_is_named(tmp_path, capsys):
     assert evaluate("--resume", "-q", "-o", str(tmp_path / "out")) == 0
 
 
+def contains(action: Any, result: Any) -> float:
+    return float(action.ground_truth in (result.observation.final_response or ""))
+
+
+def counts_calls(action: Any, result: Any) -> float:
+    return float(result.observation.metrics.get("tool_calls", 0))
+
+
+def with_calls(model_factory: Any) -> Any:
+    return lambda: Environment(model_factory=model_factory, reward_fn=counts_calls)
+
+
+@pytest.mark.parametrize(("golds", "options", "status", "shown"), [
+    (["4", "17"], ["--reward", "exact"], 0, "2 tasks: 2 sound (of 2)"),
+    (["4", "17"], ["--reward", f"{HERE}:contains"], 1, "free      row0: "),
+    (["4", None, "5"], ["--reward", "exact"], 1, "broken    row1: "),
+    (["4", None, "5"], ["--reward", "number"], 1, "broken    row1: "),
+    (["4"], ["--reward", f"{HERE}:counts_calls"], 1, "unsolved  row0: '4' scores 0"),
+    (["4"], ["--env", f"{HERE}:with_calls"], 0, "warning     no gold wins by an answer alone"),
+    (["4", None], ["--reward", "exact", "--proof-seconds", "0"], 0, "checked     nothing to change"),
+])  # fmt: skip
+def test_the_reward_is_proven_on_the_data(golds, options, status, shown, tmp_path, capsys):
+    rows = [{"question": "2+2?", "answer": gold, "id": f"row{place}"} for place, gold in enumerate(golds)]
+    file = data(tmp_path / "quiz.jsonl", *rows)
+    assert main(["check", "--data", file, *options, "--tokenizer", "none"]) == status
+    assert shown in capsys.readouterr().out
+    assert main(["check", "--data", file, *options, "--tokenizer", "none", "--json"]) == status
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is (status == 0)
+    if "--proof-seconds" not in options:
+        assert [row["id"] for row in document["proof"]["rows"]] == [row["id"] for row in rows]
+
+
 # ---- init -----------------------------------------------------------------------------------------------------------
 
 

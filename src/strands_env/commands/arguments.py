@@ -151,6 +151,9 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     _add_data(parser)
     text = "model whose chat template renders the prompt, or none"
     parser.add_argument("--tokenizer", "--model", "--model-id", metavar="ID", help=text)
+    text = "seconds for the proof of the reward on the tasks (60; 0: none)"
+    parser.add_argument("--proof-seconds", type=number, default=60.0, metavar="S", help=text)
+    parser.add_argument("--ask-judge", action="store_true", help="prove a reward that asks a model, too")
     _add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
@@ -224,7 +227,7 @@ COMMANDS: dict[str, tuple[AddArguments, str]] = {
     "verify": (add_verify, "check a run's files, and its log-probabilities against a server"),
     "drift": (add_drift, "count what re-tokenising a run's texts would have changed"),
     "watch": (add_watch, "watch a run in progress"),
-    "check": (add_check, "try an environment: its tools, its first prompt, its reward"),
+    "check": (add_check, "try an environment: its tools, its first prompt; prove its reward on the tasks"),
     "init": (add_init, "make a folder with an environment, a reward, tasks, a test and a training"),
     "demo": (add_demo, "sample rollouts of a small model, and see what re-tokenising would change"),
     "doctor": (add_doctor, "report what works on this machine, and how to fix what does not"),

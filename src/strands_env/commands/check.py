@@ -1,4 +1,4 @@
-"""`strands-env check`: try an environment before a run: its shape, its tools, its first prompt, its reward."""
+"""`strands-env check`: try an environment before a run, its tools and its first prompt, and prove its reward."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ def run(args: argparse.Namespace) -> int:
     try:
         with announce("trying the environment", quiet=args.json):
             # After the first line, for this takes time.
-            from strands_env.recipe.dry_run import DryModels, task_to_try, try_environment
+            from strands_env.recipe.dry_run import DryModels, prove, tasks_to_try, try_environment
             from strands_env.recipe.environments import make_env_factory
             from strands_env.recipe.names import benchmark_of_data
 
             benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
-            action = task_to_try(benchmark, data=args.data, columns=args.columns)
+            tasks = tasks_to_try(benchmark, data=args.data, columns=args.columns)
             models = DryModels(args.tokenizer)
             options = {"env": args.env, "env_config": args.env_config, "reward": args.reward}
             factory = make_env_factory(benchmark=benchmark, **options, models=models)
-            seen = asyncio.run(try_environment(factory, action, models))
+            seen = asyncio.run(try_environment(factory, tasks[0], models))
+            if benchmark and args.proof_seconds and not seen.errors:
+                asked = {"is_asked": args.reward is not None, "ask_models": args.ask_judge}
+                asyncio.run(prove(factory, tasks, seen, seconds=args.proof_seconds, **asked))
     except Exception as error:
         return complain_of("check", error, ValueError, TypeError, OSError)
     if args.json:
@@ -70,6 +73,8 @@ def _show(seen: DryRun) -> None:
         say(f"reward      {'none' if value is None else format_number(value)} for the answer {ANSWER!r}")
     for one in seen.calls:
         say(f"call        {one['name']}() gave {one_line(one['text'])[:CALLED]!r}")
+    if seen.proof is not None:
+        say(f"proof       {seen.proof.table()}")
     for error in seen.errors:
         say(f"error       {one_line(error)}")
     for warning in seen.warnings:
@@ -102,5 +107,6 @@ def _to_dict(seen: DryRun) -> dict[str, Any]:
         "prompt": seen.prompt,
         "prompt_tokens": seen.prompt_tokens,
         "reward": None if result is None or result.reward is None else result.reward.reward,
+        "proof": None if seen.proof is None else seen.proof.to_json(),
         "termination_reason": None if result is None else result.termination_reason.value,
     }

@@ -25,6 +25,7 @@ from strands_env.eval.run.tasks import catch_exits, stream
 from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
+from strands_env.rewards.proof import RewardProof, prove_reward, reward_of
 from strands_env.testing.scripted import ScriptedModel, call, reply
 from strands_sglang import get_tokenizer
 from strands_sglang.backends.engine.loader import default_model_cached
@@ -34,6 +35,10 @@ from strands_sglang.testing import ScriptedClient
 logger = logging.getLogger(__name__)
 
 ANSWER = "This is a dry run."
+FILE_TASKS, OTHER_TASKS = 10_000, 100
+"""Tasks that are read of a file, and of a hub or a function, for the proof of the reward."""
+NAMED = 5
+"""Tasks that one finding names."""
 TOOL_SECONDS = 30.0
 """Time for a tool that has no limit of its own."""
 _IS_ASYNC = {
@@ -54,6 +59,7 @@ class DryRun:
         warnings: Reasons why it would work, but perhaps not as intended.
         prompt: The first one as the model reads it; None where nothing was asked, or there is no tokenizer.
         calls: The name of every tool that was called, and the text that the model would have been given.
+        proof: That of the reward; None where there is no reward or there are no tasks.
     """
 
     errors: list[str] = field(default_factory=list)
@@ -63,6 +69,7 @@ class DryRun:
     prompt_tokens: int = 0
     result: StepResult | None = None
     calls: list[dict[str, str]] = field(default_factory=list)
+    proof: RewardProof | None = None
 
 
 # ---- without running it ----------------------------------------------------------------------------------------------
@@ -131,27 +138,33 @@ def _wrong_tools(given: Any) -> Iterator[str]:
 # ---- a dry rollout ---------------------------------------------------------------------------------------------------
 
 
-def task_to_try(benchmark: str, *, data: str | None = None, columns: str | None = None) -> Action:
-    """The first task of the benchmark or its data, else any."""
+def tasks_to_try(benchmark: str, *, data: str | None = None, columns: str | None = None) -> list[Action]:
+    """The first tasks of the benchmark, as many as its data is cheap to read; any task without a benchmark."""
     if not benchmark:
-        return Action(message="Hello", task_context=TaskContext(id="check", ground_truth="an answer"))
+        return [Action(message="Hello", task_context=TaskContext(id="check", ground_truth="an answer"))]
     kind = load_evaluator(benchmark)
     options: dict[str, Any] = {}
     if issubclass(kind, Benchmark):
-        options = {"data_path": data, "limit": 1}
+        options = {"data_path": data}
     if issubclass(kind, DataBenchmark):
         options["columns"] = columns_of(columns)
     evaluator = kind(dict, **options)
+    count = FILE_TASKS if data is not None else OTHER_TASKS
 
-    async def first() -> Action | None:
+    async def read() -> list[Action]:
+        found: list[Action] = []
         async with aclosing(stream(evaluator.load_dataset())) as actions:
-            return await anext(actions, None)
+            async for action in actions:
+                found.append(action)
+                if len(found) == count:
+                    break
+        return found
 
     with catch_exits():
-        found = asyncio.run(first())
-    if found is None:
+        tasks = asyncio.run(read())
+    if not tasks:
         raise EvalError(f"{benchmark!r} has no tasks")
-    return found
+    return tasks
 
 
 class DryModels:
@@ -199,6 +212,26 @@ async def try_environment(factory: EnvFactory, action: Action, models: DryModels
     if not seen.errors and isinstance(other, Environment):
         await _call_tools(other, action, seen)
     return seen
+
+
+async def prove(factory: EnvFactory, tasks: list[Action], seen: DryRun, *, is_asked: bool, **options: Any) -> None:
+    """Prove the reward of a factory on tasks; what fails is an error.
+
+    Args:
+        is_asked: The user named the reward. One of an environment may read more than the answer, such as its database;
+            that no gold wins is then no error.
+        **options: Of `prove_reward`.
+    """
+    seen.proof = proof = await prove_reward(tasks, await reward_of(factory), **options)
+    failed = proof.ids()
+    if failed and (proof.decides or is_asked):
+        named = ", ".join(failed[:NAMED]) + (", ..." if len(failed) > NAMED else "")
+        seen.errors.append(f"{len(failed)} of {len(proof.rows)} tasks fail the proof of the reward: {named}")
+    elif failed:
+        seen.warnings.append(
+            "no gold wins by an answer alone, so the reward is not proven: where it reads more (calls, a database), "
+            "give it a method examples(action)"
+        )
 
 
 async def _run(env: Any, action: Action, models: DryModels, seen: DryRun) -> None:

@@ -20,6 +20,7 @@ from fractions import Fraction
 from typing import Any
 
 from strands_env.core.deadline import within
+from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.core.termination import Phase, TerminationReason
 from strands_env.core.types import Action, Observation, StepResult, as_reward_function, as_reward_result
 
@@ -284,6 +285,19 @@ class RewardOf:
     """A reward function of each task, for environments that are made for a task."""
 
     make: Callable[[Action], Awaitable[Any]]
+
+
+async def reward_of(env_factory: EnvFactory) -> Any:
+    """The reward function of a factory's environments, a `RewardOf` where each is made for its task."""
+    if (found := getattr(env_factory, "reward_fn", None)) is not None:  # the same for all
+        return found
+    if not takes_action(env_factory):
+        return getattr(await make_environment(env_factory, Action(message=""), False), "reward_fn", None)
+
+    async def make(action: Action) -> Any:
+        return getattr(await make_environment(env_factory, action, True), "reward_fn", None)
+
+    return RewardOf(make)
 
 
 def asks_models(reward_fn: Any) -> bool:
