@@ -17,7 +17,7 @@ from strands_env.core import Action, Environment, StepResult
 from strands_env.core import deadline as deadline_module
 from strands_env.core.deadline import within
 from strands_env.core.rollout import LocalExecutor
-from strands_env.core.types import EpisodeTimeoutError, Phase, TerminationReason
+from strands_env.core.types import EpisodeTimeoutError, Outcome, Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
 
 ACTION = Action(message="hi")
@@ -102,8 +102,9 @@ async def test_loop_deadline_keeps_the_tokens() -> None:
         reward_fn=lambda action, result: 1.0,
     )
     result = await env.step(ACTION)
-    assert result.termination_reason is TerminationReason.TIMEOUT
-    assert result.reward is None
+    # A policy that never gets to an end must not leave the denominator.
+    assert (result.termination_reason, result.outcome) == (TerminationReason.TIMEOUT, Outcome.POLICY)
+    assert result.reward.reward == 1.0
     assert result.error.where is Phase.LOOP
     assert sum(result.observation.tokens.loss_mask) > 0
 
@@ -135,6 +136,37 @@ async def test_reward_that_fails_loses_nothing(reward: Any, reason: str) -> None
     assert result.observation.final_response == "ok"
     assert result.observation.tokens is not None
     assert result.observation.metrics["loop_termination_reason"] == "task_complete"
+
+
+@pytest.mark.parametrize(
+    ("reward", "answer", "expected"),
+    [
+        (lambda action, result: float(result.observation.final_response.strip() == "4"), "", 0.0),
+        (lambda action, result: float(result.observation.final_response), "", 0.0),
+        (lambda action, result: "4" in result.observation.final_response, "", 0.0),
+        (divide, "", None),  # what failed is not the lack of an answer
+        (lambda action, result: float(result.observation.final_response.nothing), "4", None),
+    ],
+    ids=["attribute", "float", "in", "other error", "with an answer"],
+)
+async def test_a_reward_that_cannot_read_a_missing_answer_scores_it_0(
+    reward: Any, answer: str, expected: float | None
+) -> None:
+    env = LoggedEnv(model_factory=lambda: ScriptedModel([answer]), reward_fn=reward)
+    result = await env.step(ACTION)
+    assert (result.reward and result.reward.reward) == expected
+    assert result.outcome is (Outcome.GRADER if expected is None else Outcome.POLICY)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("user simulator"), ConnectionError("gone")])
+async def test_what_interact_waits_for_is_not_the_policys_time(error: Exception) -> None:
+    class Simulated(LoggedEnv):
+        async def interact(self, agent: Any, action: Any) -> Any:
+            await self.invoke(agent, action.prompt)
+            raise error
+
+    result = await Simulated(step_timeout=LONG, reward_fn=lambda *given: 1.0).step(ACTION)
+    assert (result.outcome, result.reward) == (Outcome.INFRASTRUCTURE, None)
 
 
 async def test_is_scored_that_raises_is_an_error_of_the_reward() -> None:

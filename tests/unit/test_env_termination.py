@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from strands.types.exceptions import EventLoopException, ModelThrottledException, ToolProviderException
 
-from strands_env.core.types import ErrorRecord, Phase, TerminationReason
+from strands_env.core.types import (
+    EpisodeTimeoutError,
+    ErrorRecord,
+    Observation,
+    Outcome,
+    Phase,
+    StepResult,
+    TerminationReason,
+)
 from strands_sglang.exceptions import (
     SGLangAbortedError,
     SGLangConnectionError,
@@ -96,6 +104,36 @@ def test_a_cut_reply_is_the_fault_of_its_own_bound_unless_another_is_known() -> 
     others = {LengthLimit.SAMPLED_BUDGET, LengthLimit.TRAJECTORY_BUDGET, LengthLimit.CONTEXT}
     assert {limit for limit, reason in cut.items() if reason != "max_tokens_reached"} == others
     assert [cut[limit] for limit in sorted(others)] == ["context_window_overflow", *["token_budget_reached"] * 2]
+
+
+OWN_DEADLINE = EpisodeTimeoutError(Phase.LOOP, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "where", "outcome"),
+    [
+        *((reason, None, Phase.LOOP, Outcome.POLICY) for reason in TerminationReason if reason.is_limit),
+        (TerminationReason.TASK_COMPLETE, None, Phase.LOOP, Outcome.POLICY),
+        (TerminationReason.CONTENT_FILTERED, None, Phase.LOOP, Outcome.POLICY),
+        (TerminationReason.TIMEOUT, OWN_DEADLINE, Phase.LOOP, Outcome.POLICY),
+        (TerminationReason.TIMEOUT, TimeoutError("a hook"), Phase.LOOP, Outcome.INFRASTRUCTURE),
+        (TerminationReason.TIMEOUT, TimeoutError("no answer"), Phase.MODEL, Outcome.INFRASTRUCTURE),
+        (TerminationReason.TIMEOUT, TimeoutError("a provider"), Phase.TOOL, Outcome.INFRASTRUCTURE),
+        (TerminationReason.TIMEOUT, OWN_DEADLINE, Phase.SETUP, Outcome.INFRASTRUCTURE),
+        (TerminationReason.TIMEOUT, OWN_DEADLINE, Phase.REWARD, Outcome.GRADER),
+        (TerminationReason.REWARD_ERROR, ValueError("no judge"), Phase.REWARD, Outcome.GRADER),
+        (TerminationReason.CONNECTION_ERROR, ConnectionError(), Phase.MODEL, Outcome.INFRASTRUCTURE),
+        (TerminationReason.CANCELLED, None, Phase.LOOP, Outcome.INFRASTRUCTURE),
+        (TerminationReason.SETUP_ERROR, ValueError(), Phase.SETUP, Outcome.INFRASTRUCTURE),
+    ],
+)
+def test_an_end_is_the_policys_the_graders_or_the_infrastructures(
+    reason: TerminationReason, error: Exception | None, where: Phase, outcome: Outcome
+) -> None:
+    record = None if error is None else ErrorRecord.from_exception(error, where)
+    result = StepResult(observation=Observation(), termination_reason=reason, error=record)
+    assert result.outcome is outcome
+    assert StepResult.from_json(result.to_json()).outcome is outcome
 
 
 def test_each_reason_is_complete_a_limit_or_a_failure() -> None:

@@ -14,11 +14,13 @@ import pytest
 from strands_env.commands.cli import main
 from strands_env.commands.progress import make_display
 from strands_env.commands.terminal import format_seconds
-from strands_env.eval import GroupPolicy, read_results
+from strands_env.core import TerminationReason
+from strands_env.eval import Evaluator, GroupPolicy, RetryPolicy, read_results
 from strands_env.eval.run.progress import ProgressState
 from strands_env.recipe import names
 from strands_env.trackers import TRACKERS
 from tests.conftest import ROOT
+from tests.unit.eval_support import FakeEnv, outcome, tasks
 
 HOOKS = "tests.unit.eval_hooks"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
@@ -152,6 +154,21 @@ def test_compare_says_which_is_better(two_runs, capsys):
     assert "differ in   environment.config.reward (0.0, 1.0)\n" in out
     assert main(["compare", *reversed(two_runs), "--json", "--fail-if-worse", "--level", "0.5"]) == 1
     assert json.loads(capsys.readouterr().out)["significant"] is True
+
+
+@pytest.mark.parametrize(("lost", "status"), [(1, 0), (3, 3)])
+async def test_compare_does_not_answer_where_too_many_samples_were_lost(lost, status, tmp_path, capsys):
+    def answer(action):
+        is_lost = int(action.task_context.id.removeprefix("p").split("_")[0]) < lost
+        return outcome(None, TerminationReason.CONNECTION_ERROR) if is_lost else outcome()
+
+    whole, holed = str(tmp_path / "whole"), str(tmp_path / "holed")
+    await Evaluator(lambda: FakeEnv(lambda _: outcome()), output_path=whole).run(tasks(100))
+    await Evaluator(lambda: FakeEnv(answer), output_path=holed, retry=RetryPolicy(max_attempts=1)).run(tasks(100))
+    assert main(["compare", whole, holed, "--fail-if-worse"]) == status
+    said = capsys.readouterr()
+    assert f"lost        0.0% of the samples of the first, {lost}.0% of the second" in said.out
+    assert (f"3.0% of the samples of {holed!r} were lost" in said.err) == (status == 3)
 
 
 def test_compare_names_another_reward_and_other_sampling(tmp_path, capsys):

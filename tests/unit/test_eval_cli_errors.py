@@ -51,7 +51,7 @@ GOOD = "create_env_factory"
         ("three_tasks", "unscorable", [], 2, [f"{NOTHING} that ended with reward_error (Zero", "fix the reward"]),
         ("three_tasks", "unscorable", [], 2, ["errors      reward: ZeroDivisionError 3: division by zero"]),
         ("three_tasks", "broken_tool", [], 0, ["broken: ZeroDivisionError raised in 3 samples: division by zero"]),
-        ("three_tasks", "broken_metrics", [], 2, ["RuntimeError: no such table", "0 scored"]),
+        ("three_tasks", "broken_metrics", [], 1, ["RuntimeError: no such table", "0 scored"]),
         (
             "RaisingMetrics",
             GOOD,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import shutil
 import threading
 import time
@@ -17,13 +18,15 @@ from strands_env.core import (
     Environment,
     ErrorRecord,
     Observation,
+    Outcome,
     Phase,
     StepResult,
     TaskContext,
     TerminationReason,
 )
-from strands_env.eval import ConfigMismatchError, Evaluator, RetryPolicy, TooManyFailuresError, read_results
+from strands_env.eval import ConfigMismatchError, EvalSample, Evaluator, RetryPolicy, TooManyFailuresError, read_results
 from strands_env.eval.metrics import compute_pass_at_k
+from strands_env.eval.rescore import remove_score
 from strands_env.eval.run import run
 from strands_env.eval.run.tasks import TaskNamer
 from strands_env.eval.store import StorePaths, load_run
@@ -39,8 +42,15 @@ def forget_counts():
     FakeEnv.forget()
 
 
-def lost(reason: TerminationReason = TerminationReason.CONNECTION_ERROR, where: Phase = Phase.MODEL) -> StepResult:
-    error = ErrorRecord(type="ConnectionError", message="gone", traceback="", where=where)
+OWN_DEADLINE = "strands_env.core.termination.EpisodeTimeoutError"
+
+
+def lost(
+    reason: TerminationReason = TerminationReason.CONNECTION_ERROR,
+    where: Phase = Phase.MODEL,
+    kind: str = "ConnectionError",
+) -> StepResult:
+    error = ErrorRecord(type=kind, message="gone", traceback="", where=where)
     return StepResult(observation=Observation(), termination_reason=reason, error=error)
 
 
@@ -246,15 +256,20 @@ async def test_a_rollout_lost_to_infrastructure_is_run_again():
         (lost(TerminationReason.ABORTED), True),
         (lost(TerminationReason.THROTTLED), True),
         (lost(TerminationReason.SETUP_ERROR), True),
+        (lost(TerminationReason.CANCELLED), True),
+        (lost(TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP), True),
         (lost(TerminationReason.TIMEOUT, Phase.SETUP), True),
-        (lost(TerminationReason.TIMEOUT, Phase.LOOP), False),
+        (lost(TerminationReason.TIMEOUT, Phase.MODEL), True),
+        (lost(TerminationReason.TIMEOUT, Phase.LOOP, kind="httpx.ReadTimeout"), True),
+        (lost(TerminationReason.TIMEOUT, Phase.LOOP, kind=OWN_DEADLINE), False),
+        (lost(TerminationReason.TIMEOUT, Phase.REWARD, kind=OWN_DEADLINE), False),
         (lost(TerminationReason.REWARD_ERROR, Phase.REWARD), False),
-        (lost(TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP), False),
         (outcome(0.0), False),
         (outcome(0.0, TerminationReason.MAX_TOKENS_REACHED), False),
+        (outcome(0.0, TerminationReason.CONTENT_FILTERED), False),
     ],
 )
-async def test_answers_limits_and_what_depends_on_them_are_never_tried_again(result, is_tried_again):
+async def test_only_what_infrastructure_lost_is_tried_again(result, is_tried_again):
     made = await run_one(lambda: FakeEnv(lambda _: result))
     assert (made.attempts, made.aborted) == ((3, True) if is_tried_again else (1, False))
 
@@ -274,12 +289,13 @@ async def test_whatever_a_rollout_raises_is_one_sample_not_the_run(raised, reaso
     def answer(action: Action):
         return raised if action.task_context.id == "p1_0" else outcome()
 
-    evaluator = Evaluator(lambda: FakeEnv(answer), sample_timeout=timeout, max_concurrency=1, output_path=None)
+    options = {"retry": AT_ONCE, "max_concurrency": 1, "output_path": None}
+    evaluator = Evaluator(lambda: FakeEnv(answer), sample_timeout=timeout, **options)
     results = await evaluator.run(tasks(3))
     broken = results["p1"][0]
-    assert (broken.step_result.termination_reason, broken.aborted, broken.attempts) == (reason, True, 1)
+    assert (broken.step_result.termination_reason, broken.aborted, broken.attempts) == (reason, True, 3)
     assert str(raised) in broken.step_result.error.message
-    assert [results[name][0].reward for name in ("p0", "p2")] == [1.0, 1.0] and FakeEnv.cleanups == 3
+    assert [results[name][0].reward for name in ("p0", "p2")] == [1.0, 1.0] and FakeEnv.cleanups == 5
 
 
 @pytest.mark.parametrize(("phase", "attempts"), [(Phase.SETUP, 3), (Phase.LOOP, 1)])
@@ -294,6 +310,52 @@ async def test_sample_timeout_ends_a_rollout_that_hangs_and_only_a_setup_is_trie
     assert made.step_result.error.where is phase
     assert (made.attempts, made.aborted) == (attempts, phase is Phase.SETUP)
     assert FakeEnv.running == 0
+
+
+def answers_yes(action: Action, result: StepResult) -> float:
+    return float(result.observation.final_response == "yes")
+
+
+@pytest.mark.parametrize("deadline", ["step", "sample"])
+@pytest.mark.parametrize("has_reward", [True, False])
+async def test_a_policy_that_hangs_on_hard_tasks_gains_nothing(deadline, has_reward):
+    def env_factory(action: Action) -> Environment:
+        is_hard = action.task_context.id in ("p2_0", "p3_0")
+        return Environment(
+            model_factory=lambda: ScriptedModel(["yes"], delay=60 if is_hard else 0),
+            reward_fn=answers_yes if has_reward else None,
+            step_timeout=0.5 if deadline == "step" else None,
+        )
+
+    evaluator = Evaluator(env_factory, sample_timeout=0.5 if deadline == "sample" else None, output_path=None)
+    results = await evaluator.run(tasks(4))
+    assert [results[name][0].reward for name in results] == ([1.0, 1.0, 0.0, 0.0] if has_reward else [None] * 4)
+    assert results["p2"][0].step_result.termination_reason is TerminationReason.TIMEOUT
+    metrics = evaluator.compute_metrics(results)
+    assert (metrics["aborted"], evaluator.lost) == (0, 0)
+    assert metrics["pass@1"] == 0.5 if has_reward else math.isnan(metrics["pass@1"])
+
+
+async def test_what_ended_by_its_own_time_out_can_be_scored_again():
+    def fails(*given):
+        raise ConnectionError("no judge")
+
+    env = Environment(model_factory=lambda: ScriptedModel(["yes"], delay=60), reward_fn=fails, step_timeout=0.1)
+    made = await run_one(lambda: env)
+    assert made.step_result.outcome is Outcome.GRADER
+    again = remove_score(EvalSample.model_validate_json(made.model_dump_json()))
+    assert (again.step_result.termination_reason, again.step_result.outcome) == ("timeout", Outcome.POLICY)
+    env.reward_fn = lambda *given: 0.25
+    await env.score(again.action, again.step_result)
+    assert again.reward == 0.25
+
+
+async def test_a_sample_timeout_during_the_reward_is_the_graders():
+    def env_factory() -> Environment:
+        return Environment(model_factory=lambda: ScriptedModel(["yes"]), reward_fn=lambda *given: asyncio.sleep(60))
+
+    made = await run_one(env_factory, sample_timeout=0.5)
+    assert (made.step_result.outcome, made.reward, made.attempts) == (Outcome.GRADER, None, 1)
 
 
 @pytest.mark.parametrize("keeps_deadline", [True, False])

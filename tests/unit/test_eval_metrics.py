@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from strands_env.commands.summary import summary_lines
 from strands_env.eval.metrics import (
     ScoreTable,
     compare,
@@ -40,7 +41,29 @@ def test_impossible_counts_are_refused(n, c, k):
         pass_at_k(n, c, k)
 
 
-def test_unequal_sample_counts_use_every_prompt_that_has_enough():
+@pytest.mark.parametrize("lost", [{"aborted": True}, {}], ids=["infrastructure", "unscored"])
+def test_pass_at_every_k_rests_on_one_set_of_prompts(lost):
+    """A prompt that lost a sample stays, else pass@2 is below pass@1."""
+    results = {"a": [sample(0.0), sample(0.0, 1)], "b": [sample(1.0), sample(None, 1, **lost)], "c": [sample(None)]}
+    summary = summarize(ScoreTable.from_results(results))
+    assert {k: (found.value, found.prompts) for k, found in summary.pass_at.items()} == {1: (0.5, 2), 2: (0.5, 2)}
+    assert {k: found.prompts for k, found in summary.pass_hat.items()} == {1: 2, 2: 2}
+    assert summary.short == {1: 0, 2: 1}
+    assert (summary.aborted, summary.unscored) == (len(lost), 2)
+    assert "pass@2      0.500" in "\n".join(summary_lines(summary, title="run"))
+    assert "(2 prompts, 1 of them with fewer samples)" in "\n".join(summary_lines(summary, title="run"))
+    assert compute_pass_at_k(results, [1, 2]) == {"pass@1": 0.5, "pass@2": 0.5}
+    assert math.isnan(compute_pass_at_k(results, [3])["pass@3"])
+
+
+def test_a_comparison_counts_lost_samples():
+    first, second = table(a=[1.0], b=[1.0]), table(a=[1.0])
+    second.add("b", sample(None, prompt="b", aborted=True))
+    result = compare(first, second)
+    assert (result.lost_first, result.lost_second, result.only_first) == (0.0, 0.5, 1)
+
+
+def test_unequal_sample_counts_use_every_prompt():
     results = {"a": [sample(1.0, i) for i in range(4)], "b": [sample(0.0), sample(1.0, 1)]}
     metrics = compute_pass_at_k(results, [1, 2, 4])
     assert metrics == pytest.approx({"pass@1": 0.75, "pass@2": 1.0, "pass@4": 1.0})

@@ -16,7 +16,7 @@ import pytest
 from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval import Evaluator, ScoreTable, StoreError, read_results
-from strands_env.eval.metrics import mean_interval
+from strands_env.eval.metrics import flat_metrics, mean_interval, summarize
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 from strands_env.report.details import TokenTexts, branches, details, reasons_of
@@ -156,10 +156,20 @@ def test_the_band_of_the_running_mean_takes_prompts_as_the_unit():
     )
     assert _running_mean(once)[-1][1:] == _running_mean(often)[-1][1:]
     assert _running_mean(once)[-1][2] == pytest.approx(mean_interval(list(rewards.values())).low, abs=1e-5)
-    assert _running_mean(once)[0] == [1, 1.0, None, None]
+    assert _running_mean(once)[0] == [1, 1.0, 0.025, 1.0]  # of a single prompt too, as its summary says
     often.add("b", sample(None, prompt="b"))
     often.add("b", sample(0.0, prompt="b"))
     assert _running_mean(often)[-1][:2] == [201, 0.5]
+
+
+def test_the_curve_ends_in_the_interval_of_the_summary():
+    rewards = {"a": [2.0, 0.0], "b": [0.0, 0.1], "c": [1.0, 0.0], "d": [0.5]}
+    table = ScoreTable.from_samples(
+        (name, sample(value, i, prompt=name)) for name, values in rewards.items() for i, value in enumerate(values)
+    )
+    summary, metrics = summarize(table).mean_reward, flat_metrics(table, n=2, reward_threshold=1.0)
+    assert _running_mean(table)[-1] == pytest.approx([7, summary.value, summary.low, summary.high], abs=1e-5)
+    assert (metrics["mean_reward_low"], metrics["mean_reward_high"]) == (summary.low, summary.high)
 
 
 def test_the_header_says_model_sampling_and_time_also_of_an_empty_run(tmp_path):

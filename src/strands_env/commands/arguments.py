@@ -66,7 +66,11 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("others", nargs="+", metavar="second", help="the run in question, or several")
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
     parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
-    parser.add_argument("--fail-if-worse", action="store_true", help="exit 1 when the second is significantly worse")
+    parser.add_argument(
+        "--fail-if-worse",
+        action="store_true",
+        help="exit 1 when the second is significantly worse, 3 when samples were lost",
+    )
     _add_json(parser)
 
 

@@ -18,6 +18,9 @@ from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_sglang.command_line import Exit
 
+MAX_LOST = 0.02
+"""Share of a run's samples that may be lost before `--fail-if-worse` refuses to answer."""
+
 
 def run(args: argparse.Namespace) -> int:
     """Compare."""
@@ -81,5 +84,18 @@ def _show(args: argparse.Namespace, second: str, result: Comparison, *, signific
             say("note        interval and test (sign flips) are two methods, and differ here: the test decides")
         if result.only_first or result.only_second:
             say(f"left out    {result.only_first} prompts only in the first, {result.only_second} only in the second")
+        if result.lost_first or result.lost_second:
+            lost = f"{result.lost_first:.1%} of the samples of the first, {result.lost_second:.1%} of the second"
+            say(f"lost        {lost}")
+    if args.fail_if_worse:
+        for path, share in ((args.first, result.lost_first), (second, result.lost_second)):
+            if share > MAX_LOST:
+                return complain(
+                    "compare",
+                    f"--fail-if-worse: {share:.1%} of the samples of {path!r} were lost (infrastructure, or a reward "
+                    f"function that failed), and with more than {MAX_LOST:.0%} neither is better or worse: complete "
+                    "the run with eval --resume, or rescore it",
+                    Exit.REFUSED,
+                )
     worse = significant and result.difference.value < 0
     return Exit.INCOMPLETE if args.fail_if_worse and worse else Exit.OK

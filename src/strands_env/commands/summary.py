@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from strands_env.commands.terminal import format_number, format_seconds, one_line
-from strands_env.core import Phase
+from strands_env.core import Outcome, Phase
 from strands_env.eval import read_results
 from strands_env.eval.metrics import Interval, RunSummary
 from strands_sglang.command_line import Exit
@@ -30,16 +30,20 @@ def summary_lines(
     `wall_s` is the seconds from its start to its end, without the time between an interruption and a resume.
     """
     level = f"{summary.mean_reward.level:.0%}"
+    counts = ((summary.aborted, "lost to infrastructure"), (summary.ungraded, "whose reward function failed"))
+    lost = ", ".join(f"{count} {what}" for count, what in counts if count)
     lines = [
         title,
         f"samples     {summary.samples} of {summary.prompts} prompts, {summary.scored} scored, "
-        f"{summary.unscored} unscored",
+        f"{summary.unscored} unscored{f' ({lost})' if lost else ''}",
         f"reward      {interval(summary.mean_reward)}  ({level} interval over prompts)",
     ]
     if summary.left_out:
         prompts = "1 prompt" if summary.left_out == 1 else f"{summary.left_out} prompts"
         lines.append(f"left out    {prompts} with lost or missing samples (group policy of the run)")
-    lines += [f"pass@{k:<6} {interval(value)}  ({value.prompts} prompts)" for k, value in summary.pass_at.items()]
+    for k, value in summary.pass_at.items():
+        fewer = f", {short} of them with fewer samples" if (short := summary.short.get(k)) else ""
+        lines.append(f"pass@{k:<6} {interval(value)}  ({value.prompts} prompts{fewer})")
     lines += [f"pass^{k:<6} {interval(value)}" for k, value in summary.pass_hat.items() if k > 1]
     lines.append("ended       " + ", ".join(f"{reason} {count}" for reason, count in summary.terminations.items()))
     for label, errors in (("errors", summary.errors), ("tools", summary.tool_errors)):
@@ -74,7 +78,7 @@ def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
         result = sample.step_result
         if sample.reward is not None:
             why["whose prompt the group policy leaves out"] += 1
-        elif sample.aborted or result.termination_reason.is_failure:
+        elif sample.aborted or result.outcome is not Outcome.POLICY:
             if said is None and result.error is not None:
                 said = f"{result.error.type}: {result.error.message}"
                 is_rewards = result.error.where is Phase.REWARD

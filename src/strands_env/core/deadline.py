@@ -22,20 +22,33 @@ GRACE_SECONDS = 5.0
 
 @dataclass(slots=True)
 class EpisodeProgress:
-    """The phase of an episode: set by its rollout, read by the owner of its deadline."""
+    """The phase of an episode, and whether it has a reward: set by its rollout, read by the owner of its deadline."""
 
     phase: Phase = Phase.LOOP
+    is_scored: bool = False
 
     @staticmethod
     @contextmanager
     def take() -> Iterator[EpisodeProgress]:
         """The progress for a rollout to set. Rollouts inside it find none, and set one that nobody reads."""
-        taken = _current.get()
-        token = _current.set(None)
+        progress = _current.get() or EpisodeProgress()
+        token, running = _current.set(None), _running.set(progress)
         try:
-            yield taken or EpisodeProgress()
+            yield progress
         finally:
             _current.reset(token)
+            _running.reset(running)
+
+    @staticmethod
+    @contextmanager
+    def entered(phase: Phase) -> Iterator[None]:
+        """The rollout that the calling code runs in is in another phase meanwhile."""
+        progress = _running.get() or EpisodeProgress()
+        before, progress.phase = progress.phase, phase
+        try:
+            yield
+        finally:
+            progress.phase = before
 
     @contextmanager
     def active(self) -> Iterator[EpisodeProgress]:
@@ -48,6 +61,7 @@ class EpisodeProgress:
 
 
 _current: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_episode", default=None)
+_running: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_running_episode", default=None)
 
 
 async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase | EpisodeProgress) -> T:
@@ -78,7 +92,7 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
                 late = progress.phase
                 await stop(task, progress)
                 if not task.done() or task.cancelled() or task.exception() is not None:
-                    raise EpisodeTimeoutError(late, seconds)
+                    raise EpisodeTimeoutError(late, seconds, progress.is_scored)
             return task.result()
         except asyncio.CancelledError:
             await stop(task, progress)

@@ -10,6 +10,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Never, Self
@@ -37,9 +38,11 @@ from .types import (
     ErrorRecord,
     ModelFactory,
     Observation,
+    Outcome,
     Phase,
     RewardCallable,
     RewardFunction,
+    RewardResult,
     StepResult,
     TerminationReason,
     TokenObservation,
@@ -222,8 +225,11 @@ class Environment:
         return event_loop_metrics_to_dict(event_loop_metrics, tool_parse_errors)
 
     def is_scored(self, reason: TerminationReason) -> bool:
-        """Decides which steps the reward function scores, by how they ended. The default leaves out failures."""
-        return not reason.is_failure
+        """Decides which steps the reward function scores, by how they ended. The default: the policy's outcomes.
+
+        Of time-outs only the step's own is asked for.
+        """
+        return reason is TerminationReason.TIMEOUT or not reason.is_failure
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
@@ -261,8 +267,10 @@ class Environment:
             result.observation.history = list(action.task_context.conversation_history) or None
             if result.error is not None:
                 # The reward would read an incomplete observation, and its own error would hide this one.
-                result.error = failure or result.error
-                result.termination_reason = reason if reason.is_failure else TerminationReason.UNCLASSIFIED_ERROR
+                if failure is not None and reason.outcome(failure) is not Outcome.POLICY:
+                    result.termination_reason, result.error = reason, failure
+                else:
+                    result.termination_reason = TerminationReason.UNCLASSIFIED_ERROR
             else:
                 result.termination_reason, result.error = reason, failure
                 await self.score(action, result)
@@ -294,6 +302,7 @@ class Environment:
         `cleanup_error`. Only cancellation of the calling task raises, after the cleanup.
         """
         with EpisodeProgress.take() as progress:
+            progress.is_scored = self.reward_fn is not None
             try:
                 try:
                     progress.phase = Phase.SETUP
@@ -435,7 +444,7 @@ class Environment:
                     f"{outcome!r}, and must return the AgentResult of its last invoke()"
                 )
                 return TerminationReason.UNCLASSIFIED_ERROR, ErrorRecord.from_exception(unknown, Phase.LOOP)
-        if scope.failures and not reason.is_failure:
+        if scope.failures and reason.outcome(record) is Outcome.POLICY:
             where, failed = next(iter(scope.failures.values()))
             reason = TerminationReason.from_error(failed, default=DEFAULT_REASONS[where])
             record = ErrorRecord.from_exception(failed, where)
@@ -454,7 +463,7 @@ class Environment:
         if reason.is_limit:
             logger.debug("reason=<%s> | agent loop reached a limit", reason)
             return reason, None
-        where = Phase.LOOP if isinstance(error, EpisodeTimeoutError) else scope.recorder.phase
+        where = error.where if isinstance(error, EpisodeTimeoutError) else scope.recorder.phase
         record = ErrorRecord.from_exception(error, where)
         logger.warning("reason=<%s>, error=<%s>, message=<%s> | step failed", reason, record.type, record.message)
         return reason, record
@@ -520,7 +529,8 @@ class Environment:
         metrics = seen.metrics
         started = time.perf_counter()
         try:
-            if not self.is_scored(result.termination_reason):
+            timed_out = result.termination_reason is TerminationReason.TIMEOUT
+            if (timed_out and result.outcome is not Outcome.POLICY) or not self.is_scored(result.termination_reason):
                 return
             # What code that is not ours changes in its copy, the record keeps. Tokens cannot be changed.
             observation = seen.model_copy(
@@ -530,19 +540,33 @@ class Environment:
             computed = as_reward_function(self.reward_fn, self._own_thread).compute(action, shown)
             if not hasattr(computed, "__await__"):
                 raise TypeError(f"{type(self.reward_fn).__name__}.compute() must be async: write 'async def compute'")
-            result.reward = as_reward_result(await within(computed, self.reward_timeout, Phase.REWARD))
+            try:
+                with EpisodeProgress.entered(Phase.REWARD):
+                    value = await within(computed, self.reward_timeout, Phase.REWARD)
+            except (AttributeError, TypeError) as error:
+                # It reads an answer where the policy gave none: unscored, such episodes would leave the denominator.
+                if seen.final_response is not None or "NoneType" not in str(error):
+                    raise
+                text = f"{type(error).__name__}: {error}"
+                logger.warning("error=<%s> | the reward function cannot read an episode without an answer: 0", text)
+                value = RewardResult(reward=0.0, info={"reason": "no_final_response", "error": text})
+            result.reward = as_reward_result(value)
             if result.reward.error is not None and result.reward.reward is None:
                 self._reward_failed(result, TerminationReason.REWARD_ERROR, result.reward.error)
         except Exception as error:
-            timed_out = TerminationReason.from_error(error) is TerminationReason.TIMEOUT
-            reason = TerminationReason.TIMEOUT if timed_out else TerminationReason.REWARD_ERROR
+            reason = TerminationReason.from_error(error)
+            if reason is not TerminationReason.TIMEOUT:
+                reason = TerminationReason.REWARD_ERROR
             result.reward = None
             self._reward_failed(result, reason, ErrorRecord.from_exception(error, Phase.REWARD))
         metrics["reward_latency_s"] = round(time.perf_counter() - started, 4)
 
     @staticmethod
     def _reward_failed(result: StepResult, reason: TerminationReason, error: ErrorRecord) -> None:
-        result.observation.metrics["loop_termination_reason"] = result.termination_reason.value
+        metrics = result.observation.metrics
+        metrics["loop_termination_reason"] = result.termination_reason.value
+        if result.error is not None:  # of the step's own time-out: to score it again
+            metrics["loop_error"] = asdict(result.error)
         result.termination_reason, result.error = reason, error
         logger.warning(
             "error=<%s>, message=<%s>, raised_at=<%s> | reward failed", error.type, error.message, error.raised_at

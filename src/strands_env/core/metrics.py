@@ -64,6 +64,7 @@ class Metrics(TypedDict, total=False):
     tool_s: float
     reward_latency_s: float
     loop_termination_reason: str
+    loop_error: dict[str, Any]
 
 
 def summarize(values: Sequence[float], digits: int) -> Summary | None:

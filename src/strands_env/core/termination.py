@@ -1,4 +1,4 @@
-"""Termination: the end of an episode as a type, and the record of its error."""
+"""Termination: the end of an episode as a type, whose outcome it is, and the record of its error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -111,12 +111,16 @@ def _printable(text: str) -> str:
 
 
 class EpisodeTimeoutError(TimeoutError):
-    """The deadline of a part of the episode (`where`), `seconds` long, passed."""
+    """The deadline of a part of the episode (`where`), `seconds` long, passed.
 
-    def __init__(self, where: Phase, seconds: float) -> None:
-        super().__init__(where, seconds)
+    `is_scored`: of a whole episode, its environment has a reward function.
+    """
+
+    def __init__(self, where: Phase, seconds: float, is_scored: bool = False) -> None:
+        super().__init__(where, seconds, is_scored)
         self.where = where
         self.seconds = seconds
+        self.is_scored = is_scored
 
     def __str__(self) -> str:
         return f"{self.where} took longer than its deadline of {self.seconds:g} s"
@@ -135,6 +139,17 @@ class WorkCancelledError(Exception):
 
 class TaskTimeLimitReachedError(Exception):
     """The task's own time for its agent is over: the episode is graded for what it has done."""
+
+
+class Outcome(StrEnum):
+    """Whose doing the end of an episode is. Statistics, resumes and trainers follow it."""
+
+    POLICY = "policy"
+    """Scored and trained, and never run again: 0 where no reward function says otherwise."""
+    GRADER = "grader"
+    """The reward function failed: unscored, and not sampled again. `strands-env rescore` scores the saved rollout."""
+    INFRASTRUCTURE = "infrastructure"
+    """Lost: unscored, and run again."""
 
 
 class TerminationReason(StrEnum):
@@ -196,15 +211,28 @@ class TerminationReason(StrEnum):
     AGENT_ERROR = "unclassified_error"
     """The earlier name of `UNCLASSIFIED_ERROR`, the same member."""
 
+    def outcome(self, error: ErrorRecord | None = None) -> Outcome:
+        """Whose doing this end is. `error` is the result's, which tells time-outs apart: `StepResult.outcome` has both.
+
+        Without an error a time-out is taken for a client's.
+        """
+        if self is TerminationReason.TIMEOUT and error is not None:
+            if error.where is Phase.REWARD:
+                return Outcome.GRADER
+            # Else a hook, a tool's provider or `interact` waited for something of its own.
+            if error.where is Phase.LOOP and error.type == _OWN_DEADLINE:
+                return Outcome.POLICY
+        return _OUTCOMES[self]
+
     @property
     def is_limit(self) -> bool:
-        """The episode was cut short by a limit or its own program's failure: a valid, truncated rollout."""
-        return self in _LIMITS
+        """The policy's outcome, other than an answer: a valid, truncated rollout."""
+        return self is not TerminationReason.TASK_COMPLETE and not self.is_failure
 
     @property
     def is_failure(self) -> bool:
-        """The episode did not run as it should have: it has no reward and is not trained."""
-        return self is not TerminationReason.TASK_COMPLETE and self not in _LIMITS
+        """Not the policy's outcome: no reward, and not trained. `StepResult.outcome` knows the step's own time-out."""
+        return self.outcome() is not Outcome.POLICY
 
     @classmethod
     def from_error(cls, error: BaseException | None, *, default: TerminationReason | None = None) -> TerminationReason:
@@ -248,18 +276,37 @@ class TerminationReason(StrEnum):
         return _BY_STOP_REASON.get(stop_reason, cls.UNCLASSIFIED_ERROR)
 
 
-_LIMITS = frozenset(
-    {
-        TerminationReason.MAX_TOOL_ITERATIONS_REACHED,
-        TerminationReason.MAX_TOOL_CALLS_REACHED,
-        TerminationReason.MAX_MESSAGES_REACHED,
-        TerminationReason.MAX_TOKENS_REACHED,
-        TerminationReason.TOKEN_BUDGET_REACHED,
-        TerminationReason.CONTEXT_WINDOW_OVERFLOW,
-        TerminationReason.PROGRAM_FAILED,
-        TerminationReason.TASK_TIME_LIMIT_REACHED,
-    }
-)
+_OWN_DEADLINE = f"{EpisodeTimeoutError.__module__}.{EpisodeTimeoutError.__qualname__}"
+
+# The one table: evaluator, metrics, comparisons, rescoring and trainers read it, through `TerminationReason.outcome`.
+_OUTCOMES: Mapping[TerminationReason, Outcome] = {
+    # An environment with a `step` of its own may leave it: its reward counts.
+    TerminationReason.NOT_TERMINATED: Outcome.POLICY,
+    TerminationReason.TASK_COMPLETE: Outcome.POLICY,
+    TerminationReason.MAX_TOOL_ITERATIONS_REACHED: Outcome.POLICY,
+    TerminationReason.MAX_TOOL_CALLS_REACHED: Outcome.POLICY,
+    TerminationReason.MAX_MESSAGES_REACHED: Outcome.POLICY,
+    TerminationReason.MAX_TOKENS_REACHED: Outcome.POLICY,
+    TerminationReason.TOKEN_BUDGET_REACHED: Outcome.POLICY,
+    TerminationReason.CONTEXT_WINDOW_OVERFLOW: Outcome.POLICY,
+    TerminationReason.PROGRAM_FAILED: Outcome.POLICY,
+    TerminationReason.TASK_TIME_LIMIT_REACHED: Outcome.POLICY,
+    TerminationReason.CONTENT_FILTERED: Outcome.POLICY,
+    TerminationReason.INTERRUPTED: Outcome.POLICY,  # by a tool that the policy chose to call
+    TerminationReason.REWARD_ERROR: Outcome.GRADER,
+    # A client's, or the setup's; `outcome` knows that of the loop (the policy's) and of the reward (the grader's).
+    TerminationReason.TIMEOUT: Outcome.INFRASTRUCTURE,
+    TerminationReason.CANCELLED: Outcome.INFRASTRUCTURE,
+    TerminationReason.ABORTED: Outcome.INFRASTRUCTURE,
+    TerminationReason.THROTTLED: Outcome.INFRASTRUCTURE,
+    TerminationReason.AUTH_ERROR: Outcome.INFRASTRUCTURE,
+    TerminationReason.CONNECTION_ERROR: Outcome.INFRASTRUCTURE,
+    TerminationReason.MODEL_ERROR: Outcome.INFRASTRUCTURE,
+    TerminationReason.TOOL_ERROR: Outcome.INFRASTRUCTURE,
+    TerminationReason.SETUP_ERROR: Outcome.INFRASTRUCTURE,
+    TerminationReason.RECURSION_DEPTH_EXCEEDED: Outcome.INFRASTRUCTURE,
+    TerminationReason.UNCLASSIFIED_ERROR: Outcome.INFRASTRUCTURE,
+}
 
 _BY_STOP_REASON: dict[str, TerminationReason] = {
     "end_turn": TerminationReason.TASK_COMPLETE,

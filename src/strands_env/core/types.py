@@ -33,6 +33,7 @@ from .metrics import Metrics as Metrics
 from .metrics import ToolMetrics as ToolMetrics
 from .termination import EpisodeTimeoutError as EpisodeTimeoutError
 from .termination import ErrorRecord as ErrorRecord
+from .termination import Outcome as Outcome
 from .termination import Phase as Phase
 from .termination import TerminationReason as TerminationReason
 from .termination import ToolErrorRecord as ToolErrorRecord
@@ -287,6 +288,11 @@ class StepResult(StoredModel):
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
     is_seeded: bool = Field(default=False, exclude=True)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whose doing the end of the episode is: the policy's (scored), the grader's, or lost to infrastructure."""
+        return self.termination_reason.outcome(self.error)
 
     @property
     def main_trajectory(self) -> Trajectory | None:

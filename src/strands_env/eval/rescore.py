@@ -131,9 +131,9 @@ def remove_score(sample: EvalSample) -> EvalSample:
     """A copy of a sample as it was before it was scored."""
     result = sample.step_result.model_copy(update={"reward": None})
     result.observation = result.observation.model_copy(update={"metrics": dict(result.observation.metrics)})
-    ended = result.observation.metrics.pop("loop_termination_reason", None)
+    ended, error = (result.observation.metrics.pop(f"loop_{name}", None) for name in ("termination_reason", "error"))
     if result.error is not None and result.error.where is Phase.REWARD:
-        result.error = None
+        result.error = None if error is None else ErrorRecord(**{**error, "where": Phase(error["where"])})
         result.termination_reason = TerminationReason(ended or TerminationReason.TASK_COMPLETE)
     return sample.model_copy(update={"step_result": result})
 

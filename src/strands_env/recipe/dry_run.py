@@ -16,7 +16,7 @@ from strands.models import Model
 from strands.tools.tool_provider import ToolProvider
 from strands.types.tools import AgentTool
 
-from strands_env.core import Action, Environment, ErrorRecord, StepResult, TaskContext
+from strands_env.core import Action, Environment, ErrorRecord, Outcome, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import EnvFactory, LocalExecutor, make_environment, takes_action
 from strands_env.eval import EvalError
@@ -259,7 +259,7 @@ async def _run(env: Any, action: Action, models: DryModels, seen: DryRun) -> Non
         seen.prompt_tokens, seen.prompt = len(ids), str(models.tokenizer.decode(ids, skip_special_tokens=False))
     if result.error is not None:
         seen.errors.append(f"the {result.error.where.value} failed: {_describe(result.error)}")
-    elif result.termination_reason.is_failure:
+    elif result.outcome is not Outcome.POLICY:
         seen.errors.append(f"the episode ended with {result.termination_reason.value}")
     if result.cleanup_error is not None:
         seen.errors.append(f"cleanup() failed: {_describe(result.cleanup_error)}")

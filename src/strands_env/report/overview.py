@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.eval.metrics import ScoreTable, interval_of, possible_range, summarize
+from strands_env.eval.metrics import ScoreTable, reward_interval, summarize
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry
@@ -77,11 +77,10 @@ class Overview:
         }
 
 
-def _running_mean(table: ScoreTable) -> list[list[float | None]]:
+def _running_mean(table: ScoreTable) -> list[list[float]]:
     """`[samples, mean, low, high]` over the first scored samples: the mean over prompts of their mean reward.
 
-    The 95% interval takes prompts as the unit, since samples of a prompt are not independent; of a single prompt there
-    is none. It stays within the range of rewards. The last mean is the run's mean reward.
+    The last point is the run's mean reward with the interval of its summary.
     """
     rewards = table.rewards
     scored = ~np.isnan(rewards)
@@ -91,20 +90,15 @@ def _running_mean(table: ScoreTable) -> list[list[float | None]]:
     # Sums by prompt grow from point to point: a mean over all samples for each would be quadratic.
     sums, counts = np.zeros(len(table.prompt_ids)), np.zeros(len(table.prompt_ids))
     ends = np.unique(np.linspace(1, rewards.size, min(POINTS, rewards.size)).round().astype(int))
-    points: list[list[float | None]] = []
-    bounds = possible_range(rewards)
+    points: list[list[float]] = []
     start = 0
     for end in ends:
         np.add.at(sums, prompts[start:end], rewards[start:end])
         np.add.at(counts, prompts[start:end], 1)
         start = end
         means = sums[counts > 0] / counts[counts > 0]
-        mean = float(means.mean())
-        if means.size > 1:
-            low, high = interval_of(mean, float(means.var(ddof=1)), means.size, bounds=bounds)
-            points.append([int(end), round(mean, 5), round(low, 5), round(high, 5)])
-        else:
-            points.append([int(end), round(mean, 5), None, None])
+        found = reward_interval(means, rewards)
+        points.append([int(end), *(round(value, 5) for value in (found.value, found.low, found.high))])
     return points
 
 

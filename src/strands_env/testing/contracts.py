@@ -40,7 +40,7 @@ from strands import Agent
 
 from strands_env.core.environment import Environment
 from strands_env.core.models import ModelFactory
-from strands_env.core.termination import TerminationReason
+from strands_env.core.termination import Outcome, TerminationReason
 from strands_env.core.types import Action, RewardResult, StepResult, TaskContext, as_reward_function
 from strands_env.rewards.proof import answered, prove_reward
 
@@ -363,7 +363,7 @@ async def _tool_specs(env: Environment, action: Action) -> list[Any]:
         result = await env.step(action)
     finally:
         env.interact = original  # type: ignore[method-assign]
-    assert not result.termination_reason.is_failure, _explain(result)
+    assert result.outcome is Outcome.POLICY, _explain(result)
     assert len(specs) >= given, f"{given} tools were given, {len(specs)} are usable: names clash or a spec is invalid"
     return specs
 

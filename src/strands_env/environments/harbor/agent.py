@@ -16,7 +16,7 @@ from typing import Any
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
 
-from strands_env.core import Action, Environment, ModelFactory, Trajectory
+from strands_env.core import Action, Environment, ModelFactory, Outcome, Trajectory
 from strands_env.core.models import sglang_model_factory
 from strands_env.tools.container import ContainerTools
 
@@ -97,7 +97,7 @@ class StrandsRolloutAgent(OwnAgent):
         for name, key in (("n_input_tokens", "prompt_token_ids"), ("n_output_tokens", "completion_token_ids")):
             setattr(context, name, sum(len(ids) for detail in context.rollout_details for ids in detail[key]))
         context.metadata = {"termination_reason": result.termination_reason.value}
-        if result.termination_reason.is_failure:  # Harbor would grade an agent that merely returns
+        if result.outcome is not Outcome.POLICY:  # Harbor would grade an agent that merely returns
             error = result.error
             what = "" if error is None else f": {error.type}: {error.message}"
             raise RuntimeError(f"the episode ended as {result.termination_reason.value}{what}")

@@ -288,5 +288,15 @@ class _VerifierReward(RewardFunction):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         trial = self._env.trial
         assert trial is not None
-        rewards = await trial.reward()
+        # After a time-out of the step nobody takes the parts that are left, and the trial would wait for that.
+        rest = asyncio.ensure_future(_pass_parts(trial))
+        try:
+            rewards = await trial.reward()
+        finally:
+            rest.cancel()
         return RewardResult(reward=rewards.value(self._env.reward_key), info=trial.reward_info(rewards))
+
+
+async def _pass_parts(trial: TaskTrial) -> None:
+    async for part in trial.each_part():
+        part.finish()

@@ -27,7 +27,16 @@ from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry, Messa
 from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import ToolUse
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import (
+    Action,
+    Environment,
+    ModelFactory,
+    RewardFunction,
+    RewardResult,
+    StepResult,
+    TaskContext,
+    TerminationReason,
+)
 from strands_env.core.threads import default_threads
 from strands_env.eval.benchmarks.bfcl import as_tool, data_folder, rows_with_answers
 from strands_env.eval.errors import DatasetError
@@ -172,7 +181,7 @@ class MultiTurnReward(RewardFunction):
         expected = action.task_context.ground_truth
         calls = calls_by_request(step_result.observation.messages, _functions(entry))
         info: dict[str, Any] = {"category": entry["id"].rpartition("_")[0]}
-        if len(calls) != len(expected) or step_result.termination_reason.is_limit:
+        if len(calls) != len(expected) or step_result.termination_reason is not TerminationReason.TASK_COMPLETE:
             ended = step_result.termination_reason.value
             info["reason"] = f"ended early: {ended}, in request {len(calls)} of {len(expected)}"
             return RewardResult(reward=0.0, info=info)

@@ -29,6 +29,8 @@ class Comparison:
         is_exact: All sign flips were counted, not sampled.
         only_first: Scored prompts that only the first run has.
         only_second: Scored prompts that only the second run has.
+        lost_first: Share of the first run's samples that were lost: to infrastructure, or to a failing reward function.
+        lost_second: The same of the second.
     """
 
     first: float
@@ -41,6 +43,8 @@ class Comparison:
     ties: int
     only_first: int
     only_second: int
+    lost_first: float = 0.0
+    lost_second: float = 0.0
 
 
 def compare(
@@ -74,11 +78,12 @@ def compare(
     shared = [name for name in left if name in right]
     one = np.array([left[name] for name in shared])
     two = np.array([right[name] for name in shared])
-    differences = two - one
+    rewards = np.concatenate([first.rewards, second.rewards]) if reward_threshold is None else np.zeros(0)
+    least, greatest = possible_range(rewards[~np.isnan(rewards)])
+    width = greatest - least
+    differences = np.clip(two - one, -width, width)
     # Means of equal rewards may differ in the last bit.
     differences[np.abs(differences) <= 1e-12 * (np.abs(one) + np.abs(two))] = 0.0
-    least, greatest = possible_range(np.concatenate([one, two]))
-    width = greatest - least
     p_value, is_exact = sign_flip_test(differences, resamples=resamples, seed=seed)
     return Comparison(
         first=float(one.mean()) if shared else math.nan,
@@ -91,6 +96,8 @@ def compare(
         ties=int((differences == 0).sum()),
         only_first=len(left) - len(shared),
         only_second=len(right) - len(shared),
+        lost_first=_lost_share(first),
+        lost_second=_lost_share(second),
     )
 
 
@@ -130,6 +137,10 @@ def _values(table: ScoreTable, threshold: float | None) -> dict[str, float]:
         for name, score in zip(table.prompt_ids, scores, strict=True)
         if score.n
     }
+
+
+def _lost_share(table: ScoreTable) -> float:
+    return (table.aborted + table.ungraded) / len(table) if len(table) else 0.0
 
 
 def _tasks(table: ScoreTable) -> dict[str, str]:

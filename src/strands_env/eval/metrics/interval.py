@@ -60,6 +60,19 @@ def mean_interval(
     return Interval(value=mean, low=low, high=high, level=level, prompts=int(kept.size))
 
 
+def reward_interval(
+    means: Sequence[float] | NDArray[np.float64], rewards: NDArray[np.float64], *, level: float = 0.95
+) -> Interval:
+    """The mean reward with its interval: the one of summaries and of curves.
+
+    Args:
+        means: The mean reward of each prompt; NaN for one without.
+        rewards: Those of all samples, whose range a prompt's mean may reach too; NaN for an unscored one.
+    """
+    bounds = possible_range(rewards[~np.isnan(rewards)])
+    return mean_interval(np.clip(np.asarray(means, dtype=np.float64), *bounds), level=level, bounds=bounds)
+
+
 def possible_range(values: NDArray[np.float64]) -> tuple[float, float]:
     """The range rewards are taken to have: 0 to 1, -1 to 1, or as far as they were seen to go beyond."""
     least, greatest = float(values.min(initial=0.0)), float(values.max(initial=1.0))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from strands_env.eval.metrics.interval import Interval, mean_interval
+from strands_env.eval.metrics.interval import Interval, mean_interval, reward_interval
 from strands_env.eval.metrics.passk import pass_at_k, pass_hat_k
 from strands_env.eval.metrics.table import PromptScores, ScoreTable, check_tables
 from strands_env.eval.sample import EvalSample
@@ -28,8 +28,11 @@ class RunSummary:
         scored: Samples with a reward that counts.
         unscored: Samples without one.
         aborted: Unscored samples lost to infrastructure, tried again by a resume.
-        pass_at: pass@k by k, over prompts with at least k scored samples.
-        pass_hat: pass^k by k, likewise.
+        ungraded: Unscored samples whose reward function failed; `strands-env rescore` scores them.
+        pass_at: pass@k by k, all over one set of prompts, those with a scored sample. Of a prompt with fewer than k
+            (samples were lost) it is that of the samples there are, at most too low.
+        pass_hat: pass^k by k, likewise, at most too high.
+        short: Number of such prompts by k.
         terminations: Samples by termination reason.
         errors: Samples by `where: type` of their error; a failed cleanup counts here and takes no reward away.
         tool_errors: Samples by `tool: type` of exceptions that tools raised; the model received error results for them.
@@ -53,6 +56,8 @@ class RunSummary:
     messages: dict[str, str] = field(default_factory=dict)
     reward_threshold: float = field(default=1.0)
     left_out: int = 0
+    ungraded: int = 0
+    short: dict[int, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; NaN becomes None."""
@@ -89,7 +94,8 @@ def summarize(
         scored=scored,
         unscored=len(table) - scored,
         aborted=table.aborted,
-        mean_reward=mean_interval([score.mean for score in scores], level=level),
+        ungraded=table.ungraded,
+        mean_reward=reward_interval([score.mean for score in scores], table.rewards, level=level),
         pass_at={k: mean_interval(_estimates(scores, k, pass_at_k), level=level) for k in ks},
         pass_hat={k: mean_interval(_estimates(scores, k, pass_hat_k), level=level) for k in ks},
         terminations=dict(table.reasons.most_common()),
@@ -99,23 +105,24 @@ def summarize(
         totals={name: float(value) for name, value in sorted(table.totals.items())},
         reward_threshold=reward_threshold,
         left_out=len(table.left_out),
+        short={k: sum(0 < score.n < k for score in scores) for k in ks if k <= most},
     )
 
 
 def compute_pass_at_k(results: Results, k_values: Iterable[int], reward_threshold: float = 1.0) -> dict[str, float]:
-    """`{"pass@k": mean over prompts}`; NaN where no prompt has k scored samples."""
+    """`{"pass@k": mean over prompts with a scored sample}`; NaN where none has k. See `RunSummary.pass_at`."""
     return _means("pass@", ScoreTable.from_results(results).by_prompt(reward_threshold), k_values, pass_at_k)
 
 
 def compute_pass_hat_k(results: Results, k_values: Iterable[int], reward_threshold: float = 1.0) -> dict[str, float]:
-    """`{"pass^k": mean over prompts}`; NaN where no prompt has k scored samples."""
+    """`{"pass^k": mean over prompts with a scored sample}`; NaN where none has k. See `RunSummary.pass_hat`."""
     return _means("pass^", ScoreTable.from_results(results).by_prompt(reward_threshold), k_values, pass_hat_k)
 
 
 def flat_metrics(table: ScoreTable, *, n: int, reward_threshold: float) -> dict[str, float]:
     """The evaluator's own metrics, as `{name: number}`: pass@k and pass^k for k up to n, means, counts and tokens."""
     scores = table.by_prompt(reward_threshold)
-    mean = mean_interval([score.mean for score in scores])
+    mean = reward_interval([score.mean for score in scores], table.rewards)
     scored = int((~np.isnan(table.rewards)).sum())
     metrics = {
         **_means("pass@", scores, range(1, n + 1), pass_at_k),
@@ -129,6 +136,7 @@ def flat_metrics(table: ScoreTable, *, n: int, reward_threshold: float) -> dict[
         "scored": scored,
         "unscored": len(table) - scored,
         "aborted": table.aborted,
+        "ungraded": table.ungraded,
     }
     for name in ("input_tokens", "output_tokens", "tool_calls"):
         metrics[f"{name}_per_sample"] = table.totals[name] / len(table) if len(table) else math.nan
@@ -146,7 +154,11 @@ def _means(
 
 
 def _estimates(scores: Sequence[PromptScores], k: int, estimate: Callable[[int, int, int], float]) -> list[float]:
-    return [estimate(score.n, score.passed, k) for score in scores if score.n >= k]  # below k no estimate is unbiased
+    # One set of prompts for every k: else pass@2 could be below pass@1, by prompts that lost a sample.
+    scored = [score for score in scores if score.n]
+    if not any(score.n >= k for score in scored):
+        return []
+    return [estimate(score.n, score.passed, min(k, score.n)) for score in scored]
 
 
 def without_nan(value: Any) -> Any:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core import ErrorRecord
+from strands_env.core import ErrorRecord, Outcome
 from strands_env.eval.sample import EvalSample
 
 _SUMMED = (
@@ -39,6 +39,8 @@ class ScoreTable:
         errors: Number of samples by `(where, error type)`; failed cleanups are among them.
         tool_errors: Number of samples by `(tool, type)` of the exceptions that their tools raised.
         messages: The message of the first error of each kind, by the same keys.
+        aborted: Number of samples lost to infrastructure.
+        ungraded: Number of unscored samples whose reward function failed.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
         left_out: Ids of the prompts that have no part in scores, see `leave_out_incomplete`.
     """
@@ -52,6 +54,7 @@ class ScoreTable:
         self.messages: dict[tuple[str, str], str] = {}
         self.totals: Counter[str] = Counter()
         self.aborted = 0
+        self.ungraded = 0
         self.left_out: frozenset[str] = frozenset()
         self._incomplete: NDArray[np.bool_] | None = None
         self._lost: set[int] = set()
@@ -84,6 +87,7 @@ class ScoreTable:
             self.aborted += 1
             self._lost.add(index)
         result = sample.step_result
+        self.ungraded += sample.reward is None and not sample.aborted and result.outcome is Outcome.GRADER
         self.reasons[result.termination_reason.value] += 1
         for error in filter(None, (result.error, result.cleanup_error)):
             self.errors[(str(error.where), error.type)] += 1

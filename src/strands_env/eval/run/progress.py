@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from strands_env.core import Outcome
 from strands_env.eval.sample import EvalSample
 
 logger = logging.getLogger(__name__)
@@ -75,8 +76,9 @@ class ProgressState:
         """Take a sample's reward, or its failure, into account."""
         reward = sample.reward
         if reward is None:
-            reason = sample.step_result.termination_reason
-            self.failures[reason.value if reason.is_failure else "no_reward"] += 1
+            result = sample.step_result
+            is_policys = result.outcome is Outcome.POLICY
+            self.failures["no_reward" if is_policys else result.termination_reason.value] += 1
         else:
             self.scored += 1
             self.reward_sum += reward

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from strands_env.core import StepResult, TerminationReason
+from strands_env.core import Outcome, StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.run.groups import GroupPolicy
@@ -302,7 +302,7 @@ class Run:
         reason, text = result.termination_reason, in_one_line(result)
         kind = re.sub(r"[0-9a-fA-F]*\d[0-9a-fA-F]*", "#", text)  # without what differs from sample to sample
         # A deadline depends on the sampled text.
-        if not reason.is_failure or reason is TerminationReason.TIMEOUT or (times and kind != known):
+        if result.outcome is Outcome.POLICY or reason is TerminationReason.TIMEOUT or (times and kind != known):
             return
         # Counted from the first sample on: after one success the cause is not the set-up.
         self._same_failures = (kind, times + 1)

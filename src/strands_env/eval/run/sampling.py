@@ -16,6 +16,7 @@ from strands_env.core import (
     EpisodeTimeoutError,
     ErrorRecord,
     Observation,
+    Outcome,
     Phase,
     RewardResult,
     StepResult,
@@ -51,31 +52,6 @@ class Executor(Protocol):
 
     async def close(self) -> None:
         """Free what the executor started, and nothing else."""
-
-
-# Reasons that say nothing about the answer.
-#
-# Left out on purpose: a wrong answer and every limit are results; a deadline of the agent loop and a failing reward
-# function depend on the sample, so retrying until one succeeds would bias the score.
-INFRASTRUCTURE = frozenset(
-    {
-        TerminationReason.ABORTED,
-        TerminationReason.THROTTLED,
-        TerminationReason.AUTH_ERROR,
-        TerminationReason.CONNECTION_ERROR,
-        TerminationReason.MODEL_ERROR,
-        TerminationReason.SETUP_ERROR,
-        TerminationReason.TOOL_ERROR,
-    }
-)
-
-
-def is_infrastructure(result: StepResult) -> bool:
-    """True for a rollout lost to infrastructure: a reason of `INFRASTRUCTURE`, or a deadline of the setup."""
-    reason = result.termination_reason
-    if reason is TerminationReason.TIMEOUT:
-        return result.error is not None and result.error.where is Phase.SETUP
-    return reason in INFRASTRUCTURE
 
 
 def in_one_line(result: StepResult) -> str:
@@ -144,7 +120,7 @@ class SampleRunner:
             attempts += 1
             # A copy each: what an environment does to its action reaches neither the next attempt nor the record.
             result, escaped = await self._attempt(copy_of(seeded))
-            lost = is_infrastructure(result)
+            lost = result.outcome is Outcome.INFRASTRUCTURE
             if not lost or attempts >= self.evaluator.retry.max_attempts:
                 break
             if on_retry is not None:
@@ -189,7 +165,10 @@ class SampleRunner:
             return _check_result(result), False
         except EpisodeTimeoutError as error:
             if error.seconds != silence:
-                return _to_result(error, TerminationReason.TIMEOUT), False
+                result = _to_result(error, TerminationReason.TIMEOUT)
+                if error.is_scored and result.outcome is Outcome.POLICY:  # nothing is left that could be scored
+                    result.reward = RewardResult(reward=0.0, info={"reason": "sample_timeout"})
+                return result, False
             lost = ConnectionError(f"the executor did not answer for {silence:g} s: its worker is considered lost")
             return _to_result(lost, TerminationReason.CONNECTION_ERROR), True
         except Exception as error:
