@@ -216,3 +216,104 @@ async def test_labels_that_are_not_json_are_called_that() -> None:
         session = r.gateway.open(labels={"seed": 2**70})
         shown = await r.call("GET", f"/sessions/{session.id}")
         assert shown["labels"] == {"seed": 2**70}
+
+
+# ---- what tools made and the model cannot be shown --------------------------------------
+
+ANTHROPIC_PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}}
+TEXT = {"type": "text", "text": "In [1]: plot"}
+DATA_URL = "data:image/png;base64,iVBORw0KGgo="
+TEXT_ONLY = "image cannot be shown: this model takes text only"
+Shown = tuple[str, list[Any], str]
+
+
+def shown_by_anthropic(*content: Any, beside: tuple[Any, ...] = (), words: str = TEXT_ONLY) -> Shown:
+    result = {"type": "tool_result", "tool_use_id": "ID", "content": list(content)}
+    return "/v1/messages", [{"role": "user", "content": [result, *beside]}], words
+
+
+def shown_by_chat(content: Any, *more: Any, words: str = TEXT_ONLY) -> Shown:
+    return "/v1/chat/completions", [{"role": "tool", "tool_call_id": "ID", "content": content}, *more], words
+
+
+def shown_by_responses(*output: Any, words: str = TEXT_ONLY) -> Shown:
+    return "/v1/responses", [{"type": "function_call_output", "call_id": "ID", "output": list(output)}], words
+
+
+def shown_by_google(part: Any, *, beside: bool = False, words: str = TEXT_ONLY) -> Shown:
+    result = {"id": "ID", "name": "add", "response": {"output": "x"}, "parts": [] if beside else [part]}
+    parts = [{"functionResponse": result}, *([part] if beside else ())]
+    return "/v1beta/models/m:generateContent", [{"role": "user", "parts": parts}], words
+
+
+PIXELS = {"type": "image_url", "image_url": {"url": DATA_URL}}
+SHOWN = {
+    "PNG": shown_by_anthropic(ANTHROPIC_PNG),
+    "notebook": shown_by_anthropic(TEXT, ANTHROPIC_PNG, words=f"In [1]: plot\n{TEXT_ONLY}"),
+    "PDF": shown_by_anthropic(TEXT, PDF, words="a 'document' part is not supported"),
+    "PDF beside a result": shown_by_anthropic(TEXT, beside=(PDF,), words="a 'document' part is not supported"),
+    "PNG beside a result": shown_by_anthropic(TEXT, beside=(ANTHROPIC_PNG,)),
+    "unknown kind": shown_by_anthropic({"type": "hologram"}, words="a 'hologram' part is not supported"),
+    "view_image": shown_by_responses({"type": "input_image", "image_url": DATA_URL}),
+    "file id": shown_by_responses({"type": "input_file", "file_id": "f"}, words="'input_file' part is not supported"),
+    "chat": shown_by_chat([PIXELS]),
+    "chat, remote": shown_by_chat(
+        [{**PIXELS, "image_url": "https://example.org"}], words="the gateway fetches nothing"
+    ),
+    "chat, as a user": shown_by_chat("see:", {"role": "user", "content": [TEXT, PIXELS]}),
+    "google": shown_by_google({"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}),
+    "google, PDF": shown_by_google(
+        {"inlineData": {"mimeType": "application/pdf", "data": "A"}}, words="application/pdf"
+    ),
+    "google, file": shown_by_google({"fileData": {"fileUri": "u"}}, beside=True, words="'file_data' part is not"),
+}
+
+
+async def after_a_call(r: Rig, path: str, said: list[Any], status: int = 200) -> Any:
+    """The answer to a history of a question, the call that it got, and what is said then."""
+    body = BODIES[path]
+    name = next(name for name in ("messages", "input", "contents") if name in body)
+    first = await r.post(path, {"model": "m", **body})
+    history = [USER] if name == "input" else list(body[name])
+    if name == "input":
+        reply, call = first["output"], first["output"][-1]["call_id"]
+    elif name == "contents":
+        reply = [first["candidates"][0]["content"]]
+        call = reply[0]["parts"][-1]["functionCall"]["id"]
+    elif path == "/v1/messages":
+        reply, call = [{"role": "assistant", "content": first["content"]}], first["content"][-1]["id"]
+    else:
+        reply = [first["choices"][0]["message"]]
+        call = reply[0]["tool_calls"][0]["id"]
+    said = json.loads(json.dumps(said).replace('"ID"', f'"{call}"'))
+    return await r.post(path, {"model": "m", **body, name: [*history, *reply, *said]}, status=status)
+
+
+@pytest.mark.parametrize("shape", SHOWN)
+async def test_a_model_reads_that_what_a_tool_made_cannot_be_shown_and_goes_on(shape: str) -> None:
+    path, said, words = SHOWN[shape]
+    async with rig([completion(call_of(a=1)), completion("I see.")]) as r:
+        await after_a_call(r, path, said)
+        assert words in r.session.conversation.text_of(r.prompts[1])
+        assert r.session.counters.unshown == 1 and r.session.counters.extended == 1
+        assert_prefix(r)
+
+
+@pytest.mark.parametrize("options", [{"refused_results": "raise"}, {"strict": True}])
+@pytest.mark.parametrize("shape", ["PNG", "PDF", "view_image", "chat, as a user", "google, file"])
+async def test_a_gateway_can_refuse_it(shape: str, options: dict[str, Any]) -> None:
+    path, said, _ = SHOWN[shape]
+    async with rig([completion(call_of(a=1))], **options) as r:
+        await after_a_call(r, path, said, status=400)
+        assert r.session.counters.unshown == 0 and len(r.prompts) == 1
+
+
+@pytest.mark.parametrize("part", [ANTHROPIC_PNG, PDF, {"type": "hologram"}])
+async def test_what_the_user_gives_is_refused(part: Any) -> None:
+    async with rig([completion("Hi.")]) as r:
+        await r.messages([{"role": "user", "content": [part]}], status=400)
+        said = await r.messages([USER])
+        more = {"role": "user", "content": [part]}
+        await r.messages([USER, {"role": "assistant", "content": said["content"]}, more], status=400)
+        assert len(r.prompts) == 1

@@ -111,6 +111,31 @@ async def test_an_image_in_a_tool_result(session: Session, client: EngineRecorde
     assert trajectory.images == client.entered(TALL, RED)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([anthropic_image(RED[:60])], "image file is truncated"),
+        ([anthropic_image(b"<html>404</html>")], "it is of no known format"),
+        ([anthropic_image(b"")], "it is of no known format"),
+        ([anthropic_image(png((1, 2, 3), (3000, 2)))], "too elongated"),
+        ([{"type": "document", "source": {"type": "base64", "data": "AA=="}}], "a 'document' part is not supported"),
+        ([{"type": "image", "source": {"type": "url", "url": "https://example.org"}}], "images must be base64"),
+    ],
+)
+async def test_an_image_of_a_tool_that_cannot_be_shown_is_reported(session, client, content, words) -> None:
+    client.script = [READ]
+    tools = [{"name": "Read", "description": "Read a file.", "input_schema": {"type": "object"}}]
+    history: list[Any] = [{"role": "user", "content": "Look."}]
+    reply = (await post(session, MESSAGES, messages=history, tools=tools))["content"]
+    result = {"type": "tool_result", "tool_use_id": reply[-1]["id"], "content": [anthropic_image(RED), *content]}
+    history += [{"role": "assistant", "content": reply}, {"role": "user", "content": [result]}]
+    await post(session, MESSAGES, messages=history, tools=tools)
+    client.assert_extended()
+    (trajectory,) = session.trajectories
+    assert trajectory.images == client.entered(RED) and session.counters.unshown == 1
+    assert words in session.conversation.text_of(trajectory.token_ids)
+
+
 async def test_an_image_that_a_client_encodes_anew_is_a_new_root_and_counted(session: Session) -> None:
     first = {"role": "user", "content": [chat_image(RED)]}
     said = (await post(session, CHAT, messages=[first]))["choices"][0]["message"]

@@ -24,6 +24,7 @@ from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, MessageConversionError, SGLangDecodingError
 
+LONG = {"max_new_tokens": 40}
 SAMPLING = {"max_new_tokens": 5, "ignore_eos": True, "sampling_seed": 3}
 
 
@@ -263,3 +264,38 @@ async def test_video_and_audio_are_refused_with_the_reason(client: EngineRecorde
     with pytest.raises(ValueError, match="tokenises them again"):
         conv.update_config(request_fields={f"{kind}_data": ["x"]})
     assert client.calls == []
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (RED, None),
+        (RED[:60], "image file is truncated"),
+        (b"<html>404</html>", "it is of no known format"),
+        (b"<svg/>", "it is of no known format"),
+        (b"", "it is of no known format"),
+        (png((1, 2, 3), (3000, 2)), "3000 x 2 pixels is too elongated"),
+    ],
+    ids=["good", "truncated", "HTML", "SVG", "empty", "elongated"],
+)
+async def test_an_image_that_cannot_be_shown_is_reported_and_the_agent_goes_on(client, tiny, data, words) -> None:
+    @tool
+    def look() -> dict[str, Any]:
+        """Look."""
+        return {"status": "success", "content": [{"text": "plot:"}, image(data)]}
+
+    client.script = ['<tool_call>{"name": "look", "arguments": {}}</tool_call>', "Done."]
+    model = SGLangModel(client=client, tokenizer=tiny.tokenizer, refused_results="report", sampling_params=LONG)
+    agent = Agent(model=model, tools=[look], callback_handler=None)
+    assert str(await agent.invoke_async("go")).strip() == "Done."
+    text, shown = agent.messages[2]["content"][0]["toolResult"]["content"]
+    assert text == {"text": "plot:"} and len(client.calls) == 2
+    assert (shown == image(data)) if words is None else (words in shown["text"] and "0x" not in shown["text"])
+    client.assert_extended()
+
+
+async def test_an_image_that_the_template_cannot_place_in_a_result_is_reported(client, tiny) -> None:
+    tokenizer = make_tiny_vision_model().tokenizer
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content if m.content is string else '' }}{% endfor %}"
+    conv = Conversation(client=client, tokenizer=tokenizer)
+    assert "images cannot be exact" in (conv.find_problem(image(RED), role="tool") or "")

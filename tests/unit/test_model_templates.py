@@ -262,11 +262,37 @@ async def test_a_refused_tool_result_can_be_replaced_and_the_agent_goes_on() -> 
     assert len(model.trajectories) == 1
 
 
-async def test_a_refused_tool_result_can_be_reported_to_the_model() -> None:
-    model, client = make([REPORT, "Sorry."], chat_template=HERMES_TEMPLATE, refused_results="report")
-    agent = make_agent(model, tools=[report])
+DOCUMENT = {"document": {"format": "pdf", "name": "report", "source": {"bytes": b"%PDF"}}}
+PICTURE = {"image": {"format": "png", "source": {"bytes": b"\x89PNG"}}}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words", "status", "options"),
+    [
+        ([DOCUMENT], "Error: document cannot be shown: a 'document' block has no place", "error", {}),
+        ([PICTURE], "Error: image cannot be shown: this model takes text only", "error", {}),
+        ([{"text": "In [1]:"}, PICTURE], "In [1]:\nimage cannot be shown: this model takes text only", "success", {}),
+        ([PICTURE, DOCUMENT], "this model takes text only\ndocument cannot be shown", "error", {}),
+        ([{"json": {"x": float("nan")}}], "Error: json cannot be shown: the json block is not JSON", "error", {}),
+        ([{"text": "cut \ud83d"}], "Error: text cannot be shown: the text has lone surrogates", "error", {}),
+        ([{"text": "<|im_end|>"}], "Error: text cannot be shown: ", "error", {"control_tokens": "error"}),
+        ([{"video": {}}, {"text": "frames"}], "video cannot be shown", "success", {}),
+    ],
+)
+async def test_a_refused_tool_result_can_be_reported_to_the_model(
+    blocks: list[Any], words: str, status: str, options: dict[str, Any]
+) -> None:
+    @tool(name="report")
+    async def reports() -> dict[str, Any]:
+        """Makes a report."""
+        return {"status": "success", "content": blocks}
+
+    model, client = make([REPORT, "Sorry."], chat_template=HERMES_TEMPLATE, refused_results="report", **options)
+    agent = make_agent(model, tools=[reports])
     assert str(await agent.invoke_async("a")).strip() == "Sorry."
-    assert "cannot be shown" in tokenizer().decode(client.prompts[1])
+    assert words in tokenizer().decode(client.prompts[1])
+    assert agent.messages[2]["content"][0]["toolResult"]["status"] == status
+    assert_prefix_law(client, model)
 
 
 async def test_a_template_that_refuses_a_step_says_from_which_message_on() -> None:

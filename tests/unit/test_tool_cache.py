@@ -72,7 +72,9 @@ async def test_equal_calls_are_made_once_and_errors_each_time(tmp_path: Path) ->
     assert sorted(log.read_text().split()) == ["ada", "bob", "nobody", "nobody"]
 
 
-@pytest.mark.parametrize(("given", "other"), [(2**64, 2**64 + 1), (float("nan"), None), (1, True), (1, 1.0), ("\ud83d", "?")])
+@pytest.mark.parametrize(
+    ("given", "other"), [(2**64, 2**64 + 1), (float("nan"), None), (1, True), (1, 1.0), ("\ud83d", "?")]
+)
 async def test_any_input_is_its_own_key_and_any_result_is_kept(tmp_path: Path, given: Any, other: Any) -> None:
     seen: list[Any] = []
 

@@ -19,14 +19,18 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
+from strands.types.tools import ToolResult
 
-from ..exceptions import MessageConversionError
 from ..trajectory import ReplyPrint, TrajectoryForest, Turn
-from .messages import to_chat_messages
+from .messages import report_refused
 from .options import RefusedResults
+
+if TYPE_CHECKING:
+    from .conversation import Conversation
 
 
 class Caller(NamedTuple):
@@ -145,19 +149,15 @@ class Callers:
         if answer is not None and getattr(event.agent, "model", None) is self._model():
             event.cancel_tool = answer
 
-    def _report_refused_result(self, event: AfterToolCallEvent[Any]) -> None:
+    async def _report_refused_result(self, event: AfterToolCallEvent[Any]) -> None:
         model = self._model()
         if model is None or model.config["refused_results"] != RefusedResults.REPORT:
             return
-        try:
-            to_chat_messages([{"role": "user", "content": [{"toolResult": event.result}]}])
-        except MessageConversionError as error:
-            text = f"Error: the result of the tool cannot be shown: {error}"
-            event.result = {
-                "toolUseId": event.tool_use["toolUseId"],
-                "status": "error",
-                "content": [{"text": text}],
-            }
+        conversation: Conversation = model.conversation
+        await conversation.read_images([{"role": "user", "content": [{"toolResult": event.result}]}])
+        tools = event.agent.tool_registry.get_all_tool_specs()
+        find_problem = partial(conversation.find_problem, role="tool", tools=tools)
+        event.result = cast(ToolResult, report_refused(event.result, find_problem))
 
 
 def _turn_in(turns: list[Turn], message: Mapping[str, Any]) -> Turn | None:

@@ -207,6 +207,11 @@ class Conversation:
             await asyncio.to_thread(read)
             self._read_images.update(new)
 
+    def find_problem(self, block: Any, *, role: str, tools: Sequence[ToolSpec] = ()) -> str | None:
+        """Why a content block cannot be shown in a message of a role (`user` or `tool`), or None if it can."""
+        dialect = self._prompts.dialect(self._tools_key(tools), tools, self._template_kwargs)
+        return self._prompts.find_problem(dialect, block, role)
+
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
         with self._lock:

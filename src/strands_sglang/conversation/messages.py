@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -248,6 +248,27 @@ class _Converter:
         if not parts:
             return ""
         return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
+def report_refused(result: Mapping[str, Any], find_problem: Callable[[Any], str | None]) -> Mapping[str, Any]:
+    """A tool result in which words stand for every block that cannot be shown; failed if nothing else is in it.
+
+    Args:
+        find_problem: Why a block cannot be shown, or None.
+    """
+    content = result.get("content") or []
+    blocks = list(content) if isinstance(content, list) else [content]
+    problems = [find_problem(block) for block in blocks]
+    if not any(problems):
+        return result
+    shown = [block if why is None else refusal_note(block, why) for block, why in zip(blocks, problems, strict=True)]
+    return {**result, "content": shown, **({"status": "error"} if all(problems) else {})}
+
+
+def refusal_note(block: Any, problem: str) -> dict[str, str]:
+    """The words that stand for a block."""
+    kind = next(iter(block), "result") if isinstance(block, Mapping) else "result"
+    return {"text": f"{kind} cannot be shown: {problem}"}
 
 
 def system_text(system_prompt: SystemPrompt) -> str:

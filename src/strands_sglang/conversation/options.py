@@ -32,13 +32,14 @@ class AbortPolicy(StrEnum):
 
 
 class RefusedResults(StrEnum):
-    """Fate of a tool result with a block that has no place in a chat template (a document, a video)."""
+    """Fate of a tool result that cannot be shown, such as a document, a broken image, or any for a model of text."""
 
     RAISE = "raise"
-    """The next call raises `MessageConversionError`. The result stays in the agent's messages, so every later call
-    raises too until it is replaced; the error's `index` says where it is."""
+    """The next call raises `MessageConversionError` or `TemplateError`. The result stays in the agent's messages, so
+    every later call raises too until it is replaced; the error's `index` says where it is."""
     REPORT = "report"
-    """The model is given an error result that says so; the agent's messages hold that one."""
+    """The model reads in its place that it cannot be shown, in an error result if nothing else is in it; the agent's
+    messages hold those words."""
 
 
 class MalformedCalls(StrEnum):

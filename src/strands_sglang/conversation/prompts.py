@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, cast
 from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
-from ..exceptions import MediaError, TemplateError
+from ..exceptions import ControlTokenError, MediaError, MessageConversionError, TemplateError
 from ..template import (
     ChatTemplate,
+    ControlTokens,
     Delta,
     DeltaRenderer,
     Flag,
@@ -162,7 +163,7 @@ class PromptBuilder:
         self._characters = self._encoded = 0
         self._expander = expander
         self.options = options
-        self._entered: dict[tuple[bytes, int | None, ImageEncoding], EnteredImage] = {}
+        self._entered: dict[tuple[bytes, int | None, ImageEncoding], EnteredImage | str] = {}
         self._image_problems: dict[tuple[Dialect, str], str | None] = {}
 
     def reset(self) -> None:
@@ -323,20 +324,39 @@ class PromptBuilder:
                     f"the prompt has {count}, but the model was given no processor: pass processor= with the folder or "
                     "hub id of the served vision-language model"
                 )
-            self._check_images(dialect, self._expander, chat.messages)
+            for role in {message["role"] for message in chat.messages if isinstance(message["content"], list)}:
+                self._check_images(dialect, self._expander, role)
             images = [self._enter(image, self._expander) for image in chat.images]
         media = place_images(ids, images, self._expander)
         return Prompt(ids=ids, media=media, in_reasoning=generation_opens_reasoning(rendered.text) is not None)
 
-    def _check_images(self, dialect: Dialect, expander: ImageExpander, messages: Sequence[ChatMessage]) -> None:
-        """Refuse images that the template would reorder, drop or repeat."""
-        for role in {message["role"] for message in messages if isinstance(message["content"], list)}:
-            if (dialect, role) not in self._image_problems:
-                placeholder = self._tokens.token_text(expander.placeholder_id)
-                problem = image_problem(lambda probe: dialect.renderer.root(probe).text, placeholder, role)
-                self._image_problems[dialect, role] = problem
-            if (problem := self._image_problems[dialect, role]) is not None:
-                raise MediaError(f"images cannot be exact with this chat template: it {problem}")
+    def _check_images(self, dialect: Dialect, expander: ImageExpander, role: str) -> None:
+        """Refuse images that the template would reorder, drop or repeat in messages of a role."""
+        if (dialect, role) not in self._image_problems:
+            placeholder = self._tokens.token_text(expander.placeholder_id)
+            problem = image_problem(lambda probe: dialect.renderer.root(probe).text, placeholder, role)
+            self._image_problems[dialect, role] = problem
+        if (problem := self._image_problems[dialect, role]) is not None:
+            raise MediaError(f"images cannot be exact with this chat template: it {problem}")
+
+    def find_problem(self, dialect: Dialect, block: Any, role: str) -> str | None:
+        """Why a block cannot be shown in a message of a role (`user`, or `tool` for results); None if it can."""
+        try:
+            chat = to_chat_messages([{"role": "user", "content": [block]}])
+            if chat.images and self._expander is None:
+                return "this model takes text only"
+            for image in chat.images:
+                self._check_images(dialect, cast(ImageExpander, self._expander), role)
+                self.read_image(image)
+            if self.options["control_tokens"] == ControlTokens.ERROR and not chat.images:
+                dialect.renderer.initial(chat.messages)
+        except MessageConversionError as error:
+            return str(error).removeprefix("message 0 (user): ")
+        except MediaError as error:
+            return str(error)
+        except ControlTokenError:  # whose words spell the token, too
+            return "it spells a control token"
+        return None
 
     def read_image(self, image: bytes) -> None:
         """Decode, convert and size an image, to be remembered; from any thread. `MediaError` if it is unreadable."""
@@ -347,8 +367,14 @@ class PromptBuilder:
         most, encoding = self.options["max_image_pixels"], ImageEncoding(self.options["image_encoding"])
         key = hashlib.sha256(image).digest(), most, encoding
         if key not in self._entered:  # read ahead by `read_image`, or shown again by a new root
-            self._entered[key] = expander.enter(image, max_pixels=most, encoding=encoding)
-        return self._entered[key]
+            try:
+                self._entered[key] = expander.enter(image, max_pixels=most, encoding=encoding)
+            except MediaError as error:
+                self._entered[key] = str(error)
+        entered = self._entered[key]
+        if isinstance(entered, str):
+            raise MediaError(entered)
+        return entered
 
     def _to_chat(self, dialect: Dialect, messages: Messages, system_prompt: str) -> ChatConversation:
         return to_chat_messages(self.calls.in_history(messages, lambda: dialect.call_ids), system_prompt)

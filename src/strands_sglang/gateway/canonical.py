@@ -101,6 +101,7 @@ def arrange(
     placement: MessagePlacement | None,
     call_ids: Mapping[str, str],
     *,
+    show: Callable[[Message], Message] | None = None,
     after: Arranged | None = None,
     start: int = 0,
 ) -> Arranged:
@@ -116,6 +117,7 @@ def arrange(
         messages: Strands messages; they are not changed.
         placement: The places the template knows; None keeps every message where it stands.
         call_ids: Ids that clients were given to ids of the session; others stay.
+        show: A block that tools made, as the model can be shown it; None leaves each as it is.
         after: The canonical form of the first `start` messages, which is not changed.
     """
     known = after or Arranged()
@@ -124,6 +126,9 @@ def arrange(
         message = messages[index]
         role, content = message["role"], [_with_own_id(block, call_ids) for block in message["content"]]
         results = [block for block in content if "toolResult" in block]
+        if show is not None and role == "user" and (results or out.role == "tool"):
+            content = list(map(show, content))
+            results = [block for block in content if "toolResult" in block]
         if role == "assistant":
             out.moved[index] = len(out.messages)
             out.append({"role": role, "content": content}, role)
@@ -179,13 +184,19 @@ class Reading:
     messages: list[Any] = field(default_factory=list)
     arranged: Arranged = field(default_factory=Arranged)
 
-    def arrange(self, messages: list[Any], placement: MessagePlacement, call_ids: dict[str, str]) -> Arranged:
+    def arrange(
+        self,
+        messages: list[Any],
+        placement: MessagePlacement,
+        call_ids: dict[str, str],
+        show: Callable[[Message], Message],
+    ) -> Arranged:
         """The canonical form of messages, continued from the last one where they begin with its messages."""
         count = len(self.messages)
         if 0 < count <= len(messages) and all(map(_is_same, messages, self.messages)):
-            arranged = arrange(messages, placement, call_ids, after=self.arranged, start=count)
+            arranged = arrange(messages, placement, call_ids, show=show, after=self.arranged, start=count)
         else:
-            arranged = arrange(messages, placement, call_ids)
+            arranged = arrange(messages, placement, call_ids, show=show)
         self.messages, self.arranged = messages, arranged
         return arranged
 

@@ -15,14 +15,14 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from ..cache import Recent
 from ..conversation import Conversation
-from ..conversation.options import DEFAULTS, SAMPLING_NAMES
+from ..conversation.options import DEFAULTS, SAMPLING_NAMES, RefusedResults
 from ..exceptions import refuse_unknown
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, QuietProtocol, as_json, hide, refusal, send
@@ -76,7 +76,7 @@ class Gateway:
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request after which a session is sealed; None for never.
         model_name: Name that `/v1/models` lists.
-        strict, client_sampling, join_equal, volatile_rules: See `GatewayPolicy`.
+        strict, client_sampling, join_equal, volatile_rules, refused_results: See `GatewayPolicy`.
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.
@@ -107,6 +107,7 @@ class Gateway:
         client_sampling: bool = False,
         join_equal: bool = False,
         volatile_rules: Collection[str] = tuple(VOLATILE_RULES),
+        refused_results: RefusedResults | Literal["raise", "report"] = RefusedResults.REPORT,
         max_body: int = MAX_BODY,
         hold: float = 10.0,
         ping_interval: float = 5.0,
@@ -133,6 +134,7 @@ class Gateway:
             client_sampling=client_sampling,
             join_equal=join_equal,
             volatile_rules=tuple(volatile_rules),
+            refused_results=RefusedResults(refused_results),
         )
         self.sessions: dict[str, Session] = {}
         self._by_key: dict[bytes, Session] = {}

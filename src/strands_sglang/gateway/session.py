@@ -25,13 +25,14 @@ from typing import Any
 
 from ..cache import Recent
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
-from ..conversation.options import MalformedCalls
+from ..conversation.messages import refusal_note, report_refused
+from ..conversation.options import MalformedCalls, RefusedResults
 from ..trajectory import Trajectory, Turn, digest
 from .answers import Answer, Answers
 from .canonical import VOLATILE_RULES, Message, MessagePlacement, Readings, arrange, without_volatile
 from .counters import Counters, count, counters_of
 from .dialects import CALL_PREFIXES
-from .dialects.reading import reasoning_block
+from .dialects.reading import UNSHOWN, reasoning_block
 from .dialects.wire import Origin, Refused, WireCall, WireReply, WireRequest
 from .exact_json import dumps
 from .limits import Limits, MaxSecondsReachedError
@@ -46,17 +47,21 @@ class GatewayPolicy:
     """The gateway's choices where a request leaves one.
 
     Attributes:
-        strict: Refuse what would otherwise be left out and counted: forced tool choice, unknown tool types.
+        strict: Refuse what would otherwise be left out and counted: forced tool choice, unknown tool types, results of
+            tools that cannot be shown.
         client_sampling: Honour sampling parameters of clients that the session does not set.
         join_equal: Take an equal request in flight for the same one, for clients that repeat requests on another
             connection without a mark. Agents that ask several times at once get copies then.
         volatile_rules: Names of the rules that take volatile lines out of system prompts.
+        refused_results: Whether the model is told that the result of a tool cannot be shown (`report`), or the request
+            is refused.
     """
 
     strict: bool = False
     client_sampling: bool = False
     join_equal: bool = False
     volatile_rules: tuple[str, ...] = tuple(VOLATILE_RULES)
+    refused_results: RefusedResults = RefusedResults.REPORT
 
 
 @dataclass(slots=True, eq=False)
@@ -262,7 +267,17 @@ class Session:
         """Locate and render a request, with the words that ask for a final answer at its end, if there are any."""
         system, rules = without_volatile(request.system, self.policy.volatile_rules)
         history = self._whole_history(request)
-        arranged = request.reading.arrange(history, self._placement(request), self._call_ids)
+        unshown = 0
+
+        def show(block: Message) -> Message:
+            nonlocal unshown
+            shown = self._shown(block, request)
+            unshown += shown is not block
+            return shown
+
+        arranged = request.reading.arrange(history, self._placement(request), self._call_ids, show)
+        for counts in counters or (self.counters,):
+            counts.unshown += unshown
         if final is not None:
             asked_to_end = [*history, {"role": "system", "content": [{"text": final}]}]
             placement = self._placement(request)
@@ -305,6 +320,22 @@ class Session:
                 param="previous_response_id",
             )
         return [*before, *request.messages]
+
+    def _shown(self, block: Message, request: WireRequest) -> Message:
+        """A block that tools made; words stand for what cannot be shown, unless the policy refuses it."""
+
+        def find_problem(part: Any, role: str = "tool") -> str | None:
+            if UNSHOWN in part:
+                return str(part[UNSHOWN])
+            return self.conversation.find_problem(part, role=role, tools=request.tools)  # type: ignore[arg-type]
+
+        if self.policy.strict or self.policy.refused_results is RefusedResults.RAISE:
+            return block
+        if "toolResult" in block:
+            result = report_refused(block["toolResult"], find_problem)
+            return block if result is block["toolResult"] else {"toolResult": result}
+        problem = find_problem(block, "user")
+        return block if problem is None else refusal_note(block, problem)
 
     def _placement(self, request: WireRequest) -> MessagePlacement:
         # Whether tools are there may change what a template prints; which ones does not.

@@ -8,7 +8,7 @@ from typing import Any
 from ..canonical import Readings
 from ..exact_json import dumps
 from . import reading
-from .wire import ERROR_TYPES, Refused, Route, WireDialect, WireReply, WireRequest, id_fields, named_event
+from .wire import ERROR_TYPES, Refused, Route, Unshown, WireDialect, WireReply, WireRequest, id_fields, named_event
 
 _KNOWN = frozenset({
     "max_tokens", "messages", "model", "output_config", "output_format", "stop_sequences", "stream", "system",
@@ -54,7 +54,10 @@ def _read_message(item: Any, index: int) -> reading.Part:
     message = reading.want_object(item, where)
     role, content = message.get("role"), message.get("content")
     if role == "user":
-        return {"role": "user", "content": reading.read_content(content, f"{where}.content", _read_part)}, None
+        parts = content if isinstance(content, list) else []
+        of_tools = any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
+        blocks = reading.read_content(content, f"{where}.content", _read_part, of_tools=of_tools)
+        return {"role": "user", "content": blocks}, None
     if role == "assistant":
         blocks, receipt = _read_reply(content, where)
         return {"role": "assistant", "content": blocks}, receipt
@@ -94,7 +97,7 @@ def _read_part(block: Mapping[str, Any], where: str) -> str | dict[str, Any]:
         return reading.want_text(block.get("text"), where)
     if kind == "tool_result":
         inner = block.get("content")
-        result = reading.read_content(inner, f"{where}.content", _read_part) if inner is not None else []
+        result = reading.read_content([] if inner is None else inner, f"{where}.content", _read_part, of_tools=True)
         return reading.tool_result(
             block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error"))
         )
@@ -102,7 +105,7 @@ def _read_part(block: Mapping[str, Any], where: str) -> str | dict[str, Any]:
         source = reading.want_object(block.get("source"), f"{where}.source")
         media = reading.want_text(source.get("media_type"), f"{where}.source") if source.get("type") == "base64" else ""
         if not media.startswith("image/"):
-            raise Refused(f"{where}: images must be base64", param=where)
+            raise Unshown(f"{where}: images must be base64", "images must be base64", param=where)
         return reading.image_data(media[len("image/") :], reading.want_text(source.get("data"), where))
     raise reading.unexpected_part(kind, where)
 

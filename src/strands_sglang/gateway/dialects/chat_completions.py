@@ -56,9 +56,8 @@ def _read_message(item: Any, index: int) -> reading.Part:
     if role == "user":
         return {"role": "user", "content": _read_content(content, where)}, None
     if role == "tool":
-        result = reading.tool_result(
-            message.get("tool_call_id"), _read_content(content, where), f"{where}.tool_call_id"
-        )
+        shown = _read_content(content, where, of_tools=True)
+        result = reading.tool_result(message.get("tool_call_id"), shown, f"{where}.tool_call_id")
         return {"role": "user", "content": [result]}, None
     if role in ("system", "developer"):
         return reading.read_system(content, f"{where}.content", _read_part)
@@ -79,8 +78,9 @@ def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     return blocks
 
 
-def _read_content(content: Any, where: str) -> list[dict[str, Any]]:
-    return reading.read_content("" if content is None else content, f"{where}.content", _read_part)
+def _read_content(content: Any, where: str, *, of_tools: bool = False) -> list[dict[str, Any]]:
+    content = "" if content is None else content
+    return reading.read_content(content, f"{where}.content", _read_part, of_tools=of_tools)
 
 
 def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:

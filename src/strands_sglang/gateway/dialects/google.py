@@ -178,9 +178,9 @@ def _read_content(item: Any, index: int) -> reading.Part:
         return _read_reply(content, where, index)
     if role not in ("user", "function"):
         raise Refused(f"{where}.role is {reading.quote(role)}, expected user or model", param=where)
-    blocks = reading.read_content(
-        reading.want_list(content.get("parts") or [], f"{where}.parts"), f"{where}.parts", _read_part
-    )
+    parts = reading.want_list(content.get("parts") or [], f"{where}.parts")
+    of_tools = any(isinstance(part, dict) and part.keys() & {"functionResponse", "function_response"} for part in parts)
+    blocks = reading.read_content(parts, f"{where}.parts", _read_part, of_tools=of_tools)
     return {"role": "user", "content": blocks}, None
 
 
@@ -199,7 +199,7 @@ def _read_image(value: Any, where: str) -> dict[str, Any]:
     data = _snake(value, where)
     kind = reading.want_text(data.get("mime_type"), f"{where}.mimeType")
     if not kind.startswith("image/"):
-        raise Refused(f"{where}: {reading.quote(kind)} is not supported; send text or images", param=where)
+        raise reading.unexpected_part(kind, where)
     plain = (
         reading.want_text(data.get("data"), f"{where}.data").replace("-", "+").replace("_", "/")
     )  # either base64 alphabet
@@ -212,10 +212,10 @@ def _read_result(value: Any, where: str) -> dict[str, Any]:
     held = reading.want_object(response.get("response") or {}, f"{where}.response")
     result = next((held[name] for name in ("output", "error") if held.keys() == {name}), held)
     blocks = [{"text": result} if isinstance(result, str) else {"json": result}]
-    for part, place in _parts(response, where):
-        if "inline_data" not in part:
-            raise reading.unexpected_part(_kind(part), place)
-        blocks.append(_read_image(part["inline_data"], f"{place}.inlineData"))
+    parts = response.get("parts") or []
+    blocks += reading.read_content(
+        reading.want_list(parts, f"{where}.parts"), f"{where}.parts", _read_part, of_tools=True
+    )
     block = reading.tool_result(
         response.get("id") or _UNANSWERED, blocks, f"{where}.id", failed=held.keys() == {"error"}
     )

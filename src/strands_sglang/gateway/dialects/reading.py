@@ -8,7 +8,7 @@ from typing import Any
 from ...tool_parsers.values import JSONError, load_json
 from ..canonical import Message
 from ..exact_json import dumps
-from .wire import Refused
+from .wire import Refused, Unshown
 
 _MOST_IGNORED = 20  # names of unknown fields that are reported
 
@@ -194,10 +194,12 @@ def read_system(content: Any, where: str, read_part: ReadPart) -> Part:
     return {"role": "system", "content": blocks}, None
 
 
-def read_content(content: Any, where: str, read_part: ReadPart) -> list[dict[str, Any]]:
+def read_content(content: Any, where: str, read_part: ReadPart, *, of_tools: bool = False) -> list[dict[str, Any]]:
     """Content (a text, or parts) as blocks, neighbouring texts joined; `read_part` gives a part's text or block.
 
-    `where` names the content in errors.
+    Args:
+        where: Name of the content in errors.
+        of_tools: Tools made it: a part that cannot be shown becomes a block that says so.
     """
     if isinstance(content, str):
         return [{"text": content}]
@@ -205,7 +207,12 @@ def read_content(content: Any, where: str, read_part: ReadPart) -> list[dict[str
     blocks: list[dict[str, Any]] = []
     for index, item in enumerate(want_list(content, where)):
         place = f"{where}[{index}]"
-        read = read_part(want_object(item, place), place)
+        try:
+            read = read_part(want_object(item, place), place)
+        except Unshown as unshown:
+            if not of_tools:
+                raise
+            read = unshown_block(unshown)
         if isinstance(read, str):
             texts.append(read)
         else:
@@ -216,7 +223,17 @@ def read_content(content: Any, where: str, read_part: ReadPart) -> list[dict[str
 
 def unexpected_part(kind: Any, where: str) -> Refused:
     """The refusal of a part of an unsupported type."""
-    return Refused(f"{where}: a {quote(kind)} part is not supported; send text or images", param=where)
+    what = f"a {quote(kind)} part is not supported; send text or images"
+    return Unshown(f"{where}: {what}", what, param=where)
+
+
+UNSHOWN = "part"
+"""Kind of a block that stands for a part which cannot be shown; it holds the reason."""
+
+
+def unshown_block(unshown: Unshown) -> dict[str, Any]:
+    """A block that no chat template takes: refused, or reported to the model, by the session's policy."""
+    return {UNSHOWN: unshown.reason}
 
 
 def image_block(url: Any, where: str) -> dict[str, Any]:
@@ -224,7 +241,8 @@ def image_block(url: Any, where: str) -> dict[str, Any]:
     text = want_text(url, where)
     head, comma, data = text.partition(",")
     if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
-        raise Refused(f"{where} must be a base64 data URL of an image: the gateway fetches nothing", param=where)
+        what = "must be a base64 data URL of an image: the gateway fetches nothing"
+        raise Unshown(f"{where} {what}", f"it {what}", param=where)
     return image_data(head[len("data:image/") : -len(";base64")], data)
 
 

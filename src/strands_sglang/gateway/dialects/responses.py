@@ -76,7 +76,7 @@ def _read_item(given: Any, index: int) -> reading.Part:
         call = reading.tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
         return {"role": "assistant", "content": [call]}, None
     if kind == "function_call_output":
-        content = reading.read_content(item.get("output"), f"{where}.output", _read_part)
+        content = reading.read_content(item.get("output"), f"{where}.output", _read_part, of_tools=True)
         return {
             "role": "user",
             "content": [reading.tool_result(item.get("call_id"), content, f"{where}.call_id")],

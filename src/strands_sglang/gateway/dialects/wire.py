@@ -70,6 +70,17 @@ class Refused(StrandsSGLangError):
         return None
 
 
+class Unshown(Refused):
+    """A part of content that is not text and not an image given as bytes.
+
+    In the result of a tool the model is told so instead, with `reason`.
+    """
+
+    def __init__(self, message: str, reason: str, *, param: str) -> None:
+        super().__init__(message, param=param)
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """The program a request comes from, and the agent within it, by its headers.

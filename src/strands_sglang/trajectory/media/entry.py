@@ -53,7 +53,7 @@ def open_image(image: bytes) -> OpenedImage:
         MediaError: It cannot be decoded, or has more than `MAX_PIXELS` pixels.
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MediaError(f"images need pillow: {install_command('vision')}") from error
     try:
@@ -71,7 +71,9 @@ def open_image(image: bytes) -> OpenedImage:
                 encoding = ImageEncoding.JPEG
             return OpenedImage(picture, encoding)
     except Exception as error:  # decoders raise whatever a broken file leads them to
-        raise MediaError(f"the image ({len(image)} bytes) cannot be processed: {error}") from error
+        # Pillow's words for it name an address in memory, and the model may be told: prompts must be the same again.
+        problem = "it is of no known format" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise MediaError(f"the image ({len(image)} bytes) cannot be processed: {problem}") from error
 
 
 def as_rgb(picture: Any) -> Any:
