@@ -124,6 +124,21 @@ FORGERIES = {
         "cmp -s /app/answer.txt /tests/expected.txt",
         "ln -s / /app/up; ln -s up/proc/self/cwd/../tests/expected.txt /app/answer.txt",
     ),
+    "answer-by-way-of-a-thousand-steps": Forgery(
+        "cmp -s /app/answer.txt /tests/expected.txt",
+        "ln -s /$(printf './%.0s' $(seq 1200))tests/expected.txt /app/answer.txt",
+    ),
+    "answer-that-echoes-the-test": Forgery("grep -q 42 /app/answer.txt", "ln -s /proc/self/cmdline /app/answer.txt"),
+    "answer-that-echoes-the-settings": Forgery(
+        'EXPECTED=42 grep -q "EXPECTED=42" /app/answer.txt', "ln -s ../proc/thread-self/environ /app/answer.txt"
+    ),
+    "answer-that-is-the-standard-input": Forgery(
+        "echo 42 | cmp -s /app/answer.txt <(echo 42)", "ln -s /dev/stdin /app/answer.txt"
+    ),
+    "answer-that-the-tests-write": Forgery(
+        "echo 42 > /tmp/expected.txt; cmp -s /app/answer.txt /tmp/expected.txt",
+        "ln -s /tmp/expected.txt /app/answer.txt",
+    ),
     "another-standard-library": Forgery(
         PYTEST,
         f"l=$({LIBRARY}); mkdir -p /usr/Lib; cp -r $l/. /usr/Lib/; echo '{FORGED}' > /usr/Lib/pytest.py; "

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from strands_env.sandbox.bubblewrap.guest.system import remove_tree
 from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import ImageSandbox
 from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
@@ -41,13 +42,19 @@ def write(folder: Path, files: Mapping[str, object]) -> str:
 
 
 def agent_files(
-    folder: Path, image: Mapping[str, object], *layers: Mapping[str, object], before: Mapping[str, object] | None = None
+    folder: Path,
+    image: Mapping[str, object],
+    *layers: Mapping[str, object],
+    before: Mapping[str, object] | None = None,
+    directory: str = "/app",
 ) -> AgentFiles:
     return AgentFiles(
         root=write(folder / "root", image),
         before=write(folder / "before", before or {}),
         layers=[write(folder / f"layer{index}", layer) for index, layer in enumerate(layers)],
         path_variable="/opt/tool/bin:/usr/bin",
+        directory=directory,
+        shown=["/shown"],
     )
 
 
@@ -80,7 +87,7 @@ def listed(folder: str) -> dict[str, str]:
         ({"app/a": "1"}, {"app/a": WHITEOUT}, {"app/a": "gone"}),
         ({"app/a": "1"}, {"app": WHITEOUT}, {"app": "gone"}),
         ({"app/a": "1"}, {"app": "a file"}, {"app": "a file"}),
-        ({"app/a": "1"}, {"app": Path("/usr"), "usr/x": "x"}, {"app": "-> /usr"}),
+        ({"app/a": "1", "usr/y": ""}, {"app": Path("/usr"), "usr/x": "x"}, {"app": "-> /usr"}),
         ({"srv/b/a": "1"}, {"srv": Path("/usr"), "usr/b/a": "x"}, {"srv/b": "gone"}),
         ({"srv/b/a": "1"}, {"srv": WHITEOUT}, {"srv/b": "gone"}),
         ({"srv/b/a": "1"}, {"srv": OPAQUE, "srv/b/c": "3"}, {"srv/b": "hides", "srv/b/c": "3"}),
@@ -98,14 +105,14 @@ def test_the_work_and_nothing_else_is_laid(
     tmp_path: Path, image: Mapping[str, object], layer: Mapping[str, object], laid: Mapping[str, str], move: bool
 ) -> None:
     files = agent_files(tmp_path, image, layer)
-    (made,) = files.lay(["/app", "/srv/b"], str(tmp_path / "laid"), move=move)
+    (made,) = files.lay(["/app", "/srv/b"], str(tmp_path / "laid"), move=move).folders
     assert listed(made) == laid
 
 
 def test_a_file_in_place_of_a_folder_that_the_image_lacks_deletes_nothing(tmp_path: Path) -> None:
     """It must not break the grading: an agent could withdraw from a reward of 0 so."""
     files = agent_files(tmp_path, {"opt/x": "1"}, {"opt/a": "a file"})
-    (made,) = files.lay(["/opt/a/b/c"], str(tmp_path / "laid"), move=True)
+    (made,) = files.lay(["/opt/a/b/c"], str(tmp_path / "laid"), move=True).folders
     assert listed(made) == {"opt": "empty"}
 
 
@@ -114,7 +121,7 @@ def test_folders_on_the_way_to_work_are_the_images(tmp_path: Path) -> None:
     os.chmod(tmp_path / "root/srv", 0o750)
     os.chmod(tmp_path / "layer0/srv", 0o777)
     os.chmod(tmp_path / "layer0/srv/b", 0o1777)
-    (made,) = files.lay(["/srv/b"], str(tmp_path / "laid"), move=True)
+    (made,) = files.lay(["/srv/b"], str(tmp_path / "laid"), move=True).folders
     modes = [stat.S_IMODE(os.stat(f"{made}/{path}").st_mode) for path in ("srv", "srv/b")]
     assert modes == [0o750, 0o1777]
 
@@ -126,7 +133,7 @@ def test_a_path_of_work_below_another_is_laid_once(tmp_path: Path) -> None:
 
 def test_every_layer_gives_its_part(tmp_path: Path) -> None:
     files = agent_files(tmp_path, {"app/a": "1"}, {"app/a": "2", "etc/x": ""}, {"app/a": WHITEOUT, "app/b": "3"})
-    below, above = files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    below, above = files.lay(["/app"], str(tmp_path / "laid"), move=True).folders
     assert listed(below) == {"app/a": "2"} and listed(above) == {"app/a": "gone", "app/b": "3"}
     assert (tmp_path / "layer0/app/a").exists(), "a snapshot is used again"
 
@@ -147,7 +154,7 @@ def test_the_default_leaves_out_settings_and_programs(tmp_path: Path) -> None:
          "etc/hosts", "usr/bin/git", "home/.x/y", "opt/.hidden/x"), "changed",
     )  # fmt: skip
     files = agent_files(tmp_path, image, layer)
-    (made,) = files.lay(DEFAULT_WORK, str(tmp_path / "laid"), move=True)
+    (made,) = files.lay(DEFAULT_WORK, str(tmp_path / "laid"), move=True).folders
     assert set(listed(made)) == {"root/notes", "home/u/w/x", "opt/data/x", "opt/made/bin/x", "srv/www/i"}
 
 
@@ -162,35 +169,49 @@ def test_the_default_leaves_out_programs_of_the_image_however_deep(tmp_path: Pat
     layer |= {"opt/linked": "changed", "opt/files": "changed", "opt/all": Path("/srv")}
     files = agent_files(tmp_path, image, layer)
     os.chmod(tmp_path / "root/srv/a/tool", 0o755)
-    (made,) = files.lay(DEFAULT_WORK, str(tmp_path / "laid"), move=True)
+    (made,) = files.lay(DEFAULT_WORK, str(tmp_path / "laid"), move=True).folders
     assert set(listed(made)) == {"opt/suite/new", "opt/files", "data/x", "srv/a/source"}
 
 
 @pytest.mark.parametrize(
     ("target", "is_laid"),
     [
-        ("/tests/expected", False), ("../../tests", False), ("up/tests/x", False), ("/proc/self/root/tests/x", False),
+        ("/tests/expected", False), ("../../tests", False), ("/proc/self/root/tests/x", False),
         ("/proc/self/cwd/../tests/x", False), ("/proc/1/../../tests/x", False), ("/dev/fd/../root/tests", False),
-        ("/given/tests/x", False), ("/logs/verifier/reward.txt", False),
-        ("/dev/null", True), ("/proc/cpuinfo", True), ("tests/x", True), ("/app/tests", True), ("link", True),
+        ("/given/tests/x", False), ("/logs/verifier/reward.txt", False), ("/solution/solve.sh", False),
+        ("/./" * 1300 + "tests/x", False), ("../" * 1300 + "tests/x", False), ("/app/.." * 500 + "/tests/x", False),
+        ("/proc/self/cmdline", False), ("/proc/thread-self/environ", False), ("/proc/cpuinfo", False),
+        ("/dev/null", False), ("/dev/stdin", False), ("/dev/fd/3", False), ("/sys/kernel", False),
+        ("/tests/../app/other", False), ("/given/etc/mtab", False), ("/given", False), ("/", False), ("/logs", False),
+        ("link", False), ("/chain/0", False), ("/chain/20", True), ("/deep/" + "d/" * 1900, False),
+        ("/tmp/expected", False), ("/hidden/x", False), ("n\n/../../../tests", False), ("\udcff/../../../proc", False),
+        ("tests/x", True), ("/app/tests", True), ("/usr/share/x", True), ("nothing", True), ("/shown/node", True),
+        ("/etc/../usr/share/x", True), ("/app/d/./tests/../tests/x", True), ("/./" * 1300 + "app/d/tests/x", True),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("mode", [0o755, 0o000])
-def test_no_link_of_the_work_leads_to_the_tests(tmp_path: Path, target: str, is_laid: bool, mode: int) -> None:
-    """Also where folders on the way are closed, which are no barrier to root in the tests' container."""
-    layer = {"app/d/link": Path(target), "app/d/up": Path("/"), "app/other": Path("/tests"), "app/d/tests/x": ""}
-    files = agent_files(tmp_path, {"given": Path("..")}, layer)
+def test_no_link_of_the_work_leads_to_what_is_not_the_agents(
+    tmp_path: Path, target: str, is_laid: bool, mode: int
+) -> None:
+    """Nor where folders on the way are closed, which are no barrier to root in the tests' container."""
+    image = {"given": Path(".."), "etc/mtab": Path("/proc/mounts"), "usr/share/x": "", "tests": Path("/hidden")}
+    image |= {f"chain/{number}": Path(f"{number + 1}") for number in range(45)}
+    image |= {"chain/45": "", "deep": Path("/".join(["d"] * 1900))}
+    files = agent_files(tmp_path, image, {"app/other": Path("/tests"), "app/d/tests/x": ""})
+    os.symlink(target, tmp_path / "layer0/app/d/link")
     (tmp_path / "layer0/app/d").chmod(mode)
-    (made,) = files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    laid = files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    (made,) = laid.folders
     assert stat.S_IMODE(os.stat(f"{made}/app/d").st_mode) == mode
     assert listed(f"{made}/app/d")["link"] == (f"-> {target}" if is_laid else "gone")
+    assert ("/app/d/link" in laid.cut_links) is not is_laid
 
 
 def test_a_home_for_a_work_directory_leaves_out_its_settings(tmp_path: Path) -> None:
     files = agent_files(
         tmp_path, {"root/p/bin/x": ""}, dict.fromkeys(("root/p/a", "root/.bashrc", "root/bin/b"), "changed")
     )
-    (made,) = files.lay([str(pattern_of_directory("/root/"))], str(tmp_path / "laid"), move=True)
+    (made,) = files.lay([str(pattern_of_directory("/root/"))], str(tmp_path / "laid"), move=True).folders
     assert set(listed(made)) == {"root/p/a", "root/bin/b"} and pattern_of_directory("/home/u") == "/home/u/[!.]*"
     assert [pattern_of_directory(folder) for folder in ("/app", "/root/x", "//home/u/x")] == [
         "/app",
@@ -211,7 +232,7 @@ def test_what_changed_outside_the_work_is_listed_by_the_highest_path_of_it(tmp_p
     }  # fmt: skip
     files = agent_files(tmp_path, image, {**layer, "root/.x": ""}, before={**before, "root/a": "", "solution/a": ""})
     shutil.copytree(tmp_path / "before/etc", tmp_path / "layer0/etc", dirs_exist_ok=True)
-    assert files.changes(["/app", "/srv/*"]) == ["/etc/gone", "/etc/nginx/conf", "/etc/nginx/more", "/root/.x"]
+    assert files.changes(["/app", "/srv/*"]).paths == ["/etc/gone", "/etc/nginx/conf", "/etc/nginx/more", "/root/.x"]
 
 
 @pytest.mark.parametrize(
@@ -234,14 +255,89 @@ def test_what_changed_outside_the_work_is_listed_by_the_highest_path_of_it(tmp_p
         ({}, {f"{SITE}/a.dist-info/entry_points.txt": "[pytest11]"}, [f"/{SITE}/a.dist-info/entry_points.txt"]),
         ({}, {f"{SITE}/a.dist-info/entry_points.txt": "[console_scripts]"}, []),
         ({"app/l": Path("/usr/bin")}, {"app/l/x": "y"}, []),
+        ({}, {"app/iniconfig.py": "", "app/py.py": "", "app/a/attr.py": ""},
+         ["/app/a/attr.py", "/app/iniconfig.py", "/app/py.py"]),
+        ({}, {"app/pluggy.so": "", "app/pluggy2.so": "", "app/packaging.abi3.so": "", "app/pytest_x.py": ""},
+         ["/app/packaging.abi3.so", "/app/pluggy.so", "/app/pytest_x.py"]),
+        ({}, {"app/data/__init__.py": "", "app/json": Path("data"), "app/notes": Path("data")}, ["/app/json"]),
+        ({"usr/lib/python3/dist-packages/helper/__init__.py": ""}, {"app/helper.py": "", "app/other.py": ""},
+         ["/app/helper.py"]),
+        ({}, {"app/a.dist-info/entry_points.txt": "[pytest11]\nx = y"}, ["/app/a.dist-info/entry_points.txt"]),
+        ({}, {"app/b/A.EGG-INFO/entry_points.txt": "[pytest11]"}, ["/app/b/A.EGG-INFO/entry_points.txt"]),
+        ({}, {"app/a.egg-info/entry_points.txt": "#" * (1 << 17)}, ["/app/a.egg-info/entry_points.txt"]),
+        ({}, {"app/a.dist-info": Path("data"), "app/data/entry_points.txt": "[pytest11]"}, ["/app/a.dist-info"]),
+        ({}, {"app/a.dist-info/entry_points.txt": Path("x"), "app/a.egg-info/entry_points.txt": "[x]"},
+         ["/app/a.dist-info/entry_points.txt"]),
+        ({}, {"app/.git": "gitdir: data", "app/b/.git": Path("../data"), "app/data/HEAD": "", "app/data/x": ""},
+         ["/app/.git", "/app/b/.git"]),
+        ({}, {"app/.git/modules/a/config": "", "app/.git/commondir": "", "app/.git/HEAD": ""},
+         ["/app/.git/commondir", "/app/.git/modules/a/config"]),
+        ({}, {"app/HEAD": "", "app/config": "", "app/hooks/update": "", "app/refs/x": "", "app/a/config": ""},
+         ["/app/config", "/app/hooks/update"]),
+        ({"app/HEAD": ""}, {"app/commondir": "", "app/config.worktree": ""},
+         ["/app/commondir", "/app/config.worktree"]),
+        ({"app/r/HEAD": "", "app/r/config": "x"}, {"app/r/config": "x", "app/r/description": ""}, []),
+        ({"usr/x": ""}, {"app/l": Path("/usr"), "app/f": Path("/usr/x")}, ["/app/l"]),
+        ({}, {"app/a\nb/conftest.py": "", "app/\udcff/conftest.py": ""},
+         ["/app/\\xff/conftest.py", "/app/a\nb/conftest.py"]),
     ],
 )  # fmt: skip
 def test_changed_programs_are_reported(
     tmp_path: Path, image: Mapping[str, object], layer: Mapping[str, object], found: Sequence[str]
 ) -> None:
     files = agent_files(tmp_path, image, layer)
+    assert sorted(files.lay(["/app"], str(tmp_path / "laid"), move=True).changed_programs) == found
+
+
+def test_modules_are_named_everywhere_where_the_work_directory_says_nothing(tmp_path: Path) -> None:
+    layer = {"app/a/json.py": "", "app/a/b/re/__init__.py": "", "app/a/mine.py": ""}
+    laid = agent_files(tmp_path, {}, layer, directory="/").lay(["/app"], str(tmp_path / "laid"), move=True)
+    assert sorted(laid.changed_programs) == ["/app/a/b/re/__init__.py", "/app/a/json.py"]
+
+
+def test_what_the_task_brought_is_not_the_agents(tmp_path: Path) -> None:
+    before = {"app/conftest.py": "", "app/link": Path("/dev/null"), "app/json": Path("/usr")}
+    laid = agent_files(tmp_path, {"usr/x": ""}, {**before, "app/a": ""}, before=before).lay(
+        ["/app"], str(tmp_path / "laid"), move=True
+    )
+    assert (laid.changed_programs, laid.cut_links) == ([], [])
+
+
+def test_no_number_of_files_hides_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bound that is reached is itself a finding, or means no."""
+    monkeypatch.setattr("strands_env.sandbox.images.work.MAX_WALKED", 20)
+    monkeypatch.setattr("strands_env.sandbox.images.inspection.MAX_WALKED", 20)
+    monkeypatch.setattr("strands_env.sandbox.images.paths._MAX_STEPS", 200)
+    many = {f"{folder}/{number:03}/x": "" for folder in ("a", "m", "z") for number in range(100)}
+    image = {f"opt/big/{path}": "" for path in many} | {"opt/big/a/050/x": "\x7fELF", "usr/x": ""}
+    image |= {f"etc/{folder}/y": "" for folder in ("a", "m", "z")}
+    layer = {f"app/{path}": "" for path in many} | {f"etc/{path}": "" for path in many}
+    layer |= {f"app/l{number}": Path("/usr/x") for number in range(200)}
+    layer |= {"app/a/conftest.py": "", "app/zz/conftest.py": "", "opt/big/a/050/x": "", "opt/big/new": ""}
+    files = agent_files(tmp_path, image, layer)
+    (tmp_path / "root/opt/big/a/050/x").chmod(0o755)
+    assert not files.changes(["/app"]).is_complete
+    laid = files.lay(["/app", "/opt/*"], str(tmp_path / "laid"), move=True)
+    assert {"/app/a/conftest.py", "/app/zz/conftest.py"} <= set(laid.changed_programs)
+    assert set(listed(f"{laid.folders[0]}/opt")) == {"big/new"}
+    assert 50 == len(laid.cut_links) < list(listed(laid.folders[0]).values()).count("gone")
+
+
+def test_more_findings_than_are_listed_and_folders_of_any_depth_are_findings(tmp_path: Path) -> None:
+    files = agent_files(tmp_path, {}, {f"app/{number}/conftest.py": "" for number in range(60)})
+    place = os.open(tmp_path / "layer0/app", os.O_RDONLY)
+    for _ in range(2100):
+        os.mkdir("d", dir_fd=place)
+        below = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.symlink("/tests", "link", dir_fd=place)
     laid = files.lay(["/app"], str(tmp_path / "laid"), move=True)
-    assert files.changed_programs(laid, directory="/app") == found
+    assert len(laid.changed_programs) == 51 and "(more than 50 such files)" in laid.changed_programs
+    (cut,) = laid.cut_links
+    assert cut.endswith("/.../link")
+    os.close(place)
+    remove_tree(str(tmp_path / "laid"))
 
 
 def test_paths_of_work_are_written_in_one_way() -> None:
@@ -291,10 +387,10 @@ async def test_a_fresh_container_shows_the_work_as_the_agent_left_it(tmp_path: P
             folder = os.path.dirname(agent.layer) if not move else await agent.release_layer()
             before = str(tmp_path / f"{seed}-before/upper")
             layers = [f"{folder}/upper"]
-            files = AgentFiles(root=str(image), before=before, layers=layers, path_variable="/bin")
+            files = AgentFiles(root=str(image), before=before, layers=layers, path_variable="/bin", directory="/app")
             place = f"{folder}/laid" if move else str(tmp_path / f"{seed}-laid")
             laid = files.lay(WORK, place, move=move)
-            async with agent.sibling(layers=(before, *laid)) as fresh:
+            async with agent.sibling(layers=(before, *laid.folders)) as fresh:
                 views.append([(await fresh.exec(SHOW.format(path, path))).stdout for path in WORK])
                 assert (await fresh.exec("[ -e /etc/mine ]")).is_error
         if move:

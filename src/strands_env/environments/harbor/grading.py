@@ -24,6 +24,7 @@ from strands_env.sandbox import SandboxSlots
 from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import ImageSandbox
 from strands_env.sandbox.images.layers import copy_upper, make_folder
+from strands_env.sandbox.images.paths import shown_path
 from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
 
 from .backend import BubblewrapEnvironment
@@ -58,6 +59,7 @@ class WorkLayers:
         learned_patterns: Where `learns`: the default paths, and what it changed beside them and the work directory.
         outside: What it changed outside its work, and the tests did not see.
         changed_programs: Programs and settings of interpreters in its work that the image has otherwise.
+        cut_links: Links of its work that the tests did not see, as they lead out of it to what the agent must not use.
     """
 
     work: Sequence[str] | None = None
@@ -66,6 +68,7 @@ class WorkLayers:
     learned_patterns: list[str] | None = None
     outside: list[str] = field(default_factory=list)
     changed_programs: list[str] = field(default_factory=list)
+    cut_links: list[str] = field(default_factory=list)
     _folder: str = ""
     _released: str = ""
     _agent: ImageSandbox | None = None
@@ -150,9 +153,11 @@ class WorkLayers:
                 before=self._before,
                 layers=(*agent.layers_below, layer),
                 path_variable=agent.environment.get("PATH", ""),
+                directory=agent.workdir,
+                shown=tuple(agent.binds),
             )
             place = os.path.join(folder or self._folder, f"step-{step}")  # moved, it stays on its file system
-            self.by_step[step] = await default_threads.run(self._select, files, patterns, agent.workdir, place, last)
+            self.by_step[step] = await default_threads.run(self._select, files, patterns, place, last)
         if not last:  # kept, with all that its next step may need
             self._agent = agent
         # Without the agent's own layers: they are among these, as far as they are work.
@@ -160,20 +165,19 @@ class WorkLayers:
         environment.container = fresh
         await fresh.start()
 
-    def _select(
-        self, files: AgentFiles, patterns: Sequence[str], directory: str, place: str, move: bool
-    ) -> tuple[str, ...]:
+    def _select(self, files: AgentFiles, patterns: Sequence[str], place: str, move: bool) -> tuple[str, ...]:
         changed = files.changes(patterns)  # before its work is moved away
         if self.learns:
             defaults = [one for one in DEFAULT_WORK if one in patterns]
-            self.learned_patterns = list(dict.fromkeys([*defaults, *(self.learned_patterns or ()), *changed]))
-            patterns = (*patterns, *changed)
+            self.learned_patterns = list(dict.fromkeys([*defaults, *(self.learned_patterns or ()), *changed.paths]))
+            patterns = (*patterns, *changed.paths)
         else:
-            self.outside = sorted({*self.outside, *changed[:50]})
+            more = [] if changed.is_complete and len(changed.paths) <= 50 else ["(and more, which is not listed)"]
+            self.outside = sorted({*self.outside, *map(shown_path, changed.paths[:50]), *more})
         laid = files.lay(patterns, place, move=move)
-        found = files.changed_programs(laid, directory=directory)
-        self.changed_programs = sorted({*self.changed_programs, *found})
-        return (self._before, *laid)
+        self.changed_programs = sorted({*self.changed_programs, *laid.changed_programs})
+        self.cut_links = sorted({*self.cut_links, *laid.cut_links})
+        return (self._before, *laid.folders)
 
     async def resume_agent(self, environment: BubblewrapEnvironment) -> None:
         """End the tests' container where the agent has another step to do, and bring its own back."""

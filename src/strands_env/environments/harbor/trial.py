@@ -378,6 +378,7 @@ class TaskTrial:
         found = {
             "forgeable": self.grades_in_place,
             "changed_programs": self.layers.changed_programs,
+            "cut_links": self.layers.cut_links,
             "outside_work": self.layers.outside,
             "grading_failure": self.grading_failure,
         }

@@ -103,8 +103,8 @@ class ImageSandbox(SupervisedSandbox):
             raise ValueError(f"cpus must be a positive number of processors, got {cpus!r}")
         if snapshot is not None and snapshot.image != self.image.name:
             raise ValueError(f"the snapshot stands on the image {snapshot.image!r}, got {self.image.name!r}")
-        self._binds = dict(binds or {})
-        for inside, outside in self._binds.items():
+        self.binds = dict(binds or {})
+        for inside, outside in self.binds.items():
             if not inside.startswith("/") or not os.path.exists(outside):
                 raise ValueError(f"binds show existing paths under absolute ones, got {inside!r}: {outside!r}")
         image_mode()
@@ -124,7 +124,7 @@ class ImageSandbox(SupervisedSandbox):
             "workdir": self.workdir,
             "user": self.user,
             "environment": self.environment,
-            "binds": self._binds,
+            "binds": self.binds,
             "snapshot": self.snapshot_below,
             "layers": self._layers,
         }
@@ -287,7 +287,7 @@ class ImageSandbox(SupervisedSandbox):
                 environment=self.environment,
                 network=self.network,
                 cpus=self.cpus,
-                binds=self._binds,
+                binds=self.binds,
             )
             return await SandboxProcess.start(launch)
         except BaseException:
