@@ -272,8 +272,8 @@ def test_span_rewards_go_to_sampled_tokens_only_and_add_up() -> None:
 
 
 def test_rewards_without_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"turn 5 has a reward but no trained token"):
+    with pytest.raises(ValueError, match=r"turn 5 has a reward, but no sampled token: turns with tokens are \[0, 1\]"):
         token_rewards(RewardResult(turn_rewards={5: 1.0}), TOKENS)
-    for (start, end), message in {(0, 2): "no trained token", (3, 9): "lies outside", (3, 3): "lies outside"}.items():
+    for (start, end), message in {(0, 2): "no sampled token", (3, 9): "lies outside", (3, 3): "lies outside"}.items():
         with pytest.raises(ValueError, match=message):
             token_rewards(RewardResult(span_rewards=[SpanReward(start=start, end=end, reward=1.0)]), TOKENS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from provider_support import Replay, completion, tokenizer
 from strands import Agent
 
-from strands_env.core import Action, Environment
+from strands_env.core import Action, Environment, RewardResult, StepResult
+from strands_env.rewards import TurnReward
 from strands_env.training import TrainingSample, load_samples, samples_from_step, save_samples
-from strands_env.training.export import one_path
+from strands_env.training.export import one_path, token_level_rewards
 from strands_sglang import SGLangModel
 from tests.unit.test_training_sample import assert_same
 
@@ -30,12 +32,35 @@ class ForkEnv(Environment):
         return await self.invoke(agent, "B?")
 
 
-async def fork(replies: tuple[str, ...] = REPLIES) -> list[TrainingSample]:
+class InTurn(TurnReward):
+    """Turn n is worth n + 1."""
+
+    def compute_turn(self, turn: Any, action: Any, step_result: Any) -> float:
+        return turn.index + 1.0
+
+
+async def rollout(replies: tuple[str, ...], reward_fn: Any, env_class: type[Environment]) -> StepResult:
     client = Replay([completion(text) for text in replies])
-    env = ForkEnv(
-        model_factory=lambda: SGLangModel(client=client, tokenizer=tokenizer()), reward_fn=lambda action, result: 1.0
-    )
-    return samples_from_step(await env.rollout(Action(message="q")))
+    model_factory = partial(SGLangModel, client=client, tokenizer=tokenizer())
+    return await env_class(model_factory=model_factory, reward_fn=reward_fn).rollout(Action(message="q"))
+
+
+async def fork(replies: tuple[str, ...] = REPLIES) -> list[TrainingSample]:
+    return samples_from_step(await rollout(replies, lambda action, result: 1.0, ForkEnv))
+
+
+class ReturnEnv(Environment):
+    """Two branches, of which the first goes on at last: its turns are not in a row."""
+
+    async def interact(self, agent: Agent, action: Any) -> Any:
+        await self.invoke(agent, action.prompt)
+        kept = copy.deepcopy(agent.messages)
+        await self.invoke(agent, "A?")
+        first = copy.deepcopy(agent.messages)
+        agent.messages[:] = kept
+        await self.invoke(agent, "B?")
+        agent.messages[:] = first
+        return await self.invoke(agent, "more?")
 
 
 def count(*texts: str) -> int:
@@ -59,6 +84,48 @@ async def test_the_path_that_stands_for_a_rollout_trains_all_its_sampled_tokens(
     assert chosen.trained_elsewhere is None
     chosen.validate(logprobs_required=True)
     assert samples[1].trained_tokens == count(REPLIES[2]), "the given sample is as before"
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+@pytest.mark.parametrize(("env_class", "replies"), [(ForkEnv, REPLIES), (ReturnEnv, ("one", "A", "B!", "more of A"))])
+async def test_rewards_of_turns_on_a_branched_history_go_to_the_tokens_of_their_replies(
+    env_class: type[Environment], replies: tuple[str, ...], is_saved: bool
+) -> None:
+    result = await rollout(replies, InTurn(aggregate="sum"), env_class)
+    result = StepResult.from_json(result.to_json()) if is_saved else result
+    samples = samples_from_step(result)
+    decode = tokenizer().decode
+    found: dict[float, str] = {}
+    for sample in samples:  # together, every reward lies once on tokens that are trained: the last one of its reply
+        for place in np.flatnonzero(sample.token_rewards * sample.loss_mask):
+            value = float(sample.token_rewards[place])
+            assert value not in found
+            begins = max(i for i in range(place + 1) if i == 0 or not sample.loss_mask[i - 1])
+            found[value] = decode(sample.token_ids[begins : place + 1].tolist())
+    assert {value: text[: len(reply)] for (value, text), reply in zip(sorted(found.items()), replies, strict=True)} == {
+        turn + 1.0: reply for turn, reply in enumerate(replies)
+    }
+    # A trainer that takes one path has the rewards of all turns on it, shared ones too.
+    chosen = one_path(samples)
+    assert sum(token_level_rewards(chosen)) == pytest.approx(
+        chosen.reward + sum(chosen.token_rewards[chosen.loss_mask == 1])
+    )
+    assert chosen.token_rewards[chosen.loss_mask == 1].sum() in (1.0 + 3.0, 1.0 + 2.0 + 4.0)
+
+
+async def test_rewards_of_turns_that_no_reply_has_are_refused_and_can_be_left_out() -> None:
+    result = await rollout(REPLIES, lambda action, result: RewardResult(reward=1.0, turn_rewards={3: 1.0}), ForkEnv)
+    with pytest.raises(ValueError, match="turn 3 has a reward, but the step has only 3 turns"):
+        samples_from_step(result)
+    assert [sample.reward for sample in samples_from_step(result, placement=None)] == [1.0, 1.0]
+
+
+async def test_where_replies_and_calls_do_not_correspond_the_rollout_is_kept(caplog: Any) -> None:
+    result = await rollout(REPLIES, InTurn(), ForkEnv)
+    del result.observation.messages[-1]
+    samples = samples_from_step(result)
+    assert [(sample.reward, sample.token_rewards.any()) for sample in samples] == [(2.0, False)] * 2
+    assert "rewards of turns are left out" in caplog.text
 
 
 async def test_the_path_is_chosen_by_what_it_would_train() -> None:

@@ -243,7 +243,7 @@ class RewardResult(StoredModel):
     Attributes:
         reward: The score, or None when the reward function abstains (a judge that cannot tell). Never 0 for "unknown".
         info: Anything worth keeping about the score; JSON values.
-        turn_rewards: A score by turn index (see `TokenObservation.turn_index`), where turns are scored.
+        turn_rewards: A score by index of the reply in the step, where turns are scored.
         span_rewards: A score by token span, where spans are scored.
         error: Why there is no score, where scoring itself broke: such a result is a failure (`REWARD_ERROR`), not an
             abstention.

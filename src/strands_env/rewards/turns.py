@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from strands_env.core.tokens import TokenObservation
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.core.tokens import TokenObservation, Trajectory, common_prefix
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +24,8 @@ class AgentTurn:
     """One reply of the model and the results of its tool calls.
 
     Attributes:
-        index: Index of the reply; the same as `TokenObservation.turn_index` of its tokens, as long as no call was
-            sampled again and no history rewritten.
+        index: Index of the reply in the step; the same as `TokenObservation.turn_index` of its tokens where the history
+            did not branch.
         results: The `toolResult` of every call of the reply, in order; empty for an answer.
     """
 
@@ -115,8 +121,7 @@ def token_rewards(
 ) -> list[float]:
     """A reward for every token, from the rewards of turns and spans. The step's scalar reward is not among them.
 
-    Only tokens that carry loss are rewarded: a turn's reward goes to the tokens the model sampled in it, a span's to
-    the sampled tokens inside the span.
+    Only tokens that the model sampled are rewarded: those of a turn, or those inside a span.
 
     Args:
         placement: The tokens of a span that get its reward.
@@ -125,22 +130,85 @@ def token_rewards(
         One float per token of `tokens`, 0.0 without a reward.
 
     Raises:
-        ValueError: A turn does not exist or sampled nothing, or a span is outside the tokens or holds no sampled one.
+        ValueError: A turn is not on this path, or a span is outside the tokens or holds no sampled one.
     """
-    where, mask, spans = Placement(placement), tokens.loss_mask, tokens.turn_spans
-    rewards = [0.0] * len(mask)
-    given = [(f"turn {turn}", spans.get(turn, []), reward) for turn, reward in result.turn_rewards.items()]
-    given += [(f"span [{one.start}, {one.end})", [(one.start, one.end)], one.reward) for one in result.span_rewards]
-    for what, ranges, reward in given:
-        if not all(0 <= start < end <= len(mask) for start, end in ranges):
-            raise ValueError(f"{what} lies outside the {len(mask)} tokens")
-        # Sampled tokens alone: a reward on any other trains nothing, so it would be lost.
-        positions = [i for start, end in ranges for i in range(start, end) if mask[i]]
-        if not positions:
-            raise ValueError(f"{what} has a reward but no trained token; turns with tokens are {sorted(spans)}")
-        if where is Placement.LAST:
+    spans = tokens.turn_spans
+    if missing := sorted(set(result.turn_rewards) - set(spans)):
+        raise ValueError(f"turn {missing[0]} has a reward, but no sampled token: turns with tokens are {sorted(spans)}")
+    given = [(spans[turn], reward) for turn, reward in result.turn_rewards.items()]
+    for one in result.span_rewards:
+        where = f"span [{one.start}, {one.end})"
+        if not 0 <= one.start < one.end <= len(tokens):
+            raise ValueError(f"{where} lies outside the {len(tokens)} tokens")
+        if not tokens.output_mask_array[one.start : one.end].any():
+            raise ValueError(f"{where} has a reward, but no sampled token")
+        given.append(([(one.start, one.end)], one.reward))
+    return _place(given, tokens, Placement(placement)).tolist()  # type: ignore[no-any-return]
+
+
+def rewards_of_paths(
+    result: RewardResult, step_result: StepResult, *, placement: Placement | str = Placement.LAST
+) -> list[NDArray[np.float64] | None]:
+    """`token_rewards` for each of the step's trajectories; None for those of other agents.
+
+    A reply may be on several paths where the history branched: its reward is on all of them, and only the one that
+    trains its tokens gets it. Where replies and model calls do not correspond (a call was sampled again outside the
+    agent's steps, a history was summarised by the same model), rewards of turns are left out, with a warning.
+
+    Raises:
+        ValueError: A turn with a reward does not exist, or a span is outside the main path or holds no sampled token.
+    """
+    where, paths = Placement(placement), step_result.trajectories
+    main = next((path for path in paths if path.is_main), None)
+    if main is None or not (result.turn_rewards or result.span_rewards):
+        return [None] * len(paths)
+    own = [path for path in paths if path.agent_name == main.agent_name]
+    replies = len(turns_of(step_result.observation.messages))
+    calls = sorted({call for path in own if not path.is_discarded for call in path.order})
+    if len(own) == 1:
+        rank = {call: turn for turn, call in enumerate(_calls(main))}
+    elif len(calls) == replies and all(path.order for path in own):
+        rank = {call: turn for turn, call in enumerate(calls)}
+    else:
+        logger.warning(
+            "replies=<%d>, calls=<%d> | rewards of turns are left out: the history branched, and these do not match",
+            replies,
+            len(calls),
+        )
+        rank = {}
+    if rank and (unknown := sorted(set(result.turn_rewards) - set(rank.values()))):
+        raise ValueError(f"turn {unknown[0]} has a reward, but the step has only {len(rank)} turns, counted from 0")
+    of_spans = np.array(token_rewards(RewardResult(span_rewards=result.span_rewards), main.tokens, placement=where))
+    placed: list[NDArray[np.float64] | None] = []
+    for path in paths:
+        if path.agent_name != main.agent_name:
+            placed.append(None)
+            continue
+        spans = path.tokens.turn_spans
+        given = [
+            (spans[position], result.turn_rewards[rank[call]])
+            for position, call in enumerate(_calls(path))
+            if position in spans and rank.get(call) in result.turn_rewards
+        ]
+        values = _place(given, path.tokens, where)
+        shared = common_prefix(path.tokens.token_ids_array, main.tokens.token_ids_array)
+        values[:shared] += of_spans[:shared]
+        placed.append(values)
+    return placed
+
+
+def _calls(path: Trajectory) -> Sequence[int]:
+    return path.order or range(max(path.tokens.turn_spans, default=-1) + 1)
+
+
+def _place(
+    given: Sequence[tuple[Sequence[tuple[int, int]], float]], tokens: TokenObservation, placement: Placement
+) -> NDArray[np.float64]:
+    """Rewards over the sampled tokens of their spans: on any other they would train nothing."""
+    rewards, sampled = np.zeros(len(tokens)), tokens.output_mask_array
+    for spans, reward in given:
+        positions = np.concatenate([start + np.flatnonzero(sampled[start:end]) for start, end in spans])
+        if placement is Placement.LAST:
             positions = positions[-1:]
-        share = reward / len(positions) if where is Placement.UNIFORM else reward
-        for position in positions:
-            rewards[position] += share
+        rewards[positions] += reward / len(positions) if placement is Placement.UNIFORM else reward
     return rewards

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from strands_env.core.termination import TerminationReason
 from strands_env.core.tokens import Trajectory, trajectories_of
 from strands_env.core.types import StepResult
-from strands_env.rewards.turns import Placement, token_rewards
+from strands_env.rewards.turns import Placement, rewards_of_paths
 from strands_env.training.sample import SampleStatus, TrainingSample
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def samples_from_step(
     rollout_id: str | None = None,
     include_discarded: bool = False,
     experts_shape: tuple[int, int] | None = None,
-    placement: Placement | str = Placement.LAST,
+    placement: Placement | str | None = Placement.LAST,
     metadata: Mapping[str, Any] | None = None,
 ) -> list[TrainingSample]:
     """The samples of one episode.
@@ -54,7 +54,7 @@ def samples_from_step(
         rollout_id: Id of this rollout; a random one if None.
         include_discarded: Keep completions that a retry threw away.
         experts_shape: `(layers, top_k)` of routed experts.
-        placement: The tokens of a turn or span that get its reward.
+        placement: The tokens of a turn or span that get its reward; None leaves these rewards out.
         metadata: Added to every sample, beside `termination_reason`.
 
     Returns:
@@ -62,6 +62,7 @@ def samples_from_step(
 
     Raises:
         TypeError: `result` is something else.
+        ValueError: A turn or span with a reward does not exist.
     """
     if not isinstance(result, StepResult):
         raise TypeError(
@@ -74,13 +75,12 @@ def samples_from_step(
     trajectories = result.trajectories
     if not trajectories and result.observation.tokens is not None:
         trajectories = [Trajectory(agent_name="agent", tokens=result.observation.tokens, is_main=True)]
-    main = next((trajectory for trajectory in trajectories if trajectory.is_main), None)
-    rewards_of_tokens = None
-    if main is not None and result.reward is not None and (result.reward.turn_rewards or result.reward.span_rewards):
-        values = token_rewards(result.reward, main.tokens, placement=placement)
-        rewards_of_tokens = np.array(values, dtype=np.float64)
+    token_rewards: list[NDArray[np.float64] | None] = [None] * len(trajectories)
+    if result.reward is not None and placement is not None and status is not SampleStatus.FAILED:
+        with_paths = result.model_copy(update={"trajectories": trajectories})
+        token_rewards = rewards_of_paths(result.reward, with_paths, placement=placement)
     return _samples(
-        [(each, rewards_of_tokens if each is main else None) for each in trajectories if each.trainable],
+        [(each, own) for each, own in zip(trajectories, token_rewards, strict=True) if each.trainable],
         include_discarded,
         experts_shape=experts_shape,
         group_id=group_id,

@@ -182,7 +182,9 @@ def token_level_rewards(sample: TrainingSample) -> list[float]:
     if not sample.is_usable:
         return [0.0] * sample.response_length
     if sample.token_rewards is not None:
-        rewards += np.nan_to_num(sample.token_rewards[sample.prompt_length :])
+        # Those of tokens that another sample trains are there too.
+        mask = sample.loss_mask[sample.prompt_length :]
+        rewards += np.nan_to_num(sample.token_rewards[sample.prompt_length :]) * mask
     trained = np.flatnonzero(sample.loss_mask[sample.prompt_length :])
     rewards[trained[-1]] += sample.reward or 0.0  # on a token that is trained, or nothing would learn from it
     listed: list[float] = rewards.tolist()

@@ -64,7 +64,8 @@ class TrainingSample:
         teacher_top_ids: int32[tokens, k], that model's most likely tokens at each position, best first; -1 in the
             prompt. None where they were not asked for.
         teacher_top_logprobs: float32[tokens, k], their natural logarithms; NaN in the prompt.
-        token_rewards: float64[tokens], rewards of turns and spans in their places, or None. Not part of `reward`.
+        token_rewards: float64[tokens], rewards of turns and spans in their places, or None; they count where the token
+            is trained. Not part of `reward`.
         group_id: Rollouts of one prompt share it; None without groups.
         rollout_id: Samples of one rollout share it.
         trainable: Its tokens are meant to be trained.

@@ -23,7 +23,7 @@ from .turn import Finish, ToolCall, Turn
 if TYPE_CHECKING:
     from .tokens import TokenSequence
 
-_FACTS = ("agent_name", "trainable", "is_main", "is_discarded", "finish_reason")
+_FACTS = ("agent_name", "trainable", "is_main", "is_discarded", "finish_reason", "order")
 _FIELDS = frozenset((*_FACTS, "tokens", "media", "routed_experts"))
 
 
@@ -94,6 +94,8 @@ class Trajectory(TokenView):
             rewards of turns and spans refer to. True for at most one of an episode.
         is_discarded: The last sample was thrown away (a retry, a cancelled answer); see `forest` for what proves it.
         finish_reason: End of the last completion: `stop`, `length`, `abort` or `unknown`; None where not known.
+        order: For every turn its place among all model calls of its model: paths that share a turn name the same
+            place. Empty where not known.
         media: Images in order, each with its place in `tokens`.
         routed_experts: Raw int32 rows of the routed experts of a mixture-of-experts model for all positions but the
             last, or None.
@@ -108,6 +110,7 @@ class Trajectory(TokenView):
     is_main: bool = False
     is_discarded: bool = False
     finish_reason: str | None = None
+    order: tuple[int, ...] = ()
     media: Sequence[PlacedMedium] = field(default=(), repr=False)
     routed_experts: bytes | None = field(default=None, repr=False)
     sampling_mask: SamplingMask | None = field(default=None, repr=False, compare=False)
@@ -116,6 +119,7 @@ class Trajectory(TokenView):
 
     def __post_init__(self) -> None:
         self.media = list(self.media)
+        self.order = tuple(self.order)
 
     @classmethod
     def of_turns(
@@ -136,6 +140,7 @@ class Trajectory(TokenView):
             is_main=is_main,
             is_discarded=is_discarded,
             finish_reason=turns[-1].completion.finish.type.value,
+            order=tuple(turn.index for turn in turns),
             media=placed,
             routed_experts=join_routed_experts(turns),
             sampling_mask=_join_sampling_masks(turns),

@@ -220,7 +220,7 @@ async def run_rollout(
             environment.system_prompt = prompt.system
         result = await environment.rollout(action)
         seconds += backend.seconds
-        return samples_from_step(result, experts_shape=backend.experts_shape or experts_shape)
+        return samples_from_step(result, experts_shape=backend.experts_shape or experts_shape, placement=None)
 
     samples, error = await run_until_whole(attempt, retries=retries, pause=RETRY_PAUSE)
     if isinstance(error, _WRONG_CODE):
