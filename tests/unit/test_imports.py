@@ -45,7 +45,7 @@ SGLANG_LAYERS = [
     ["__main__"],
 ]
 ENV_LAYERS = [
-    ["core", "trackers"],
+    ["core", "mathematics", "trackers"],
     ["sandbox", "backends"],
     ["tools"],
     ["rewards"],
@@ -170,7 +170,8 @@ def stands_on_harbor(name: str) -> bool:
 
 def needs_extra(name: str) -> bool:
     """True for a module that needs a package of an extra."""
-    return stands_on_torch(name) or stands_on_harbor(name)
+    is_mathematics = ".mathematics" in name or name.endswith(".math_worker")  # its worker alone imports it
+    return stands_on_torch(name) or stands_on_harbor(name) or is_mathematics
 
 
 LIGHT = [name for package in LAYERS for name, _ in modules(package) if not needs_extra(name)]
@@ -248,6 +249,8 @@ BROUGHT_BY = {
     "huggingface_hub": "transformers",
     "pydantic_core": "pydantic",
     "safetensors": "transformers",
+    "sympy": "math-verify",
+    "latex2sympy2_extended": "math-verify",
     "tokenizers": "transformers",
 }
 

@@ -23,6 +23,7 @@ from strands_env.rewards import (
     AgentTurn,
     ExactMatchReward,
     FormatReward,
+    NumberReward,
     RegexMatchReward,
     ToolUseReward,
     TurnReward,
@@ -277,3 +278,55 @@ def test_rewards_without_tokens_are_refused() -> None:
     for (start, end), message in {(0, 2): "no sampled token", (3, 9): "lies outside", (3, 3): "lies outside"}.items():
         with pytest.raises(ValueError, match=message):
             token_rewards(RewardResult(span_rewards=[SpanReward(start=start, end=end, reward=1.0)]), TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "reward"),
+    [
+        ("3", "−3", 0),
+        ("-3", "−3", 1),
+        ("3", "1e3", 0),
+        ("1000", "1e3", 1),
+        ("-3", "5-3", 0),
+        ("3", "5-3", 0),
+        ("3", "5 - 3", 0),
+        (str(2**53 + 1), str(2**53), 0),
+        (2**53 + 1, str(2**53 + 1), 1),
+        ("1,234", "1234", 1),
+        ("1,234", "1,234", 1),
+        ("50%", "50%", 1),
+        ("50%", "50", 1),
+        ("50%", "0.5", 1),
+        ("1/2", "0.5", 1),
+        ("1/2", "1/2", 1),
+        ("1/2", "2", 0),
+        (None, "4", None),
+        ("abc", "4", None),
+        ("4", "", 0),
+        ("4", None, 0),
+        ("4", "the answer is **4**.", 1),
+        ("4", "\\boxed{4}", 1),
+        ("0.5", "3 1/2", 0),
+        ("3.5", "3 1/2", 1),
+        ("4", "x4", 0),
+        ("4", "$4.00", 1),
+        (True, "1", None),
+        (float("nan"), "4", None),
+        ("12", "2024-05-12", 0),
+        ("30", "9:30", 0),
+        ("42", "425", 0),
+        ("4", "４", 1),
+        (1e-7, "1e-7", 1),
+        ("0", "I do not know", 0),
+        ("1.5", "1,5", 0),
+        ("18", "$18", 1),
+        ("$18", "18", 1),
+        ("5", "5-year plan", 1),
+        ("-5", "-5", 1),
+        ("7", "10-3 = 7", 1),
+        ("10 000", "10000", None),
+    ],
+)
+async def test_the_last_number_is_compared_exactly(truth: object, answer: str | None, reward: float | None) -> None:
+    action = Action(message="q", task_context=TaskContext(ground_truth=truth))
+    assert (await NumberReward().compute(action, answered(answer))).reward == reward

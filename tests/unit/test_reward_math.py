@@ -17,12 +17,303 @@ pytest.importorskip("math_verify", reason="needs the extra `math`")
 from strands_env.core import Action, TaskContext
 from strands_env.rewards import MathRewardFunction, close_math_workers, math_reward
 from strands_env.rewards.math_reward import _WORKERS, VerifierPool, WorkerDiedError
-from strands_env.rewards.math_worker import find_boxes
+from strands_env.rewards.math_worker import find_boxes, verify
 from strands_env.testing import answered
 
 
 def action(ground_truth: object) -> Action:
     return Action(message="?", task_context=TaskContext(ground_truth=ground_truth))
+
+
+RIGHT = r"""
+17 | \boxed{17.}
+10 | \boxed{10°}
+10 | 10^\circ
+10^\circ | \boxed{10}
+\infty | \boxed{∞}
+\sqrt{2} | \boxed{√2}
+-5 | \boxed{–5}
+-5 | \boxed{−5}
+(1,2) | \boxed{（1，2）}
+5 | 答案是5。
+5 | \boxed5
+5 | \fbox{5}
+\emptyset | \boxed{\varnothing}
+\emptyset | \boxed{\{\}}
+15 | \boxed{\textbf{(C)}\ 15}
+C | \boxed{\textbf{(C)}\ 15}
+C | \boxed{(C)}
+C | \boxed{\text{C}}
+\text{C} | \boxed{C}
+\textbf{(C)}\ 15 | \boxed{15}
+\textbf{(C)}\ 15 | \boxed{C}
+\$5 | \boxed{5}
+\$18.90 | \boxed{18.90}
+\$18.90 | \boxed{\$18.9}
+18.90 | \boxed{\$18.90}
+\$32,\!348 | \boxed{32348}
+1,234 | \boxed{1234}
+1{,}234 | \boxed{1234}
+10,\!080 | \boxed{10080}
+12 345 | \boxed{12,345}
+3 1/2 | \boxed{3.5}
+3\frac12 | \boxed{\frac{7}{2}}
+-3\frac{1}{2} | \boxed{-3.5}
+3½ | \boxed{7/2}
+5 \text{ cm} | \boxed{5}
+5 | \boxed{5 \text{ cm}}
+5 \text{ cm} | \boxed{50 \text{ mm}}
+5 \text{ cm}^2 | \boxed{5 \text{ square centimeters}}
+50\% | \boxed{50}
+50\% | \boxed{0.5}
+0.5 | \boxed{50\%}
+28 | \boxed{28\%}
+90^\circ | \boxed{\frac{\pi}{2}}
+9:30 | \boxed{9:30}
+9:30 \text{ a.m.} | \boxed{9:30 \text{ am}}
+21:30 | \boxed{9:30 p.m.}
+3:4 | \boxed{6:8}
+3:4 | \boxed{3/4}
+10101_2 | \boxed{10101_{2}}
+10101_2 | \boxed{10101}
+2A_{16} | \boxed{2a_{16}}
+n \equiv 1 \pmod 3 | \boxed{n \equiv 1 \pmod{3}}
+n \equiv 1 \pmod 3 | \boxed{n \equiv 4 \pmod{3}}
+n \equiv 1 \pmod 3 | \boxed{1 \pmod 3}
+0.\overline{3} | \boxed{1/3}
+0.\overline{72} | \boxed{8/11}
+0.(3) | \boxed{1/3}
+0.333... | \boxed{1/3}
+1/3 | \boxed{0.333333}
+0.1\dot{6} | \boxed{1/6}
+x=5 | \boxed{5}
+5 | \boxed{x=5}
+5 | \boxed{x = 5 \text{ cm}}
+5 | \boxed{2+3=5}
+8 | \boxed{2^3 = 8}
+5 | \boxed{\text{Area} = 5}
+5 | \boxed{|AB| = 5}
+60 | \boxed{\angle ABC = 60^\circ}
+y=2x+3 | \boxed{2x+3}
+2x+3 | \boxed{y=3+2x}
+y=2x+3 | \boxed{2x-y+3=0}
+x^2+y^2=1 | \boxed{2x^2+2y^2=2}
+f(x)=x^2 | \boxed{x^2}
+f(x)=x^2 | \boxed{f(x)=x\cdot x}
+x=1, y=2 | \boxed{(1,2)}
+(1,2) | \boxed{x=1, y=2}
+(1,2) | \boxed{y=2, x=1}
+1,2 | \boxed{x=1 \text{ or } x=2}
+x=1,2 | \boxed{\{1,2\}}
+\{1,2\} | \boxed{2,1}
+1,2 | \boxed{2 \text{ and } 1}
+1,2,3 | \boxed{3, 1 and 2}
+\pm 2 | \boxed{2,-2}
+\pm 2 | \boxed{x = \pm 2}
+1\pm\sqrt2 | \boxed{1+\sqrt{2}, 1-\sqrt{2}}
+[1,2) | \boxed{1\le x<2}
+(1,2) | \boxed{1<x<2}
+x>3 | \boxed{(3,\infty)}
+(3,\infty) | \boxed{x>3}
+x \ge 3 | \boxed{3 \leq x}
+(-\infty,1)\cup(3,\infty) | \boxed{x<1 \text{ or } x>3}
+(-\infty,1)\cup(3,\infty) | \boxed{(3,\infty)\cup(-\infty,1)}
+x \in [1,2] | \boxed{[1,2]}
+\mathbb{R} | \boxed{(-\infty,\infty)}
+\mathbb{R}\setminus\{0\} | \boxed{(-\infty,0)\cup(0,\infty)}
+\{x \mid x>3\} | \boxed{(3,\infty)}
+\begin{pmatrix}1&2\\3&4\end{pmatrix} | \boxed{\begin{bmatrix}1&2\\3&4\end{bmatrix}}
+\begin{pmatrix}1\\2\end{pmatrix} | \boxed{(1,2)}
+\begin{pmatrix}1/2\\2\end{pmatrix} | \boxed{\begin{pmatrix}0.5\\2\end{pmatrix}}
+\langle1,2,3\rangle | \boxed{(1,2,3)}
+\frac{1}{\sqrt3} | \boxed{\frac{\sqrt3}{3}}
+x^2+2x+1 | \boxed{(x+1)^2}
+\sin^2 x | \boxed{1-\cos^2 x}
+\tan x | \boxed{\frac{\sin x}{\cos x}}
+2\ln x | \boxed{\ln x^2}
+\log_2 8 | \boxed{3}
+\ln 2 | \boxed{\log 2}
+e^{i\pi} | \boxed{-1}
+3+4i | \boxed{4i+3}
+\binom{5}{2} | \boxed{10}
+5! | \boxed{120}
+2^{100} | \boxed{1267650600228229401496703205376}
+6.63\times10^{-34} | \boxed{6.63e-34}
+.0000672 | \boxed{6.72 \times 10^{-5}}
+\text{Evelyn} | \boxed{Evelyn}
+\text{Friday} | The answer is Friday.
+\text{even} | \boxed{\text{Even}}
+\text{June 20} | \boxed{June 20}
+(A), (C) | \boxed{A, C}
+10 dollars | \boxed{10}
+10 miles per hour | \boxed{10 mph}
+36 km/h | \boxed{10 m/s}
+5 | The answer is 5.
+5 | So we have $x=5$.
+42 | After adding, we get 42 apples.
+\frac{3}{4} | \boxed{\dfrac34}
+\frac{3}{4} | \boxed{3/4}
+\frac34 | Therefore the probability is $\frac{3}{4}$.
+x^{10} | \boxed{x^10}
+2\sqrt{3} | \boxed{\sqrt{12}}
+\frac{\pi}{4} | \boxed{\pi/4}
+\frac12 x | \boxed{x/2}
+-\frac{1}{2} | \boxed{\frac{-1}{2}}
+1-\frac1e | \boxed{1-e^{-1}}
+1,3,5,\ldots,99 | \boxed{1, 3, 5, \dots, 99}
+\begin{cases} x & x>0 \\ -x & x\le 0\end{cases} | \boxed{\begin{cases} -x & x\le 0 \\ x & x>0 \end{cases}}
+f=\begin{cases} x & \text{if } x>0 \\ 0 & \text{else}\end{cases} | \begin{cases} x, & x>0 \\ 0, & \text{otherwise}\end{cases}
+\begin{cases} x=1 \\ y=2 \end{cases} | \boxed{x=1, y=2}
+\begin{cases} x=1 \\ y=2 \end{cases} | \boxed{(1,2)}
+\{(1,2),(3,4)\} | \boxed{(3,4),(1,2)}
+(1,2),(3,4) | \boxed{(3,4), (1,2)}
+2,000 | \boxed{2000}
+0.30000000000000004 | \boxed{0.3}
+12.5664 | \boxed{4\pi}
+4\pi | \boxed{12.566371}
+no solution | \boxed{\text{No solution}}
+x(x+1) | \boxed{x^2+x}
+h(a+b)/2 | \boxed{\frac{(a+b)h}{2}}
+2\cdot 3^2 | \boxed{18}
+\lfloor 3.7 \rfloor | \boxed{3}
+|{-5}| | \boxed{5}
+2^{-3} | \boxed{1/8}
+x_1 | \boxed{x_{1}}
+\frac{n(n+1)}{2} | \boxed{\frac{n^2+n}{2}}
+(-1)^n | \boxed{(-1)^{n}}
+(-1)^n | \boxed{\cos(n\pi)}
+\sqrt[3]{2} | \boxed{2^{1/3}}
+\arctan 2 | \boxed{\tan^{-1} 2}
+\text{yes} | \boxed{Yes}
+2\mathbf{i}+3\mathbf{j} | \boxed{3\mathbf{j}+2\mathbf{i}}
+5 | **5**
+5 | The final answer is $\boxed{5}$. I hope it is correct.
+3x+2 | \boxed{3x + 2}
+\frac{x+1}{x-1} | \boxed{(x+1)/(x-1)}
+x^2-1 | \boxed{(x-1)(x+1)}
+\frac{2}{3}\pi | \boxed{\frac{2\pi}{3}}
+1/2 | \boxed{.5}
+1.5 | \boxed{1 1/2}
+100 | \boxed{10^2}
+1000000 | \boxed{1\,000\,000}
+1000000 | \boxed{10^6}
+0 | \boxed{0}
+-\infty | \boxed{-\infty}
+(-\infty, 3] | \boxed{x \leqslant 3}
+\{-1, 0, 1\} | \boxed{-1, 0, 1}
+5 \text{ units} | \boxed{5 units}
+5 \text{ hours} | \boxed{300 \text{ minutes}}
+7{,}5 | \boxed{7.5}
+3.14 | \boxed{3,14}
+4210_{5} | \boxed{4210_5}
+x \neq 2 | \boxed{\mathbb{R} \setminus \{2\}}
+2 | \boxed{\frac{4}{2}}
+A = \pi r^2 | \boxed{\pi r^2}
+x^2 + C | \boxed{x^2 + C}
+\frac{1}{3}x^3 + C | \boxed{\frac{x^3}{3}+C}
+\text{(B)} | \boxed{B}
+B | \boxed{\text{(B)}}
+\text{all real numbers} | \boxed{\mathbb{R}}
+\text{A and B} | \boxed{A \text{ and } B}
+25\pi \text{ cm}^2 | \boxed{25\pi}
+\sin 30^\circ | \boxed{1/2}
+"""
+"""Ground truth and answer, which denote the same."""
+WRONG = r"""
+3 | \boxed{-3}
+3 | \boxed{3, 4}
+3 | \boxed{4}, or \boxed{2}
+3 | \boxed{3}\boxed{4}
+1 | \boxed{0 \text{ or } 1 \text{ or } 2}
+1 | 0 or 1 or 2
+.0000672 | \boxed{.0000668}
+6.63\times10^{-34} | \boxed{6.63\times10^{-30}}
+1/2^{60} | \boxed{1/2^{59}}
+9007199254740993 | \boxed{9007199254740992}
+(1,2) | \boxed{(2,1)}
+[1,2] | \boxed{(1,2)}
+\{1,2\} | \boxed{\{1,3\}}
+x=5 | \boxed{y=5}
+x=5 | \boxed{x=6}
+5 | \boxed{7=5}
+5 | \boxed{2x=5}
+x | \boxed{y}
+x | \boxed{5}
+5 | \boxed{x}
+5 | \boxed{True}
+5 | True
+5 | I do not know
+5 | \boxed{}
+C | \boxed{(D)}
+C | \boxed{\textbf{(D)}\ 15}
+15 | \boxed{\textbf{(C)}\ 16}
+x^2 | \boxed{x^3}
+\sin x | \boxed{\cos x}
+|x| | \boxed{x}
+5 \text{ cm} | \boxed{5 \text{ m}}
+5 \text{ cm} | \boxed{6 \text{ cm}}
+5 \text{ hours} | \boxed{5 \text{ minutes}}
+50\% | \boxed{5}
+9:30 | \boxed{9:31}
+9:30 \text{ a.m.} | \boxed{9:30 \text{ p.m.}}
+3:4 | \boxed{4:3}
+n \equiv 1 \pmod 3 | \boxed{n \equiv 2 \pmod 3}
+n \equiv 1 \pmod 3 | \boxed{n \equiv 1 \pmod 4}
+10101_2 | \boxed{10100_2}
+10101_2 | \boxed{10101_3}
+x>3 | \boxed{x<3}
+x>3 | \boxed{x\ge3}
+(-\infty,1)\cup(3,\infty) | \boxed{(-\infty,1)}
+(-\infty,1)\cup(3,\infty) | \boxed{(-\infty,1)\cup(4,\infty)}
+\begin{pmatrix}1&2\\3&4\end{pmatrix} | \boxed{\begin{pmatrix}1&2\\3&5\end{pmatrix}}
+\begin{pmatrix}1&2\\3&4\end{pmatrix} | \boxed{4}
+\text{Friday} | \boxed{\text{Monday}}
+\text{even} | \boxed{\text{odd}}
+y=2x+3 | \boxed{y=2x+4}
+y=2x+3 | \boxed{2x+4}
+2,3 | \boxed{3}
+2,3 | \boxed{2}
+\infty | \boxed{-\infty}
+\emptyset | \boxed{0}
+\frac{1}{3} | \boxed{0.33}
+\sqrt2 | \boxed{1.41}
+1234.56 | \boxed{1234.57}
+\$18.90 | \boxed{\$18.91}
+f(x)=x^2 | \boxed{f(x)=x^3}
+x^2+y^2=1 | \boxed{x^2+y^2=2}
+x^2+y^2=1 | \boxed{1}
+3 1/2 | \boxed{31/2}
+\pm2 | \boxed{2}
+2 | \boxed{\pm 2}
+42 | \boxed{425}
+42 | The answer is 425.
+\ln 2 | \boxed{\ln 3}
+e | \boxed{\pi}
+10 | \boxed{1}
+2\pi | \boxed{2}
+\frac{a}{b} | \boxed{\frac{b}{a}}
+x^2+C | \boxed{x^2}
+1,3,5,\ldots,99 | \boxed{99}
+1,3,5,\ldots,99 | \boxed{1,3,5,\ldots,97}
+5 | \boxed{\frac{0}{0}}
+5 | \boxed{\infty}
+\text{Evelyn} | \boxed{5}
+5 | \boxed{\text{Evelyn}}
+(3,4) | \boxed{3}
+\begin{cases} x & x>0 \\ -x & x\le 0\end{cases} | \boxed{\begin{cases} -x & x> 0 \\ x & x\le 0 \end{cases}}
+\begin{cases} x & x>0 \\ -x & x\le 0\end{cases} | \boxed{x}
+1 | \boxed{x=1, x=2}
+5 | \boxed{5 = 6}
+X | \boxed{Y}
+2024 | \boxed{2,024,000}
+0.5 | \boxed{0.05}
+7.5 | \boxed{7{,}500}
+"""
+"""Ground truth and answer, which do not."""
+
+
+def pairs(table: str) -> list[tuple[str, str]]:
+    return [(gold, answer) for line in table.strip().split("\n") for gold, _, answer in [line.partition(" | ")]]
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -69,14 +360,50 @@ async def test_equality_is_mathematical(truth: object, answer: str, reward: floa
 
 
 @pytest.mark.parametrize(
+    ("gold", "answer", "matched"),
+    [*((*pair, True) for pair in pairs(RIGHT)), *((*pair, False) for pair in pairs(WRONG))],
+)
+def test_texts_are_read_whole_and_compared_by_what_they_denote(gold: str, answer: str, matched: bool) -> None:
+    verdict = verify(gold, answer)
+    assert bool(verdict.get("matched")) is matched, verdict
+    assert verdict.get("reason") in (None, "answer_parse_failed"), verdict
+
+
+@pytest.mark.parametrize("gold", sorted({gold for gold, _ in (*pairs(RIGHT), *pairs(WRONG))}))
+def test_a_ground_truth_wins_against_itself(gold: str) -> None:
+    assert verify(gold, gold).get("matched")
+    assert verify(gold, rf"So it is $\boxed{{{gold}}}$.").get("matched")
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\int_0^1 g(t)\,dt", r"\boxed{7}"),
+        ("0.5", r"\boxed{0.5\%}"),
+        ("9:30", r"\boxed{9:30 \text{ p.m.}}"),
+        ("5", r"\boxed{5 \text{ is wrong}}"),
+        ("10101_2", r"\boxed{21}"),
+        (r"\text{even}", r"\boxed{\text{not even}}"),
+        ("4", r"\boxed{x^2 = 4}"),
+        ("4", r"\boxed{4 \unknown}"),
+    ],
+)
+async def test_what_cannot_be_decided_has_no_reward_and_a_reason(gold: str, answer: str) -> None:
+    result = await MathRewardFunction().compute(action(gold), answered(answer))
+    assert result.reward is None
+    assert result.info["reason"] in ("undecided", "gold_parse_failed", "answer_unreadable")
+
+
+@pytest.mark.parametrize(
     ("truth", "answer", "reason"),
     [
         (None, r"\boxed{4}", "invalid_ground_truth"),
         ("", r"\boxed{4}", "invalid_ground_truth"),
         (float("nan"), "4", "invalid_ground_truth"),
         ("4", None, "no_final_response"),
-        ("not a math expression at all!", r"\boxed{4}", "gold_parse_failed"),
+        (r"\unknown{4}{5", r"\boxed{4}", "gold_parse_failed"),
         ("4", "I don't know the answer.", "answer_parse_failed"),
+        ("4", r"\boxed{}", "answer_parse_failed"),
         ("4", r"\boxed{4", "answer_parse_failed"),
     ],
 )
@@ -89,11 +416,26 @@ async def test_nothing_to_compare_says_why_and_a_bad_ground_truth_may_abstain(tr
 
 async def test_answers_that_explode_are_wrong_in_time_and_the_next_is_right() -> None:
     reward = MathRewardFunction(timeout=1.0)
-    bombs = [r"\boxed{9^{9^{9^9}}}", r"\boxed{100000000!}", r"\boxed{" + "(" * 5000 + "4" + ")" * 5000 + "}"]
+    bombs = [
+        r"\boxed{\pi^{\pi^{\pi^{\pi^{\pi^\pi}}}}}",
+        r"\boxed{9^{9^{9^9}}}",
+        r"\boxed{100000000!}",
+        r"\boxed{" + "(" * 5000 + "4" + ")" * 5000 + "}",
+    ]
     results = await asyncio.gather(*(reward.compute(action("3"), answered(bomb)) for bomb in bombs))
-    assert [result.reward for result in results] == [0.0] * 3
-    assert {result.info.get("reason") for result in results[:2]} <= {"timeout", "verifier_error"}
+    assert [result.reward for result in results] == [0.0] * 4
+    assert results[0].info["reason"] == "timeout"
     assert (await reward.compute(action("3"), answered(r"\boxed{3}"))).reward == 1.0
+
+
+async def test_the_question_repeated_is_no_answer() -> None:
+    question = Action(message="How many are 3 and 4?", task_context=TaskContext(ground_truth="4"))
+    assert (await MathRewardFunction().compute(question, answered("How many are 3 and 4?"))).reward == 0.0
+
+
+def test_workers_are_as_many_as_the_machine_has_room_for() -> None:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    assert _WORKERS._size == max(1, cpus // 2)
 
 
 async def test_a_worker_killed_from_outside_costs_nothing() -> None:
@@ -132,7 +474,9 @@ def test_interpreter_ends_at_once_and_takes_its_workers_along() -> None:
 
 
 async def test_where_a_harmless_answer_fails_too_the_reward_abstains() -> None:
-    result = await MathRewardFunction(timeout=0.5).compute(action("9^{9^{9^9}}"), answered(r"\boxed{4}"))
+    result = await MathRewardFunction(timeout=0.5).compute(
+        action(r"\pi^{\pi^{\pi^{\pi^{\pi^\pi}}}}"), answered(r"\boxed{4}")
+    )
     assert (result.reward, result.info["reason"]) == (None, "cannot_verify")
     with pytest.raises(ValueError, match="timeout must be a positive number"):
         MathRewardFunction(timeout=0)

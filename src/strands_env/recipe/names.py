@@ -10,7 +10,7 @@ TRACKERS = ("wandb", "trackio", "tensorboard")
 REWARDS = {
     "exact": "strands_env.rewards:ExactMatchReward",
     "math": "strands_env.rewards:MathRewardFunction",
-    "number": "strands_env.eval.benchmarks.arithmetic:NumberReward",
+    "number": "strands_env.rewards:NumberReward",
 }
 """Reward functions that have a name, and where they are."""
 DATA = "data"

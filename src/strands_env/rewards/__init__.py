@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .behaviour import FormatReward, ToolUseReward
 from .llm_judge_reward import CorrectnessJudgeReward, LLMJudgeReward
-from .matching import ExactMatchReward, RegexMatchReward
+from .matching import ExactMatchReward, NumberReward, RegexMatchReward
 from .math_reward import MathRewardFunction, close_math_workers
 from .proof import RewardExamples, RewardProof, TaskProof, TaskVerdict, prove_reward
 from .turns import AgentTurn, Aggregate, Placement, TurnReward, token_rewards, turns_of
@@ -19,6 +19,7 @@ __all__ = [
     "FormatReward",
     "LLMJudgeReward",
     "MathRewardFunction",
+    "NumberReward",
     "Placement",
     "RegexMatchReward",
     "RewardExamples",

@@ -1,4 +1,4 @@
-"""`MathRewardFunction`: mathematical equality with the ground truth, by math-verify (extra `math`).
+"""`MathRewardFunction`: mathematical equality with the ground truth (extra `math`).
 
 Verification runs in a few worker processes: symbolic arithmetic may hang or explode, and only the end of its process
 stops it.
@@ -37,17 +37,20 @@ _SIGPROF = 27
 
 @dataclass(kw_only=True, eq=False)
 class MathRewardFunction(RewardFunction):
-    r"""1.0 where the answer is mathematically equal to the ground truth, else 0.0.
+    r"""1.0 where the answer denotes the same as the ground truth, 0.0 where not, None where that is not certain.
 
-    The last `\boxed{...}` of the final response counts; without one, its last number or formula. Several boxes count
-    together only where the ground truth is a set. Verification runs in shared worker processes with a limit on CPU time
-    and memory, so an answer that explodes cannot hang, leak or kill anything; it is wrong, with reason `timeout`.
+    Both are read whole or not at all. The last `\boxed{...}` of the final response counts; without one, what follows
+    "the answer is", else its last formula or number. Several boxes count together only where the ground truth is a set
+    or list. Numbers are compared exactly; decimals of six digits or more also equal what they round (see
+    `strands_env.mathematics.values`). Verification runs in shared worker processes with a limit on CPU time and
+    memory, so an answer that explodes cannot hang, leak or kill anything; it is wrong, with reason `timeout`.
 
-    `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`:
-    `no_final_response`, `invalid_ground_truth`, `gold_parse_failed`, `answer_parse_failed`; `timeout`, `too_complex`,
-    `worker_died`, `verifier_error` of an answer that breaks the verifier, which is wrong. Where the verifier fails on a
-    harmless answer to the same ground truth too, or gets no CPU time, the reward abstains, with reason
-    `cannot_verify` and the failure as `error`.
+    `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`.
+    Wrong: `no_final_response`, `answer_parse_failed` (no answer in it), `prompt_repeated`, and `timeout`,
+    `too_complex`, `worker_died`, `verifier_error` of an answer that breaks the verifier. Not scored:
+    `invalid_ground_truth`, `gold_parse_failed`, `answer_unreadable`, `undecided` (equal or not, depending on what was
+    asked), and `cannot_verify` where the verifier fails on a harmless answer to the same ground truth too, or gets no
+    CPU time; `error` has the failure.
 
     Args:
         timeout: Seconds of CPU time for one verification.
@@ -61,7 +64,7 @@ class MathRewardFunction(RewardFunction):
     timeout: float = 5.0
     correct: float = 1.0
     incorrect: float = 0.0
-    bad_ground_truth: float | None = 0.0
+    bad_ground_truth: float | None = None
 
     def __post_init__(self) -> None:
         if importlib.util.find_spec("math_verify") is None:
@@ -79,6 +82,8 @@ class MathRewardFunction(RewardFunction):
             return RewardResult(reward=self.bad_ground_truth, info={**info, "reason": "invalid_ground_truth"})
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
+        if answer.strip() == action.text.strip() != str(truth).strip():
+            return RewardResult(reward=self.incorrect, info={**info, "reason": "prompt_repeated"})
         verdict = await self._verdict(str(truth), answer)
         if verdict.get("reason") in _FAILURES:
             # A harmless answer to the same ground truth shows whether it is the answer's fault.
@@ -92,6 +97,8 @@ class MathRewardFunction(RewardFunction):
                 return RewardResult(reward=None, info=info)
             case "gold_parse_failed":
                 return RewardResult(reward=self.bad_ground_truth, info=info)
+            case "undecided" | "answer_unreadable":
+                return RewardResult(reward=None, info=info)
         return RewardResult(reward=self.correct if info["matched"] else self.incorrect, info=info)
 
     async def _verdict(self, gold: str, answer: str) -> dict[str, Any]:
@@ -265,5 +272,6 @@ class VerifierPool:
             threads.shutdown(wait=True, cancel_futures=True)
 
 
-_WORKERS = VerifierPool(size=max(1, min(4, (os.cpu_count() or 2) // 2)))
-"""Shared by all reward functions of the process."""
+_CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+_WORKERS = VerifierPool(size=max(1, _CPUS // 2))
+"""Shared by all reward functions of the process: half of the CPUs it may use, the others are the rollouts'."""

@@ -1,6 +1,6 @@
 """Verifies answers in a process of its own, which may be killed at any moment.
 
-Run as a script by `math_reward`; imports nothing of this package. Requests and answers are lines of JSON. The first
+Run as a script by `math_reward`. Requests and answers are lines of JSON. The first
 line of output says that a first verification has been done, which imports and builds more than all later ones.
 
 Symbolic arithmetic cannot be interrupted from inside (`9^{9^{9^9}}` is one call into C), so the limit is the kernel's:
@@ -16,26 +16,34 @@ import logging
 import re
 import signal
 import sys
-from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this package shadows nothing
+
+from strands_env.mathematics import Node, judge, plain, readings
+
+MAX_LENGTH = 2000
+"""Characters of an answer that is read."""
 MEMORY_LIMIT_BYTES = 2 * 1024**3
 START_CPU_SECONDS = 120.0
 PR_SET_PDEATHSIG = 1
 
-_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}\s+[A-Za-z]{2,}")
-_EXPONENT = re.compile(r"\s*[-+]?\d+(?:\.\d*)?[eE][-+]?\d{1,3}\s*")
-_AMOUNT = re.compile(r"\s*[-+]?[\d.,/]*\d\s+(?!(?:sin|cos|tan|log|exp|sqrt)\b)[A-Za-z]{3,}[A-Za-z\s]*\.?\s*")
-
-
-def plain(text: str) -> str:
-    """A number in exponent form (`1e-05`) in digits, because `e` is a constant to the parser; other text unchanged."""
-    return format(Decimal(text.strip()), "f") if _EXPONENT.fullmatch(text) else text
+_OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
+_BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?\d[\d.,]*(?<![.,])|(?<=\s)[A-Za-z](?![A-Za-z])|\\[a-z]+(?![A-Za-z{]))")
+_MARKER = re.compile(
+    r"(?i)(?:final\s+)?answer\s*(?:\*\*)?\s*(?:is|=|:|：)\s*(?:\*\*)?\s*:?(?!\s*$)|答案\s*(?:是|为|为：|：|:)\s*[：:]?|####"
+)
+_DENIAL = re.compile(r"(?i)\b(?:not|never|neither|nor|isn't|cannot|wrong|incorrect|except)\b")
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_NUMBER = re.compile(
+    r"(?<![\w.])[-−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3}|\s*/\s*\d+)?%?|(?<![\w.])-?\.\d+"
+)
 
 
 def find_boxes(text: str) -> list[tuple[int, int]]:
     r"""Beginning and end of the contents of every complete `\boxed{...}`, by their beginnings."""
-    starts = {opening.end() for opening in re.finditer(r"\\f?boxed\s*+\{", text)}
+    starts = {opening.end() for opening in re.finditer(r"\\(?:boxed|fbox|framebox)\s*+\{", text)}
     spans: list[tuple[int, int]] = []
     pending: list[int] = []
     for brace in re.finditer(r"(?<!\\)[{}]", text):
@@ -46,36 +54,83 @@ def find_boxes(text: str) -> list[tuple[int, int]]:
     return sorted(spans)
 
 
+def candidates(answer: str) -> list[str]:
+    r"""Texts that may be the final answer, the first that can be read counts.
+
+    The last box, whole; without a box what follows the last "answer is", the whole text, the last formula, the last
+    number.
+    """
+    boxes = [answer[start:end] for start, end in find_boxes(answer) if answer[start:end].strip()]
+    bare = list(_BARE_BOX.finditer(answer))
+    if bare and (not boxes or bare[-1].start() > answer.rfind(boxes[-1])):
+        return [bare[-1][1]]
+    if boxes:
+        return [boxes[-1]]
+    if _OPEN_BOX.search(answer):
+        return []
+    tail = answer
+    if markers := list(_MARKER.finditer(answer)):
+        tail = answer[markers[-1].end() :]
+        sentence = re.match(r"\s*(.+?)(?:(?<!\d)\.(?:\s|$)|\.\s+(?=[A-Z])|\.?\s*(?:\n|$))", tail)
+        found = [sentence[1]] if sentence else []
+        if sentence and _DENIAL.search(sentence[1]):
+            return found
+    else:
+        found = [answer] if "\n" not in answer.strip() else []
+    formulas = [next(filter(None, match.groups())) for match in _FORMULA.finditer(tail)]
+    numbers = [match[0] for match in _NUMBER.finditer(tail)]
+    return [*found, *formulas[-1:], *numbers[-1:]]
+
+
+def is_prose(node: Node) -> bool:
+    """Whether words say something, rather than being a label or a unit."""
+    if node.kind == "group" and node.detail == "list":
+        return any(is_prose(item) for item in node.args)
+    return node.kind in ("word", "phrase")
+
+
 def verify(gold: str, answer: str) -> dict[str, Any]:
     """Compare an answer with the expected one mathematically.
 
-    The last boxed expression counts; several boxes together count only where a set is expected, so boxing many guesses
-    gains nothing. Without a box the last number or formula of the text counts.
+    Both are read whole or not at all. The last boxed expression counts; several boxes together count only where a set
+    or list is expected, so boxing many guesses gains nothing.
     """
-    from math_verify import parse
-    from math_verify import verify as equal
-
-    def read(text: str) -> list[Any]:
-        result: list[Any] = parse(text, parsing_timeout=None)
-        return result
-
-    gold = plain(gold)
-    is_text = "$" in gold or "\\boxed" in gold or _PROSE.search(gold) or _AMOUNT.fullmatch(gold)
-    expected = read(gold if is_text else f"${gold}$") or read(gold)
+    gold_boxes = find_boxes(gold)
+    gold = gold[slice(*gold_boxes[-1])] if gold_boxes else _MARKER.sub("", gold)
+    expected = readings(gold)
+    info: dict[str, Any] = {"gold_parsed": [str(reading.node)[:500] for reading in expected]}
+    if plain(gold) and plain(answer) == plain(gold):
+        return {**info, "matched": True, "answer_parsed": info["gold_parsed"] or [plain(gold)]}
+    has_box = bool(_OPEN_BOX.search(answer))
+    is_word = bool(expected) and expected[0].node.kind == "word"
+    choices = candidates(answer)
+    reason = "answer_parse_failed"
+    for choice in choices:
+        if plain(choice) == plain(gold):
+            return {**info, "matched": True, "answer_parsed": info["gold_parsed"] or [plain(gold)]}
+        if has_box and len(choice) > max(MAX_LENGTH, 2 * len(gold)):
+            return {**info, "reason": "too_complex", "error": f"{len(choice)} characters"}
+        found = readings(choice) if len(choice) <= max(MAX_LENGTH, 2 * len(gold)) else []
+        if not found or (not has_box and not is_word and is_prose(found[0].node)):
+            continue
+        info["answer_parsed"] = [str(reading.node)[:500] for reading in found]
+        if not expected:
+            return {**info, "reason": "gold_parse_failed"}
+        verdict = judge(expected, found)
+        several = [choice for start, end in find_boxes(answer) if (choice := answer[start:end].strip())]
+        if verdict is False and len(several) > 1 and expected[0].node.kind == "group":
+            together = readings(", ".join(dict.fromkeys(several)))
+            if together and judge(expected, together):
+                verdict = True
+        return {**info, "reason": "undecided"} if verdict is None else {**info, "matched": verdict}
+    if not choices or not any(char.isalnum() for choice in choices for char in choice):
+        return {**info, "reason": reason}
     if not expected:
-        return {"reason": "gold_parse_failed"}
-    boxes = [(start, end) for start, end in find_boxes(answer) if re.compile(r"\s*+\S").match(answer, start, end)]
-    candidates = [f"$\\boxed{{{plain(answer[slice(*boxes[-1])])}}}$"] if boxes else [answer]
-    if len(boxes) > 1:
-        candidates.append(answer)
-    found = [item for item in map(read, candidates) if item]
-    if not found:
-        return {"reason": "answer_parse_failed", "gold_parsed": [str(item) for item in expected]}
-    return {
-        "matched": any(equal(expected, item, timeout_seconds=None) for item in found),
-        "gold_parsed": [str(item) for item in expected],
-        "answer_parsed": [str(item) for item in found[0]],
-    }
+        return {**info, "reason": "gold_parse_failed"}
+    if has_box:
+        return {**info, "reason": "answer_unreadable"}
+    words = plain(gold).split()
+    return {**info, "reason": "undecided" if is_word and set(words) <= set(plain(answer).split()) else reason}
 
 
 def _limit_cpu_time(seconds: float) -> None:

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, Environment, ModelFactory, StepResult, TaskContext
 from strands_env.environments import CalculatorEnv
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
+from strands_env.rewards import NumberReward
 from strands_sglang.backends.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
 
 TASKS = 100  # number of tasks without a limit
-
-_NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
-
-
-class NumberReward(RewardFunction):
-    """1.0 where the last number of the final response is the ground truth."""
-
-    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        """Compare the last number."""
-        truth = action.task_context.ground_truth
-        found = _NUMBER.findall(step_result.observation.final_response or "")
-        answer = found[-1].replace(",", "") if found else None
-        matched = answer is not None and float(answer) == float(truth)
-        return RewardResult(reward=float(matched), info={"ground_truth": truth, "answer": answer})
 
 
 class ArithmeticEnv(CalculatorEnv):

@@ -1,0 +1,291 @@
+r"""Text of an answer (LaTeX, Unicode, plain) to tokens in one spelling.
+
+Nothing is dropped here except what has no meaning (spaces, sizes, delimiters of mathematics): a reader that has
+consumed all tokens has read the whole text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+from .vocabulary import FUNCTIONS, PROSE, UNITS
+
+
+class Unreadable(Exception):
+    """The text is not one whose whole meaning we know."""
+
+
+class Undefined(Exception):
+    """The text is read, and denotes nothing, or a number that is too large to compute."""
+
+
+class Token(NamedTuple):
+    """One token: `kind` is number, letter, word, command or mark."""
+
+    kind: str
+    value: str
+    spaced: bool
+    """White space stands in front."""
+
+
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")
+_SYMBOLS = {
+    "−": "-",
+    "–": "-",
+    "—": "-",
+    "‐": "-",
+    "‑": "-",
+    "×": r"\times ",
+    "·": r"\cdot ",
+    "⋅": r"\cdot ",
+    "∙": r"\cdot ",
+    "*": r"\cdot ",
+    "÷": r"\div ",
+    "∕": "/",
+    "∞": r"\infty ",
+    "π": r"\pi ",
+    "θ": r"\theta ",
+    "α": r"\alpha ",
+    "β": r"\beta ",
+    "γ": r"\gamma ",
+    "λ": r"\lambda ",
+    "φ": r"\phi ",
+    "ω": r"\omega ",
+    "≤": r"\le ",
+    "⩽": r"\le ",
+    "≥": r"\ge ",
+    "⩾": r"\ge ",
+    "≠": r"\ne ",
+    "≈": r"\approx ",
+    "≡": r"\equiv ",
+    "±": r"\pm ",
+    "∓": r"\mp ",
+    "∪": r"\cup ",
+    "∩": r"\cap ",
+    "∖": r"\setminus ",
+    "∈": r"\in ",
+    "∅": r"\emptyset ",
+    "°": r"\degree ",
+    "º": r"\degree ",
+    "∠": r"\angle ",
+    "△": r"\triangle ",
+    "→": r"\to ",
+    "⟨": r"\langle ",
+    "⟩": r"\rangle ",
+    "〈": r"\langle ",
+    "〉": r"\rangle ",
+    "ℝ": r"\mathbb{R}",
+    "ℤ": r"\mathbb{Z}",
+    "ℕ": r"\mathbb{N}",
+    "ℚ": r"\mathbb{Q}",
+    "ℂ": r"\mathbb{C}",
+    "…": r"\ldots ",
+    "⋯": r"\ldots ",
+    "′": "'",
+    "。": ".",
+    "、": ",",
+    "€": r"\euro ",
+    "£": r"\pounds ",
+    "¥": r"\yen ",
+    "元": r"\text{yuan}",
+    "个": "",
+    "米": r"\text{m}",
+    "度": r"\degree ",
+    "\u200b": "",
+    "\ufeff": "",
+}
+_REWRITES = [
+    (re.compile(pattern), new)
+    for pattern, new in (
+        (r"√\s*(\d+(?:\.\d+)?|[a-z])", r"\\sqrt{\1}"),
+        (r"∛\s*(\d+(?:\.\d+)?|[a-z])", r"\\sqrt[3]{\1}"),
+        (r"√", r"\\sqrt "),
+        (r"(?<!\\)\\(?:left|right)\s*\.", " "),
+        (
+            r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|strut|bf|rm|it)(?![A-Za-z])",
+            " ",
+        ),
+        (r"\\(?:hspace|vspace|phantom|label|tag)\*?\{[^{}]*\}", " "),
+        (r"\\!|\\/|\*\*|`", ""),
+        (r"\\(?:d|t|c)frac(?![A-Za-z])", r"\\frac"),
+        (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
+        (r"\\(?:leq|leqslant|leqq)(?![A-Za-z])", r"\\le "),
+        (r"\\(?:geq|geqslant|geqq)(?![A-Za-z])", r"\\ge "),
+        (r"\\(?:neq|not\s*=)", r"\\ne "),
+        (r"<=|=<", r"\\le "),
+        (r">=", r"\\ge "),
+        (r"!=|≠", r"\\ne "),
+        (r"->", r"\\to "),
+        (r":=|==", "="),
+        (r"\\[lr]?vert(?![A-Za-z])", "|"),
+        (r"\\[lr]Vert(?![A-Za-z])|\\\|", r"\\norm "),
+        (r"\\lbrace(?![A-Za-z])", r"\\{"),
+        (r"\\rbrace(?![A-Za-z])", r"\\}"),
+        (r"\\lbrack(?![A-Za-z])", "["),
+        (r"\\rbrack(?![A-Za-z])", "]"),
+        (r"\\l?parenthesis", "("),
+        (r"\\(?:dots|cdots|dotsc|dotsb|hdots)(?![A-Za-z])|(?<!\.)\.\.\.(?!\.)", r"\\ldots "),
+        (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\^\\degree|\\degrees?(?![A-Za-z])", r"\\degree "),
+        (r"\\varnothing(?![A-Za-z])|\\(?:empty|null)(?![A-Za-z])", r"\\emptyset "),
+        (r"\\backslash(?![A-Za-z])", r"\\setminus "),
+        (r"\\colon(?![A-Za-z])", ":"),
+        (r"\\(?:mathop|operatorname)\*?\s*\{\s*([A-Za-z]+)\s*\}", r"\\\1 "),
+        (r"\\(?:mathrm|text|textrm|mathit|rm)\s*\{\s*([eid])\s*\}", r" \1 "),
+        (r"\\mathbb\s*\{?([RZNQC])\}?", r"\\mathbb\1 "),
+        (r"\\mathbb(?![RZNQC] )\s*", " "),
+        (r"\\(?:R|reals)(?![A-Za-z])", r"\\mathbbR "),
+        (r"\\textdollar(?![A-Za-z])|\\\$", r"\\dollar "),
+        (r"\\%", "%"),
+        (r"\\[()\[\]]", " "),
+        (r"([ap])\s?\.\s?m\s?\.", r"\1m"),
+        (r"(?i)(?<=\d)\s*(am|pm)\b", r" \\text{\1} "),
+    )
+]
+_THOUSANDS = re.compile(
+    r"(?<![\d.,^_])(?<![\d.,^_]\{)"
+    r"\d{1,3}(?:(\{,\}|,|\\,|\\;|\\:|\\ |[ \u202f'~])\d{3})(?:\1\d{3})*(?![\d]|,\d|\s*/\s*\d)"
+)
+_LEXEME = re.compile(
+    r"""(?P<space>\s+|\\[,;:>\ ]|\\q?quad(?![A-Za-z])|~|\\newline)
+      |(?P<number>(?:\d+(?:\.\d+|\.(?=\\(?:overline|dot|bar)|\(\d+\)))?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\d.A-Za-z^]))?)
+      |(?P<command>\\[A-Za-z]+)
+      |(?P<escaped>\\.)
+      |(?P<letters>[A-Za-z]+)
+      |(?P<foreign>[^\W\d_]+)
+      |(?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_NAMES = frozenset(FUNCTIONS) | frozenset(
+    ["pi", "infty", "infinity", "oo", "theta", "alpha", "beta", "gamma", "lambda", "mod", "cup", "cap"]
+)
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|sc|up|md)?|mathrm|mathbf|mathit|mathsf|mathtt|mathcal|mathscr|mathfrak|boldsymbol|bm|mbox|hbox|emph|pmb|bold)\s*(?=\{)"
+)
+
+
+def closing(text: str, start: int) -> int:
+    """Index of the brace that closes the one before `start`."""
+    depth = 1
+    for match in re.compile(r"(?<!\\)[{}]").finditer(text, start):
+        depth += 1 if match[0] == "{" else -1
+        if not depth:
+            return match.start()
+    raise Unreadable("braces do not match")
+
+
+def normalise(text: str) -> str:
+    """The text with one spelling for what is written in several."""
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ]+", lambda run: "^{" + run[0].translate(_SUPERSCRIPTS) + "}", text)
+    text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+", lambda run: "_{" + run[0].translate(_SUBSCRIPTS) + "}", text)
+    pieces = []
+    for char in text:
+        if unicodedata.decomposition(char).startswith("<fraction>"):
+            top, bottom = unicodedata.normalize("NFKC", char).split("⁄")
+            pieces.append(rf"\frac{{{top}}}{{{bottom}}}" if bottom else char)
+        else:
+            pieces.append(_SYMBOLS.get(char) or ("" if char in _SYMBOLS else unicodedata.normalize("NFKC", char)))
+    text = "".join(pieces)
+    for pattern, new in _REWRITES:
+        text = pattern.sub(new, text)
+    if text.count("$") % 2:  # a single sign is money
+        text = re.sub(r"\$(?=\s*[\d.])", r"\\dollar ", text, count=1)
+    text = text.replace("$", " ").strip()
+    while (stop := re.fullmatch(r"(.*[^\\.\s])\s*[.,;:!]*(?<!\\)[.,;:]", text, re.DOTALL)) is not None:
+        text = stop[1]
+    return text
+
+
+def _join_thousands(text: str, commas: bool) -> str:
+    """Digits in groups of three to one number; groups with commas only where `commas`, and outside brackets."""
+
+    def join(group: re.Match[str]) -> str:
+        if group[1] == ",":
+            before = text[: group.start()]
+            depth = sum(before.count(mark) for mark in "([") - sum(before.count(mark) for mark in ")]")
+            if not commas or depth > 0 or before.count("\\{") > before.count("\\}"):
+                return group[0]
+        return re.sub(r"\D", "", group[0])
+
+    return _THOUSANDS.sub(join, text)
+
+
+def lex(text: str, *, commas: bool = True) -> list[Token]:
+    """Tokens of a text from `normalise`."""
+    tokens: list[Token] = []
+    _lex(_join_thousands(text, commas), tokens, in_text=False)
+    return _words(tokens)
+
+
+def _lex(text: str, tokens: list[Token], *, in_text: bool) -> None:
+    position, spaced = 0, False
+    while position < len(text):
+        if command := _TEXT.match(text, position):
+            end = closing(text, command.end() + 1)
+            inner = text[command.end() + 1 : end]
+            is_vector = re.match(r"\\(?:mathbf|boldsymbol|bm|bold)", command[0]) and re.fullmatch(r"\s*[a-z]\s*", inner)
+            if is_vector:
+                tokens.append(Token("symbol", f"vec {inner.strip()}", spaced))
+            else:
+                _lex(inner.replace("\\", " \\"), tokens, in_text=True)
+            position, spaced = end + 1, inner[-1:].isspace()
+            continue
+        lexeme = _LEXEME.match(text, position)
+        assert lexeme is not None
+        kind, value, position = str(lexeme.lastgroup), lexeme[0], lexeme.end()
+        if kind == "space":
+            spaced = True
+            continue
+        if kind == "letters":
+            tokens.append(Token("word" if in_text else "letters", value, spaced))
+        elif kind == "foreign":
+            tokens.append(Token("word", value, spaced))
+        else:
+            tokens.append(Token("mark" if kind == "escaped" else kind, value, spaced))
+        spaced = False
+
+
+def _words(tokens: list[Token]) -> list[Token]:
+    """Runs of letters told apart: names of functions, units, words, products of letters."""
+    result: list[Token] = []
+    index = 0
+    while index < len(tokens):
+        if tokens[index].kind not in ("letters", "word"):
+            result.append(tokens[index])
+            index += 1
+            continue
+        end = index
+        while end < len(tokens) and tokens[end].kind in ("letters", "word"):
+            end += 1
+        run = tokens[index:end]
+        after_number = bool(result) and (result[-1].kind == "number" or result[-1].value in (")", "}", "/"))
+        is_divisor = len(result) > 1 and result[-1].value == "/" and result[-2].kind == "word"
+        is_prose = any(_is_word(token) for token in run)
+        for token in run:
+            name = token.value
+            if name.lower() in ("and", "or") and (
+                token.kind == "word" or len(run) == 1 or not is_prose or after_number
+            ):
+                result.append(Token("mark", name.lower(), True))
+            elif token.kind == "letters" and (name in _NAMES or name.lower() in ("infinity", "pi")):
+                name = {"infinity": "infty", "oo": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(
+                    name.lower() if len(name) > 2 else name, name
+                )
+                result.append(Token("command", "\\" + name, token.spaced))
+            elif (
+                token.kind == "word" or is_prose or (name in UNITS and ((after_number and len(name) > 1) or is_divisor))
+            ):
+                result.append(Token("word", name, token.spaced))
+            else:
+                result.extend(Token("letter", letter, token.spaced and not place) for place, letter in enumerate(name))
+        index = end
+    return result
+
+
+def _is_word(token: Token) -> bool:
+    name = token.value
+    if token.kind == "word" or name in _NAMES or name.lower() in ("and", "or", "infinity", "pi"):
+        return False
+    return name.lower() in PROSE or (len(name) > 3 and not name.isupper())

@@ -1,0 +1,542 @@
+r"""A mathematical text to what it denotes, read whole or not at all.
+
+A recursive descent over the tokens of `lexing`: whatever it does not know, and whatever is left at the end, makes the
+text unreadable. So a number inside of something unknown never stands for the whole.
+
+    readings("3 1/2")                  [Node("scalar", (7/2,))]
+    readings(r"x \in [1, 2)")          [Node("relation", (x, Node("group", (1, 2), "[)")), ("in",))]
+
+`Node.kind` is one of: scalar, word, group (list, set, brackets, matrix, ratio), relation, sets, quantity, congruence,
+cases, based, option, phrase, dots.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+from sympy import Integer, Symbol
+
+from .lexing import Token, Undefined, Unreadable, lex, normalise
+from .scalars import Node, ScalarReader
+from .vocabulary import FILLERS, NOT_NOUNS, NUMBER_WORDS, RELATIONS, UNITS
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read a text; one that is not `certain` is possible, but another comes first."""
+
+    node: Node
+    certain: bool = True
+
+
+_SET_OPERATORS = {r"\cup": "cup", r"\cap": "cap", r"\setminus": "minus"}
+_MONEY = {r"\dollar": "dollar", r"\euro": "euro", r"\pounds": "sterling", r"\yen": "yen"}
+_WORDS = {
+    words: Node("named", (), name)
+    for names, name in (
+        ("no solution;no solutions;no real solution;no real solutions;empty set;the empty set", "empty"),
+        ("all real numbers;all reals;real numbers;the real numbers;all real", "R"),
+        ("all integers;the integers;integers", "Z"),
+    )
+    for words in names.split(";")
+}
+_CLOSERS = {"(": ")]", "[": ")]", "]": "[]"}
+
+
+class Reader(ScalarReader):
+    """One pass over the tokens of a text: lists, relations, sets, units around scalars."""
+
+    # Lists, relations, structures
+
+    def whole(self) -> Node:
+        """The text as one node."""
+        node = self._option() or self._items()
+        if self._peek().kind != "end":
+            raise Unreadable(f"{self._peek().value!r} is not understood here")
+        return node
+
+    def _option(self) -> Node | None:
+        """`(C) 15`, `C. 15`: the letter of a choice, and what it stands for."""
+
+        def read() -> Node:
+            bracket = self._take("(")
+            letter = self._peek()
+            if not (letter.kind in ("letter", "word") and re.fullmatch("[A-J]", letter.value)):
+                raise Unreadable("no letter of a choice")
+            self._at += 1
+            self._expect(*((")",) if bracket else (")", ".", ":")))
+            following = self._peek()
+            is_apart = letter.kind == "word" or following.spaced or not bracket
+            if following.kind in ("end", "mark") or following.value in (*RELATIONS, *_SET_OPERATORS) or not is_apart:
+                raise Unreadable("no choice")
+            return Node("option", (letter.value, self._items()))
+
+        return self._attempt(read)
+
+    def _items(self) -> Node:
+        """Members apart by commas, semicolons, `and`, `or`."""
+        items = [self._item()]
+        is_ordered = False
+        while self._peek(1).value not in ("&", r"\\", r"\end") and self._take(",", ";", "and", "or"):
+            self._take("and", "or")
+            is_ordered |= self._peek().value == r"\ldots"
+            items.append(self._item())
+        if len(items) == 1:
+            return items[0]
+        return Node("group", tuple(items), "sequence" if is_ordered else "list")
+
+    def _item(self) -> Node:
+        if self._take(r"\ldots"):
+            return Node("dots", ())
+        start = self._at
+        node = self._attempt(self._relation)
+        if node is None:
+            self._at = start
+            node = self._labelled()
+        return node
+
+    def _labelled(self) -> Node:
+        """Words in front of something: a name (`Area = 5`), or a phrase."""
+        start = self._at
+        words = []
+        while self._peek().kind == "word":
+            words.append(self._peek().value)
+            self._at += 1
+        if words and self._peek().value in (",", ";", "and", "or", ")", r"\}", "}", "&", r"\\", ""):
+            return _WORDS.get(" ".join(words).lower()) or Node("word", (" ".join(words),))
+        if words and self._take("=", ":", r"\approx"):
+            return Node("relation", (Node("word", (" ".join(words).lower(),)), self._relation()), ("=",))
+        if words:
+            inner = self._item()
+            if {word.lower() for word in words} <= set(FILLERS):
+                return inner
+            return Node("phrase", (" ".join(words).lower(), inner))
+        # A left side that has no meaning to us is a name: everything up to the equals sign.
+        self._at, depth = start, 0
+        for index in range(start, len(self._tokens)):
+            value = self._tokens[index].value
+            depth += (value in ("(", "[", "{", r"\{")) - (value in (")", "]", "}", r"\}"))
+            if depth < 0 or value in (",", ";", "and", "or"):
+                break
+            if value == "=" and not depth and index > start:
+                name = "".join(token.value for token in self._tokens[start:index])
+                self._at = index + 1
+                return Node("relation", (Node("word", (name,)), self._relation()), ("=",))
+        raise Unreadable(f"{self._peek().value!r} is not understood here")
+
+    def _relation(self) -> Node:
+        if self._peek().value in (r"\approx", "="):  # what is left of it is in the question
+            self._at += 1
+        members, operators = [self._ratio()], []
+        while (mark := self._peek().value) in RELATIONS and self._peek().kind in ("mark", "command"):
+            self._at += 1
+            operators.append(RELATIONS[mark])
+            members.append(self._ratio())
+        node = members[0] if not operators else Node("relation", tuple(members), tuple(operators))
+        if (modulus := self._attempt(self._modulus)) is not None:
+            return Node("congruence", (node, modulus))
+        return node
+
+    def _modulus(self) -> Node:
+        bracket = self._take("(")
+        command = self._expect(r"\pmod", r"\bmod", r"\mod", "mod", r"\pod")
+        del command
+        modulus = self._scalar()
+        if bracket:
+            self._expect(")")
+        return modulus
+
+    def _ratio(self) -> Node:
+        members, is_clock = [self._sets()], True
+        while self._peek().value == ":" and self._peek(1).kind in ("number", "letter", "command", "mark"):
+            self._at += 1
+            token = self._peek()
+            is_clock &= token.kind == "number" and len(token.value) == 2 and not token.spaced and int(token.value) < 60
+            members.append(self._sets())
+        if len(members) == 1:
+            return members[0]
+        *first, last = members
+        if last.kind == "quantity":  # `9:30 pm`
+            node = Node("ratio", (*first, last.args[0]), is_clock)
+            return Node("quantity", (node,), last.detail)
+        return Node("ratio", tuple(members), is_clock)
+
+    def _sets(self) -> Node:
+        node = self._member()
+        while (mark := self._take(*_SET_OPERATORS)) is not None:
+            right = self._member()
+            operator = _SET_OPERATORS[mark]
+            if node.kind == "sets" and node.detail == operator != "minus":
+                node = Node("sets", (*node.args, right), operator)
+            else:
+                node = Node("sets", (node, right), operator)
+        return node
+
+    def _member(self) -> Node:
+        """A structure, or a scalar with or without a unit."""
+        for structure in (self._bracketed, self._environment, self._named_set, self._based):
+            start = self._at
+            node = self._attempt(structure)
+            if node is not None:
+                if node.kind != "group" or self._peek().kind in ("end", "word") or self._peek().value in _AFTER:
+                    return node
+                self._at = start
+        unit: dict[str, int] = {}
+        start = self._at
+        negative = self._peek().value == "-" and self._peek(1).value in _MONEY
+        if negative:
+            self._at += 1
+        if (mark := self._take(*_MONEY)) is not None:
+            unit[_MONEY[mark]] = 1
+        before = self._at
+        if self._peek().kind == "word":
+            word = self._peek().value.lower()
+            if word in NUMBER_WORDS:
+                self._at += 1
+                node = Node("scalar", (Integer(NUMBER_WORDS.index(word)),))
+            else:
+                raise Unreadable("a word")
+        else:
+            node = self._scalar()
+        if negative:
+            node = Node("scalar", (-node.args[0],), None, node.digits)
+        if self._at == before:
+            raise Unreadable("nothing")
+        for name, power in self._unit().items():
+            unit[name] = unit.get(name, 0) + power
+        unit = {name: power for name, power in unit.items() if power}
+        if not unit:
+            return node
+        return Node("quantity", (node,), tuple(sorted(unit.items())))
+
+    def _unit(self) -> dict[str, int]:
+        """What stands behind a number: `cm^2`, `miles per hour`, `%`, apples."""
+        unit: dict[str, int] = {}
+        sign, last, power = 1, "", 1
+        bracket = self._peek().value == "(" and self._peek(1).kind == "word"
+        if bracket:
+            self._at += 1
+        while True:
+            token = self._peek()
+            if token.value in ("%", r"\degree"):
+                self._at += 1
+                last = "percent" if token.value == "%" else "degree"
+                following = self._peek()
+                if last == "degree" and following.value in ("C", "F", "K") and following.kind in ("letter", "word"):
+                    self._at += 1
+                    last += following.value
+                unit[last] = unit.get(last, 0) + sign
+                sign = 1
+            elif token.value in _MONEY and not unit:
+                self._at += 1
+                unit[_MONEY[token.value]] = 1
+            elif token.kind == "word":
+                self._at += 1
+                name = token.value.lower() if token.value not in UNITS else token.value
+                if name == "per":
+                    sign = -1
+                elif name in ("square", "sq", "squared", "cubic", "cu", "cubed"):
+                    exponent = 2 if name.startswith("s") else 3
+                    if name in ("squared", "cubed") and last:
+                        unit[last] *= exponent
+                    elif self._peek().kind == "word":
+                        power = exponent
+                    else:
+                        unit[name] = 1
+                elif name in ("of", "a", "an", "the", "in", "the") and name not in UNITS:
+                    continue
+                elif set(re.split(r"\W+", name)) & set(NOT_NOUNS):
+                    raise Unreadable(f"{name!r} is no unit")
+                else:
+                    last = canonical(name)
+                    unit[last] = unit.get(last, 0) + sign * power
+                    sign = power = 1
+            elif token.value == "^" and last:
+                self._at += 1
+                exponent_node = self._argument()
+                if not isinstance(exponent_node, Integer):
+                    raise Unreadable("a power of a unit")
+                unit[last] *= int(exponent_node)
+            elif token.value == "/" and last and self._peek(1).kind == "word":
+                self._at += 1
+                sign = -1
+            elif token.value == r"\cdot" and last and self._peek(1).kind == "word":
+                self._at += 1
+            else:
+                break
+        if bracket:
+            self._expect(")")
+        if len(unit) > 6:
+            raise Unreadable("a sentence")
+        return unit
+
+    def _bracketed(self) -> Node:
+        """Tuples, intervals, sets."""
+        mark = self._expect("(", "[", "]", r"\{", r"\langle")
+        if mark == r"\{":
+            if self._take(r"\}"):
+                return Node("named", (), "empty")
+            builder = self._attempt(self._builder)
+            if builder is not None:
+                return Node("such", builder.args, builder.detail) if builder.kind != "relation" else builder
+            inner = self._items()
+            self._expect(r"\}")
+            items = inner.args if inner.kind == "group" and inner.detail in ("list", "sequence") else (inner,)
+            return Node("group", items, "sequence" if any(item.kind == "dots" for item in items) else "set")
+        inner = self._items()
+        closer = self._expect(r"\rangle") if mark == r"\langle" else self._expect(*_CLOSERS[mark])
+        if not (inner.kind == "group" and inner.detail in ("list", "sequence")):
+            if mark in ("(", "[") and inner.kind != "scalar":
+                return inner
+            raise Unreadable("brackets around one thing")
+        if mark == "]" or closer == "[":
+            mark, closer = "(" if mark == "]" else mark, ")" if closer == "[" else closer
+        if len(inner.args) == 2 and mark != r"\langle":
+            return Node("group", inner.args, mark + closer)
+        if mark + closer in ("(]", "[)"):
+            raise Unreadable("brackets of two kinds")
+        return Node("group", inner.args, "tuple")
+
+    def _builder(self) -> Node:
+        r"""`\{x \mid x > 3\}`, behind its brace."""
+        variable = self._sets()
+        if self._take(r"\in"):
+            variable = Node("relation", (variable, self._sets()), ("in",))
+        self._expect("|", r"\mid", ":")
+        condition = self._items()
+        self._expect(r"\}")
+        name = variable.args[0] if variable.kind == "relation" and variable.detail == ("in",) else variable
+        if condition.kind == "relation" and name.kind == "scalar" and name.args[0] in _symbols(condition):
+            domain = variable.args[1] if variable.kind == "relation" else None
+            if domain is None or domain == Node("named", (), "R"):
+                return condition
+        return Node("such", (variable, condition))
+
+    def _named_set(self) -> Node:
+        if self._take(r"\emptyset"):
+            return Node("named", (), "empty")
+        value = self._peek().value
+        if value.startswith(r"\mathbb"):
+            self._at += 1
+            name = value.removeprefix(r"\mathbb")
+            if self._take("^"):
+                name += "^" + str(self._argument())
+            if self._take("_"):
+                name += "_" + str(self._argument())
+            return Node("named", (), name)
+        raise Unreadable("no set")
+
+    def _based(self) -> Node:
+        """`1011_2`, `2A_{16}`, `(1011)_2`: digits in a base."""
+        bracket, digits = self._take("("), ""
+        while self._peek().kind in ("number", "letter", "word") and not (digits and self._peek().spaced):
+            digits += self._peek().value
+            self._at += 1
+        if bracket:
+            self._expect(")")
+        self._expect("_")
+        if not re.fullmatch(r"\d[\dA-Za-z]*(\.\d+)?", digits):
+            raise Unreadable("no digits")
+        base = self._argument_words()
+        try:
+            int(digits, base)
+        except ValueError as error:
+            raise Unreadable("no number in this base") from error
+        return Node("based", (digits.upper().lstrip("0") or "0", base))
+
+    def _argument_words(self) -> int:
+        brace = self._take("{")
+        token = self._peek()
+        self._at += 1
+        if brace:
+            self._expect("}")
+        if token.kind == "number" and token.value.isdigit():
+            return int(token.value)
+        if token.value.lower() in NUMBER_WORDS:
+            return NUMBER_WORDS.index(token.value.lower())
+        raise Unreadable("no base")
+
+    def _environment(self) -> Node:
+        r"""Cases and lines of equations; matrices are scalars."""
+        self._expect(r"\begin")
+        name = self._name()
+        if "matrix" in name or name == "array":
+            raise Unreadable("a matrix")
+        if name not in ("cases", "dcases", "aligned", "align", "align*", "gathered", "split", "rcases"):
+            raise Unreadable(f"environment {name!r}")
+        rows: list[tuple[Node, ...]] = []
+        while not self._take(r"\end"):
+            cells = []
+            start = self._at
+            if name not in ("cases", "dcases", "rcases"):  # the mark aligns, no more
+                end = next(
+                    (i for i in range(self._at, len(self._tokens)) if self._tokens[i].value in (r"\\", r"\end")),
+                    self._at,
+                )
+                self._tokens[self._at : end] = [token for token in self._tokens[self._at : end] if token.value != "&"]
+            cells.append(self._items())
+            self._take(",", ".", ";")
+            while self._take("&") or (
+                self._peek().kind == "word"
+                and self._peek().value.lower() in ("if", "for", "when", "otherwise", "else", "where")
+            ):
+                cells.append(self._condition())
+                self._take(",", ".", ";")
+            rows.append(tuple(cells))
+            if not self._take(r"\\") and self._peek().value != r"\end":
+                raise Unreadable("a row")
+            if self._at == start:
+                raise Unreadable("a row")
+        if self._name() != name:
+            raise Unreadable("environments do not match")
+        if all(len(row) == 1 for row in rows):
+            items = [
+                item
+                for row in rows
+                for item in (row[0].args if row[0].kind == "group" and row[0].detail == "list" else row)
+            ]
+            return items[0] if len(items) == 1 else Node("group", tuple(items), "list")
+        return Node("cases", tuple(Node("row", row) for row in rows))
+
+    def _condition(self) -> Node:
+        while self._peek().kind == "word" and self._peek().value.lower() in ("if", "for", "when", "where", "and"):
+            self._at += 1
+        if self._peek().kind == "word" and self._peek().value.lower() in ("otherwise", "else", "elsewhere"):
+            self._at += 1
+            return Node("word", ("otherwise",))
+        return self._items()
+
+
+_AFTER = frozenset(
+    (
+        ",",
+        ";",
+        "and",
+        "or",
+        ")",
+        "]",
+        "[",
+        r"\}",
+        "}",
+        "&",
+        r"\\",
+        r"\end",
+        "|",
+        ":",
+        r"\rangle",
+        *RELATIONS,
+        *_SET_OPERATORS,
+        r"\pmod",
+        r"\bmod",
+        r"\mod",
+    )
+)
+
+
+def canonical(name: str) -> str:
+    """One name for all spellings of a unit; a noun without its plural."""
+    if name in UNITS:
+        return next(other for other, worth in UNITS.items() if worth == UNITS[name])
+    return name.lower().removesuffix("s") or name
+
+
+def _symbols(node: Node) -> set[Any]:
+    found: set[Any] = set()
+    for arg in node.args:
+        if isinstance(arg, Node):
+            found |= _symbols(arg)
+        elif hasattr(arg, "free_symbols"):
+            found |= arg.free_symbols
+    return found
+
+
+def _read(text: str, *, commas: bool, tight: bool = False) -> tuple[Node, bool]:
+    reader = Reader(lex(text, commas=commas), tight=tight)
+    node = reader.whole()
+    if reader.signs:
+        other = Reader(lex(text, commas=commas), sign=-1, tight=tight).whole()
+        node = _both(node, other, reader.signs)
+    return node, reader.is_loose
+
+
+def _both(plus: Node, minus: Node, signs: int) -> Node:
+    """The two values of a text with plus-minus signs."""
+    if plus.kind == minus.kind == "relation" and plus.args[0] == minus.args[0] and len(plus.args) == 2:
+        right = _both(plus.args[1], minus.args[1], signs)
+        return Node("relation", (plus.args[0], right), plus.detail)
+    if plus.kind == minus.kind == "group" and plus.detail == "list":
+        pairs = zip(plus.args, minus.args, strict=True)
+        return Node(
+            "group", tuple(item for pair in pairs for item in (pair if pair[0] != pair[1] else pair[:1])), "list"
+        )
+    return Node("group", (plus, minus), "list")
+
+
+def readings(text: str) -> list[Reading]:
+    """What a text may denote, the most likely first; empty where it cannot be read whole.
+
+    What is read and denotes nothing is of kind "undefined".
+    `1,234` is a number and may be a list; `3,14` is a list and may be a number; `1/2x` is x/2 and may be 1/(2x).
+    """
+    text = normalise(text)
+    found: list[Reading] = []
+
+    def add(source: str, *, certain: bool, **options: bool) -> bool:
+        try:
+            node, is_loose = _read(source, **options)
+        except Unreadable:
+            return False
+        except Undefined as undefined:
+            node, is_loose = Node("undefined", (str(undefined),)), False
+        if all(other.node != node for other in found):
+            found.append(Reading(node, certain and (not found or found[0].certain)))
+        return is_loose
+
+    is_loose = add(text, certain=True, commas=True)
+    if is_loose:
+        add(text, certain=False, commas=True, tight=True)
+    if re.search(r"\d,\d{3}", text):
+        add(text, certain=True, commas=False)
+    if re.fullmatch(r"-?\d+,(?!\d{3}$)\d+", text) or re.search(r"\d\{,\}\d(?!\d\d(?!\d))", text):
+        add(re.sub(r"(?<=\d)(?:,|\{,\})(?=\d)", ".", text), certain=True, commas=False)
+    if not found and _OPERATORS.search(text) and (value := _evaluated(text)) is not None:
+        found.append(Reading(Node("scalar", (value,), None, 1 if "." in text else None)))
+    return found
+
+
+_OPERATORS = re.compile(r"\\(?:int|sum|prod|lim)(?![A-Za-z])")
+
+
+def _evaluated(text: str) -> Any:
+    """An integral, sum, product or limit as math-verify's parser reads it; None where it does not read all of it."""
+    from latex2sympy2_extended import latex2sympy
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+
+    try:
+        # Its grammar may stop before the end. What it has read to the end is one side of an equation with the mark.
+        config = ConversionConfig(lowercase_symbols=False)
+        equation = latex2sympy(text + r" = \Omega", normalization_config=None, conversion_config=config)
+        value = equation.lhs.doit() if isinstance(equation, sympy.Eq) and str(equation.rhs) == "Omega" else None
+    except Exception:  # whatever it cannot read
+        return None
+    if not isinstance(value, sympy.Expr) or value.has(sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.nan):
+        return None
+    return value.xreplace({symbol: Symbol(symbol.name) for symbol in value.free_symbols})
+
+
+def plain(text: str) -> str:
+    """The text without spaces, sizes and fonts: two texts that denote different things differ in it."""
+    try:
+        tokens = lex(normalise(text))
+    except Unreadable:
+        return re.sub(r"\s+", " ", text).strip()
+    text, last = "", Token("end", "", False)
+    for token in tokens:
+        is_word = token.kind == "word"
+        text += " " if is_word or (token.kind == last.kind == "number" and token.spaced) else ""
+        text += token.value.lower() if is_word and len(token.value) > 1 else token.value
+        last = token
+    return text.strip()

@@ -1,0 +1,139 @@
+"""Whether two scalars are the same number, formula or matrix.
+
+Numbers are compared exactly where both are exact; a decimal is exact too, unless it rounds the other number: with at
+least `DIGITS` significant digits it stands for every number that is rounded or cut off to it. So the tolerance is
+relative, at most 1e-5 of the value, the precision at which people write results down, and tiny and huge numbers differ
+like all others. Formulas are compared at points, with `PRECISION` digits, which needs no simplification that may hang.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+from sympy import Integer, MatrixBase, Rational, oo
+
+from .scalars import LOG_BASE, Node
+
+DIGITS = 6
+"""Significant digits from which on a decimal may stand for a number that it rounds."""
+FLOAT_DIGITS = 15
+"""Significant digits that a float has; what differs behind them is noise."""
+PRECISION = 40
+POINTS = tuple(
+    Rational(numerator, 10_007) for numerator in (6151, 23417, -8123, 14009, 34567, -21911, 2741, 17123, 9343)
+)
+
+
+def every(verdicts: Sequence[bool | None]) -> bool | None:
+    """All of them: False where one is, else None where one is."""
+    return False if False in verdicts else None if None in verdicts else True
+
+
+def same_scalar(gold: Node, answer: Node) -> bool | None:
+    """Whether two scalars are the same; None where that cannot be computed."""
+    one, other = gold.args[0], answer.args[0]
+    if isinstance(one, MatrixBase) or isinstance(other, MatrixBase):
+        return _same_matrix(gold, answer)
+    if one == other:
+        return True
+    if LOG_BASE in one.free_symbols | other.free_symbols:
+        bases = (Integer(1), sympy.log(10))
+        return any(
+            _same_values(one.subs(LOG_BASE, base), other.subs(LOG_BASE, base), gold.digits, answer.digits)
+            for base in (LOG_BASE, *bases)
+        )
+    return _same_values(one, other, gold.digits, answer.digits)
+
+
+def _same_matrix(gold: Node, answer: Node) -> bool | None:
+    one, other = gold.args[0], answer.args[0]
+    if not (isinstance(one, MatrixBase) and isinstance(other, MatrixBase)):
+        matrix, scalar = (one, other) if isinstance(one, MatrixBase) else (other, one)
+        return bool(matrix.shape == (1, 1) and matrix[0, 0] == scalar)
+    if one.shape != other.shape:
+        return False
+    pairs = zip(one.flat(), other.flat(), strict=True)
+    return every([_same_values(a, b, gold.digits, answer.digits) for a, b in pairs])
+
+
+def _same_values(one: Any, other: Any, digits: int | None, other_digits: int | None) -> bool | None:
+    if one == other:
+        return True
+    exact = digits is None and other_digits is None
+    if isinstance(one, Rational) and isinstance(other, Rational) and exact:
+        return False
+    if one.has(oo, -oo) or other.has(oo, -oo):
+        return False
+    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
+    if not symbols:
+        return _close(one, other, digits, other_digits)
+    verdicts = []
+    places = [
+        dict(zip(symbols, itertools.islice(itertools.cycle(POINTS), shift, None), strict=False)) for shift in range(9)
+    ]
+    if any(power.base.is_negative and power.exp.free_symbols for power in (one + other).atoms(sympy.Pow)) or (
+        {str(symbol) for symbol in symbols} <= {"n", "k", "m"} and (one + other).has(sympy.sin, sympy.cos)
+    ):
+        places = [
+            {symbol: Integer(3 * shift + 2 * place + 1) for place, symbol in enumerate(symbols)} for shift in range(7)
+        ]
+    for place in places:
+        left, right = one.subs(place), other.subs(place)
+        if left.has(sympy.nan, sympy.zoo, oo) or right.has(sympy.nan, sympy.zoo, oo):
+            continue
+        is_positive = all(value > 0 for value in place.values())
+        if (
+            not is_positive
+            and (_is_complex(left) or _is_complex(right))
+            and not (one.has(sympy.I) or other.has(sympy.I))
+        ):
+            continue  # roots and logarithms where they are not defined
+        verdicts.append(_close(left, right, digits, other_digits))
+        if verdicts[-1] is False:
+            return False
+    return every(verdicts) if verdicts else None
+
+
+def _is_complex(value: Any) -> bool:
+    imaginary = sympy.im(value.evalf(20))
+    return bool(abs(imaginary) > Rational(1, 10**12))
+
+
+def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -> bool | None:
+    """Whether two numbers are equal, or one is a decimal that rounds the other."""
+    if isinstance(one, Rational) and isinstance(other, Rational):
+        difference = one - other
+        if difference == 0:
+            return True
+    else:
+        difference = (one - other).evalf(PRECISION, maxn=2000)
+        if not difference.is_number or difference.has(sympy.nan, sympy.zoo, oo):
+            return None
+        scale = max(abs(one.evalf(PRECISION)), abs(other.evalf(PRECISION)))
+        if abs(difference) <= scale * Rational(1, 10 ** (PRECISION - 8)):
+            return True
+    if digits is None and other_digits is None:
+        return False
+    value, other_value = one.evalf(PRECISION), other.evalf(PRECISION)
+    if not (value.is_real and other_value.is_real):
+        parts = [(sympy.re(value), sympy.re(other_value)), (sympy.im(value), sympy.im(other_value))]
+        return every([a == b or _close(a, b, digits, other_digits) for a, b in parts])
+    (coarse, coarser), (fine, finer) = sorted(
+        [(value, digits or 0), (other_value, other_digits or 0)], key=lambda pair: pair[1] or math.inf
+    )
+    if max(coarser, finer) >= FLOAT_DIGITS and abs(value - other_value) <= abs(value) / 10 ** (FLOAT_DIGITS - 1):
+        return True
+    return (not finer or finer >= coarser + 2) and _rounds(coarse, fine, coarser)
+
+
+def _rounds(decimal: Any, value: Any, digits: int) -> bool:
+    """Whether a decimal of so many significant digits is a value rounded or cut off, and the digits are enough."""
+    if digits < DIGITS or decimal * value <= 0:
+        return False
+    magnitude = int(sympy.floor(sympy.log(abs(decimal), 10).evalf(20)))
+    missing = (abs(value) - abs(decimal)) / Rational(10) ** (magnitude - digits + 1)
+    return bool(-0.5 - 1e-9 <= missing < 1 - 1e-9)
