@@ -21,8 +21,7 @@ nothing. Say in a sentence why, then end with TRUE or FALSE.
 Question: {question}
 Predicted answer: {answer}
 Ground truth answer: {truth}""",
-    verdict=r"\b(TRUE|FALSE)\b",
-    rewards={"true": 1.0, "false": 0.0},
+    rewards={"TRUE": 1.0, "FALSE": 0.0},
 )
 
 

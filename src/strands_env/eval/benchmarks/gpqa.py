@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import unicodedata
+from typing import ClassVar
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
@@ -12,27 +14,61 @@ LETTERS = "ABCD"
 SYSTEM_PROMPT = 'Answer the multiple-choice question. Reason first; end with the line "Answer: X", X being the letter.'
 
 _WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-_STATED = re.compile(r"answer\s*+(?:is)?\s*+:?\s*+\(?\**+\s*+\(?([A-D])\b", re.IGNORECASE)
-_BRACKETED = re.compile(r"\(([A-D])\)")
+_END = r"(?!\w|['’]\w|-\w|[^\S\n]*[=+/^<>])"  # the letter is no word, formula or `B-cell`
+_ARTICLE = r"(?!(?<=[AI])[^\S\n]+(?!(?:because|since|as|is|for|which|with)\b)[a-z])"  # "Answer: A good question"
+_LETTER = rf"(?P<letter>[A-J]){_END}{_ARTICLE}"
+_OPTION = r"(?i:(?:option|choice|letter)\W{0,3})"
+_STATED = [
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        # The answer is (B). Answer: B. The correct option is B.
+        r"(?i:\b(?:answer|option|choice)(?:\s+(?:choice|option|letter))?\W{0,4}(?:\b(?:is|was|would\s+be|must\s+be)\b|:))"
+        rf"\W{{0,8}}{_OPTION}?{_LETTER}",
+        rf"(?i:\banswer)\s+\({_LETTER}",
+        rf"\\f?boxed\W{{0,6}}{_OPTION}?{_LETTER}",
+        rf"(?:答案|选项|选择|选|应为)\W{{0,4}}[是为]?\W{{0,4}}(?:选项)?{_LETTER}",
+        # So B. I choose (B).
+        r"(?i:\b(?:so|thus|therefore|hence|choose|chose|pick|select|go\s+with)\b\W{0,4}(?:the\s+(?:answer|option|choice)\W{0,3})?)"
+        rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
+        rf"^[^\w\n]*{_OPTION}?{_LETTER}[^\w\n]*$",
+        r"(?i:\banswer)\s*:\s*\(?(?P<letter>[a-j])\)?[^\w\n]*$",
+    )
+]
+_HEDGE = re.compile(r"\W{0,3}(?:\bor\b|\band\b|/|,|&|或|和)\W{0,4}[A-HJ](?!\w)")
+_JUDGED = re.compile(rf"{_LETTER}\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b")
+_MENTIONED = re.compile(rf"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?){_LETTER}")
+_LISTED = re.compile(r"^[^\w\n]*(?P<letter>[A-J])[.):][^\S\n]", re.MULTILINE)
+
+
+def find_letter(text: str) -> str | None:
+    """The letter that an answer states last: as its answer, in a box, or alone on a line.
+
+    Where it states none, the one that it calls right, or the only one that it names as an option. None where there is
+    no such letter, or two at once ("A or B").
+    """
+    text = re.sub(r"[*`]|__|\\(?:text|math)(?:bf|it|rm|sf)?\b", "", unicodedata.normalize("NFKC", text))
+    stated = [found for pattern in _STATED for found in pattern.finditer(text)]
+    if stated:
+        last = max(stated, key=lambda found: found.start("letter"))
+        return None if _HEDGE.match(text, last.end("letter")) else last["letter"].upper()
+    for pattern in (_JUDGED, _MENTIONED, _LISTED):
+        if letters := {found["letter"] for found in pattern.finditer(text)}:
+            return letters.pop() if len(letters) == 1 else None
+    return None
 
 
 class ChoiceReward(RewardFunction):
-    """1.0 where the chosen letter is the ground truth: the last one called the answer, else the last in brackets.
+    """1.0 where the letter that an answer states last is the ground truth; without one it is wrong: `no_letter`."""
 
-    An answer without a letter is wrong, with reason `no_letter`.
-    """
+    letters: ClassVar[str] = LETTERS
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Find the letter and compare it."""
         truth = action.task_context.ground_truth
-        letter = self.find(step_result.observation.final_response or "")
+        letter = find_letter(step_result.observation.final_response or "")
+        letter = letter if letter is not None and letter in self.letters else None
         info = {"ground_truth": truth, "letter": letter, **({} if letter else {"reason": "no_letter"})}
         return RewardResult(reward=float(letter == truth), info=info)
-
-    def find(self, text: str) -> str | None:
-        """The letter that an answer chooses, or None."""
-        found = _STATED.findall(text) or _BRACKETED.findall(text)
-        return found[-1].upper() if found else None
 
 
 class GPQAEvaluator(Benchmark):

@@ -11,7 +11,7 @@ import functools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module, util
 from typing import Any
 
@@ -34,14 +34,16 @@ class Grading:
 
     Attributes:
         own: Our prompt, with the fields `question`, `truth` and `answer`.
-        verdict: Finds the verdict in the judge's text, in its first group; the last match counts.
-        rewards: By verdict in lower case, the reward.
+        rewards: By verdict, a letter or a word, the reward.
+        names: Other words for a verdict.
+        label: The verdict follows this word at the beginning of a line, as the prompt asks; None where it stands alone.
         published: Makes the published prompt of the same fields, where a package has it.
     """
 
     own: str
-    verdict: str
     rewards: Mapping[str, float]
+    names: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None
     published: Callable[[], str] | None = None
 
     def prompt(self) -> tuple[str, str]:
@@ -51,6 +53,38 @@ class Grading:
                 return self.published(), "published"
             _say_once(f"the published grading prompt needs inspect-evals ({install_command('judges')})")
         return self.own, "own"
+
+    def read(self, judgment: str) -> str | None:
+        """The verdict, where the prompt asks for it; None where there is none, or two that differ.
+
+        It stands at the beginning, on a line of its own, as the last sentence, or after "grade:" or the like. A letter
+        or a word in the middle of a sentence is no verdict.
+        """
+        names = {**{name: name for name in self.rewards}, **self.names}
+        text = re.sub(r"[*`#>\"']|__", "", judgment).strip()
+        if text.upper() in names:
+            return names[text.upper()]
+        # Letters are capitals, since "a" is an article; words are found in any case.
+        words = [name if len(name) == 1 else f"(?i:{name.replace('_', '[_ ]')})" for name in names]
+        verdict = rf"(?P<verdict>{'|'.join(sorted(words, key=len, reverse=True))})(?![\w/])"
+        ends = r"(?=[^\S\n]*(?:[.:;!()\n]|,(?!\W*[A-Z]\b)|[—–-]\s|\Z))"
+        if self.label is not None:
+            patterns = [rf"^[^\w\n]*(?i:{self.label})\W{{0,8}}{verdict}{ends}"]
+        else:
+            so = r"(?i:(?:^|[.!?:,;]\s+)\W{0,4}(?:(?:so|thus|therefore|hence)\W{1,3})?"
+            patterns = [
+                rf"\A\W*{verdict}{ends}",
+                rf"\A\W*(?P<first>{'|'.join(words)})[^\w\n]{{1,4}}{verdict}{ends}",  # "A: INCORRECT" says two things
+                rf"^[^\w\n]*{verdict}[^\w\n]*$",
+                rf"{so}(?:(?:the|my|final|overall)\s+)*(?:grade|verdict|judge?ment|rating|decision)\W{{0,3}}(?:is|:|=)?)"
+                rf"\W{{0,4}}{verdict}{ends}",
+                rf"(?:[.!?]\s+|(?i:\b(?:so|thus|therefore|hence)\b)\W{{1,3}}(?i:it is )?){verdict}\W*\Z",
+            ]
+        found = [match for pattern in patterns for match in re.finditer(pattern, text, re.MULTILINE)]
+        verdicts = [names[each.upper().replace(" ", "_")] for match in found for each in match.groups()]
+        if self.label is not None:
+            return verdicts[-1] if verdicts else None
+        return verdicts[0] if len(set(verdicts)) == 1 else None
 
 
 @functools.cache
@@ -83,8 +117,8 @@ MATCH = Grading(
 Texts are escaped as in XML. Find the final answer. Compare it with the expected answer only; do not solve
 the question yourself. Small differences of wording or rounding do not count, a different, ambiguous or missing answer
 does. Say in a sentence why, then end with the line "correct: yes" or "correct: no".""",
-    verdict=r"\bcorrect\W{0,8}(yes|no)\b",
-    rewards={"yes": 1.0, "no": 0.0},
+    rewards={"YES": 1.0, "NO": 0.0},
+    label="correct",
     published=lambda: (
         load_published("browse_comp.prompts", "GRADER_TEMPLATE")
         .replace("{response}", "{answer}")
@@ -110,8 +144,8 @@ Texts are escaped as in XML. Answer with one letter: A, B or C."""
 # A fact: correct, incorrect, or not attempted. SimpleQA, and SealQA after it.
 FACTS = Grading(
     own=_FACTS,
-    verdict=r"\b([ABC])\b",
-    rewards={"a": 1.0, "b": 0.0, "c": 0.0},
+    rewards={"A": 1.0, "B": 0.0, "C": 0.0},
+    names={"CORRECT": "A", "INCORRECT": "B", "NOT_ATTEMPTED": "C"},
     published=lambda: _published_facts("SIMPLEQA_GRADER_TEMPLATE"),
 )
 
@@ -141,7 +175,7 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         if step_result.observation.final_response is None:
             return RewardResult(reward=0.0, info={"status": "skipped", "reason": NO_ANSWER})
         result = await super().compute(action, step_result)
-        verdict = self._verdict(str(result.info.get("judgment", "")))
+        verdict = self.grading.read(str(result.info.get("judgment", "")))
         return result.model_copy(update={"info": {**result.info, "verdict": verdict, "grading": self._origin}})
 
     async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
@@ -155,13 +189,8 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         return self._prompt.format(**texts)
 
     async def get_reward(self, judgment: str) -> float | None:
-        """The reward of the last verdict in the judge's text."""
-        verdict = self._verdict(judgment)
+        """The reward of the judge's verdict."""
+        verdict = self.grading.read(judgment)
         if verdict is None:
-            raise ValueError(f"the judge gave no verdict: {judgment[-200:]!r}")
+            raise ValueError(f"the judge gave no verdict where it was asked for one: {judgment[-200:]!r}")
         return self.grading.rewards[verdict]
-
-    def _verdict(self, judgment: str) -> str | None:
-        flags = re.IGNORECASE if "yes" in self.grading.rewards else re.NOFLAG
-        found = re.findall(self.grading.verdict, judgment, flags)
-        return found[-1].lower() if found else None

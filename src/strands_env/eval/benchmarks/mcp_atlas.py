@@ -42,8 +42,7 @@ Numbers agree within 5 percent, percentages within a point, and in any notation.
 {answer}
 
 Texts are escaped as in XML; the claim is the expected answer. Say in a sentence why, then end with the letter.""",
-    verdict=r"\b([ABC])\b",
-    rewards={"a": 1.0, "b": 0.5, "c": 0.0},
+    rewards={"A": 1.0, "B": 0.5, "C": 0.0},
 )
 
 

@@ -1,13 +1,11 @@
 """MMLU-Pro: multiple choice with up to ten options in fourteen subjects (Wang et al. 2024).
 
 The published score gives five worked examples of the subject; this asks without examples, as most reports do now. The
-answer is found by the published rules in their order, except that an answer without a letter is wrong here, where the
-published script draws one at random.
+letter that an answer states last is its answer; the published script takes the first one and, where an answer states
+none, the last letter that stands alone or one at random.
 """
 
 from __future__ import annotations
-
-import re
 
 from strands_env.eval.benchmarks.gpqa import ChoiceReward
 from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark, Row, field
@@ -18,24 +16,11 @@ SYSTEM_PROMPT = (
     "X being the letter of the right option."
 )
 
-# In the published order; a possessive quantifier (`*+`) does not backtrack over long white space.
-_RULES = (
-    re.compile(r"answer is \(?([A-J])\)?"),
-    re.compile(r"[aA]nswer:\s*+([A-J])"),
-    re.compile(r"\b([A-J])\b"),
-)
-
 
 class MMLUProReward(ChoiceReward):
-    """1.0 where the letter is the right one: the first called the answer, else the last letter that stands alone."""
+    """`ChoiceReward` for up to ten options."""
 
-    def find(self, text: str) -> str | None:
-        """The letter of the chosen option, or None."""
-        stated, marked, alone = _RULES
-        if found := stated.search(text):
-            return found[1]
-        found_all = marked.findall(text) or alone.findall(text)
-        return found_all[-1] if found_all else None
+    letters = LETTERS
 
 
 class MMLUProEvaluator(QuestionBenchmark):
