@@ -95,7 +95,13 @@ class EmptyModules:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """A module whose names are mocks."""
         module = ModuleType(spec.name)
-        module.__dict__["__getattr__"] = lambda name: type(name, (MagicMock,), {})
+
+        def value(name: str) -> type:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return type(name, (MagicMock,), {})
+
+        module.__dict__["__getattr__"] = value
         return module
 
     def exec_module(self, module: ModuleType) -> None:
