@@ -38,7 +38,15 @@ from strands_env.sandbox.bubblewrap import cgroup
 from strands_env.sandbox.bubblewrap.guest import disk as guest_disk
 from strands_env.sandbox.bubblewrap.guest.system import remove_tree
 from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder
-from strands_env.sandbox.images import ImageSandbox, ImageSourceError, ImageStore, Snapshot, archive, import_image
+from strands_env.sandbox.images import (
+    ImageSandbox,
+    ImageSourceError,
+    ImageStore,
+    Snapshot,
+    archive,
+    import_image,
+    layouts,
+)
 from strands_env.sandbox.images.layers import containers_folder, make_folder
 from strands_env.testing import SandboxContract
 from tests.container_support import require_images, root, root_with_python
@@ -423,6 +431,11 @@ def layer(entries: Mapping[str, str | bytes | None], links: Mapping[str, str] | 
     return data.getvalue()
 
 
+def write_archive(place: Path, content: bytes) -> Path:
+    place.write_bytes(content)
+    return place
+
+
 def packed_root() -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -452,6 +465,130 @@ def test_layers_are_applied_with_their_deletions(tmp_path: Path) -> None:
     assert (image.name, image.workdir, image.user) == ("docker.io/team/app:1", "/srv", "worker")
     assert image.environment == {"A": "1", "PATH": "/bin"}
     assert ImageStore(tmp_path / "store").find("team/app:1") == image
+
+
+@pytest.mark.parametrize("marks_first", [True, False])
+@pytest.mark.parametrize("mark", ["a/.wh..wh..opq", ".wh.a"])
+def test_marks_hide_lower_layers_alone_wherever_they_stand(tmp_path: Path, mark: str, marks_first: bool) -> None:
+    below = layer({"a/": None, "a/in/": None, "a/in/old": "x", "a/old": "x"})
+    made: dict[str, str | bytes | None] = {"a/": None, "a/in/": None, "a/in/new": "y", "a/new": "y"}
+    above = layer({mark: "", **made} if marks_first else {**made, mark: ""})
+    archive = saved_image(tmp_path / "image.tar", [below, above])
+    image = import_image(str(archive), ImageStore(tmp_path / "store"), name="x")
+    found = sorted(str(place.relative_to(image.root)) for place in Path(image.root).rglob("*"))
+    assert found == ["a", "a/in", "a/in/new", "a/new"]
+
+
+def saved_images(path: Path, names: list[list[str]]) -> Path:
+    """An archive of `docker save` with an image for each list of names, whose only file is the first one's number."""
+    files: dict[str, str | bytes | None] = {"c.json": "{}"}
+    files |= {f"{number}.tar": layer({str(number): ""}) for number in range(len(names))}
+    manifest = [{"Config": "c.json", "RepoTags": tags, "Layers": [f"{n}.tar"]} for n, tags in enumerate(names)]
+    return write_archive(path, layer({**files, "manifest.json": json.dumps(manifest)}))
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "found"),
+    [
+        ([["repo/myapp:1"], ["app:1"]], "app:1", "1"),
+        ([["app:1"], ["repo/myapp:1"]], "app:1", "0"),
+        ([["repo/app:1"], ["docker.io/library/app:1"]], "app:1", "1"),
+        ([["repo/app:1"], ["localhost/app:1"]], "app:1", "1"),
+        ([["repo/app:1"], ["app:latest"]], "app", "1"),
+        ([["team/base:10"], ["team/other:0"]], "0", "1"),
+        ([["a/python:3.13-slim"], ["a/python:slim"]], "slim", "1"),
+        ([["a:1", "b:2"]], None, "0"),
+        ([["a:1", "b:2"]], "b:2", "0"),
+        ([["app:1"], ["app:2"]], "3", "there is no image '3' in it, but ['app:1', 'app:2']"),
+        ([["repo/app:1"]], "app:1", "there is no image 'app:1' in it, but ['repo/app:1']"),
+        ([["app:1"], ["other:1"]], None, "several images, ['app:1', 'other:1']"),
+        ([["app:1"], ["other:1"]], "1", "several images, ['app:1', 'other:1']"),
+    ],
+)
+def test_an_image_of_several_is_taken_by_its_exact_name(
+    tmp_path: Path, names: list[list[str]], asked: str | None, found: str
+) -> None:
+    file = saved_images(tmp_path / "images.tar", names)
+    if not found.isdigit():
+        assert found in refusal_of(file, tmp_path, asked)
+        return
+    source = f"docker-archive:{file}" + (f":{asked}" if asked else "")
+    image = import_image(source, ImageStore(tmp_path / "store"), name="x")
+    assert os.listdir(image.root) == [found]
+
+
+def oci_index(place: Path, entries: list[dict[str, Any]]) -> Path:
+    """A layout with a manifest for each entry; the only file of an image is the entry's number."""
+    blobs = place / "blobs/sha256"
+    blobs.mkdir(parents=True)
+
+    def blob(content: bytes) -> str:
+        name = hashlib.sha256(content).hexdigest()
+        (blobs / name).write_bytes(content)
+        return f"sha256:{name}"
+
+    listed = []
+    for number, given in enumerate(entries):
+        entry = dict(given)
+        config = blob(json.dumps(entry.pop("in_config", {})).encode())
+        kind, types = entry.pop("config", "application/vnd.oci.image.config.v1+json"), entry.pop("layer", "x.tar")
+        layers = [{"digest": blob(layer({str(number): ""})), "mediaType": types}]
+        manifest = {"config": {"mediaType": kind, "digest": config}, "layers": layers}
+        listed.append({"digest": blob(json.dumps(manifest).encode()), **entry})
+    (place / "index.json").write_text(json.dumps({"manifests": listed}))
+    return place
+
+
+HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+
+
+def on(architecture: str = HERE, variant: str = "", **more: Any) -> dict[str, Any]:
+    platform = {"os": "linux", "architecture": architecture, **({"variant": variant} if variant else {})}
+    return {"platform": platform, **more}
+
+
+def called(name: str) -> dict[str, Any]:
+    return {"annotations": {"org.opencontainers.image.ref.name": name}}
+
+
+SBOM = {"config": "application/vnd.oci.empty.v1+json", "layer": "application/spdx+json"}
+PROVENANCE = {"platform": {"os": "unknown", "architecture": "unknown"}, "layer": "application/vnd.in-toto+json"}
+SIGNATURE = {"layer": "application/vnd.dev.cosign.simplesigning.v1+json"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "asked", "found"),
+    [
+        ([on("s390x"), on()], None, "1"),
+        (
+            [on(variant="v4"), on(variant="v3"), on()] if HERE == "amd64" else [on()],
+            None,
+            "2" if HERE == "amd64" else "0",
+        ),
+        ([on(variant="v9"), on(variant="v8")] if HERE == "arm64" else [on("arm64", "v8"), on()], None, "1"),
+        ([SBOM, on()], None, "1"),
+        ([SBOM, {}], None, "1"),
+        ([PROVENANCE, on()], None, "1"),
+        ([SIGNATURE, {}], None, "1"),
+        ([{"in_config": {"architecture": "s390x", "os": "linux"}}, {}], None, "1"),
+        ([on("s390x", **called("app:1")), on(**called("app:1"))], "app:1", "1"),
+        ([called("myapp:1"), called("app:1")], "app:1", "1"),
+        ([called("app:1"), called("other:1")], None, "several images, ['app:1', 'other:1']"),
+        ([called("app:1")], "2", "there is no image '2' in it, but ['app:1']"),
+        ([{}, {}], None, "not clear which of its images"),
+        ([on("s390x"), on("ppc64le")], None, f"no version for linux/{HERE}, but ['linux/ppc64le', 'linux/s390x']"),
+        ([SBOM], None, f"no version for linux/{HERE}"),
+    ],
+)
+def test_the_image_for_this_machine_is_taken(
+    tmp_path: Path, entries: list[dict[str, Any]], asked: str | None, found: str
+) -> None:
+    layout = oci_index(tmp_path / "layout", entries)
+    if not found.isdigit():
+        assert found in refusal_of(layout, tmp_path, asked)
+        return
+    image = import_image(f"oci:{layout}" + (f":{asked}" if asked else ""), ImageStore(tmp_path / "store"), name="x")
+    assert os.listdir(image.root) == [found]
 
 
 @pytest.mark.parametrize(
@@ -542,10 +679,11 @@ def oci_layout(folder: Path, layers: list[bytes], **config: Any) -> Path:
     return folder
 
 
-def refusal_of(source: Path, tmp_path: Path) -> str:
+def refusal_of(source: Path, tmp_path: Path, asked: str | None = None) -> str:
     """The one sentence about an image that is refused, and the proof that nothing of it stays."""
     with pytest.raises(ImageSourceError) as refused:
-        import_image(str(source), ImageStore(tmp_path / "store"), name="x")
+        given = str(source) if asked is None else f"oci:{source}:{asked}"
+        import_image(given, ImageStore(tmp_path / "store"), name="x")
     assert list((tmp_path / "store").iterdir()) == []
     assert len(str(refused.value).splitlines()) == 1
     return str(refused.value)
@@ -573,6 +711,59 @@ def test_an_image_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "the image has more than" in refusal_of(oci_layout(tmp_path / "two", two), tmp_path)
 
 
+def with_headers(*headers: tuple[bytes, bytes]) -> bytes:
+    """An archive of one file whose headers are these: a type, and its content."""
+    data = b""
+    for kind, body in headers:
+        member = tarfile.TarInfo("header")
+        member.type, member.size = kind, len(body)
+        data += member.tobuf(tarfile.USTAR_FORMAT) + body + bytes(-len(body) % 512)
+    return data + layer({"a": "1"})
+
+
+def record(name: str, size: int) -> bytes:
+    text = f" {name}={'x' * size}\n"
+    length = len(text) + next(n for n in range(1, 20) if len(str(len(text) + n)) == n)
+    return f"{length}{text}".encode()
+
+
+LONG_HEADERS = {
+    "attributes": with_headers((tarfile.XHDTYPE, record("comment", 100 << 20))),
+    "a name": with_headers((tarfile.GNUTYPE_LONGNAME, b"n" * (100 << 20))),
+    "many headers": with_headers(*[(tarfile.XHDTYPE, record("comment", 10))] * 2000),
+    "shared headers": with_headers(*[(tarfile.XGLTYPE, record(f"k{n}", 5000)) for n in range(100)]),
+}
+
+
+@pytest.mark.parametrize("name", LONG_HEADERS)
+@pytest.mark.parametrize("make", [write_archive, lambda place, data: oci_layout(place, [data])], ids=["root", "layer"])
+def test_headers_of_an_archive_are_bounded(name: str, make: Callable[[Path, bytes], Path], tmp_path: Path) -> None:
+    assert "header" in refusal_of(make(tmp_path / "source", LONG_HEADERS[name]), tmp_path)
+
+
+def test_the_number_of_entries_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_ENTRIES", 4)
+    two = [layer({"a": "", "b": "", "c": ""}), layer({"d": "", "e": ""})]
+    assert "more than 4 entries" in refusal_of(oci_layout(tmp_path / "two", two), tmp_path)
+
+
+def test_folders_of_any_depth_are_unpacked(tmp_path: Path) -> None:
+    deep = "/".join(["d"] * 1500)
+    archive = write_archive(tmp_path / "root.tar", layer({f"{deep}/file": "x"}))
+    image = import_image(str(archive), ImageStore(tmp_path / "store"), name="x")
+    assert Path(image.root, deep, "file").read_text() == "x"
+    remove_tree(image.root)
+
+
+def test_names_that_are_spelt_alike_on_disk_are_two_images(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path / "store")
+    for name in ("a/b_c:1", "a_b/c:1"):
+        import_image(str(write_archive(tmp_path / "root.tar", layer({name.replace("/", "-"): ""}))), store, name=name)
+    assert [os.listdir(store.find(name).root) for name in ("a_b/c:1", "a/b_c:1")] == [["a_b-c:1"], ["a-b_c:1"]]
+    store.remove("a/b_c:1")
+    assert [image.name for image in store.list()] == ["docker.io/a_b/c:1"] and store.find("a_b/c:1").name
+
+
 def test_a_damaged_blob_is_refused(tmp_path: Path) -> None:
     layout = oci_layout(tmp_path / "image", [layer({"a": "1"})])
     for blob in list((layout / "blobs/sha256").iterdir()):
@@ -584,7 +775,7 @@ def test_a_damaged_blob_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_index_inside_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "_check_digest", lambda *_: None)  # no file can name its own digest, yet a link can
+    monkeypatch.setattr(layouts, "_check_digest", lambda *_: None)  # no file can name its own digest, yet a link can
     layout = tmp_path / "image"
     (layout / "blobs/sha256").mkdir(parents=True)
     (layout / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:aa"}]}))
@@ -596,11 +787,6 @@ def write_files(place: Path, files: Mapping[str, str]) -> Path:
     place.mkdir()
     for name, text in files.items():
         (place / name).write_text(text)
-    return place
-
-
-def write_archive(place: Path, content: bytes) -> Path:
-    place.write_bytes(content)
     return place
 
 
@@ -619,7 +805,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a negative size": (lambda place: oci_layout(place, [sparse_layer(-(1 << 50))]), f"{-(1 << 50)} bytes"),
     "holes in a plain archive": (lambda place: write_archive(place, sparse_layer(1 << 50)), f"{1 << 50} bytes"),
     "another digest": (lambda place: saved_image(place, [layer({"a": "1"})], "0" * 64), "is damaged"),
-    "deep JSON": (lambda place: write_files(place, {"index.json": "[" * 100_000}), "too deep"),
+    "deep JSON": (lambda place: write_files(place, {"index.json": "[" * 100_000}), "too deeply"),
     "an index that is a list": (lambda place: write_files(place, {"index.json": "[]"}), "cannot be unpacked"),
     "no index": (lambda place: write_files(place, {"file": ""}), "not an OCI layout"),
     "no bytes": (lambda place: write_archive(place, b""), "no tar archive"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .archive import ImageSourceError
 from .layers import Snapshot
+from .layouts import ImageSourceError
 from .sandbox import DEFAULT_IMAGE_LIMITS, ImageSandbox
 from .sources import build_image, import_image, pull_image
 from .store import Image, ImageStore, UnknownImageError

@@ -5,31 +5,31 @@ Every path is resolved inside the root, links included, so that no layer can wri
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import hashlib
 import itertools
-import json
 import os
 import posixpath
 import shutil
 import stat
-import subprocess
 import tarfile
-import threading
-import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from ..bubblewrap.guest.system import remove_tree
-from ..contract import SandboxError
+from .layouts import (
+    DAMAGED,
+    MAX_HEADER_BYTES,
+    Blobs,
+    ImageSourceError,
+    choose_docker,
+    choose_oci,
+    decompress,
+    each_member,
+)
 from .store import Image
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MAX_LINKS = 40  # as many as Linux follows
 MAX_FILE_BYTES = 32 << 30
 """Largest file of an image."""
@@ -40,75 +40,8 @@ MAX_IMAGE_BYTES = 128 << 30
 _MAX_RATIO, _SMALL_BYTES = 200, 1 << 30
 """A layer longer than `_SMALL_BYTES` may be this many times as long unpacked as it is packed. The usual is 3; a bomb of
 zeros reaches 1,000 with gzip, and far more with zstd."""
-_DIGESTS = "blobs/sha256/"
-_MAX_JSON_BYTES = 16 << 20
-_MAX_INDEXES = 4
-"""Indexes of an image inside each other; one for each machine is usual."""
-
-
-class ImageSourceError(SandboxError):
-    """An image could not be had: no program for it is here, it failed, or a file is not an image, or damaged."""
-
-
-_DAMAGED = (OSError, EOFError, zlib.error, tarfile.TarError, AttributeError, KeyError, TypeError, ValueError)
-"""Raised while a file is read that is not what it says."""
-
-
-class _Blobs:
-    """The files of a layout: a folder, or an archive of one."""
-
-    def __init__(self, path: Path) -> None:
-        self._folder = path if path.is_dir() else None
-        self._tar = None if self._folder is not None else tarfile.open(path, "r:*")  # noqa: SIM115 - see close()
-
-    def names(self) -> set[str]:
-        """Names at the top."""
-        if self._folder is not None:
-            return set(os.listdir(self._folder))
-        assert self._tar is not None
-        return {posixpath.normpath(name) for name in self._tar.getnames()}
-
-    def open(self, name: str) -> IO[bytes]:
-        """An open file of it; never one outside, whatever the name and links of a folder say."""
-        try:
-            if self._folder is not None:
-                place = (self._folder / name).resolve()
-                if not place.is_relative_to(self._folder.resolve()) or not place.is_file():
-                    raise ImageSourceError(f"the image names {name!r}, which must be a file inside its own folder")
-                return open(place, "rb")
-            assert self._tar is not None
-            for spelt in (name, f"./{name}"):  # `tar -C FOLDER -c .` writes the second form
-                with contextlib.suppress(KeyError):
-                    if (found := self._tar.extractfile(spelt)) is not None:
-                        return found
-        except OSError as error:
-            raise ImageSourceError(f"the image lacks {name!r}: {error}") from error
-        raise ImageSourceError(f"the image lacks {name!r}")
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-        with self.open(name) as file:
-            return file.seek(0, os.SEEK_END)
-
-    def json(self, name: str) -> Any:
-        """A file of JSON."""
-        with self.open(name) as file:
-            text = file.read(_MAX_JSON_BYTES + 1)
-        if len(text) > _MAX_JSON_BYTES:
-            raise ImageSourceError(f"{name!r} has more than {_MAX_JSON_BYTES >> 20} MiB")
-        _check_digest(name, hashlib.sha256(text).hexdigest())
-        return json.loads(text)
-
-    def check(self, name: str) -> None:
-        """Check a file whose name is its digest."""
-        if name.startswith(_DIGESTS):
-            with self.open(name) as file:  # one of tarfile's has `readinto` too, which its type does not say
-                _check_digest(name, hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        """Close the archive."""
-        if self._tar is not None:
-            self._tar.close()
+MAX_ENTRIES = 4_000_000
+"""Most entries of an image, all layers together; large ones have half a million."""
 
 
 def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Image:
@@ -116,15 +49,22 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Image:
 
     Args:
         source: OCI layout (folder or archive), an archive of `docker save`, or a plain archive of a root.
-        tag: Which image of a layout that holds several.
+        tag: Exact name of the image, or a tag that only one has, where the source holds several.
 
     Raises:
         ImageSourceError: It is none of these, or damaged.
     """
     try:
-        blobs = _Blobs(source)
-    except (OSError, tarfile.TarError) as error:
-        why = "it is no tar archive" if isinstance(error, tarfile.TarError) else error.strerror or error
+        return _unpack(source, root, tag)
+    except RecursionError:  # `tarfile` reads each header from within the one before
+        raise ImageSourceError(f"{str(source)!r} has an entry with too many headers") from None
+
+
+def _unpack(source: Path, root: Path, tag: str | None) -> Image:
+    try:
+        blobs = Blobs(source)
+    except DAMAGED as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is no tar archive"
         raise ImageSourceError(f"{str(source)!r} cannot be read as an image: {why}") from error
     try:
         names = blobs.names()
@@ -133,9 +73,9 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Image:
         unpacker = _Unpacker(root)
         # First: `docker save` writes both from release 25 on, and only an OCI layout names every file by its digest.
         if "index.json" in names:
-            config, layers, digest = _oci(blobs, tag)
+            config, layers, digest = choose_oci(blobs, tag)
         elif "manifest.json" in names:
-            config, layers, digest = _docker(blobs, tag)
+            config, layers, digest = choose_docker(blobs, tag)
         elif source.is_dir():
             raise ImageSourceError(f"the folder {str(source)!r} is not an OCI layout: it has no index.json")
         else:
@@ -156,9 +96,7 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Image:
                 raise ImageSourceError(f"the layer {layer!r} is damaged: its content has the digest {found}")
         unpacker.finish()
         return made
-    except RecursionError:
-        raise ImageSourceError(f"{str(source)!r} cannot be unpacked: its JSON is too deep") from None
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ImageSourceError(f"{str(source)!r} cannot be unpacked: {type(error).__name__}: {error}") from error
     finally:
         blobs.close()
@@ -175,109 +113,22 @@ def _read_settings(config: dict[str, Any], root: Path) -> Image:
     return Image(name="", root=str(root), environment=variables, workdir=workdir, user=user)
 
 
-def _oci(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
-    entry = _choose_entry(blobs.json("index.json")["manifests"], tag)
-    manifest = blobs.json(_blob(entry["digest"]))
-    for _ in range(_MAX_INDEXES):
-        if "manifests" not in manifest:
-            break
-        entry = _choose_entry(manifest["manifests"], None)  # one for each machine
-        manifest = blobs.json(_blob(entry["digest"]))
-    else:
-        raise ImageSourceError(f"the image has more than {_MAX_INDEXES} indexes inside each other")
-    layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
-    return blobs.json(_blob(manifest["config"]["digest"])), layers, entry["digest"]
-
-
-def _choose_entry(entries: list[dict[str, Any]], tag: str | None) -> dict[str, Any]:
-    if tag is not None:
-        for entry in entries:
-            name = (entry.get("annotations") or {}).get("org.opencontainers.image.ref.name", "")
-            if name == tag or name.endswith(f":{tag}"):
-                return entry
-        raise ImageSourceError(f"the layout has no image {tag!r}")
-    machine = _MACHINES.get(os.uname().machine, os.uname().machine)
-    fitting = [
-        entry
-        for entry in entries
-        if "platform" not in entry
-        or (entry["platform"].get("architecture"), entry["platform"].get("os")) == (machine, "linux")
-    ]
-    if not fitting:
-        raise ImageSourceError(f"the image has no version for linux/{machine}")
-    return fitting[0]
-
-
-def _blob(digest: str) -> str:
-    kind, _, value = digest.partition(":")
-    if not kind.isalnum() or not value.isalnum():
-        raise ImageSourceError(f"{digest!r} is not a valid digest")
-    return f"blobs/{kind}/{value}"
-
-
-def _check_digest(name: str, found: str) -> None:
-    """Compare a file's SHA-256 with its name, where that says one: those of archives of `docker save` need not."""
-    if name.startswith(_DIGESTS) and found != name.removeprefix(_DIGESTS):
-        raise ImageSourceError(f"{name!r} is damaged: its content has the digest sha256:{found}")
-
-
-def _docker(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
-    entries = blobs.json("manifest.json")
-    if tag is not None:
-        entries = [one for one in entries if any(name.endswith(tag) for name in one.get("RepoTags") or [])]
-    if not entries:
-        raise ImageSourceError(f"the archive has no image {tag!r}")
-    return blobs.json(entries[0]["Config"]), list(entries[0]["Layers"]), ""
-
-
-@contextlib.contextmanager
-def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    # Python has no zstd of its own before 3.14.
-    if shutil.which("zstd") is None:
-        raise ImageSourceError("the image has a layer compressed with zstd: install the program zstd")
-
-    def feed(sink: IO[bytes]) -> None:
-        with contextlib.suppress(OSError), sink:
-            shutil.copyfileobj(file, sink)
-
-    with subprocess.Popen(["zstd", "-dc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        # Fed by a thread: written and read in one, both pipes would fill and block.
-        feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
-        feeder.start()
-        yield process.stdout
-        feeder.join(10)
-
-
-@contextlib.contextmanager
-def _decompress(file: IO[bytes]) -> Iterator[Any]:
-    # The first bytes decide: archives of `docker save` name no media types.
-    head = file.read(4)
-    file.seek(0)
-    if head.startswith(_ZSTD):
-        with _zstd(file) as plain:
-            yield plain
-    elif head.startswith(_GZIP):
-        with gzip.open(file) as unzipped:
-            yield unzipped
-    else:
-        yield file
-
-
 class _Counted:
     """A stream of bounded length, and its digest."""
 
     def __init__(self, stream: IO[bytes], most: int) -> None:
-        self._stream, self._left = stream, most
-        self._most = most
+        self._stream, self._read, self._longest = stream, 0, most
+        self.most: int | None = MAX_HEADER_BYTES  # as of `_Bounded`
         self.digest = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
         """The next bytes."""
         data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise ImageSourceError(f"the layer has more than {self._most} bytes unpacked")
+        self._read += len(data)
+        if self._read > self._longest:
+            raise ImageSourceError(f"the layer has more than {self._longest} bytes unpacked")
+        if self.most is not None and self._read - tarfile.RECORDSIZE > self.most:
+            raise ImageSourceError(f"an entry of the archive has a header of more than {MAX_HEADER_BYTES} bytes")
         self.digest.update(data)
         return data
 
@@ -290,7 +141,7 @@ class _Unpacker:
         os.makedirs(self.root, exist_ok=True)
         self._is_root = os.geteuid() == 0
         self._modes: dict[str, int] = {}
-        self._unpacked = 0
+        self._unpacked = self._entries = 0
 
     def unpack(self, layer: IO[bytes], packed_bytes: int) -> str:
         """Apply one layer: files, deletions, folders made anew. Returns the digest of its archive.
@@ -300,11 +151,15 @@ class _Unpacker:
         """
         made: set[str] = set()
         free, before = shutil.disk_usage(self.root).free, self._unpacked
-        with _decompress(layer) as plain:
+        with decompress(layer) as plain:
             stream: Any = _Counted(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
             # A stream, never sought in, so that the digest is that of the very bytes unpacked.
             with tarfile.open(fileobj=stream, mode="r|") as tar:
-                for member in tar:
+                for member in each_member(tar, stream):
+                    tar.members.clear()  # type: ignore[attr-defined] # or it would keep them all
+                    self._entries += 1
+                    if self._entries > MAX_ENTRIES:
+                        raise ImageSourceError(f"the image has more than {MAX_ENTRIES} entries")
                     # A sparse file is short in the archive and long on the disk, so sizes count as well as bytes.
                     self._unpacked += member.size if member.isreg() else 0
                     # Binary sizes in a tar header can be negative.
@@ -336,13 +191,12 @@ class _Unpacker:
         base = posixpath.basename(name)
         if base == _OPAQUE:
             for entry in os.listdir(folder) if os.path.isdir(folder) else ():
-                if os.path.join(folder, entry) not in made:  # it hides lower layers, not this one
-                    remove_tree(os.path.join(folder, entry))
+                _hide_lower(os.path.join(folder, entry), made)
             return
         if base.startswith(_WHITEOUT):
-            remove_tree(os.path.join(folder, base.removeprefix(_WHITEOUT)))
+            _hide_lower(os.path.join(folder, base.removeprefix(_WHITEOUT)), made)
             return
-        os.makedirs(folder, exist_ok=True)
+        _make_folders(folder)
         path = os.path.join(folder, base)
         if member.isdir():
             if not os.path.isdir(path) or os.path.islink(path):
@@ -402,3 +256,24 @@ class _Unpacker:
             place = self.root if target.startswith("/") else place
             pending = [*target.strip("/").split("/"), *pending]
         return place
+
+
+def _hide_lower(path: str, made: set[str]) -> None:
+    """Remove what lower layers have at a path, and keep what this one has made there, before its mark or after."""
+    pending = [path]
+    while pending:
+        place = pending.pop()
+        if place not in made:
+            remove_tree(place)
+        elif os.path.isdir(place) and not os.path.islink(place):
+            pending += [os.path.join(place, name) for name in os.listdir(place)]
+
+
+def _make_folders(path: str) -> None:
+    """Make a folder and those above it, however many."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for place in reversed(missing):
+        os.mkdir(place, 0o755)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from strands_env.core.files import digest_folder
 
-from .archive import ImageSourceError, unpack_image
+from .archive import unpack_image
+from .layouts import ImageSourceError
 from .store import Image, ImageStore, full_name
 
 _ENGINES = ("podman", "docker")
@@ -39,8 +40,9 @@ def import_image(source: str, store: ImageStore, *, name: str | None = None) -> 
     """Take in an image that is on this machine.
 
     Args:
-        source: `podman:NAME`, `docker:NAME`, `oci:FOLDER[:TAG]`, or the path of an OCI archive, of an archive of
-            `docker save` or `docker export`, or of an OCI layout.
+        source: `podman:NAME`, `docker:NAME`, `oci:FOLDER[:NAME]`, `oci-archive:FILE[:NAME]`,
+            `docker-archive:FILE[:NAME]`, or the path of any of these, or of an archive of `docker export`. `NAME` is the
+            exact name of one of several images in it, or a tag that only one has.
         name: Its name; if None, that of the source (a path has no name).
 
     Raises:

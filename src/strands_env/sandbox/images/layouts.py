@@ -1,0 +1,292 @@
+"""What is inside an image that is a file: its layout, which of several images is meant, and its layers as streams."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import itertools
+import json
+import lzma
+import os
+import posixpath
+import re
+import shutil
+import subprocess
+import tarfile
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from ..contract import SandboxError
+from .store import full_name
+
+_GZIP, _ZSTD, _BZIP2, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zX"
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_LEVELS = {
+    2: "cx16 lahf_lm popcnt ssse3 sse4_1 sse4_2",
+    3: "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
+    4: "avx512bw avx512cd avx512dq avx512f avx512vl",
+}
+"""What a processor needs for a variant of amd64, beside what the one before needs, as Linux names it."""
+_NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
+_DIGESTS = "blobs/sha256/"
+_MAX_JSON_BYTES = 16 << 20
+_MAX_LAYOUT_ENTRIES = 100_000
+"""Entries of an archive that are looked at for a layout: one with more holds a root."""
+MAX_HEADER_BYTES = 1 << 20
+"""Longest header of an entry, with its long names and attributes; `tarfile` would read one of gigabytes as a whole."""
+_MAX_SHARED_HEADERS = 64
+_MAX_INDEXES = 4
+"""Indexes of an image inside each other; one for each machine is usual."""
+
+
+class ImageSourceError(SandboxError):
+    """An image could not be had: no program for it is here, it failed, or a file is not an image, or damaged."""
+
+
+_DAMAGED_DATA = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
+DAMAGED = (OSError, AttributeError, KeyError, TypeError, ValueError, *_DAMAGED_DATA)
+"""Raised while a file is read that is not what it says."""
+
+
+class _Bounded:
+    """A file under an archive, of which no header is read beyond its bound."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.most: int | None = MAX_HEADER_BYTES
+        """Where the header that is being read must have ended."""
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        if self.most is not None and self.tell() + size > self.most:
+            raise ImageSourceError(f"an entry of the archive has a header of more than {MAX_HEADER_BYTES} bytes")
+        return self._file.read(size)
+
+
+class HeaderBound(Protocol):
+    """A stream with the place where the header that is read from it must have ended."""
+
+    most: int | None
+
+
+def each_member(tar: tarfile.TarFile, stream: HeaderBound) -> Iterator[tarfile.TarInfo]:
+    """The entries of an archive over such a stream, in their order."""
+    while True:
+        stream.most = tar.offset + MAX_HEADER_BYTES
+        member = tar.next()
+        stream.most = None
+        if member is None:
+            return
+        if len(tar.pax_headers) > _MAX_SHARED_HEADERS:
+            raise ImageSourceError(f"the archive has more than {_MAX_SHARED_HEADERS} headers for all its entries")
+        yield member
+
+
+class Blobs:
+    """The files of a layout: a folder, or an archive of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path if path.is_dir() else None
+        self._open, self._members = contextlib.ExitStack(), dict[str, tarfile.TarInfo]()
+        if self._folder is not None:
+            return
+        with contextlib.ExitStack() as opened:
+            self._stream = _Bounded(opened.enter_context(decompress(opened.enter_context(open(path, "rb")))))
+            given: Any = self._stream
+            self._tar = opened.enter_context(tarfile.open(fileobj=given, mode="r:"))
+            self._open = opened.pop_all()
+
+    def names(self) -> set[str]:
+        """Names at the top, or all. Called first: it finds the files of an archive."""
+        if self._folder is not None:
+            return set(os.listdir(self._folder))
+        for member in itertools.islice(each_member(self._tar, self._stream), _MAX_LAYOUT_ENTRIES):
+            self._members[posixpath.normpath(member.name)] = member  # `tar -C FOLDER -c .` begins with `./`
+        self._stream.most = None
+        return set(self._members)
+
+    def open(self, name: str) -> IO[bytes]:
+        """An open file of it; never one outside, whatever the name and links of a folder say."""
+        try:
+            if self._folder is not None:
+                place = (self._folder / name).resolve()
+                if not place.is_relative_to(self._folder.resolve()) or not place.is_file():
+                    raise ImageSourceError(f"the image names {name!r}, which must be a file inside its own folder")
+                return open(place, "rb")
+            member = self._members.get(posixpath.normpath(name))
+            if member is not None and (found := self._tar.extractfile(member)) is not None:
+                return found
+        except (OSError, KeyError) as error:
+            raise ImageSourceError(f"the image lacks {name!r}: {error}") from error
+        raise ImageSourceError(f"the image lacks {name!r}")
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        with self.open(name) as file:
+            return file.seek(0, os.SEEK_END)
+
+    def json(self, name: str) -> Any:
+        """A file of JSON."""
+        with self.open(name) as file:
+            text = file.read(_MAX_JSON_BYTES + 1)
+        if len(text) > _MAX_JSON_BYTES:
+            raise ImageSourceError(f"{name!r} has more than {_MAX_JSON_BYTES >> 20} MiB")
+        _check_digest(name, hashlib.sha256(text).hexdigest())
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ImageSourceError(f"{name!r} is JSON that is nested too deeply") from None
+
+    def check(self, name: str) -> None:
+        """Check a file whose name is its digest."""
+        if name.startswith(_DIGESTS):
+            with self.open(name) as file:  # one of tarfile's has `readinto` too, which its type does not say
+                _check_digest(name, hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Close the archive."""
+        self._open.close()
+
+
+def choose_oci(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
+    """Settings, names of layers and digest of the image that is meant, for this machine, of an OCI layout."""
+    entries = blobs.json("index.json")["manifests"]
+    names = [[(one.get("annotations") or {}).get(key) for key in _NAMES] for one in entries]
+    found = _named([([name for name in given if name], one) for given, one in zip(names, entries, strict=True)], tag)
+    for _ in range(_MAX_INDEXES):
+        manifest, digest = _choose_platform(blobs, found)
+        if "manifests" not in manifest:
+            layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
+            return blobs.json(_blob(manifest["config"]["digest"])), layers, digest
+        found = manifest["manifests"]  # one for each machine
+    raise ImageSourceError(f"the image has more than {_MAX_INDEXES} indexes inside each other")
+
+
+def _named(images: list[tuple[list[str], Any]], tag: str | None) -> list[Any]:
+    """The images of this name, or of this tag alone, by their names; where none is asked for, those of the only name.
+
+    Raises:
+        ImageSourceError: None has it, or it is not clear which is meant.
+    """
+    found = images
+    if tag is not None:
+        ways = (
+            lambda name: name == tag,
+            lambda name: full_name(name) in (full_name(tag), f"localhost/{tag}"),  # as docker and podman complete it
+            lambda name: re.fullmatch("[^/:@]+", tag) and name.rpartition(":")[2] == tag,
+        )
+        fitting = ([one for one in images if any(map(way, one[0]))] for way in ways)
+        found = next(filter(None, fitting), [])
+    known = sorted({name for names, _ in images for name in names})
+    if not found:
+        raise ImageSourceError(f"there is no image {tag!r} in it, but {known}")
+    if len({tuple(sorted(names)) for names, _ in found}) > 1:
+        raise ImageSourceError(f"it holds several images, {known}: name one behind the file, as in 'FILE:NAME:TAG'")
+    return [one for _, one in found]
+
+
+def _choose_platform(blobs: Blobs, entries: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    """The manifest for this machine, and its digest; signatures, attestations and lists of contents are none."""
+    machine = _MACHINES.get(os.uname().machine, os.uname().machine)
+    ranked: dict[int, dict[str, dict[str, Any]]] = {}
+    seen: set[str] = set()
+    for entry in entries:
+        manifest, platform = None, entry.get("platform")
+        if platform is None:
+            manifest = blobs.json(_blob(entry["digest"]))
+            if "manifests" not in manifest and _is_image(manifest):
+                platform = blobs.json(_blob(manifest["config"]["digest"]))
+        platform = {"os": "linux", "architecture": machine, **(platform or {})}
+        seen.add("/".join(str(platform[key]) for key in ("os", "architecture", "variant") if platform.get(key)))
+        rank = _variant_rank(machine, platform.get("variant") or "")
+        # Those of other machines are often named without being there.
+        if (platform["os"], platform["architecture"]) == ("linux", machine) and rank is not None:
+            manifest = manifest or blobs.json(_blob(entry["digest"]))
+            if "manifests" in manifest or _is_image(manifest):
+                ranked.setdefault(rank, {})[entry["digest"]] = manifest
+    if not ranked:
+        raise ImageSourceError(f"the image has no version for linux/{machine}, but {sorted(seen)}")
+    best = ranked[min(ranked)]
+    if len(best) > 1:
+        raise ImageSourceError(f"it is not clear which of its images is meant: {sorted(best)}")
+    return next((manifest, digest) for digest, manifest in best.items())
+
+
+def _is_image(manifest: dict[str, Any]) -> bool:
+    """No other artifact, which has another kind of settings or of layers, or an image that it is about."""
+    types = [one.get("mediaType") or "tar" for one in manifest["layers"]]
+    return "image" in (manifest["config"].get("mediaType") or "image") and all("tar" in one for one in types)
+
+
+def _variant_rank(machine: str, variant: str) -> int | None:
+    """The order of variants of a machine, the one for all of its processors first; None if this one is too old."""
+    if machine != "amd64" or variant in ("", "v1"):
+        return 0 if variant in ("", "v1" if machine == "amd64" else "v8") else None
+    number = int(variant[1:]) if variant in ("v2", "v3", "v4") else 0
+    flags = set(re.sub(r"(?s).*?^flags\s*:([^\n]*).*", r"\1", Path("/proc/cpuinfo").read_text(), flags=re.M).split())
+    needed = {flag for level, names in _LEVELS.items() if level <= number for flag in names.split()}
+    return number if number and needed <= flags else None
+
+
+def _blob(digest: str) -> str:
+    kind, _, value = digest.partition(":")
+    if not kind.isalnum() or not value.isalnum():
+        raise ImageSourceError(f"{digest!r} is not a valid digest")
+    return f"blobs/{kind}/{value}"
+
+
+def _check_digest(name: str, found: str) -> None:
+    """Compare a file's SHA-256 with its name, where that says one: those of archives of `docker save` need not."""
+    if name.startswith(_DIGESTS) and found != name.removeprefix(_DIGESTS):
+        raise ImageSourceError(f"{name!r} is damaged: its content has the digest sha256:{found}")
+
+
+def choose_docker(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
+    """Settings and names of layers of the image that is meant, of an archive of `docker save`; it has no digest."""
+    entries = blobs.json("manifest.json")
+    found = _named([(one.get("RepoTags") or [str(one["Config"])], one) for one in entries], tag)
+    return blobs.json(found[0]["Config"]), list(found[0]["Layers"]), ""
+
+
+@contextlib.contextmanager
+def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    # Python has no zstd of its own before 3.14.
+    if shutil.which("zstd") is None:
+        raise ImageSourceError("the image has a layer compressed with zstd: install the program zstd")
+
+    def feed(sink: IO[bytes]) -> None:
+        with contextlib.suppress(OSError), sink:
+            shutil.copyfileobj(file, sink)
+
+    with subprocess.Popen(["zstd", "-dc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        # Fed by a thread: written and read in one, both pipes would fill and block.
+        feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
+        feeder.start()
+        yield process.stdout
+        feeder.join(10)
+
+
+@contextlib.contextmanager
+def decompress(file: IO[bytes]) -> Iterator[Any]:
+    """The content of a file, whatever it is compressed with."""
+    # The first bytes decide: archives of `docker save` name no media types.
+    head = file.read(4)
+    file.seek(0)
+    if head.startswith(_ZSTD):
+        with _zstd(file) as plain:
+            yield plain
+    elif head.startswith(_GZIP):
+        with gzip.open(file) as unzipped:
+            yield unzipped
+    elif head.startswith((_BZIP2, _XZ)):
+        with (bz2 if head.startswith(_BZIP2) else lzma).open(file) as unzipped:
+            yield unzipped
+    else:
+        yield file
