@@ -247,6 +247,15 @@ def test_the_reward_is_proven_on_the_data(golds, options, status, shown, tmp_pat
         assert [row["id"] for row in document["proof"]["rows"]] == [row["id"] for row in rows]
 
 
+@pytest.mark.parametrize("seconds", ["60", "0"])
+def test_an_evaluation_tells_which_tasks_cannot_be_scored(seconds, tmp_path, capsys, caplog):
+    file = data(tmp_path / "quiz.jsonl", *({"question": "2+2?", "answer": gold} for gold in ("4", None, "5")))
+    options = [*FAST, "--data", file, "--reward", "exact", "-o", str(tmp_path / "out"), "--proof-seconds", seconds]
+    assert evaluate(*options) == 0
+    told = [record.getMessage() for record in caplog.records if "fails its proof" in record.getMessage()]
+    assert len(told) == (seconds != "0")
+
+
 # ---- init -----------------------------------------------------------------------------------------------------------
 
 

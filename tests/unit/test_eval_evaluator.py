@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import math
 import shutil
 import threading
@@ -10,6 +11,7 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,8 @@ from strands_env.eval.rescore import remove_score
 from strands_env.eval.run import run
 from strands_env.eval.run.tasks import TaskNamer
 from strands_env.eval.store import StorePaths, load_run
+from strands_env.recipe.tasks import DataBenchmark
+from strands_env.rewards import CorrectnessJudgeReward, ExactMatchReward
 from strands_env.testing import ScriptedModel
 from tests.unit.distributed_support import Panic
 from tests.unit.eval_support import FakeEnv, display, outcome, task, tasks, with_tokens
@@ -593,3 +597,49 @@ async def test_a_subclass_brings_its_data_set():
             yield Action(message="q", task_context=TaskContext(id="only"))
 
     assert list(await Mine(FakeEnv, output_path=None).run()) == ["only"]
+
+
+@pytest.mark.parametrize("given", ["a list", "a file", "a stream"])
+async def test_tasks_that_cannot_be_scored_are_told_before_the_run(given, tmp_path, caplog):
+    """The reward has been tried, and warned of, when the first rollout begins; the results are the same."""
+    rows = [{"question": "2+2?", "answer": gold, "id": f"row{place}"} for place, gold in enumerate(["4", "17", None])]
+    file = tmp_path / "quiz.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told: list[int] = []
+
+    def answer(messages: Any) -> str:
+        told.append(len(caplog.records))
+        return "4"
+
+    def factory() -> Environment:
+        return Environment(model_factory=lambda: ScriptedModel(answer), reward_fn=ExactMatchReward())
+
+    results = []
+    for seconds in (30.0, 0.0):
+        told.clear(), caplog.clear()
+        evaluator = DataBenchmark(factory, data_path=file, output_path=None, proof_seconds=seconds)
+        listed = list(evaluator.load_dataset())
+        results.append(await evaluator.run({"a list": listed, "a file": None, "a stream": iter(listed)}[given]))
+        warned = [record.getMessage() for record in caplog.records if "fails its proof" in record.getMessage()]
+        proven = seconds > 0 and given != "a stream"
+        assert (evaluator.proof is not None) == proven == bool(told[0]) == (len(warned) == 1)
+        assert not proven or "failed=<1>, tasks=<row2>" in warned[0]
+    rewards = [{name: [item.reward for item in items] for name, items in found.items()} for found in results]
+    assert rewards[0] == rewards[1] == {"row0": [1.0], "row1": [0.0], "row2": [None]}
+
+
+@pytest.mark.parametrize("reward", ["a judge", "reads a database", "raises on everything"])
+async def test_a_reward_that_an_answer_alone_does_not_decide_is_not_warned_of(reward, caplog):
+    asked: list[int] = []
+
+    def judge() -> ScriptedModel:
+        asked.append(1)
+        return ScriptedModel(["correct"])
+
+    rewards = {"a judge": CorrectnessJudgeReward(judge), "reads a database": lambda a, r: 0.0}
+    reward_fn = rewards.get(reward, lambda a, r: 1 / 0)
+    evaluator = Evaluator(
+        lambda: Environment(model_factory=lambda: ScriptedModel(["4"]), reward_fn=reward_fn), output_path=None
+    )
+    await evaluator.prove([Action(message="2+2?", task_context=TaskContext(ground_truth="4"))])
+    assert not asked and not caplog.records

@@ -46,6 +46,8 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--group-policy", choices=GROUP_POLICIES, help="for lost samples (keep)")
     run.add_argument("--sample-timeout", type=number, metavar="S", help="seconds of one rollout")
     _add_threshold(run)
+    text = "seconds in which the reward is proven on a sample of local tasks, before the run (2; 0: none)"
+    run.add_argument("--proof-seconds", type=number, metavar="S", help=text)
     run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
     run.add_argument("--workers", type=positive, metavar="N", help="worker processes or Ray actors")
     run.add_argument("--track", type=_trackers, metavar="NAMES", help=f"also report to {', '.join(TRACKERS)}")

@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.verbose:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
+        logging.getLogger("strands_env.rewards.proof").setLevel(logging.WARNING)
     try:
         quiet = args.quiet or args.json
         given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}

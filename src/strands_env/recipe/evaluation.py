@@ -98,6 +98,8 @@ def build_evaluation(
     evaluator = kind(lambda: None, **_settings(options, kind, model))
     if options["env"] is None:  # also where workers make it: the benchmark may lack a package
         evaluator.env_factory = make_env_factory(**recipe, models=models)
+    if tape is not None:  # the reward may ask the backend
+        evaluator.proof_seconds = 0.0
     if isinstance(tape, Replay):
         evaluator.load_dataset = lambda: tape.tasks  # type: ignore[method-assign]
     else:
@@ -152,6 +154,7 @@ def _settings(options: dict[str, Any], kind: type[Evaluator], model: dict[str, A
         "sample_timeout": options["sample_timeout"],
         "reward_threshold": options["reward_threshold"],
         "keep_results": False,
+        "proof_seconds": options.get("proof_seconds") or 0.0,
     }
     if issubclass(kind, Benchmark):
         settings |= {"data_path": options["data"], "limit": options["limit"], "seed": options["seed"]}

@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "group_policy": "keep",
     "reward_threshold": 1.0,
     "executor": "inline",
+    "proof_seconds": 2.0,
     "script": "I do not know.",
 }
 _CONTINUED = (

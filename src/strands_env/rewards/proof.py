@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import re
 import time
@@ -23,6 +24,8 @@ from strands_env.core.deadline import within
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.core.termination import Phase, TerminationReason
 from strands_env.core.types import Action, Observation, StepResult, as_reward_function, as_reward_result
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 4
 """Tasks that are tried at the same time."""
@@ -250,6 +253,15 @@ class RewardProof:
     def slowest(self) -> float:
         """Seconds of the slowest answer."""
         return max((row.seconds for row in self.rows), default=0.0)
+
+    def warn(self, when: str) -> None:
+        """Warn once of the tasks that failed, if the proof says something of them."""
+        if failed := self.ids() if self.decides else []:
+            found = tally(row.verdict for row in self.rows)
+            names = " ".join([*failed[:3], *(("...",) if len(failed) > 3 else ())])
+            first = next(row.reason for row in self.rows if row.id == failed[0])
+            words = "failed=<%d>, tasks=<%s>, first=<%s> | the reward fails its proof, %s (%s): see 'strands-env check'"
+            logger.warning(words, len(failed), names, first, when, found)
 
     def table(self) -> str:
         """The result as text, failed tasks by verdict with their ids."""

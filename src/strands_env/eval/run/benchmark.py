@@ -6,7 +6,8 @@ import json
 import logging
 from codecs import BOM_UTF8
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -30,6 +31,8 @@ Row = Mapping[str, Any]
 
 CHECKED_ROWS = 100_000
 """Rows of a local file that are tried before a run."""
+PROVEN_ROWS = 10_000
+"""Rows of a local file of which the proof of the reward takes its sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,18 +223,29 @@ class Benchmark(Evaluator):
         if self.data_path is None and not self.has_local_rows and type(self).rows is not Benchmark.rows:
             return None
         is_file = self.data_path is not None and Path(self.data_path).is_file()
+        with self._checking() as checked:
+            checked = islice(checked, CHECKED_ROWS if is_file else 1)
+            first = next(checked, None)
+            deque(checked, maxlen=0)  # made only to raise what they raise
+        return first
+
+    def known_tasks(self) -> Sequence[Action]:
+        """Tasks of a local file, up to `PROVEN_ROWS`."""
+        if self.data_path is None or not Path(self.data_path).is_file():
+            return ()
+        with self._checking() as tasks:
+            return list(islice(tasks, PROVEN_ROWS))
+
+    @contextmanager
+    def _checking(self) -> Iterator[Iterator[Action]]:
+        """The tasks, read before the run, which warns of rows left out; none where they are async."""
         self._is_checking = True
         try:
             with catch_exits():
                 tasks = self.load_dataset()
-                if not isinstance(tasks, Iterable):
-                    return None
-                checked = islice(tasks, CHECKED_ROWS if is_file else 1)
-                first = next(checked, None)
-                deque(checked, maxlen=0)  # made only to raise what they raise
+                yield iter(tasks if isinstance(tasks, Iterable) else ())
         finally:
             self._is_checking = False
-        return first
 
     def count(self) -> int | None:
         """Number of tasks of `dataset` or a `.jsonl` file, rows that are left out included; None elsewhere."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, Never
@@ -20,6 +21,7 @@ from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, f
 from strands_env.eval.run.tasks import Tasks, catch_exits
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultReader, RunConfig, StorePaths
+from strands_env.rewards.proof import RewardOf, RewardProof, gold_text, prove_reward, reward_of
 from strands_sglang.exceptions import refuse_unknown
 
 logger = logging.getLogger(__name__)
@@ -54,8 +56,10 @@ class Evaluator:
         keep_results: Keep samples in memory and return them; with False `run` returns `{}`, and results are read from
             the file, for runs of any size.
         fsync_interval: Seconds between forced writes to the device: 0 after every batch, None never.
+        proof_seconds: Budget of `prove` before a run; 0 for no proof.
 
     Attributes:
+        proof: The result of the last `prove`; None where there was nothing to prove.
         lost: Number of samples that the last run asked for and did not get.
         last_loss: The reason the last of them was lost, in words; None without one.
         note: Tasks of the last run that share an id, in words; None where each has its own.
@@ -91,6 +95,7 @@ class Evaluator:
         keep_results: bool = True,
         fsync_interval: float | None = 0.0,
         progress: Progress | None = None,
+        proof_seconds: float = 2.0,
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -114,6 +119,8 @@ class Evaluator:
             raise ValueError(f"sample_timeout must be a positive number of seconds or None, got {sample_timeout!r}")
         if sampling_seed is not None and (type(sampling_seed) is not int or abs(sampling_seed) >= 2**63):
             raise ValueError(f"sampling_seed must be None or an integer of at most 63 bits, got {sampling_seed!r}")
+        if not 0 <= proof_seconds < math.inf:
+            raise ValueError(f"proof_seconds must be a number of seconds, 0 for no proof, got {proof_seconds!r}")
         if wrong := fixed_seed((config or {}).get("model"), n_samples_per_prompt):
             raise ValueError(wrong)
         if not keep_results and output_path is None:
@@ -140,6 +147,8 @@ class Evaluator:
         self.keep_results = keep_results
         self.fsync_interval = fsync_interval
         self.progress = progress
+        self.proof_seconds = proof_seconds
+        self.proof: RewardProof | None = None
         self.results: CollectedResults = {}
         self.lost = 0
         self.last_loss: str | None = None
@@ -160,7 +169,33 @@ class Evaluator:
         """Accept or refuse a finished sample. Metrics leave a refused one out, and a resume tries it again."""
         return True
 
+    def known_tasks(self) -> Sequence[Action]:
+        """Tasks that can be read before the run at no cost, for the proof of the reward; by default none."""
+        return ()
+
     # ---- running -----------------------------------------------------------------------------------------------------
+
+    async def prove(self, actions: Tasks | None = None) -> RewardProof | None:
+        """Prove the reward of `env_factory` on a sample of tasks, within `proof_seconds`; no model is asked.
+
+        `run` does so first and warns of tasks that fail; the results are the same with and without. Tasks are those of
+        a list, else `known_tasks()`. Not proven is a reward that asks a model, and where environments are made by an
+        executor or each for its task.
+        """
+        if self.env_factory is None or not self.proof_seconds:
+            return None
+        given = actions if isinstance(actions, list | tuple) else self.known_tasks() if actions is None else ()
+        tasks = [task for task in given if isinstance(task, Action)]
+        if not any(map(gold_text, tasks)):
+            return None
+        try:
+            reward_fn = await reward_of(self.env_factory)
+            if reward_fn is not None and not isinstance(reward_fn, RewardOf):
+                self.proof = await prove_reward(tasks, reward_fn, seconds=self.proof_seconds)
+                self.proof.warn("found before the run")
+        except Exception as error:  # whatever it is, the run says it where it matters
+            logger.debug("error=<%s> | the reward is not proven", error, exc_info=True)
+        return self.proof
 
     async def run(self, actions: Tasks | None = None) -> CollectedResults:
         """Evaluate tasks (`load_dataset()` by default), `n_samples_per_prompt` times each; all samples by prompt id.
@@ -181,6 +216,8 @@ class Evaluator:
         with catch_exits():
             tasks = self.load_dataset() if actions is None else actions
             known = len(tasks) if isinstance(tasks, Sized) else self.count() if actions is None else None
+        if self.proof is None:
+            await self.prove(tasks if isinstance(tasks, list | tuple) else actions)
         run = Run(self, tasks, known, self.run_config())
         executor = self.executor or LocalExecutor(self.env_factory, run.check_environment)  # type: ignore[arg-type]
         self._run = run
