@@ -253,9 +253,11 @@ async def test_a_failed_rollout_is_tried_again_in_a_fresh_environment(rig: Rig, 
 async def test_a_time_out_is_not_tried_again(rig: Rig) -> None:
     rig.args.strands_env_retries = 2
     rig.environment = WaitingEnv
-    rig.options = {"step_timeout": 0.05}
+    rig.options = {"step_timeout": 0.3, "reward_fn": lambda action, result: 0.5}
     client = rig.serve(waiting_call())
-    assert (await rig.run()).status is Sample.Status.FAILED
+    sample = await rig.run()
+    assert (sample.status, sample.remove_sample, sample.reward) == (Sample.Status.TRUNCATED, False, 0.5)
+    assert sum(sample.loss_mask) == len(waiting_call().ids)  # what was sampled by then is trained
     assert len(client.requests) == 1
 
 

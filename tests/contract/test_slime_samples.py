@@ -251,7 +251,8 @@ async def test_no_budget_at_all_is_truncated(rig: Rig) -> None:
     client = rig.serve(completion("3"))
     sample = await rig.run(params={"max_new_tokens": 0})
     check(sample)
-    assert (sample.status, sample.remove_sample, sum(sample.loss_mask)) == (Sample.Status.TRUNCATED, True, 0)
+    assert (sample.status, sample.remove_sample, sum(sample.loss_mask)) == (Sample.Status.TRUNCATED, False, 0)
+    assert sample.reward == 1.0  # of the reward function: it counts in its group
     assert client.requests == []
 
 

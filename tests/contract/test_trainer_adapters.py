@@ -89,6 +89,27 @@ EMPTY = make(
 )
 
 
+SILENT = make(
+    token_ids=np.zeros(0, dtype=np.int32),
+    prompt_length=0,
+    loss_mask=np.zeros(0, dtype=np.uint8),
+    logprobs=None,
+    weight_versions=(),
+    routed_experts=None,
+    sampling_mask=None,
+    reward=0.0,
+    status=SampleStatus.TRUNCATED,
+)
+"""A time-out before the first token: nothing to train, and a reward of 0 that is part of the baseline."""
+
+
+def test_a_rollout_that_came_to_no_token_in_time_counts_in_its_group() -> None:
+    output = trl.rollout_output([[make()], [SILENT], [FAILED]])
+    assert (output[trl.REWARD_FIELD], output["env_mask"][1]) == ([0.5, 0.0, None], [0])
+    rows = skyrl.generator_output([[make()], [SILENT], [FAILED]], group_ids=["a"] * 3)
+    assert (rows["rewards"], rows["loss_masks"][1]) == ([0.5, 0.0, 0.25], [0])
+
+
 @pytest.mark.parametrize("samples", [[], [EMPTY]])
 def test_trl_gets_a_row_without_loss_for_a_rollout_without_tokens(samples: list[TrainingSample]) -> None:
     output = trl.rollout_output([samples])

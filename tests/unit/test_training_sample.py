@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from provider_support import Replay, call, completion, tokenizer
 from strands import Agent, tool
 
-from strands_env.core import Action, Environment, RewardResult, TerminationReason, WeightVersionSpan
+from strands_env.core import Action, Environment, RewardResult, StepResult, TerminationReason, WeightVersionSpan
 from strands_env.core.models import sglang_model_factory
 from strands_env.testing import ScriptedModel, reply
 from strands_env.testing import call as scripted_call
@@ -19,11 +21,13 @@ from strands_env.training import (
     SampleStatus,
     SamplingMask,
     TrainingSample,
+    collect_rollouts,
     load_samples,
     samples_from_model,
     samples_from_step,
     save_samples,
 )
+from strands_env.training.export import one_row
 from strands_sglang import SGLangModel
 from strands_sglang.trajectory.media import PlacedMedium
 
@@ -116,6 +120,55 @@ async def test_a_failed_rollout_has_no_reward_and_is_not_usable() -> None:
     (sample,) = samples_from_step(result)
     assert sample.reward is None
     assert not sample.is_usable
+
+
+SLOW = [scripted_call("echo", text="x"), "never"]
+
+
+@pytest.mark.parametrize(
+    ("script", "delay", "runs", "status", "reward"),
+    [
+        (SLOW, 0.0, 1, SampleStatus.TRUNCATED, 0.0),  # a tool that hangs after the first reply
+        (SLOW, 60.0, 1, SampleStatus.TRUNCATED, 0.0),  # not even a first token
+        ([ConnectionError("gone")] * 3, 0.0, 3, None, None),
+        (["done"], 0.0, 1, SampleStatus.COMPLETED, None),  # its reward function fails
+    ],
+    ids=["slow", "silent", "lost", "ungraded"],
+)
+async def test_slow_rollouts_are_trained_and_not_run_again(
+    script: list[Any], delay: float, runs: int, status: Any, reward: float | None
+) -> None:
+    count = 0
+
+    class Hanging(EchoEnv):
+        def get_tools(self) -> list[Any]:
+            @tool
+            async def echo(text: str) -> str:
+                """Never return."""
+                await asyncio.sleep(60)
+                return text
+
+            return [echo]
+
+    def score(action: Action, result: StepResult) -> float:
+        if result.observation.final_response is not None:
+            raise ConnectionError("no judge")
+        return 0.0
+
+    async def run() -> list[TrainingSample]:
+        nonlocal count
+        count += 1
+        make_model = partial(ScriptedModel, script, delay=delay)
+        env = Hanging(model_factory=make_model, reward_fn=score, step_timeout=0.5)
+        return samples_from_step(await env.rollout(Action(message="q")))
+
+    (samples,) = await collect_rollouts([run], retries=2, pause=0.0)
+    assert count == runs
+    assert [(sample.status, sample.reward) for sample in samples] == ([] if status is None else [(status, reward)])
+    for sample in samples:
+        sample.validate()
+        assert (sample.trained_tokens > 0) == (delay == 0.0)
+        assert one_row([sample]).is_scored == (reward is not None)
 
 
 async def test_a_rollout_that_sampled_nothing_gives_no_sample() -> None:

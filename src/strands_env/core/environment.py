@@ -42,13 +42,12 @@ from .types import (
     Phase,
     RewardCallable,
     RewardFunction,
-    RewardResult,
     StepResult,
     TerminationReason,
     TokenObservation,
     Trajectory,
     as_reward_function,
-    as_reward_result,
+    computed_reward,
     tools_as_text,
 )
 
@@ -540,17 +539,8 @@ class Environment:
             computed = as_reward_function(self.reward_fn, self._own_thread).compute(action, shown)
             if not hasattr(computed, "__await__"):
                 raise TypeError(f"{type(self.reward_fn).__name__}.compute() must be async: write 'async def compute'")
-            try:
-                with EpisodeProgress.entered(Phase.REWARD):
-                    value = await within(computed, self.reward_timeout, Phase.REWARD)
-            except (AttributeError, TypeError) as error:
-                # It reads an answer where the policy gave none: unscored, such episodes would leave the denominator.
-                if seen.final_response is not None or "NoneType" not in str(error):
-                    raise
-                text = f"{type(error).__name__}: {error}"
-                logger.warning("error=<%s> | the reward function cannot read an episode without an answer: 0", text)
-                value = RewardResult(reward=0.0, info={"reason": "no_final_response", "error": text})
-            result.reward = as_reward_result(value)
+            with EpisodeProgress.entered(Phase.REWARD):
+                result.reward = await computed_reward(within(computed, self.reward_timeout, Phase.REWARD), seen)
             if result.reward.error is not None and result.reward.reward is None:
                 self._reward_failed(result, TerminationReason.REWARD_ERROR, result.reward.error)
         except Exception as error:

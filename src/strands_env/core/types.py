@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import math
 import uuid
 import zlib
@@ -42,6 +43,8 @@ from .threads import DaemonThreads, reward_threads
 from .tokens import TokenObservation as TokenObservation
 from .tokens import Trajectory as Trajectory
 from .tokens import WeightVersionSpan as WeightVersionSpan
+
+logger = logging.getLogger(__name__)
 
 ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
@@ -400,6 +403,22 @@ def as_reward_result(value: Any) -> RewardResult:
             raise ValueError(f"a reward must be a finite number, or None to abstain, got {value!r}")
         return RewardResult(reward=float(value))
     raise TypeError(f"a reward function must return a RewardResult, a number or None, got {value!r}")
+
+
+async def computed_reward(work: Awaitable[Any], observation: Observation) -> RewardResult:
+    """What a reward function gives for this observation, checked; 0 where it reads an answer the policy never gave.
+
+    Unscored, episodes without an answer would leave the denominator.
+    """
+    try:
+        value = await work
+    except (AttributeError, TypeError) as error:
+        if observation.final_response is not None or "NoneType" not in str(error):
+            raise
+        text = f"{type(error).__name__}: {error}"
+        logger.warning("error=<%s> | the reward function cannot read an episode without an answer: 0", text)
+        return RewardResult(reward=0.0, info={"reason": "no_final_response", "error": text})
+    return as_reward_result(value)
 
 
 def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 from strands_env.core.deadline import within
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.core.termination import Phase, TerminationReason
-from strands_env.core.types import Action, Observation, StepResult, as_reward_function, as_reward_result
+from strands_env.core.types import Action, Observation, StepResult, as_reward_function, computed_reward
 
 logger = logging.getLogger(__name__)
 
@@ -422,7 +422,8 @@ async def _score(
         started = time.perf_counter()
         try:
             result = answered(answer) if isinstance(answer, str) else answer.model_copy(deep=True)
-            scored = as_reward_result(await within(reward.compute(task, result), timeout, Phase.REWARD))
+            work = within(reward.compute(task, result), timeout, Phase.REWARD)
+            scored = await computed_reward(work, result.observation)
             scores.append(scored.reward)
             if scored.reward is None:
                 error = None if scored.error is None else f"{scored.error.type}: {scored.error.message}"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core.termination import TerminationReason
+from strands_env.core.termination import ErrorRecord, Outcome, TerminationReason
 from strands_env.core.tokens import Trajectory, trajectories_of
 from strands_env.core.types import StepResult
 from strands_env.rewards.turns import Placement, rewards_of_paths
@@ -27,13 +27,17 @@ logger = logging.getLogger(__name__)
 _ABORTED = frozenset({TerminationReason.ABORTED, TerminationReason.CANCELLED})
 
 
-def status_of(reason: TerminationReason) -> SampleStatus:
-    """The status of a rollout that ended for this reason."""
-    if reason is TerminationReason.TASK_COMPLETE:
+def status_of(reason: TerminationReason, error: ErrorRecord | None = None) -> SampleStatus:
+    """The status of a rollout that ended for this reason, with this error.
+
+    What the reward function failed on is complete and has no reward: its tokens are what the policy sampled.
+    """
+    outcome = reason.outcome(error)
+    if outcome is Outcome.INFRASTRUCTURE:
+        return SampleStatus.ABORTED if reason in _ABORTED else SampleStatus.FAILED
+    if outcome is Outcome.GRADER or reason in (TerminationReason.TASK_COMPLETE, TerminationReason.NOT_TERMINATED):
         return SampleStatus.COMPLETED
-    if reason.is_limit:
-        return SampleStatus.TRUNCATED
-    return SampleStatus.ABORTED if reason in _ABORTED else SampleStatus.FAILED
+    return SampleStatus.TRUNCATED
 
 
 def samples_from_step(
@@ -58,7 +62,8 @@ def samples_from_step(
         metadata: Added to every sample, beside `termination_reason`.
 
     Returns:
-        One sample a path. Empty when nothing was sampled, or nothing that should be trained.
+        One sample a path. Empty when nothing was sampled, or nothing that should be trained; a rollout that the policy
+        brought to its end before a token came (a time-out) is one sample without tokens, which holds its reward.
 
     Raises:
         TypeError: `result` is something else.
@@ -69,7 +74,7 @@ def samples_from_step(
             f"result must be the StepResult of Environment.step() or rollout(), got {type(result).__name__}: "
             "an EvalSample has it as step_result"
         )
-    status = status_of(result.termination_reason)
+    status = status_of(result.termination_reason, result.error)
     # What broke is never scored: a reward that was computed before it broke says nothing of the policy.
     reward = None if result.reward is None or status is SampleStatus.FAILED else result.reward.reward
     trajectories = result.trajectories
@@ -79,15 +84,22 @@ def samples_from_step(
     if result.reward is not None and placement is not None and status is not SampleStatus.FAILED:
         with_paths = result.model_copy(update={"trajectories": trajectories})
         token_rewards = rewards_of_paths(result.reward, with_paths, placement=placement)
+    fields: dict[str, Any] = {
+        "group_id": group_id,
+        "rollout_id": rollout_id or uuid.uuid4().hex,
+        "status": status,
+        "reward": reward,
+        "metadata": {"termination_reason": result.termination_reason.value, **(metadata or {})},
+    }
+    if not trajectories and status is SampleStatus.TRUNCATED:
+        # Without a sample it would be run again until it is short, and would be missing in its group.
+        nothing = np.zeros(0, dtype=np.int32)
+        return [TrainingSample(token_ids=nothing, prompt_length=0, loss_mask=nothing.astype(np.uint8), **fields)]
     return _samples(
         [(each, own) for each, own in zip(trajectories, token_rewards, strict=True) if each.trainable],
         include_discarded,
         experts_shape=experts_shape,
-        group_id=group_id,
-        rollout_id=rollout_id or uuid.uuid4().hex,
-        status=status,
-        reward=reward,
-        metadata={"termination_reason": result.termination_reason.value, **(metadata or {})},
+        **fields,
     )
 
 
@@ -171,7 +183,8 @@ async def collect_rollouts(
 ) -> list[Sequence[TrainingSample]]:
     """Run all rollouts concurrently; one that breaks does not break the others.
 
-    A rollout that raises, fails, is aborted or samples nothing is run again.
+    A rollout that raises, is lost to infrastructure or gives no sample is run again. The policy's outcomes are not,
+    slow rollouts among them: run again until they are short, they would bias what is trained.
 
     Args:
         runs: One function a rollout, called once for every attempt.

@@ -116,7 +116,7 @@ def one_row(
     """
     row = one_path(samples) if samples else _empty(status)
     if not row.response_length:
-        row = _empty(status)
+        row = _empty(row.status if samples else status, row.reward)
     if experts_shape is None or (row.routed_experts is not None and row.experts_shape is not None):
         return row
     if row.is_usable:
@@ -126,11 +126,10 @@ def one_row(
     return replace(row, routed_experts=experts, experts_shape=experts_shape)
 
 
-def _empty(status: SampleStatus) -> TrainingSample:
+def _empty(status: SampleStatus, reward: float | None = None) -> TrainingSample:
     """One token of prompt, one of response, no loss. Id 0 is a token of every model."""
-    return TrainingSample(
-        token_ids=np.zeros(2, dtype=np.int32), prompt_length=1, loss_mask=np.zeros(2, dtype=np.uint8), status=status
-    )
+    ids, mask = np.zeros(2, dtype=np.int32), np.zeros(2, dtype=np.uint8)
+    return TrainingSample(token_ids=ids, prompt_length=1, loss_mask=mask, status=status, reward=reward)
 
 
 def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[str, NDArray[Any]]:

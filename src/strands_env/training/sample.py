@@ -26,7 +26,7 @@ class SampleStatus(StrEnum):
     COMPLETED = "completed"
     """The agent answered."""
     TRUNCATED = "truncated"
-    """A limit cut it: of tokens, tool calls, context. Valid data."""
+    """A limit cut it: of tokens, tool calls, context, time. Valid data."""
     ABORTED = "aborted"
     """It was ended from outside (weight update, cancellation) and may be resumed or run again."""
     FAILED = "failed"
@@ -114,8 +114,13 @@ class TrainingSample:
     @property
     def is_usable(self) -> bool:
         """It can be trained on: not failed or aborted, rewarded, meant to be trained, and not empty."""
+        return self.is_scored and self.trained_tokens > 0
+
+    @property
+    def is_scored(self) -> bool:
+        """Its reward counts in the statistics of its group, also where no token is trained."""
         ended = self.status in (SampleStatus.COMPLETED, SampleStatus.TRUNCATED)
-        return ended and self.trainable and self.reward is not None and self.trained_tokens > 0
+        return ended and self.trainable and self.reward is not None
 
     def experts_array(self) -> NDArray[np.int32] | None:
         """Routed experts as `int32[tokens - 1, layers, top_k]`, or None; `ValueError` without a fitting shape."""

@@ -143,7 +143,7 @@ def _fillers(
     """The mean reward of the usable rollouts of its group for every rollout; 0.0 where there is none."""
     rewards: dict[Hashable, list[float]] = defaultdict(list)
     for index, sample, is_last in rows:
-        if is_last and sample.is_usable:
+        if is_last and sample.is_scored:
             # SkyRL sums the rewards of a row; of a rollout in steps it takes the last row.
             reward = _reward(sample, per_token, 0.0)
             rewards[groups[index]].append(math.fsum(reward) if isinstance(reward, list) else reward)
@@ -151,6 +151,8 @@ def _fillers(
 
 
 def _reward(sample: TrainingSample, per_token: bool, filler: float) -> float | list[float]:
+    if sample.is_scored:  # without a trained token too: its reward is part of the baseline
+        filler = float(sample.reward or 0.0)
     if not sample.is_usable:
         return [0.0] * (sample.response_length - 1) + [filler] if per_token else filler
     return token_level_rewards(sample) if per_token else float(sample.reward or 0.0)

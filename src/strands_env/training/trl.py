@@ -28,8 +28,8 @@ Prepare = Callable[[Any], Awaitable[None]]
 def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, list[Any]]:
     """The answer of a `rollout_func`, one row per rollout: prompt and completion ids, log-probabilities, `env_mask`.
 
-    `env_mask` is 1 on tokens to train. A rollout that cannot be trained, or has no sample, has mask 0 and reward None,
-    which TRL leaves out of its group's statistics.
+    `env_mask` is 1 on tokens to train. A rollout that cannot be trained, or has no sample, has mask 0 and, unless it is
+    scored, reward None, which TRL leaves out of its group's statistics.
 
     Raises:
         InvalidSampleError: A trained token has no log-probability.
@@ -41,7 +41,7 @@ def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, li
         "logprobs": [row.full_logprobs()[row.prompt_length :] for row in rows],
         "env_mask": [row.trained_mask()[row.prompt_length :] for row in rows],
         # TRL asks a reward function of its own; the field carries the environment's rewards there.
-        REWARD_FIELD: [row.reward if row.is_usable else None for row in rows],
+        REWARD_FIELD: [row.reward if row.is_scored else None for row in rows],
     }
 
 
@@ -57,7 +57,7 @@ def make_rollout_func(
         prepare: Gives the engine the trainer's current weights, for instance
             `await engine.update_weights(trainer.model, str(trainer.state.global_step))`. Rollouts must not come from
             older weights than the trainer assumes.
-        retries: Further attempts of a rollout that raised, failed or sampled nothing. After the last one it is a row
+        retries: Further attempts of a rollout that raised or was lost to infrastructure. After the last one it is a row
             without loss and reward; only a batch in which every rollout raised is an error.
     """
 

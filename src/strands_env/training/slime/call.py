@@ -14,7 +14,7 @@ from typing import Any
 
 from strands_env.core import Action, TaskContext
 from strands_env.core.chat import ChatPrompt, UnsupportedPromptError
-from strands_env.core.termination import ErrorRecord, TerminationReason
+from strands_env.core.termination import ErrorRecord, Outcome, TerminationReason
 from strands_env.training.slime.settings import METADATA_KEY, Needs, SlimeConfigError, SlimeSettings, Trainer
 
 logger = logging.getLogger(__name__)
@@ -217,8 +217,9 @@ class Failure:
 
     @property
     def is_final(self) -> bool:
-        """Another attempt would end the same way: after a limit, or a time-out."""
-        return self.reason.is_limit or self.reason is TerminationReason.TIMEOUT
+        """It is not run again: it is the policy's or the grader's outcome, and not an answer whose data is missing."""
+        is_lost = self.reason.outcome(self.error) is Outcome.INFRASTRUCTURE
+        return not is_lost and self.reason is not TerminationReason.TASK_COMPLETE
 
 
 class FailureStreak:

@@ -17,7 +17,7 @@ import numpy as np
 
 from strands_env.core import Observation, StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
-from strands_env.core.types import as_reward_function, as_reward_result
+from strands_env.core.types import as_reward_function, computed_reward
 from strands_env.training.advantages import group_advantages
 from strands_env.training.sample import SampleStatus, TrainingSample
 from strands_env.training.slime.call import SCORING, FailureStreakError, is_swallowed, raise_in_the_run, read_prompt
@@ -167,7 +167,7 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
                 termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
             )
             action, _ = read_prompt(sample)
-            scored = as_reward_result(await function.compute(action, result))
+            scored = await computed_reward(function.compute(action, result), result.observation)
             reward, info = scored.reward, scored.info
             SCORING.reset()
         except Exception as error:

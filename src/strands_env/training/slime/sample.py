@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from strands_env.core import StepResult
-from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
+from strands_env.core.termination import ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.training.export import image_tensors
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.slime.call import STREAK, Call, Failure
@@ -37,7 +37,9 @@ def write(
         tokens: Number of sampled tokens, and of those not trained, by reason.
     """
     reason = result.termination_reason
-    if reason.is_failure:
+    # The clock of the step ran on while the rollout was suspended: that time is not the policy's.
+    waited = reason is TerminationReason.TIMEOUT and episode.suspensions > 0
+    if waited or result.outcome is not Outcome.POLICY:
         return write_failed(call, episode, reason, result.error, sources[-1] if sources else None)
     notes: dict[str, Any] = {
         "termination_reason": reason.value,
@@ -51,10 +53,16 @@ def write(
         notes["reward_info"] = copy.copy(result.reward.info)
     if result.cleanup_error is not None:
         notes["cleanup_error"] = result.cleanup_error.message
-    if not sources and reason.is_limit:  # a prompt as long as the context: nothing failed
+    if sources and not len(sources[0]):  # the policy's outcome, before a token came: nothing failed
         message = "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten "
         error = ErrorRecord(type=reason.value, message=f"{message}prompt and tools", traceback="", where=Phase.MODEL)
-        return _write_untrained(call, episode, reason, error, {**notes, "agent_name": "agent"}, category="no_room")
+        error, notes = result.error or error, {**notes, "agent_name": "agent"}
+        made = _write_untrained(call, episode, reason, error, notes, category="no_tokens")
+        if (reward := sources[0].reward) is not None and not is_distilled(call.args, evaluation=call.evaluation):
+            info = {} if result.reward is None else result.reward.info  # it counts in the statistics of its group
+            call.sample.reward = reward_value(call.args, reward, info, evaluation=call.evaluation)
+            call.sample.remove_sample = False
+        return made
     if not sources:
         nothing = InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
         return write_failed(call, episode, reason, ErrorRecord.from_exception(nothing, Phase.LOOP))
@@ -139,14 +147,14 @@ def _write_untrained(
     source: TrainingSample | None = None,
     category: str = "failed",
 ) -> Any:
-    """A sample that trains nothing: FAILED, or TRUNCATED where a limit left no room. Both may end the run."""
+    """A sample that trains nothing: FAILED, or TRUNCATED where no token came in time. Both may end the run."""
     sample = call.sample
     clear(sample)
     if episode is not None:
         _count(sample, episode)
     fill_unusable(sample, source, call.needs)
     sample.reward = unusable_reward(call.args, sample, category, evaluation=call.evaluation)
-    set_status(sample, SampleStatus.TRUNCATED if category == "no_room" else SampleStatus.FAILED)
+    set_status(sample, SampleStatus.TRUNCATED if category == "no_tokens" else SampleStatus.FAILED)
     note(sample, notes)
     call.failure = Failure(error=error, reason=reason, has_waited=episode is not None and episode.suspensions > 0)
     return _as_return_value(call, [sample])

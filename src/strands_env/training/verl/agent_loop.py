@@ -82,7 +82,7 @@ def agent_loop_output(
         "response_mask": sample.trained_mask(images_follow=expander is not None)[start:],
         "response_logprobs": sample.full_logprobs()[start:],
         # verl puts it on the last token of the response.
-        "reward_score": float(sample.reward or 0.0) if sample.is_usable else 0.0,
+        "reward_score": float(sample.reward or 0.0) if sample.is_scored else 0.0,
         "num_turns": num_turns,
         "metrics": dict(metrics or {}),
         "extra_fields": {"status": sample.status.value, **range_of_steps, **(extra_fields or {})},
@@ -115,7 +115,7 @@ def make_agent_loop(
 
     Args:
         make_environment: Called with `model_factory` for every rollout.
-        retries: Further attempts of a rollout that failed.
+        retries: Further attempts of a rollout that was lost to infrastructure.
         experts_shape: `(layers, top_k)` of routed experts, for rows without loss while
             `rollout.enable_rollout_routing_replay` is on. If None, what the configuration of the model says.
         **model_options: Options of `SGLangModel`.
@@ -176,8 +176,8 @@ async def run_rollout(
         row: The row: `raw_prompt` and `reward_model.ground_truth` are read, `extra_info` is kept for the reward.
         prompt_length: `rollout.prompt_length`.
         response_length: `rollout.response_length`, the budget of the whole response.
-        retries: Further attempts of a rollout that failed or was aborted, or whose environment could not be made. After
-            the last one it is a row without loss.
+        retries: Further attempts of a rollout that was lost to infrastructure, or whose environment could not be made.
+            After the last one it is a row without loss.
         routed_experts: Every row has routed experts.
         experts_shape: Their `(layers, top_k)`, for rows without loss.
         model_options: Options of `SGLangModel`.
@@ -225,7 +225,7 @@ async def run_rollout(
     samples, error = await run_until_whole(attempt, retries=retries, pause=RETRY_PAUSE)
     if isinstance(error, _WRONG_CODE):
         raise error
-    status = SampleStatus.FAILED if result is None else status_of(result.termination_reason)
+    status = SampleStatus.FAILED if result is None else status_of(result.termination_reason, result.error)
     # A `step` or `rollout` of its own may give a reward, though not every time.
     own = [getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step")]
     may_score = getattr(environment, "reward_fn", None) is not None or any(own)
