@@ -39,6 +39,7 @@ from strands_env.eval.benchmarks.ifeval import CHECKS, InstructionReward
 from strands_env.eval.benchmarks.livecodebench import LiveCodeBenchReward, all_tests, last_program
 from strands_env.eval.benchmarks.mcp_atlas import COVERAGE
 from strands_env.eval.benchmarks.mmlu_pro import MMLUProReward
+from strands_env.eval.run.tasks import TaskNamer, sample_id
 from strands_env.recipe.objects import load_evaluator
 from strands_env.testing import ScriptedModel, call
 
@@ -533,6 +534,28 @@ def test_harbor_reads_task_folders_and_names_what_is_missing(tmp_path):
     assert (action.message, action.task_context.id) == ("Fix it.", "fix-it")
     assert (action.task_context.timeout_s, action.task_context.difficulty) == (60.0, "easy")
     assert Path(action.task_context.task_dir) == folder.resolve()
+
+
+@pytest.mark.parametrize("change", [None, "tests/test.sh", "tests/deep/new", "environment/Dockerfile", "mode", "link"])
+def test_a_task_of_harbor_is_its_content_wherever_it_lies(tmp_path, change):
+    first, second = tmp_path / "one" / "fix-it", tmp_path / "two" / "fix-it"
+    files = ("task.toml", "instruction.md", "tests/test.sh", "environment/Dockerfile", "tests/deep/data")
+    for folder in (first, second):
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("")
+        (folder / "tests/link").symlink_to("test.sh")
+    if change == "mode":
+        (second / "tests/test.sh").chmod(0o755)
+    elif change == "link":
+        (second / "tests/link").unlink()
+        (second / "tests/link").symlink_to("deep")
+    elif change is not None:
+        (second / change).write_text("# other\n")
+    (second / "tests/__pycache__").mkdir()
+    one, two = (TaskNamer().name(load("harbor", folder)[0]) for folder in (first, second))
+    assert (one.digest == two.digest) == (change is None) and one.id == two.id == "fix-it"
+    assert (sample_id("", one, 0) == sample_id("", two, 0)) == (change is None), "the seed follows from it"
 
 
 # ---- registry --------------------------------------------------------------------------------------------------------

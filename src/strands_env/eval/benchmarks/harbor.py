@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
+from strands_env.core.files import digest_folder
 from strands_env.environments.harbor.results import REPORT, read_work
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.benchmark import Benchmark, Row
@@ -90,8 +91,11 @@ class HarborEvaluator(Benchmark):
             yield {**_row(folder), "work": work.get(folder.name)}
 
     def action(self, row: Row, index: int) -> Action:
-        """The instruction; its context has `task_dir` (text), `timeout_s`, `difficulty` and `work`."""
-        settings = {key: row[key] for key in ("task_dir", "timeout_s", "difficulty", "work")}
+        """The instruction; its context has `task_dir` (text), `task_content`, `timeout_s`, `difficulty` and `work`.
+
+        `task_content` is a digest of the whole folder, tests included: with the name it is the identity of the task.
+        """
+        settings = {key: row[key] for key in ("task_dir", "task_content", "timeout_s", "difficulty", "work")}
         context = TaskContext(id=row["name"], **settings)
         return Action(message=row["instruction"], task_context=context)
 
@@ -152,6 +156,7 @@ def _row(folder: Path) -> dict[str, Any]:
         return {
             "name": folder.name,
             "task_dir": str(folder.resolve()),
+            "task_content": digest_folder(folder),
             "instruction": (place / "instruction.md").read_text(encoding="utf-8").strip(),
             "timeout_s": settings.get("agent", {}).get("timeout_sec"),
             "difficulty": settings.get("metadata", {}).get("difficulty"),

@@ -86,6 +86,8 @@ def task_digest(action: Action) -> str:
             content = action.model_dump()
         if not _is_named(action):
             del content["task_context"]["id"]
+        if content["task_context"].get("task_content"):  # a task that is a folder is what is in it, wherever it lies
+            content["task_context"].pop("task_dir", None)
         return digest(canonical(plain(content, "action")))
     except (TypeError, ValueError, RecursionError) as error:
         raise DatasetError(

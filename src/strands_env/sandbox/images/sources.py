@@ -41,8 +41,8 @@ def import_image(source: str, store: ImageStore, *, name: str | None = None) -> 
 
     Args:
         source: `podman:NAME`, `docker:NAME`, `oci:FOLDER[:NAME]`, `oci-archive:FILE[:NAME]`,
-            `docker-archive:FILE[:NAME]`, or the path of any of these, or of an archive of `docker export`. `NAME` is the
-            exact name of one of several images in it, or a tag that only one has.
+            `docker-archive:FILE[:NAME]`, or the path of any of these, or of an archive of `docker export`. `NAME` is
+            the exact name of one of several images in it, or a tag that only one has.
         name: Its name; if None, that of the source (a path has no name).
 
     Raises:
