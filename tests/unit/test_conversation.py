@@ -20,6 +20,7 @@ from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.options import MalformedCalls
 from strands_sglang.conversation.reply import ModelReply
 from strands_sglang.conversation.tokenizer import Codec
+from strands_sglang.exceptions import MessageConversionError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply as Scripted
 from strands_sglang.trajectory import TrajectoryForest
@@ -218,24 +219,79 @@ async def test_results_may_refer_to_calls_by_ids_of_the_client() -> None:
 async def test_long_new_texts_are_prepared_on_a_thread(characters, is_parallel, off_loop, monkeypatch):
     monkeypatch.setattr("strands_sglang.conversation.conversation.LONG_TEXT", 50)
     threads: list[int] = []
-    prepare = Conversation.prepare
+    render = Conversation._render_locked
 
-    def noted(self: Conversation, request: TurnRequest) -> Any:
+    def noted(self: Conversation, *args: Any) -> Any:
         threads.append(threading.get_ident())
-        return prepare(self, request)
+        return render(self, *args)
 
-    monkeypatch.setattr(Conversation, "prepare", noted)
+    monkeypatch.setattr(Conversation, "_render_locked", noted)
     monkeypatch.setattr(Codec, "is_parallel", is_parallel)
-    messages = [user("Short."), {"role": "assistant", "content": [{"text": "Ok. " * 50}]}]
+    conversation, client = make(["Ok. " * 50, "Fine.", "Fine."])
+    messages: list[Any] = [user("Short.")]
+    await conversation.turn(TurnRequest(messages=messages))
+    messages.append({"role": "assistant", "content": [{"text": "Ok. " * 50}]})  # held, so it does not count
     result = {"toolUseId": "1", "status": "success", "content": [{"text": "a" * 20}, {"json": {"b": 1}}]}
-    new = [{"role": "user", "content": [{"toolResult": result}]}, user("a" * (characters - 20))]
-    request = TurnRequest(messages=[*messages, *new])
-    conversation, client = make(["Fine."])
-    expected = Conversation(tokenizer=tokenizer(), client=client).prepare(request).prompt.ids.tolist()
-    threads.clear()
-    await conversation.turn(request)
-    assert client.requests[0].input_ids == expected
-    assert [thread != threading.get_ident() for thread in threads] == [off_loop]
+    messages += [{"role": "user", "content": [{"toolResult": result}]}, user("a" * (characters - 20))]
+    await conversation.turn(TurnRequest(messages=messages))
+    await conversation.turn(TurnRequest(messages=messages, system="Another root, rendered whole."))
+    assert [thread != threading.get_ident() for thread in threads] == [False, off_loop, is_parallel]
+    expected = Conversation(tokenizer=tokenizer(), client=client)
+    asked = TurnRequest(messages=messages, system="Another root, rendered whole.")
+    assert client.requests[2].input_ids == expected.prepare(asked).prompt.ids.tolist()
+
+
+async def test_the_loop_never_waits_for_a_thread_that_renders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_sglang.conversation.conversation.LONG_TEXT", 50)
+    conversation, _ = make(["Ok."] * 3)
+    entered, go_on, render = threading.Event(), threading.Event(), Conversation._render_locked
+
+    def noted(self: Conversation, request: TurnRequest, location: Any) -> Any:
+        if request.messages[0]["content"] == [{"text": "a" * 60}]:
+            entered.set()
+            assert go_on.wait(60)
+        return render(self, request, location)
+
+    monkeypatch.setattr(Conversation, "_render_locked", noted)
+    long = asyncio.create_task(conversation.turn(TurnRequest(messages=[user("a" * 60)])))
+    while not entered.is_set():
+        await asyncio.sleep(0.001)
+    short = asyncio.create_task(conversation.turn(TurnRequest(messages=[user("b")])))
+    await asyncio.sleep(0.05)  # a loop that waits for the thread would never come back
+    go_on.set()
+    await asyncio.gather(long, short)
+
+
+UNFORMED: dict[str, list[Any]] = {
+    "messages": [
+        "hello", None, 5, [5], ["hi"], [None], [{"content": "x"}], [{"role": "user"}],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": ["x"]}], [{"role": "user", "content": [{"toolResult": {}}]}],
+        [{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"toolUse": {}}]}, user("x")],
+        [user("x"), {"role": "assistant"}, user("x")], [{"role": "user", "content": [{"text": None}]}],
+        [{"role": ["x"], "content": "x"}], [{"role": "user", "content": {"text": "x"}}],
+    ],
+    "tools": [5, "x", ["x"], [None], [{"name": "x"}], [{"inputSchema": {}}]],
+    "system": [5, [5], [{"x": 1}], {"text": "a"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in UNFORMED.items() for value in values])
+async def test_a_request_of_another_form_is_refused_with_its_reason(field: str, value: Any) -> None:
+    conversation, client = make([])
+    request = TurnRequest(**{"messages": [user("x")], field: value})
+    for ask in (conversation.turn, conversation.prepare):
+        with pytest.raises(MessageConversionError):
+            await ask(request)  # type: ignore[misc]
+    assert client.requests == []
+
+
+async def test_content_may_be_a_text() -> None:
+    conversation, client = make(["Ok.", "Fine."])
+    asked: list[Any] = [{"role": "user", "content": "Hi"}]
+    await conversation.turn(TurnRequest(messages=asked))
+    await conversation.turn(TurnRequest(messages=[*asked, {"role": "assistant", "content": "Ok."}, *asked]))
+    assert len(conversation.trajectories) == 1 and len(client.prompts) == 2
 
 
 async def test_a_turn_of_another_conversation_is_recalled_and_extended_but_not_trained_again() -> None:

@@ -207,3 +207,21 @@ async def test_a_key_in_the_address_opens_the_session_and_is_never_shown(caplog:
             writer.close()
         ours = [record for record in caplog.records if record.name != "asyncio"]
         assert key not in told + "".join(record.getMessage() + str(record.exc_info) for record in ours)
+
+
+async def test_a_single_object_stands_for_a_list_of_it() -> None:
+    async with rig([completion("Hello."), completion("Hello.")]) as r:
+        declared = {"functionDeclarations": GOOGLE_TOOLS[0]["functionDeclarations"][0]}
+        single = {
+            "contents": {"parts": {"text": "Hi"}},
+            "system_instruction": {"parts": {"text": "S"}},
+            "tools": declared,
+        }
+        lists = {
+            "contents": [{"parts": [{"text": "Hi"}]}], "systemInstruction": {"parts": [{"text": "S"}]},
+            "tools": GOOGLE_TOOLS,
+        }  # fmt: skip
+        for body in (single, lists):
+            await r.post(PATH, body)
+        assert r.prompts[0] == r.prompts[1]
+        await r.post(PATH, {"contents": 5}, status=400)

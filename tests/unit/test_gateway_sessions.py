@@ -340,19 +340,62 @@ async def test_auto_sessions_are_named_by_the_key() -> None:
 
 
 async def test_bodies_are_bounded_and_packed_ones_unpacked() -> None:
-    async with rig([completion("Hello.")], max_body=4000) as r:
+    async with rig([completion("Hello.")] * 4, max_body=4000) as r:
         packed = gzip.compress(json.dumps({"messages": [USER]}).encode())
         bomb = gzip.compress(b'{"messages": "' + b"x" * 10**6 + b'"}')
         for data, encoding, kind, status in (
             (packed, "gzip", "application/json", 200),
             (bomb, "gzip", "application/json", 413),
             (b"(\xb5/\xfd", "snappy", "application/json", 415),
+            (b"(\xb5/\xfd", "zstd", "application/json", 415),
+            (packed[:-9], "gzip", "application/json", 400),
+            (packed[:9] + bytes(9) + packed[18:], "GZIP", "application/json", 400),
+            (gzip.compress(packed), "gzip", "application/json", 400),
+            (zlib.compress(gzip.decompress(packed)), "deflate", "application/json", 200),
+            (zlib.compress(gzip.decompress(packed), wbits=-15), "deflate", "application/json", 200),
+            (packed + gzip.compress(b" "), "gzip", "application/json", 200),
+            (b"", "gzip", "application/json", 400),
             (b"{", "identity", "application/json", 400),
             (b"{}", "identity", "text/plain", 415),
             (b"not packed", "gzip", "application/json", 400),
         ):
             headers = {**r.headers, "Content-Encoding": encoding, "Content-Type": kind}
-            await r.call("POST", "/v1/chat/completions", data=data, headers=headers, status=status)
+            told = await r.call("POST", "/v1/chat/completions", data=data, headers=headers, status=status)
+            assert status == 200 or told["error"]["message"]
+            google, headers = "/v1beta/models/m:generateContent", {**headers, "x-goog-api-key": r.session.key}
+            if status != 200:
+                told = await r.call("POST", google, data=data, headers=headers, status=status)
+                assert told["error"]["code"] == status  # in the dialect's words
+
+
+@pytest.mark.parametrize(("body", "closes"), [(gzip.compress(b"{}")[:-4], False), (b"x" * 9000, True)])
+async def test_a_connection_closes_only_where_that_is_announced(body: bytes, closes: bool) -> None:
+    async with rig([], max_body=4000) as r:
+        encoding = "identity" if closes else "gzip"
+        head = (
+            f"POST /s/{r.session.id}/v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {r.session.key}\r\nContent-Type: application/json\r\n"
+            f"Content-Encoding: {encoding}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(r.gateway.url.rpartition(":")[2]))
+        for _ in range(1 if closes else 2):
+            writer.write(head.encode() + body)
+            told = (await reader.readuntil(b"\r\n\r\n")).lower()
+            assert told.startswith(b"http/1.1 4") and (b"connection: close" in told) == closes
+            await reader.readexactly(int(told.partition(b"content-length: ")[2].partition(b"\r")[0]))
+        writer.close()
+
+
+async def test_system_messages_alone_are_answered_and_nothing_at_all_is_called_that() -> None:
+    async with rig([completion("Hello."), completion("More.")]) as r:
+        system = {"role": "system", "content": "Greet the user."}
+        said = await r.chat([system])
+        await r.chat([system, said["choices"][0]["message"], USER])
+        assert_prefix(r)
+        told = await r.chat([], status=400)
+        assert told["error"]["message"] == "there is no message to answer; send one"
+        told = await r.chat([USER, assistant("Hel")], status=400)
+        assert "never prefilled" in told["error"]["message"]
 
 
 # ---- life ------------------------------------------------
@@ -375,6 +418,46 @@ async def test_idle_sessions_are_sealed_not_dropped() -> None:
     async with rig([], session_ttl=0.02) as r:
         await until(lambda: r.session.is_sealed)
         assert r.session.id in r.gateway.sessions
+
+
+async def test_a_session_that_samples_is_not_idle_and_holds_up_no_other() -> None:
+    async with rig([slow("Hello.", 0.3)], session_ttl=0.02) as r:
+        asking = asyncio.create_task(r.chat([USER]))
+        await until(lambda: r.prompts)
+        other = r.gateway.open()
+        await until(lambda: other.is_sealed)
+        assert not r.session.is_sealed and not asking.done()
+        assert (await asking)["choices"]
+        await until(lambda: r.session.is_sealed)
+
+
+async def test_a_key_opens_one_session_at_a_time_and_a_new_one_after_it() -> None:
+    async with rig([completion("Hello.")]) as r:
+        key = r.session.key
+        with pytest.raises(ValueError, match="the key belongs to the open session"):
+            r.gateway.open(key=key)
+        await r.call("DELETE", f"/sessions/{r.session.id}")
+        headers = {"Authorization": f"Bearer {key}"}
+        path = "/v1/chat/completions"
+        await r.call("POST", path, json={"messages": [USER]}, headers=headers, status=409)
+        second = r.gateway.open(key=key)
+        await r.call("POST", path, json={"messages": [USER]}, headers=headers)
+        assert second.counters.sampled == 1
+        await second.close()
+        third = r.gateway.open(key=key)  # a sealed one gives its key away
+        await r.gateway.delete(second)
+        assert await r.call("POST", path, json={}, headers=headers, status=400)
+        assert third.is_idle
+
+
+async def test_an_automatic_session_that_was_deleted_is_made_anew() -> None:
+    async with rig([completion("Hello.")] * 2, auto_sessions=True) as r:
+        for _ in range(2):
+            await r.call(
+                "POST", "/v1/chat/completions", json={"messages": [USER]}, headers={"Authorization": "Bearer me"}
+            )
+            await r.call("DELETE", "/sessions/me")
+        assert len(r.prompts) == 2
 
 
 async def test_a_session_deleted_in_mid_call_refuses_the_call() -> None:

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Unpack, cast
 
 from strands.types.content import Messages
@@ -44,7 +44,7 @@ from ..trajectory.media import ImageExpander, image_expander
 from .fast_paths import FastPath
 from .generation import generate
 from .limits import CancelScope, Reservation, SharedBudget
-from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text
+from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text, to_chat_messages
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, TurnRequest, drops_reasoning
@@ -173,13 +173,9 @@ class Conversation:
             TemplateError: The chat template cannot express the new messages, or cannot be used with tools.
             BackendError: The call failed.
         """
-        if self.expander is not None:
+        with _explaining(request):
             await self.read_images(request.messages)
-        if _new_characters(request.messages) >= LONG_TEXT and self._tokens.codec.is_parallel:
-            prepared = await asyncio.to_thread(self.prepare, request)
-        else:
-            prepared = self.prepare(request)
-        return await self.sample(prepared, cancel_signal=cancel_signal)
+        return await self.sample(await self.prepare_aside(request), cancel_signal=cancel_signal)
 
     async def read_images(self, messages: Messages) -> None:
         """Decode and size in a thread whatever images of a history are new, so that `prepare` holds no event loop.
@@ -214,21 +210,41 @@ class Conversation:
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
-        with self._lock:
-            return self._prepare(request)
+        with _explaining(request):
+            return self._render(request, self._locate(request))
 
-    def _prepare(self, request: TurnRequest) -> PreparedTurn:
-        tools_key = self._tools_key(request.tools)
-        dialect = self._prompts.dialect(tools_key, request.tools, self._template_kwargs)
-        system = system_text(request.system)
-        location = self.forest.locate(
-            self._context(system, tools_key),
+    async def prepare_aside(self, request: TurnRequest) -> PreparedTurn:
+        """`prepare`, in a thread where it would hold up the event loop: for a long text, or behind another one."""
+        with _explaining(request):
+            location = self._locate(request)
+            new = [*request.messages[location.first_new :]]
+            if location.parent is None:
+                new.append({"role": "user", "content": [{"text": system_text(request.system)}]})
+            is_long = _characters(new) >= LONG_TEXT and self._tokens.codec.is_parallel
+            if is_long or not self._lock.acquire(blocking=False):
+                return await asyncio.to_thread(self._render, request, location)
+            try:
+                return self._render(request, location)
+            finally:
+                self._lock.release()
+
+    def _locate(self, request: TurnRequest) -> Location:
+        return self.forest.locate(
+            self._context(system_text(request.system), self._tools_key(request.tools)),
             request.messages,
             agent=request.agent,
             agent_id=request.agent_id,
             attempt=request.attempt,
             receipts=request.receipts,
         )
+
+    def _render(self, request: TurnRequest, location: Location) -> PreparedTurn:
+        with self._lock:
+            return self._render_locked(request, location)
+
+    def _render_locked(self, request: TurnRequest, location: Location) -> PreparedTurn:
+        dialect = self._prompts.dialect(self._tools_key(request.tools), request.tools, self._template_kwargs)
+        system = system_text(request.system)
         parent = location.parent
         branches = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
         if parent is not None and (
@@ -393,22 +409,38 @@ class Conversation:
             is_constrained=bool(prepared.request.constraints),
             is_recalled=is_recalled,
         )
-        with self._lock:
-            for call in read.calls:
-                self._prompts.calls.sampled[call.id] = call
-                if call.error is not None:
-                    self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
+        for call in read.calls:  # without the lock, which a thread may hold that renders a long prompt
+            self._prompts.calls.sampled[call.id] = call
+            if call.error is not None:
+                self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
         return turn
 
 
-def _new_characters(messages: Messages) -> int:
-    """Length of the texts behind the last reply."""
+def _characters(messages: Messages) -> int:
+    """Length of the texts of messages."""
     count = 0
-    for message in reversed(messages):
-        if message["role"] == "assistant":
-            break
-        for block in message["content"]:
-            result: Any = block.get("toolResult")
-            for each in (block,) if result is None else result["content"]:
-                count += len(each.get("text") or "")
+    for message in messages:
+        content: Any = message["content"]
+        blocks: Any = [{"text": content}] if isinstance(content, str) else content
+        for block in blocks:
+            inner: Any = [block] if "toolResult" not in block else block["toolResult"].get("content") or ()
+            count += len(inner) if isinstance(inner, str) else sum(len(each.get("text") or "") for each in inner)
     return count
+
+
+@contextlib.contextmanager
+def _explaining(request: TurnRequest) -> Iterator[None]:
+    """Say what is wrong with a request whose form is, in place of an error from within."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError):
+        for name in ("messages", "tools", "system"):
+            value = getattr(request, name)
+            if not isinstance(value, list | tuple) and (name != "system" or not isinstance(value, str | None)):
+                raise MessageConversionError(f"{name} is {value!r:.100}, expected a list") from None
+        to_chat_messages(request.messages, request.system)
+        for index, spec in enumerate(request.tools):
+            if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str) or "inputSchema" not in spec:
+                text = f"tool {index} is {spec!r:.100}, expected a Strands tool spec with a name and an inputSchema"
+                raise MessageConversionError(text) from None
+        raise

@@ -164,7 +164,10 @@ class _Converter:
     """The calls of the last assistant turn by the ids that results name."""
     is_multimodal: bool = False
 
-    def add(self, index: int, message: Mapping[str, Any]) -> None:
+    def add(self, index: int, message: Any) -> None:
+        if not isinstance(message, _MAPPING):
+            text = f"message {index} is {message!r:.100}, expected a role and content"
+            raise MessageConversionError(text, index=index)
         role = message.get("role")
         place = _Place(index=index, role=str(role))
         blocks = _blocks(message.get("content"), place)

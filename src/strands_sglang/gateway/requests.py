@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ipaddress
+import zlib
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,6 @@ from .exact_json import UnreadableJSONError, loads
 BODY_SECONDS = 120.0
 """Time in which the whole body of a request has to arrive."""
 
-_ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
 _ORIGIN_HEADERS = (
     "Idempotency-Key", "User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-parent-session-id",
     "x-session-affinity", "x-stainless-retry-count",
@@ -27,10 +27,7 @@ _ORIGIN_HEADERS = (
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:
-    """The body, a JSON object. aiohttp unpacks it, counting what comes out, or answers 400 to what it cannot unpack."""
-    encoding = request.headers.get("Content-Encoding", "identity").lower()
-    if encoding not in _ENCODINGS:
-        raise Refused(f"bodies encoded as {encoding!r} are not supported; send gzip, deflate or plain", status=415)
+    """The body, a JSON object, unpacked."""
     if request.content_type != "application/json":
         raise Refused("the content type must be application/json", status=415)
     try:
@@ -42,13 +39,37 @@ async def read_body(request: web.Request) -> dict[str, Any]:
         raise Refused("the body is larger than this gateway takes", status=413, code="too_large") from error
     except web.HTTPException:
         raise
-    except Exception as error:  # a broken gzip stream: aiohttp raises what its parser raises
+    except Exception as error:  # broken chunks: aiohttp raises what its parser raises
         raise Refused(f"the body cannot be read ({type(error).__name__})") from error
+    raw = unpack(raw, request.headers.get("Content-Encoding", "identity").strip().lower(), request.client_max_size)
     try:
         body = loads(raw)
     except UnreadableJSONError as error:
         raise Refused(f"the body cannot be read as JSON: {error}") from None
     return dict(want_object(body, "the body"))
+
+
+def unpack(raw: bytes, encoding: str, most: int) -> bytes:
+    """A body without its encoding, of at most so many bytes."""
+    if encoding == "identity":
+        return raw
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise Refused(f"bodies encoded as {label(encoding)} cannot be read; send gzip, deflate or plain", status=415)
+    # Deflate comes with the head of zlib or without one.
+    has_head = raw[:2] == b"\x1f\x8b" or (len(raw) > 1 and raw[0] & 15 == 8 and (raw[0] << 8 | raw[1]) % 31 == 0)
+    data = b""
+    try:
+        while raw and len(data) <= most:  # gzip may come in several pieces
+            piece = zlib.decompressobj(zlib.MAX_WBITS | 32 if has_head else -zlib.MAX_WBITS)
+            data += piece.decompress(raw, most + 1 - len(data))
+            if not piece.eof and len(data) <= most:
+                raise zlib.error("it ends early")
+            raw = piece.unused_data
+    except zlib.error as error:
+        raise Refused(f"the body is not {encoding}: {error}") from None
+    if len(data) > most:
+        raise Refused("the body is larger than this gateway takes", status=413, code="too_large")
+    return data
 
 
 def presented_key(request: web.Request, query: str | None = None) -> str | None:

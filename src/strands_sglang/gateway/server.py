@@ -74,7 +74,7 @@ class Gateway:
         admin_key: Key of those routes. None leaves them open to this machine.
         auto_sessions: Make a session for a key, or a path, that is not known, under that name. For development.
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
-        session_ttl: Seconds without a request after which a session is sealed; None for never.
+        session_ttl: Seconds without a request, in flight or new, after which a session is sealed; None for never.
         model_name: Name that `/v1/models` lists.
         strict, client_sampling, join_equal, volatile_rules, refused_results: See `GatewayPolicy`.
         max_body: Most bytes of a request's body, unpacked.
@@ -169,7 +169,8 @@ class Gateway:
 
         def connection() -> Connection:
             assert runner.server is not None
-            return Connection(QuietProtocol(runner.server, loop=loop))
+            # Bodies are unpacked by `read_body`, whose refusals are those of the dialect.
+            return Connection(QuietProtocol(runner.server, loop=loop, auto_decompress=False))
 
         try:
             self.url = "http://localhost"
@@ -196,8 +197,7 @@ class Gateway:
         """Stop listening and abort what is in flight. Sessions keep their trajectories."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for session in list(self.sessions.values()):
-            await session.drop()
+        await asyncio.gather(*[session.drop() for session in self.sessions.values()])
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -209,8 +209,8 @@ class Gateway:
         while True:
             await asyncio.sleep(ttl / 4)
             for session in list(self.sessions.values()):
-                if not session.is_sealed and time.monotonic() - session.last_used > ttl:
-                    await session.close()
+                if session.is_idle and time.monotonic() - session.last_used > ttl:
+                    session.is_sealed = True
 
     # ---- sessions ------------------------------------------------
 
@@ -233,14 +233,14 @@ class Gateway:
             limits: Those of `Limits`, and `max_sampled_tokens` (of the session), `max_trajectory_tokens` (of one path),
                 `context_window_limit`.
             name: Name in paths; a random one by default.
-            key: Its key; a random one of 128 bits by default.
+            key: Its key, of no other open session; a random one of 128 bits by default.
             join_equal: See `GatewayPolicy`; that of the gateway by default.
             conversation: The core to put behind it, such as a model's; it keeps its own sampling and budgets.
 
         Raises:
             TypeError: `labels`, `sampling` or `limits` is not a mapping, `join_equal` is not a bool.
-            ValueError: Labels that are not JSON values, an unknown limit or sampling parameter, or a name that is
-                taken.
+            ValueError: Labels that are not JSON values, an unknown limit or sampling parameter, or a name or key that
+                is taken.
         """
         for what, value in (("labels", labels), ("sampling", sampling), ("limits", limits)):
             if not isinstance(value, Mapping | None):
@@ -256,6 +256,9 @@ class Gateway:
         name, key = name or uuid.uuid4().hex, key or secrets.token_urlsafe(16)
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
+        holder = self._by_key.get(key_digest(key))
+        if holder is not None and not holder.is_sealed:
+            raise ValueError(f"the key belongs to the open session {holder.id!r}; close it, or give another key")
         own, budgets = Limits.of(limits or {})
         if conversation is not None and (sampling or budgets):
             raise ValueError("a conversation that is given keeps its own sampling and budgets")
@@ -272,6 +275,7 @@ class Gateway:
             labels=dict(labels or {}),
         )
         self.sessions[name] = self._by_key[key_digest(key)] = session
+        self._dropped_keys.drop(key_digest(key))
         self._address(session)
         return session
 
@@ -279,8 +283,9 @@ class Gateway:
         """Drop a session with its trajectories; what is in flight is aborted."""
         self.sessions.pop(session.id, None)
         key = key_digest(session.key)
-        self._by_key.pop(key, None)
-        self._dropped_keys.put(key, True)
+        if self._by_key.get(key) is session:  # else another one has been opened with it
+            del self._by_key[key]
+            self._dropped_keys.put(key, True)
         await session.drop()
 
     def _address(self, session: Session) -> None:
@@ -294,7 +299,7 @@ class Gateway:
         # Found by digest and compared in constant time: how long it takes says nothing about a key.
         by_key = self._by_key.get(key_digest(key)) if key else None
         named = by_key if name is None else self.sessions.get(name)
-        if key and self._dropped_keys.get(key_digest(key)):
+        if key and not self.auto_sessions and self._dropped_keys.get(key_digest(key)):
             raise Refused("the session of this key is closed", status=409, code="session_closed")
         if named is None and self.auto_sessions and key and by_key is None:
             name = name or key
@@ -310,7 +315,7 @@ class Gateway:
     # ---- the application ------------------------------------------------
 
     def app(self) -> web.Application:
-        """The application, to be run with `handler_cancellation=True`."""
+        """The application, to be run with `handler_cancellation=True` and `auto_decompress=False`."""
         app = web.Application(middlewares=[self._guard], client_max_size=self.max_body)
         for prefix in ("", "/s/{session}"):
             for dialect in DIALECTS:
@@ -342,7 +347,8 @@ class Gateway:
                 if error.status < 400:
                     raise
                 response = refusal(CHAT_COMPLETIONS, Refused(error.reason, status=error.status))
-            if connection is not None and connection.is_half_closed:
+            is_cut_off = response.status in (408, 413) or request.content.exception() is not None
+            if is_cut_off or (connection is not None and connection.is_half_closed):
                 response.force_close()
             return response
 
@@ -361,7 +367,7 @@ class Gateway:
                 wire = dialect.read(body, session.readings[dialect.name])
                 await session.conversation.read_images(wire.messages)  # type: ignore[arg-type]
                 if route.counts and dialect.count is not None:
-                    return as_json(dialect.count(session.count_tokens(wire)))
+                    return as_json(dialect.count(await session.count_tokens(wire)))
                 return await self._respond(request, dialect, session, wire)
             except Refused as error:
                 refused = error
@@ -378,7 +384,7 @@ class Gateway:
     async def _respond(
         self, request: web.Request, dialect: WireDialect, session: Session, wire: WireRequest
     ) -> web.StreamResponse:
-        answer = session.respond(wire, origin_of(request))
+        answer = await session.respond(wire, origin_of(request))
         if (connection := Connection.of(request)) is not None:
             connection.when_cut = partial(session.answers.note_cut, answer)
             if connection.is_half_closed:  # already, before its request was read

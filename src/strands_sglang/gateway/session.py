@@ -108,6 +108,7 @@ class Session:
     _responses: Recent[list[Message]] = field(default_factory=lambda: Recent(_REMEMBERED_RESPONSES))
     _began: float | None = None
     _has_ended: bool = False
+    _preparing: int = 0
     _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
@@ -145,6 +146,11 @@ class Session:
         known = (self._main.get("main"), self._main.get("aside"))
         return next((main for main in known if main is not None and main.turn is not None), MainAgent(None))
 
+    @property
+    def is_idle(self) -> bool:
+        """True for an open session in which nothing is in flight."""
+        return not (self.is_sealed or self._tasks or self._preparing)
+
     async def close(self) -> None:
         """Seal the session: answers in flight are waited for, later requests are refused. Trajectories stay."""
         self.is_sealed = True
@@ -173,13 +179,13 @@ class Session:
 
     # ---- for the dialects ------------------------------------------------
 
-    def count_tokens(self, request: WireRequest) -> int:
+    async def count_tokens(self, request: WireRequest) -> int:
         """Number of tokens of the prompt that this request would send; nothing is recorded."""
         self._check_open()
         with self._failing():
-            return self._prepare(request, Origin(), ()).prompt_length
+            return (await self._prepare(request, Origin(), ())).prompt_length
 
-    def respond(self, request: WireRequest, origin: Origin) -> Answer:
+    async def respond(self, request: WireRequest, origin: Origin) -> Answer:
         """The answer to a request: the one that it repeats, or a new one; raises `Refused`.
 
         The caller counts as a waiter until it calls `answers.deliver` or `answers.abandon`.
@@ -195,7 +201,8 @@ class Session:
         for counts in counters:
             counts.note(ignored=self.ignored_fields(request), unknown_tools=request.unknown_tools)
         with self._failing():
-            prepared = self._prepare(request, origin, counters)
+            prepared = await self._prepare(request, origin, counters)
+            self._check_open()
         asked = prepared.request
         # The agent belongs to it: two sub-agents with one prompt are two. How the reply is wrapped does not.
         key = digest(
@@ -210,8 +217,14 @@ class Session:
         else:
             if is_final := self._must_end(request, origin):
                 # The words that ask for it enter the prompt but not the key: a repeat comes without them.
-                with self._failing():
-                    prepared = self._prepare(request, origin, (), final=self.limits.final_words)
+                self._has_ended = True
+                try:
+                    with self._failing():
+                        prepared = await self._prepare(request, origin, (), final=self.limits.final_words)
+                        self._check_open()
+                except BaseException:
+                    self._has_ended = False
+                    raise
             answer = Answer(key=key, counters=counters, is_final=is_final)
             self._start(answer, prepared)
         answer.waiters += 1
@@ -261,7 +274,7 @@ class Session:
         ignored += [name for name in request.sampling if not honoured or name in configured]
         return ignored
 
-    def _prepare(
+    async def _prepare(
         self, request: WireRequest, origin: Origin, counters: tuple[Counters, ...], *, final: str | None = None
     ) -> PreparedTurn:
         """Locate and render a request, with the words that ask for a final answer at its end, if there are any."""
@@ -283,7 +296,9 @@ class Session:
             placement = self._placement(request)
             arranged = arrange(asked_to_end, placement, self._call_ids, after=arranged, start=len(history))
         messages, moved, offset = arranged.messages, arranged.moved, len(history) - len(request.messages)
-        if not messages or messages[-1]["role"] == "assistant":
+        if not messages and not system:
+            raise Refused("there is no message to answer; send one", param="messages")
+        if messages and messages[-1]["role"] == "assistant":
             raise Refused("the last message must not be the assistant's: a reply is never prefilled", param="messages")
         # Receipts count the messages of this request, which may continue an earlier one.
         named = {moved[offset + index]: self._receipts.read(text) for index, text in request.receipts.items()}
@@ -303,7 +318,11 @@ class Session:
             trim_stop=True,
             malformed_calls=MalformedCalls.TEXT,  # harnesses have answers of their own to what they cannot read
         )
-        prepared = self.conversation.prepare(asked)
+        self._preparing += 1
+        try:
+            prepared = await self.conversation.prepare_aside(asked)
+        finally:
+            self._preparing -= 1
         for counts in counters:
             counts.receipts += len(receipts)
             counts.volatile.update(rules)
@@ -364,13 +383,13 @@ class Session:
         return params
 
     def _start(self, answer: Answer, prepared: PreparedTurn) -> None:
-        self._has_ended |= answer.is_final
         answer.task = asyncio.create_task(self._sample(prepared))
         self._tasks.add(answer.task)
         self.answers.add(answer)
 
         def finish(done: asyncio.Task[SampledTurn]) -> None:
             self._tasks.discard(done)
+            self.last_used = time.monotonic()
             is_sibling = self.answers.finish(answer)
             if answer.turn is None:
                 self._has_ended &= not answer.is_final

@@ -54,11 +54,13 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     fields = reading.common_fields(flat, _KNOWN, _read_tool)
     choice, ignored = _read_choice(top.get("tool_config"))
     fields["ignored"] = (*fields["ignored"], *ignored)
-    items = reading.want_list(top.get("contents"), "contents")
+    items = reading.as_list(top.get("contents"), "contents")
     known = readings.read(items, _read_content)
     system = top.get("system_instruction")
     if system is not None and not isinstance(system, str):
-        system = reading.want_object(system, "systemInstruction").get("parts") or []
+        system = reading.as_list(
+            reading.want_object(system, "systemInstruction").get("parts") or [], "systemInstruction"
+        )
     said = reading.read_system(system, "systemInstruction", _read_part)
     history = reading.gather([said, *known.parts])
     history["messages"] = _answer_calls(history["messages"])
@@ -92,13 +94,13 @@ def _read_choice(value: Any) -> tuple[str, tuple[str, ...]]:
 def _single_tools(value: Any) -> list[dict[str, Any]]:
     """One object for each tool: Google's hold several declarations, or several tools of its own."""
     tools: list[dict[str, Any]] = []
-    for index, item in enumerate(reading.want_list(value, "tools") if value is not None else ()):
+    for index, item in enumerate(reading.as_list(value, "tools") if value is not None else ()):
         for kind, held in _snake(item, f"tools[{index}]").items():
             if kind != "function_declarations":
                 tools.append({"kind": kind})
             else:
                 where = f"tools[{index}].functionDeclarations"
-                tools += [{"declaration": declaration} for declaration in reading.want_list(held, where)]
+                tools += [{"declaration": declaration} for declaration in reading.as_list(held, where)]
     return tools
 
 
@@ -160,7 +162,7 @@ def _json_schema(schema: Any) -> Any:
 
 
 def _parts(content: Mapping[str, Any], where: str) -> Iterator[tuple[dict[str, Any], str]]:
-    for index, part in enumerate(reading.want_list(content.get("parts") or [], f"{where}.parts")):
+    for index, part in enumerate(reading.as_list(content.get("parts") or [], f"{where}.parts")):
         place = f"{where}.parts[{index}]"
         yield _snake(part, place), place
 
@@ -178,7 +180,7 @@ def _read_content(item: Any, index: int) -> reading.Part:
         return _read_reply(content, where, index)
     if role not in ("user", "function"):
         raise Refused(f"{where}.role is {reading.quote(role)}, expected user or model", param=where)
-    parts = reading.want_list(content.get("parts") or [], f"{where}.parts")
+    parts = reading.as_list(content.get("parts") or [], f"{where}.parts")
     of_tools = any(isinstance(part, dict) and part.keys() & {"functionResponse", "function_response"} for part in parts)
     blocks = reading.read_content(parts, f"{where}.parts", _read_part, of_tools=of_tools)
     return {"role": "user", "content": blocks}, None
@@ -214,7 +216,7 @@ def _read_result(value: Any, where: str) -> dict[str, Any]:
     blocks = [{"text": result} if isinstance(result, str) else {"json": result}]
     parts = response.get("parts") or []
     blocks += reading.read_content(
-        reading.want_list(parts, f"{where}.parts"), f"{where}.parts", _read_part, of_tools=True
+        reading.as_list(parts, f"{where}.parts"), f"{where}.parts", _read_part, of_tools=True
     )
     block = reading.tool_result(
         response.get("id") or _UNANSWERED, blocks, f"{where}.id", failed=held.keys() == {"error"}

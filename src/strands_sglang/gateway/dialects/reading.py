@@ -38,6 +38,11 @@ def want_list(value: Any, where: str) -> list[Any]:
     return value
 
 
+def as_list(value: Any, where: str) -> list[Any]:
+    """The value, an array; a single object is one of that (Google's servers take it so)."""
+    return [value] if isinstance(value, dict) else want_list(value, where)
+
+
 def want_text(value: Any, where: str) -> str:
     """The value, a string."""
     if not isinstance(value, str):
