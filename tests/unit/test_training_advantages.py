@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from strands_env.training import group_advantages
@@ -16,6 +18,23 @@ def test_the_standard_deviation_is_that_of_rollouts() -> None:
 def test_a_rollout_without_reward_counts_not_at_all(missing: float | None) -> None:
     advantages = group_advantages([1, 0, missing], group_ids=[0, 0, 0], rollout_ids=range(3), scale_by_std=False)
     assert advantages == [0.5, -0.5, 0.0]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("scalars", [True, False])
+def test_numbers_and_ids_of_other_libraries_count_by_value(library: str, scalars: bool) -> None:
+    make: Any = getattr(pytest.importorskip(library), {"numpy": "array", "torch": "tensor"}[library])
+    rewards, groups, rollouts = make([1.0, 0.0, 0.25, 0.75]), make([0, 0, 1, 1]), make([0, 1, 0, 1])
+    if scalars:
+        rewards, groups, rollouts = list(rewards), list(groups), list(rollouts)
+    advantages = group_advantages(rewards, group_ids=groups, rollout_ids=rollouts, scale_by_std=False)
+    assert advantages == [0.5, -0.5, -0.25, 0.25]
+
+
+@pytest.mark.parametrize("reward", ["1.0", [1.0, 2.0], object()])
+def test_what_is_no_number_is_refused(reward: Any) -> None:
+    with pytest.raises(ValueError, match="one number or None"):
+        group_advantages([1.0, reward], group_ids=[0, 0], rollout_ids=[0, 1])
 
 
 def test_a_group_of_one_has_no_advantage() -> None:

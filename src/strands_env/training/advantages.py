@@ -20,7 +20,8 @@ def group_advantages(
     GRPO (Shao et al. 2024, equation of section 4.1.1) divides by the group's standard deviation, Dr. GRPO does not.
 
     Args:
-        rewards: Reward of every sample; None or NaN leaves its rollout out of the statistics.
+        rewards: Reward of every sample; a number of Python, numpy or torch; None, NaN or an
+            infinity leaves its rollout out of the statistics.
         group_ids: Group of every sample.
         rollout_ids: Rollout of every sample, unique within its group. Samples of a rollout share one reward; where
             they differ, their mean is the rollout's.
@@ -31,33 +32,45 @@ def group_advantages(
         One advantage per sample; 0.0 for a sample without a reward and for a group of one.
 
     Raises:
-        ValueError: The lengths differ.
+        ValueError: The lengths differ, or a reward is no number.
     """
     if not len(rewards) == len(group_ids) == len(rollout_ids):
         raise ValueError(f"got {len(rewards)} rewards, {len(group_ids)} group ids and {len(rollout_ids)} rollout ids")
+    values = [_number(reward) for reward in rewards]
+    # Scalars of torch hash by identity: each would be a group of its own.
+    groups_of, rollouts_of = (
+        [each.item() if hasattr(each, "item") else each for each in ids] for ids in (group_ids, rollout_ids)
+    )
     groups: dict[Hashable, dict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for reward, group, rollout in zip(rewards, group_ids, rollout_ids, strict=True):
-        if is_reward(reward):
-            groups[group][rollout].append(float(reward))  # type: ignore[arg-type]
+    for value, group, rollout in zip(values, groups_of, rollouts_of, strict=True):
+        if value is not None:
+            groups[group][rollout].append(value)
     statistics: dict[Hashable, tuple[float, float]] = {}
     for group, rollouts in groups.items():
-        means = [_mean(values) for values in rollouts.values()]
+        means = [_mean(each) for each in rollouts.values()]
         mean, others = _mean(means), max(len(means) - 1, 1)
-        statistics[group] = mean, math.sqrt(math.fsum((value - mean) ** 2 for value in means) / others)
+        statistics[group] = mean, math.sqrt(math.fsum((each - mean) ** 2 for each in means) / others)
     advantages = []
-    for reward, group in zip(rewards, group_ids, strict=True):
-        if not is_reward(reward) or len(groups[group]) < 2:
+    for value, group in zip(values, groups_of, strict=True):
+        if value is None or len(groups[group]) < 2:
             advantages.append(0.0)
             continue
         mean, std = statistics[group]
-        centred = float(reward) - mean  # type: ignore[arg-type]
-        advantages.append(centred / (std + epsilon) if scale_by_std else centred)
+        advantages.append((value - mean) / (std + epsilon) if scale_by_std else value - mean)
     return advantages
 
 
-def is_reward(value: object) -> bool:
-    """True for a number that is not NaN."""
-    return isinstance(value, int | float) and math.isfinite(value)
+def _number(reward: object) -> float | None:
+    """A reward as a float, whatever library's number it is; None for one that is missing."""
+    if reward is None:
+        return None
+    try:
+        if isinstance(reward, str | bytes):
+            raise TypeError
+        value = float(reward)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch, of a tensor of several
+        raise ValueError(f"a reward must be one number or None, got {reward!r}") from error
+    return value if math.isfinite(value) else None
 
 
 def _mean(values: Sequence[float]) -> float:
