@@ -42,6 +42,7 @@ from math import *
 from typing import *
 from builtins import *
 sys.setrecursionlimit(50_000)
+sys.set_int_max_str_digits(0)
 """
 
 _CHECKS = """

@@ -22,6 +22,7 @@ from typing import Any
 
 def main() -> None:
     """Answer one request."""
+    getattr(sys, "set_int_max_str_digits", int)(0)  # answers may be long numbers; the sandbox bounds their time
     request = decode(sys.stdin.read())
     sys.stdin = io.StringIO()  # judged code that reads finds the end of its input
     folder = os.path.dirname(os.path.abspath(request["file"]))

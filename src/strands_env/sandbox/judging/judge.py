@@ -140,7 +140,8 @@ class _Judgment:
             await self.judging.write_file(f"{_FOLDER}/{name}", text)
         await self.judging.write_file(f"{_FOLDER}/source", checks.encode("utf-8", "surrogatepass"))
         return (
-            f"import json, os, sys\nsys.path.insert(0, os.path.abspath({self.judging.capabilities.work!r}))\n"
+            "import json, os, sys\nsys.set_int_max_str_digits(0)\n"
+            f"sys.path.insert(0, os.path.abspath({self.judging.capabilities.work!r}))\n"
             f"from {_FOLDER}.checks import Checks\nsys.path.pop(0)\n"
             f"with open('{_FOLDER}/source', encoding='utf-8', errors='surrogatepass', newline='') as _file:\n"
             "    _source = _file.read()\n"
