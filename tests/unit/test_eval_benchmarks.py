@@ -41,6 +41,7 @@ from strands_env.eval.benchmarks.mcp_atlas import COVERAGE
 from strands_env.eval.benchmarks.mmlu_pro import MMLUProReward
 from strands_env.eval.run.tasks import TaskNamer, sample_id
 from strands_env.recipe.objects import load_evaluator
+from strands_env.recipe.tasks import DataBenchmark
 from strands_env.testing import ScriptedModel, call
 
 from .sandbox_support import requires_isolation
@@ -127,6 +128,20 @@ def test_rows_become_tasks_and_are_scored_in_the_environment_of_the_benchmark(
     ((sample,),) = asyncio.run(kind(environment, data_path=path, output_path=None).run()).values()
     right = action.task_context.ground_truth == "A" or name != "gpqa-diamond"
     assert (sample.step_result.error, sample.reward) == (None, float(right))
+
+
+@pytest.mark.parametrize("missing", [None, "", float("nan")])
+def test_an_id_that_is_missing_names_no_task(missing, tmp_path):
+    rows = [{"id": missing, "task_id": missing, "problem": f"p{number}", "answer": "4"} for number in range(3)]
+    path = write(tmp_path / "d.jsonl", rows)
+    assert [action.id for action in load("aime-2024", path)] == [f"aime-2024_{number}" for number in range(3)]
+    benchmark = DataBenchmark(lambda: None, data_path=path, output_path=None)
+    assert len({action.id for action in benchmark.load_dataset()}) == 3
+    path = write(tmp_path / "e.jsonl", [{**row, "uid": f"u{number}"} for number, row in enumerate(rows)])
+    benchmark = DataBenchmark(lambda: None, data_path=path, output_path=None)
+    assert [action.id for action in benchmark.load_dataset()] == ["u0", "u1", "u2"]
+    benchmark = DataBenchmark(lambda: None, data_path=path, output_path=None, columns={"id": "id"})
+    assert not {"None", "nan", ""} & {action.id for action in benchmark.load_dataset()}
 
 
 def test_aime_of_a_year_names_itself(tmp_path):
@@ -394,6 +409,10 @@ LCB_CLASS = {
     "public_test_cases": json.dumps([{"input": "[1, 2]", "output": "3", "testtype": "functional"}]),
     "private_test_cases": "[]",
 }
+LONG = "9" * 5000  # digits; Python reads 4,300 of them by default
+LONGER = "1" + "0" * 5000
+LCB_LONG = {**LCB, "public_test_cases": json.dumps([{"input": f"{LONG} 1\n", "output": f"{LONGER}\n"}])}
+LCB_LONG_CLASS = {**LCB_CLASS, "public_test_cases": json.dumps([{"input": f"[{LONG}, 1]", "output": LONGER}])}
 
 
 @requires_isolation
@@ -405,6 +424,10 @@ LCB_CLASS = {
         (LCB, "import sys\nprint(3)\nsys.exit(1)", 0.0),
         (LCB_CLASS, f"{STARTER}return reduce(add, a) if 0 else sum(a)", 1.0),
         (LCB_CLASS, f"{STARTER}return 4", 0.0),
+        (LCB_LONG, "a, b = map(int, input().split())\nprint(a + b)", 1.0),
+        (LCB_LONG, "a, b = map(int, input().split())\nprint(a - b)", 0.0),
+        (LCB_LONG_CLASS, f"{STARTER}return sum(a)", 1.0),
+        (LCB_LONG_CLASS, f"{STARTER}return sum(a) + 1", 0.0),
     ],
 )
 async def test_programs_are_judged(row, program, expected, tmp_path):

@@ -94,6 +94,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_question_without_an_id_has_no_answer_to_join(folder: Path) -> None:
+    row = json.loads((folder / "BFCL_v4_simple_python.json").read_text())
+    (folder / "BFCL_v4_simple_python.json").write_text(json.dumps({**row, "id": None}) + "\n")
+    with pytest.raises(DatasetError, match="has no id"):
+        list(BFCLEvaluator(lambda: None, data_path=folder).load_dataset())
+
+
 def test_questions_and_accepted_calls_are_joined_and_the_first_reply_is_scored(folder: Path, tmp_path: Path) -> None:
     first, second = BFCLEvaluator(lambda: None, data_path=folder).load_dataset()
     assert first.message == "Be brief.\n\nArea of 10 and 5?"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.eval import Benchmark, DatasetError, EvalError
-from strands_env.eval.run.benchmark import Row
+from strands_env.eval.run.benchmark import Row, field
 from strands_env.eval.run.tasks import Tasks, stream
 from strands_env.recipe.names import DATA
 from strands_env.rewards import ExactMatchReward
@@ -58,12 +58,14 @@ class DataBenchmark(Benchmark):
             )
         if row[question] in (None, ""):
             return None
-        taken = {*used.values(), "conversation_history"}  # a field of the context with a meaning of its own
+        taken = {*used.values(), "id", "conversation_history"}  # fields of the context with meanings of their own
         context: dict[str, Any] = {
             name: value for name, value in row.items() if name.isidentifier() and name not in taken
         }
-        if used["id"] is not None:
-            context["id"] = str(row[used["id"]])
+        given = self.columns.get("id")
+        # Null is no id: such a task is known by its content.
+        if (name := field(row, *([given] if given is not None else COLUMNS["id"]))) is not None:
+            context["id"] = name
         context["ground_truth"] = None if used["answer"] is None else row[used["answer"]]
         return Action(message=row[question], task_context=TaskContext(**context))
 

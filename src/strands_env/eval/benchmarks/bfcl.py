@@ -24,7 +24,7 @@ from strands.types.tools import ToolResult, ToolSpec, ToolUse
 
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.errors import DatasetError
-from strands_env.eval.run.benchmark import Benchmark, Row, read_lines
+from strands_env.eval.run.benchmark import Benchmark, Row, field, read_lines
 from strands_env.rewards import turns_of
 
 CATEGORIES = (
@@ -223,6 +223,8 @@ def rows_with_answers(folder: Path, categories: Sequence[str]) -> Iterator[dict[
         answers = folder / "possible_answer" / f"BFCL_v4_{name}.json"
         known = {row["id"]: row["ground_truth"] for row in read_lines(answers)} if answers.is_file() else {}
         for row in read_lines(folder / f"BFCL_v4_{name}.json"):
+            if field(row, "id") is None:  # the answer is found by it
+                raise DatasetError(f"a question of BFCL_v4_{name}.json has no id, and so no answer: {str(row)[:80]}")
             yield {**row, "category": name, "ground_truth": known.get(row["id"])}
 
 

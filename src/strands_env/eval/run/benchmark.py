@@ -355,6 +355,6 @@ def field(row: Row, *names: str) -> str | None:
     """The first of some fields that is there and not empty, as text."""
     for name in names:
         value = row.get(name)
-        if value is not None and str(value).strip():
+        if value is not None and value == value and str(value).strip():  # NaN: an empty cell of a table
             return str(value)
     return None

@@ -235,7 +235,9 @@ def _make_model(call: Call, episode: Episode) -> Any:
 def _finish(call: Call, episode: Episode, result: StepResult) -> Any:
     """The samples of a rollout that ended, well or not."""
     shape = call.needs.experts_shape
-    sources = samples_from_step(result, rollout_id=str(call.sample.index), experts_shape=shape, placement=None)
+    index = call.sample.index
+    rollout_id = None if index is None else str(index)  # None: one of its own
+    sources = samples_from_step(result, rollout_id=rollout_id, experts_shape=shape, placement=None)
     sampled = sum(source.trained_tokens for source in sources)
     if sources and not call.fanout:  # one sample stands for the rollout, so it trains all that was sampled on it
         main = result.main_trajectory  # of the final answer; a sample holds the very array of its trajectory
