@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from strands.types.exceptions import ModelThrottledException
+from strands.types.exceptions import ContextWindowOverflowException, ModelThrottledException
 
 from strands_env.core import Action, Environment, Observation, StepResult, TaskContext
 from strands_env.core.types import TerminationReason
 from strands_env.rewards import CorrectnessJudgeReward, LLMJudgeReward, WeightedReward
-from strands_env.testing import ScriptedModel
+from strands_env.testing import ScriptedModel, reply
 
 ACTION = Action(message="What is 2+2?", task_context=TaskContext(ground_truth="4"))
 STEP = StepResult(observation=Observation(messages=[{"role": "assistant", "content": [{"text": "four"}]}]))
@@ -37,6 +37,11 @@ class TextJudge(LLMJudgeReward[str]):
 
     async def get_reward(self, judgment: str) -> float | None:
         return float("correct" in judgment)
+
+
+class EchoJudge(TextJudge):
+    async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
+        return f"Grade this: {step_result.observation.final_response}"
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:Agent.structured_output_async:DeprecationWarning")
@@ -74,6 +79,38 @@ async def test_failed_judge_is_no_reward_but_the_users_own_and_recorded(
     assert (result.reward, result.error is None) == (default, default is not None)
     assert (result.info["status"], result.info["error_type"]) == ("error", error_type)
     assert result.info["error"]
+
+
+class LongQuestion(TextJudge):
+    async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
+        return "Grade this. " + "context " * 100 + str(step_result.observation.final_response)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "filtered", "reward", "reason"),
+    [
+        (StructuredJudge, "blah " * 100, False, 0.0, "answer_too_long"),
+        (StructuredJudge, "four", False, 1.0, None),
+        (LongQuestion, "four", False, None, None),  # too long whatever the answer: nothing of the policy's
+        (EchoJudge, "filth", True, 0.0, "answer_filtered"),
+        (LongQuestion, "filth", True, None, None),
+    ],
+)
+async def test_an_answer_that_the_judge_cannot_take_is_0_if_a_short_one_can_be_judged(
+    kind: type[LLMJudgeReward[Any]], answer: str, filtered: bool, reward: float | None, reason: str | None
+) -> None:
+    def judge(messages: Any) -> Any:
+        text = str(messages[-1])
+        if filtered and "filth" in text:
+            return reply("", stop_reason="content_filtered")
+        if len(text) > 300:
+            return ContextWindowOverflowException("prompt is too long")
+        return '{"grade": "good"}' if kind is StructuredJudge else "correct"
+
+    messages = [{"role": "user", "content": [{"text": "q"}]}, {"role": "assistant", "content": [{"text": answer}]}]
+    result = await kind(ScriptedModel(judge)).compute(ACTION, StepResult(observation=Observation(messages=messages)))
+    assert (result.reward, result.info.get("reason")) == (reward, reason)
+    assert (result.error is None) == (reward is not None)
 
 
 async def test_throttled_judge_hands_over_to_the_next_model_a_few_times_and_others_do_not() -> None:

@@ -22,12 +22,18 @@ Judgment = TypeVar("Judgment")
 _TRANSIENT = frozenset({TerminationReason.THROTTLED, TerminationReason.CONNECTION_ERROR, TerminationReason.TIMEOUT})
 
 
+class JudgeFilteredError(Exception):
+    """The judge's service withheld its judgment (a content filter, a guardrail)."""
+
+
 class LLMJudgeReward(RewardFunction, Generic[Judgment]):
     """A reward from a judge model. Subclass it: write the prompt, and turn the judgment into a number.
 
     `info["status"]` is `success` or `error`. A failure of the prompt, the judge or the scoring is recorded in `info`
     (`error_type`: `prompt_error`, `judge_error`, `reward_error`; `error`) and gives `default_reward`. Without one the
-    step ends with `REWARD_ERROR`, which says why: what was not judged is neither bad nor undecided.
+    step ends with `REWARD_ERROR`, which says why: what was not judged is neither bad nor undecided. An answer that the
+    judge cannot take (too long for its context, withheld by its service) is 0.0, with `info["reason"]`, if the judge
+    takes the same question with a short answer.
 
     Args:
         judge_model: A Strands model, a factory of models, or several of them. A model is shared by all judgments, which
@@ -78,8 +84,29 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
             info["judgment"] = judgment.model_dump(mode="json") if isinstance(judgment, BaseModel) else judgment
             reward = await self.get_reward(cast(Judgment, judgment))
         except Exception as error:
+            if part == "judge_error" and self.default_reward is None:
+                reason = "answer_filtered" if isinstance(error, JudgeFilteredError) else None
+                if TerminationReason.from_error(error) is TerminationReason.CONTEXT_WINDOW_OVERFLOW:
+                    reason = "answer_too_long"
+                if reason is not None and await self._takes_a_short_answer(action, step_result):
+                    logger.warning("reason=<%s>, error=<%s> | the judge cannot take the answer: 0", reason, error)
+                    return RewardResult(reward=0.0, info={"status": "success", "reason": reason, "error": str(error)})
             return self._fail(part, error, info)
         return RewardResult(reward=reward, info={**info, "status": "success", "abstained": reward is None})
+
+    async def _takes_a_short_answer(self, action: Action, step_result: StepResult) -> bool:
+        """True if nothing but the policy's part of the conversation keeps the judge from judging."""
+        messages = step_result.observation.messages
+        first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+        messages = [*messages[:first], {"role": "assistant", "content": [{"text": "I do not know."}]}]
+        observation = step_result.observation.model_copy(update={"messages": messages})
+        try:
+            short = step_result.model_copy(update={"observation": observation})
+            await self._judge(await self.get_judge_prompt(action, short))
+        except Exception as error:
+            logger.debug("error=<%s> | the judge cannot take a short answer either", error)
+            return False
+        return True
 
     async def _judge(self, prompt: str) -> Any:
         attempt = 0
@@ -99,6 +126,8 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
                 if self.judgment_format is not None:
                     return await agent.structured_output_async(self.judgment_format, prompt)
                 result = await agent.invoke_async(prompt)
+                if TerminationReason.from_stop_reason(result.stop_reason) is TerminationReason.CONTENT_FILTERED:
+                    raise JudgeFilteredError(f"the judge's service withheld its judgment: {result.stop_reason}")
             except Exception as error:
                 attempt += 1
                 if TerminationReason.from_error(error) not in _TRANSIENT or attempt == self.max_model_retries:
