@@ -19,6 +19,11 @@ def create_env_factory(model_factory: Any, *, reward: float = 1.0) -> Any:
     return lambda: Environment(model_factory=model_factory, reward_fn=lambda action, result: reward)
 
 
+def with_key(model_factory: Any, *, api_key: str) -> Any:
+    assert api_key == "hunter2"
+    return create_env_factory(model_factory)
+
+
 def with_config(model_config: dict[str, Any]) -> Any:
     return lambda: Environment(
         model_factory=lambda: ScriptedModel([model_config["backend"]]), reward_fn=lambda action, result: 1.0

@@ -16,6 +16,7 @@ import pytest
 from strands import Agent, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.hooks import AfterToolsEvent, BeforeModelCallEvent, BeforeToolCallEvent
+from strands.models import Model
 from strands.types.exceptions import ContextWindowOverflowException
 
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
@@ -273,7 +274,7 @@ async def test_agent_and_reward_of_users_tests_may_be_mocks(agent_class: MagicMo
     agent.messages = [{"role": "assistant", "content": [{"text": "answer"}]}]
     agent.event_loop_metrics = MagicMock(cycle_count=1, cycle_durations=[0.1], tool_metrics={}, agent_invocations=[])
     reward = MagicMock(compute=AsyncMock(return_value=RewardResult(reward=1.0)))
-    env = Environment(model_factory=MagicMock, reward_fn=reward)
+    env = Environment(model_factory=lambda: MagicMock(spec=Model), reward_fn=reward)
     result = await env.step(Action(message={"role": "user", "content": [{"text": "hello"}]}))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
     assert result.reward == RewardResult(reward=1.0)

@@ -338,3 +338,68 @@ async def test_a_tool_that_hangs_holds_up_its_own_environment_alone() -> None:
     assert hung.termination_reason is TerminationReason.TASK_COMPLETE
     assert "did not finish" in str(hung.observation.messages[2]) and "busy" in str(hung.observation.messages[4])
     assert hung.cleanup_error is None  # it waits for the thread
+
+
+def gym_reset(self, seed=None):
+    raise AssertionError("never called")
+
+
+def of_any(self, *given, **named):
+    raise AssertionError("never called")
+
+
+@pytest.mark.parametrize("name", ["reset", "get_tools", "get_hooks", "get_system_prompt", "get_history"])
+@pytest.mark.parametrize("method", [gym_reset, of_any, lambda self, *, action: None, lambda self, action, other: None])
+def test_a_method_of_the_task_takes_the_action_or_nothing(name: str, method: Any) -> None:
+    with pytest.raises(
+        TypeError, match=rf"Gym.{name}\(self.* cannot be called: declare {name}\(self\), or {name}\(self, action"
+    ):
+        type("Gym", (Environment,), {name: method})
+
+
+class OfTheTask(Environment):
+    """Everything depends on the task."""
+
+    async def reset(self, action: Action) -> None:
+        self.log = [f"reset {action.text}"]
+
+    def get_tools(self, action: Action) -> list[Any]:
+        self.log.append(f"tools {action.text}")
+        return [wait_long]
+
+    def get_hooks(self, action: Action) -> list[Any]:
+        self.log.append(f"hooks {action.text}")
+        return []
+
+    def get_system_prompt(self, action: Action) -> str:
+        return f"prompt of {action.text}"
+
+    def get_history(self) -> list[Any]:
+        return [{"role": "user", "content": [{"text": "1"}]}, {"role": "assistant", "content": [{"text": "one"}]}]
+
+
+@pytest.mark.parametrize("way", ["rollout", "async with"])
+async def test_the_task_reaches_every_method_that_declares_it(way: str) -> None:
+    model = ScriptedModel(["ok"])
+    env = OfTheTask(model_factory=lambda: model)
+    if way == "rollout":
+        result = await env.rollout(ACTION)
+    else:
+        async with env:
+            result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert env.log == ["reset hi", "tools hi", "hooks hi"]
+    assert result.observation.system_prompt == "prompt of hi"
+    assert [message["content"][0]["text"] for message in model.last_messages] == ["1", "one", "hi"]
+    assert [message["content"][0]["text"] for message in result.observation.history or ()] == ["1", "one"]
+
+
+async def test_a_reset_that_fails_at_the_first_step_is_the_steps_failure() -> None:
+    class Broken(Environment):
+        async def reset(self, action: Action) -> None:
+            raise OSError("no world")
+
+    async with Broken(model_factory=lambda: ScriptedModel(["ok"])) as env:
+        result = await env.step(ACTION)
+    assert result.error is not None
+    assert (result.termination_reason, result.error.message) == (TerminationReason.SETUP_ERROR, "no world")

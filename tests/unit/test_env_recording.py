@@ -76,8 +76,17 @@ def change_exchange(recording: Path, old: str, new: str) -> int:
     index = next(i for i, line in enumerate(lines) if '"scope"' in line)
     assert old in lines[index]
     lines[index] = lines[index].replace(old, new, 1)
-    recording.write_text("\n".join(lines) + "\n")
+    recording.write_text("\n".join(line for line in lines if not line.startswith('{"crc"')) + "\n")
     return index + 1
+
+
+@pytest.mark.parametrize(("old", "new"), [('"vocab_size": ', '"vocab_size": 1'), ('"model_id": ', '"model_id":  ')])
+def test_a_recording_that_was_changed_is_refused(recorded: Path, capsys: Any, old: str, new: str) -> None:
+    whole = recorded.read_text()
+    assert old in whole
+    recorded.write_text(whole.replace(old, new, 1))
+    assert main(["replay", "run.rec"]) == 2
+    assert "it was changed after it was written: its checksum does not fit" in capsys.readouterr().err
 
 
 def test_a_run_with_pictures_is_replayed(
@@ -194,7 +203,8 @@ def test_a_call_that_a_deadline_cancelled_is_cancelled_again(tmp_path, monkeypat
 
 def test_a_run_that_was_killed_can_still_be_read(recorded: Path) -> None:
     lines = recorded.read_text().splitlines()
-    recorded.write_text("\n".join(line for line in lines if '"digest"' not in line) + "\n")
+    ends = ('{"sample"', '{"crc"')
+    recorded.write_text("".join(line + "\n" for line in lines if not line.startswith(ends)))
     replay = Replay(recorded)
     assert [task.message for task in replay.tasks] == [task["question"] for task in TASKS]
     assert replay.digests == {}
@@ -233,7 +243,8 @@ def test_runs_that_cannot_be_recorded_are_refused(tmp_path, monkeypatch, capsys,
 
 def test_a_file_that_shows_nothing_is_refused(recorded: Path, capsys: Any) -> None:
     lines = recorded.read_text().splitlines()
-    recorded.write_text("".join(line + "\n" for line in lines if not line.startswith(('{"task"', '{"sample"'))))
+    left_out = ('{"task"', '{"sample"', '{"crc"')
+    recorded.write_text("".join(line + "\n" for line in lines if not line.startswith(left_out)))
     assert main(["replay", "run.rec"]) == 1
     assert "has no sample to compare with" in capsys.readouterr().err
     recorded.write_text('{"a": 1}\n')

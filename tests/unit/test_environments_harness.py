@@ -329,3 +329,9 @@ def test_recipes_fill_in_address_and_prompt_and_keys_in_the_environment_alone(na
     assert "http://h/s/x" in str(filled) and "{model}" not in str(filled)
     assert "sk-0123" in filled.environment.values()
     assert "sk-0123" not in str(filled.command) + str(filled.files)
+
+
+def test_making_an_environment_makes_nothing_else(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    environment([])
+    assert list(tmp_path.iterdir()) == []

@@ -55,6 +55,17 @@ def test_the_garbage_collector_is_left_as_it_was(frozen, tmp_path):
     assert (gc.get_freeze_count() > 0, gc.get_threshold()) == (frozen, before)
 
 
+def test_a_secret_of_the_environment_is_not_saved_and_is_asked_for_again(tmp_path, capsys):
+    named = [f"{HOOKS}:three_tasks", *FAST, "-o", str(tmp_path)]
+    secret = ["--env", f"{HOOKS}:with_key", "--env-config", '{"api_key": "hunter2"}']
+    assert evaluate(*named, *secret) == 0
+    assert all(b"hunter2" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    capsys.readouterr()
+    assert evaluate(*named, "--resume") == 2
+    assert "does not hold the secrets of --env-config: give that option again" in capsys.readouterr().err
+    assert evaluate(*named, *secret, "--resume") == 0
+
+
 def test_a_hook_a_function_of_tasks_and_a_configuration(tmp_path, capsys):
     assert run_mine(tmp_path, "--env-config", '{"reward": 0.5}', "-n", "2", "--json") == 0
     shown = json.loads(capsys.readouterr().out)

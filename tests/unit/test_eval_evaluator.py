@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +23,13 @@ from strands_env.core import (
     Observation,
     Outcome,
     Phase,
+    RewardFunction,
+    RewardResult,
     StepResult,
     TaskContext,
     TerminationReason,
 )
+from strands_env.core.reward_identity import identify_reward
 from strands_env.eval import ConfigMismatchError, EvalSample, Evaluator, RetryPolicy, TooManyFailuresError, read_results
 from strands_env.eval.metrics import compute_pass_at_k
 from strands_env.eval.rescore import remove_score
@@ -33,6 +37,7 @@ from strands_env.eval.run import run
 from strands_env.eval.run.tasks import TaskNamer
 from strands_env.eval.store import StorePaths, load_run
 from strands_env.recipe.tasks import DataBenchmark
+from strands_env.report import write_report
 from strands_env.rewards import CorrectnessJudgeReward, ExactMatchReward
 from strands_env.testing import ScriptedModel
 from tests.unit.distributed_support import Panic
@@ -643,3 +648,82 @@ async def test_a_reward_that_an_answer_alone_does_not_decide_is_not_warned_of(re
     )
     await evaluator.prove([Action(message="2+2?", task_context=TaskContext(ground_truth="4"))])
     assert not asked and not caplog.records
+
+
+async def test_metrics_without_kept_results_are_those_of_the_tasks_that_were_run(tmp_path):
+    await Evaluator(lambda: FakeEnv(lambda action: outcome(0.0)), output_path=tmp_path).run(tasks(2))
+    again = Evaluator(lambda: FakeEnv(), output_path=tmp_path, keep_results=False, config={})
+    assert await again.run([task("new")]) == {}
+    assert again.compute_metrics()["pass@1"] == 1.0
+    assert list(again.load_results()) == ["new"]
+
+
+LIMIT = 3
+
+
+def _is_short(text: str) -> bool:
+    return len(text) < LIMIT
+
+
+class Short(RewardFunction):
+    """Rewards short answers."""
+
+    def __init__(self, right: float = 1.0) -> None:
+        self._right = right
+
+    async def compute(self, action, step_result):
+        return RewardResult(reward=self._right * _is_short(step_result.observation.final_response or ""))
+
+
+def changed_code(monkeypatch):
+    def _is_short(text: str) -> bool:
+        return len(text) <= LIMIT
+
+    monkeypatch.setitem(globals(), "_is_short", _is_short)
+
+
+REWARDS = {
+    "options": (lambda monkeypatch: Short(0.5), r"environment.reward.options.right: 1.0 in the file, now 0.5"),
+    "code of a helper": (lambda monkeypatch: changed_code(monkeypatch) or Short(), "environment.reward.code"),
+    "a constant": (
+        lambda monkeypatch: monkeypatch.setitem(globals(), "LIMIT", 4) or Short(),
+        "environment.reward.code",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REWARDS)
+async def test_a_run_is_not_continued_with_another_reward(case, tmp_path, monkeypatch, caplog):
+    def evaluator(reward) -> Evaluator:
+        return Evaluator(
+            lambda: Environment(model_factory=lambda: ScriptedModel(["ok"]), reward_fn=reward), output_path=tmp_path
+        )
+
+    await evaluator(Short()).run(tasks(1))
+    assert "continuing" not in caplog.text
+    await evaluator(Short()).run(tasks(2))
+    assert "samples=<1> | continuing a saved run" in caplog.text
+    change, message = REWARDS[case]
+    with pytest.raises(ConfigMismatchError, match=message):
+        await evaluator(change(monkeypatch)).run(tasks(3))
+    assert len(list(read_results(tmp_path))) == 2
+
+
+def test_comments_and_docstrings_are_no_part_of_a_rewards_identity(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for number, body in enumerate(['"""One."""\n    return 1.0', "# two\n    return 1.0", "return 0.5"]):
+        (tmp_path / f"own_reward_{number}.py").write_text(f"def reward(action, result):\n    {body}\n")
+        found.append(identify_reward(import_module(f"own_reward_{number}").reward)["code"])
+    assert found[0] == found[1] != found[2] and found[0] is not None
+
+
+async def test_secrets_of_the_configuration_are_written_nowhere(tmp_path):
+    config = {"environment": {"config": {"api_key": "hunter2", "nested": [{"password": "hunter2", "size": 3}]}}}
+    options = {"output_path": tmp_path, "config": config, "about": {"options": config}}
+    await Evaluator(FakeEnv, **options).run(tasks(1))
+    await Evaluator(FakeEnv, **options).run(tasks(2))
+    write_report(tmp_path, tmp_path / "report.html")
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert b'"size": 3' in written["results.run.json"] and "report.html" in written
+    assert not [name for name, data in written.items() if b"hunter2" in data]

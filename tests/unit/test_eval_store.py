@@ -106,13 +106,16 @@ def test_what_a_crash_left_behind_the_last_line_is_no_obstacle(tail, paths):
     assert written.count(b"\n") == 2 and written.endswith(b"}\n")
 
 
-def test_lines_in_a_hole_that_a_power_cut_left_are_run_again(paths):
+def test_lines_in_a_hole_that_a_power_cut_left_are_named_and_run_again(paths, caplog):
     write(paths, *(sample(1.0, index) for index in range(4)))
     data = bytearray(paths.results.read_bytes())
     end = len(data) // 2
     data[end - 150 : end - 50] = bytes(100)
     paths.results.write_bytes(data)
     assert [item.index for item in read_results(paths.results)] == [0, 2, 3]
+    assert "lines=<2> | zeros in place of samples" in caplog.text
+    found = verify_run(paths.results)
+    assert found.torn_bytes == 0 and any("line 2" in damage for damage in found.damages)
     log = ResultLog(paths)
     assert [log.find(sample(1.0, index).id) is not None for index in range(4)] == [True, False, True, True]
     log.close()

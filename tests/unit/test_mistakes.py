@@ -581,8 +581,12 @@ class PlainReward(RewardFunction):
         (lambda: override("step", lambda self, action: None), "Mine.step() must be async: write 'async def step'"),
         (lambda: override("compute_metrics", lambda self, *given, **named: None), "every metric a name, in a dict"),
         (lambda: environment(reward_fn=PlainReward()), "PlainReward.compute() must be async: write"),
-        (lambda: Environment(model_factory=a_model), "must return a model, an instance, got <coroutine"),  # type: ignore[arg-type]
-        (lambda: Environment(model_factory=lambda: "gpt"), "must return a model, an instance, got 'gpt'"),  # type: ignore[arg-type,return-value]
+        (lambda: Environment(model_factory=a_model), "must return a model, an instance of strands.models.Model, got <"),  # type: ignore[arg-type]
+        (lambda: Environment(model_factory=lambda: "gpt"), "an instance of strands.models.Model, got 'gpt'"),  # type: ignore[arg-type,return-value]
+        # The SDK would take a model of its own choice, from another service.
+        (lambda: Environment(model_factory=lambda: None), "an instance of strands.models.Model, got None"),  # type: ignore[arg-type,return-value]
+        (lambda: override("get_tools", lambda self: [sorted]), "'sorted' is not a tool, and the SDK drops it"),
+        (lambda: override("get_tools", lambda self: [add, add]), "2 tools are named 'add'"),
         (lambda: NoResult(model_factory=lambda: ScriptedModel(["x"])), "NoResult.step() must return a StepResult, got"),
         (lambda: ScriptedModel(["x"]), "env_factory must make an Environment, got <"),
     ],

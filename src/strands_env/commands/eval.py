@@ -19,6 +19,7 @@ from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import announce, complain, complain_of, format_number, run_user_code, say
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
+from strands_env.core.jsonable import redact
 from strands_env.eval import EvalError, Evaluator, RunSummary, ScoreTable, StoreError, TooManyFailuresError, summarize
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
@@ -119,7 +120,7 @@ def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTrac
     folder = evaluator.paths.results.parent
     project = options["project"] or evaluator.benchmark_name or "strands-env"
     config = {name: value for name, value in options.items() if value is not None and name not in ("track", "project")}
-    about: dict[str, Any] = {"project": project, "name": folder.name, "config": config, "folder": folder}
+    about: dict[str, Any] = {"project": project, "name": folder.name, "config": redact(config), "folder": folder}
     trackers = [BackgroundTracker(make_tracker(kind, **about)) for kind in options["track"] or ()]
     if trackers:
         evaluator.progress = TrackedProgress(evaluator.progress, trackers)

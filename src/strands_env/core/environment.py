@@ -28,7 +28,7 @@ from strands_sglang.trajectory.history import copy_data
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
-from .overrides import warn_of_misspelt_overrides
+from .overrides import check_tools, methods_with_action, warn_of_misspelt_overrides
 from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
 from .threads import OneThread, default_threads
@@ -47,6 +47,7 @@ from .types import (
     TokenObservation,
     Trajectory,
     as_reward_function,
+    check_model,
     computed_reward,
     tools_as_text,
 )
@@ -66,6 +67,8 @@ _OVERRIDES = (
     "cleanup",
     "get_tools",
     "get_hooks",
+    "get_system_prompt",
+    "get_history",
     "get_conversation_manager",
     "interact",
     "compute_metrics",
@@ -78,9 +81,10 @@ _OVERRIDES = (
 class Environment:
     """A task world around a Strands agent: its model, tools, limits and reward.
 
-    Override what you need: `get_tools`, `get_hooks`, `reset`, `cleanup`, `interact`, `compute_metrics`. A step runs one
-    whole agent loop (prompt, tool calls and results, answer) with a fresh model, so a stateless environment may run
-    many steps at once. An episode that fails is data, not an exception: see `TerminationReason` and `StepResult.error`.
+    Override what you need: `reset`, `get_tools`, `get_hooks`, `get_system_prompt` and `get_history`, each without
+    arguments or with `action`; `cleanup`, `interact`, `compute_metrics`. A step runs one whole agent loop (prompt, tool
+    calls and results, answer) with a fresh model, so a stateless environment may run many steps at once. An episode
+    that fails is data, not an exception: see `TerminationReason` and `StepResult.error`.
 
     Args:
         model_factory: Makes a fresh model for every step.
@@ -104,13 +108,19 @@ class Environment:
         agent_name: Name of the agent in trajectories, and in the spans of the SDK.
 
     Raises:
-        TypeError: An unknown argument, named with the nearest one.
+        TypeError: An unknown argument, named with the nearest one. When a subclass is made: one of the five methods
+            above has other parameters.
         ValueError: A limit or deadline is out of range.
         FileNotFoundError: `default_system_prompt_path` does not exist.
     """
 
     default_system_prompt_path: ClassVar[Path | None] = None
     """File with the system prompt of this kind of environment, or None."""
+    _with_action: ClassVar[frozenset[str]] = frozenset({"get_history"})
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._with_action = methods_with_action(cls, Environment)
 
     def __init__(
         self,
@@ -161,6 +171,7 @@ class Environment:
         self.agent_name = agent_name
         self.tool_timeout = tool_timeout
         self.max_tool_output_chars = max_tool_output_chars
+        self._owes_reset = False
         self._own_thread: OneThread | None = None
         if not inspect.iscoroutinefunction(self.reset):
             self._own_thread = OneThread()
@@ -182,8 +193,12 @@ class Environment:
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
 
-    async def reset(self) -> None:
+    # `*args, **kwargs` lets an override declare `(self)` or `(self, action)` before type checkers; `__init_subclass__`
+    # refuses anything else.
+    async def reset(self, *args: Any, **kwargs: Any) -> None:
         """Start an episode: start containers, open sessions. What this starts, `cleanup` ends.
+
+        Write `reset(self)`, or `reset(self, action)` to read the task; `async with` then runs it at the first step.
 
         As a plain function (`def reset(self)`) it runs on a thread of the environment's own, together with the
         synchronous tools, a synchronous reward and a plain `cleanup`, one after the other: for SQLite, browsers and
@@ -193,13 +208,21 @@ class Environment:
     async def cleanup(self) -> None:
         """End the episode and free its resources. Must work after a `reset` that failed half-way, and twice."""
 
-    def get_tools(self) -> list[Any]:
-        """The agent's tools, asked for at every step."""
+    def get_tools(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The agent's tools, asked for at every step: `get_tools(self)` or `get_tools(self, action)`."""
         return []
 
-    def get_hooks(self) -> list[Any]:
-        """Further Strands hooks of the agent, asked for at every step."""
+    def get_hooks(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Further Strands hooks of the agent, asked for at every step: with or without `action`."""
         return []
+
+    def get_system_prompt(self, *args: Any, **kwargs: Any) -> str | list[Any] | None:
+        """The agent's system prompt, asked for at every step: with or without `action`."""
+        return self.system_prompt
+
+    def get_history(self, action: Action) -> list[Any]:
+        """The messages before the action's: with or without `action`. The default is the task's own history."""
+        return list(action.task_context.conversation_history)
 
     def get_conversation_manager(self) -> ConversationManager:
         """The agent's conversation manager. The default never changes the history: a full context ends the episode."""
@@ -245,12 +268,13 @@ class Environment:
         if not isinstance(action, Action):
             raise TypeError(f"got the action {action!r:.200}, expected Action(message=..., task_context=...)")
         started = time.perf_counter()
-        history = copy_data(action.task_context.conversation_history)
         try:
-            model = self.model_factory()
-            if isinstance(model, str | type) or inspect.isawaitable(model):
-                raise TypeError(f"model_factory must return a model, an instance, got {model!r}")
-            self._apply_budget(model)
+            if self._owes_reset:
+                self._owes_reset = False
+                await within(self._call(self.reset, action), self.setup_timeout, Phase.SETUP)
+            before = self._list_of("get_history", action)
+            history = copy_data(before)
+            model = self._make_model(self.model_factory)
         except Exception as error:
             return self._fail(error, Phase.SETUP)
         scope = StepScope(recorder=LoopRecorder(), limiter=self._new_limiter(), cancel_signal=cancel_signal)
@@ -263,7 +287,7 @@ class Environment:
                 return self._fail(error, Phase.SETUP)
             reason, failure = await self._run(agent, action, scope)
             result = await self._observe(agent, scope, seen)
-            result.observation.history = list(action.task_context.conversation_history) or None
+            result.observation.history = before or None
             if result.error is not None:
                 # The reward would read an incomplete observation, and its own error would hide this one.
                 if failure is not None and reason.outcome(failure) is not Outcome.POLICY:
@@ -305,7 +329,7 @@ class Environment:
             try:
                 try:
                     progress.phase = Phase.SETUP
-                    given = (action,) if inspect.signature(self.reset).parameters else ()  # a world may depend on it
+                    given = (action,) if "reset" in self._with_action else ()  # a world may depend on it
                     await within(self._call(self.reset, *given), self.setup_timeout, Phase.SETUP)
                 except Exception as error:
                     result = self._fail(error, Phase.SETUP)
@@ -328,6 +352,9 @@ class Environment:
         return result
 
     async def __aenter__(self) -> Self:
+        self._owes_reset = "reset" in self._with_action  # the task is not known yet: `step` gives it
+        if self._owes_reset:
+            return self
         try:
             await within(self._call(self.reset), self.setup_timeout, Phase.SETUP)
         except BaseException as error:
@@ -364,8 +391,7 @@ class Environment:
             raise RuntimeError(
                 f"model_for({agent_name!r}) needs a running step: make sub-agents in get_tools(), get_hooks() or a tool"
             )
-        model = (model_factory or self.model_factory)()
-        self._apply_budget(model)
+        model = self._make_model(model_factory or self.model_factory)
         scope.watch(model)
         scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable))
         return model
@@ -394,9 +420,9 @@ class Environment:
         agent = Agent(
             model=model,
             messages=history,
-            tools=self._call_lister("get_tools"),
-            system_prompt=self.system_prompt,
-            hooks=[scope.limiter, *self._call_lister("get_hooks"), scope.recorder],
+            tools=check_tools(self._list_of("get_tools", action)),
+            system_prompt=self._overridden("get_system_prompt", action),
+            hooks=[scope.limiter, *self._list_of("get_hooks", action), scope.recorder],
             conversation_manager=self.get_conversation_manager(),
             callback_handler=PrintingCallbackHandler() if self.verbose else None,
             retry_strategy=None,  # the model retries inside one call; a second retry around it would multiply attempts
@@ -408,8 +434,11 @@ class Environment:
         registry.update({name: self._limit_tool(tool) for name, tool in registry.items()})
         return agent
 
-    def _call_lister(self, name: str) -> list[Any]:
-        given = getattr(self, name)()
+    def _overridden(self, name: str, action: Action) -> Any:
+        return getattr(self, name)(*((action,) if name in self._with_action else ()))
+
+    def _list_of(self, name: str, action: Action) -> list[Any]:
+        given = self._overridden(name, action)
         if not isinstance(given, Iterable):
             what = f"{type(self).__name__}.{name}() must return a list, got {given!r:.100}"
             raise TypeError(f"{what}: write 'def {name}(self): return [...]'")
@@ -570,10 +599,12 @@ class Environment:
         logger.warning("where=<%s>, error=<%s>, message=<%s> | step failed", where, record.type, record.message)
         return StepResult(observation=Observation(), termination_reason=reason, error=record)
 
-    def _apply_budget(self, model: Any) -> None:
+    def _make_model(self, factory: ModelFactory) -> Model:
+        model = check_model(factory(), "model_factory")
         config = getattr(model, "config", None)
         if self.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:
             model.update_config(max_trajectory_tokens=self.max_total_tokens)
+        return model
 
 
 async def keep_error(cleanup: Coroutine[Any, Any, None]) -> ErrorRecord | None:

@@ -102,7 +102,7 @@ def redact(value: Any) -> Any:
         config, name = getattr(part, "config", None), name_of(part)  # a model factory has a `config`
         return _Name(f"{name} {_argument(config)}" if isinstance(config, Mapping) else name)
 
-    return _without_secrets(plain(value, leaf=leaf))
+    return without_secrets(plain(value, leaf=leaf))
 
 
 def name_of(value: Any) -> str:
@@ -145,10 +145,18 @@ def _argument(value: Any) -> str:
     return text if isinstance(text, _Name) else _shorten(canonical(text).decode())
 
 
-def _without_secrets(value: Any) -> Any:
+def without_secrets(value: Any) -> Any:
+    """JSON values with `...` in place of each value of a secret name."""
     if isinstance(value, dict):
-        return {name: "..." if _SECRET.search(name) else _without_secrets(item) for name, item in value.items()}
-    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+        return {name: "..." if _SECRET.search(name) else without_secrets(item) for name, item in value.items()}
+    return [without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+def lacks_secrets(value: Any) -> bool:
+    """True where `without_secrets` took a value out."""
+    if isinstance(value, dict):
+        return any(item == "..." if _SECRET.search(name) else lacks_secrets(item) for name, item in value.items())
+    return isinstance(value, list) and any(map(lacks_secrets, value))
 
 
 def _shorten(text: str) -> str:

@@ -1,13 +1,67 @@
-"""Near misses: methods of a subclass that nobody calls, because their names are almost those of known ones."""
+"""What a subclass of `Environment` gives: signatures, tools, and methods whose names are almost those of known ones."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import warnings
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 from weakref import WeakSet
 
+from strands import Agent
+from strands.tools import ToolProvider
+from strands.types.tools import AgentTool
+
 _SEEN: WeakSet[type] = WeakSet()
+_OF_A_TASK = ("reset", "get_tools", "get_hooks", "get_system_prompt", "get_history")
+
+
+def methods_with_action(kind: type, base: type) -> frozenset[str]:
+    """Names of the methods of `kind` that declare `action`, among those that may.
+
+    Raises:
+        TypeError: One declares other parameters.
+    """
+    named = {"get_history"} if kind.get_history is base.get_history else set()  # type: ignore[attr-defined]
+    for name in _OF_A_TASK:
+        method = getattr(kind, name)
+        if method is getattr(base, name):
+            continue
+        signature = inspect.signature(method)
+        is_bound = not inspect.isfunction(inspect.getattr_static(kind, name))
+        parameters = list(signature.parameters.values())[0 if is_bound else 1 :]
+        if not parameters:
+            continue
+        only = parameters[0]
+        if len(parameters) > 1 or only.name.lstrip("_") != "action" or only.kind is not only.POSITIONAL_OR_KEYWORD:
+            raise TypeError(
+                f"{kind.__name__}.{name}{signature} cannot be called: declare {name}(self), or {name}(self, action) to "
+                "read the task; options belong in __init__"
+            )
+        named.add(name)
+    return frozenset(named)
+
+
+def check_tools(tools: Sequence[Any]) -> list[Any]:
+    """The tools of an agent, or a `TypeError` for what the SDK would silently drop."""
+    for mistake in tool_mistakes(tools):
+        raise TypeError(mistake)
+    return list(tools)
+
+
+def tool_mistakes(tools: Sequence[Any]) -> Iterator[str]:
+    """What the SDK would silently drop of these tools, in sentences."""
+    for name, count in Counter(tool.tool_name for tool in tools if isinstance(tool, AgentTool)).items():
+        if count > 1:
+            yield f"{count} tools are named {name!r}, of which the agent keeps only the last: rename the others"
+    for tool in tools:
+        if isinstance(tool, AgentTool | ToolProvider | Agent | str | dict | list | tuple) or inspect.ismodule(tool):
+            continue
+        name = getattr(tool, "__name__", None) or repr(tool)
+        advice = "give an instance of it" if inspect.isclass(tool) else "decorate a function with @tool"
+        yield f"{name!r} is not a tool, and the SDK drops it: {advice}"
 
 
 def warn_of_misspelt_overrides(

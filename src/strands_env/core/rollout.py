@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from .deadline import EpisodeProgress, to_the_end, within
 from .environment import Environment, keep_error
 from .jsonable import name_of, redact
+from .reward_identity import identify_reward
 from .seeds import FIELD, RolloutSeed
 from .types import Action, Phase, StepResult
 
@@ -172,6 +173,7 @@ def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
             "max_tool_calls": env.max_tool_calls,
             "max_total_tokens": env.max_total_tokens,
             "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
+            "reward": None if env.reward_fn is None else identify_reward(env.reward_fn),
         }
     made: dict[str, Any] = redact(description)
     return made

@@ -49,6 +49,14 @@ logger = logging.getLogger(__name__)
 ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
 
+
+def check_model(made: object, factory: str) -> Model:
+    """What a factory made, if it is a model. The SDK would take None, or a name, for a model of its own choice."""
+    if not isinstance(made, Model):
+        raise TypeError(f"{factory} must return a model, an instance of strands.models.Model, got {made!r:.200}")
+    return made
+
+
 _JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 MessageDict: TypeAlias = dict[str, Any]
 """A Strands message: `{"role": "user" or "assistant", "content": [block, ...]}`, with whatever keys the SDK adds."""

@@ -77,7 +77,7 @@ class AgentWorldModelEnv(Environment):
         self._tools: list[AgentTool] = []
         self._calls = 0
 
-    async def reset(self, action: Action) -> None:  # type: ignore[override]
+    async def reset(self, action: Action) -> None:
         """Start the world of the task, afresh.
 
         Raises:

@@ -158,4 +158,6 @@ def _config(document: dict[str, Any], source: StorePaths, new: NewRun, reward: s
     made = RunConfig(new.paths.run, config, about)
     environment = document.get("environment")
     made.environment = None if environment is None else {**environment, "reward_fn": reward}
+    if made.environment is not None:
+        made.environment.pop("reward", None)  # of the reward it was sampled with
     return made

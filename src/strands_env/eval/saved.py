@@ -165,7 +165,7 @@ class Verification:
         samples: Samples that can be read, each once.
         superseded: Lines of samples that were tried again since.
         with_tokens: Lines that hold tokens.
-        torn_bytes: Bytes behind the last whole line, and lines a power cut left: the next resume takes care of both.
+        torn_bytes: Bytes behind the last whole line, which the next resume cuts off.
         damages: A sentence for each place that differs from what was written: the file, the line, how to repair it.
     """
 
@@ -201,12 +201,18 @@ def verify_run(output_path: str | Path) -> Verification:
     paths = StorePaths.of(output_path)
     found = Verification(path=str(paths.results))
     seen: set[str] = set()
+    torn: list[tuple[int, bytes]] = []
     with ResultReader(paths.results) as reader, naming_errors("read", paths.results):
         for number, (offset, line) in enumerate(read_lines(reader.fd), 1):
             try:
                 if read_entry(line, offset) is None:
-                    found.torn_bytes += len(line)
+                    torn.append((number, line))
                     continue
+                found.damages += [
+                    f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"
+                    for number, _ in torn
+                ]
+                torn = []
                 sample = read_sample(line, with_tokens=True)
             except StoreError as error:
                 found.damages.append(f"line {number} of {str(paths.results)!r}: {error}")
@@ -215,7 +221,7 @@ def verify_run(output_path: str | Path) -> Verification:
                 found.superseded += 1
             seen.add(sample.id)
             found.with_tokens += bool(recorded_trajectories(sample.step_result))
-    found.samples = len(seen)
+    found.samples, found.torn_bytes = len(seen), sum(len(line) for _, line in torn)
     try:
         document = load_run(paths.run)
         if document is None:

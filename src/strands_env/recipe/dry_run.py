@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -13,11 +12,10 @@ from typing import Any
 
 from strands import Agent
 from strands.models import Model
-from strands.tools.tool_provider import ToolProvider
-from strands.types.tools import AgentTool
 
 from strands_env.core import Action, Environment, ErrorRecord, Outcome, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
+from strands_env.core.overrides import tool_mistakes
 from strands_env.core.rollout import EnvFactory, LocalExecutor, make_environment, takes_action
 from strands_env.eval import EvalError
 from strands_env.eval.run.benchmark import Benchmark
@@ -43,7 +41,8 @@ TOOL_SECONDS = 30.0
 """Time for a tool that has no limit of its own."""
 _IS_ASYNC = {
     **dict.fromkeys(("step", "rollout", "interact"), True),
-    **dict.fromkeys(("get_tools", "get_hooks", "get_conversation_manager", "compute_metrics", "is_scored"), False),
+    **dict.fromkeys(("get_tools", "get_hooks", "get_system_prompt", "get_history"), False),
+    **dict.fromkeys(("get_conversation_manager", "compute_metrics", "is_scored"), False),
 }
 """Methods that are overridden, and whether they are async."""
 _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, ImportError, AssertionError)
@@ -123,16 +122,7 @@ def _wrong_tools(given: Any) -> Iterator[str]:
     if not isinstance(given, Iterable):
         yield f"get_tools() must return a list, got {given!r:.100}: write 'def get_tools(self): return [...]'"
         return
-    tools = list(given)
-    for name, count in Counter(tool.tool_name for tool in tools if isinstance(tool, AgentTool)).items():
-        if count > 1:
-            yield f"{count} tools are named {name!r}, of which the agent keeps only the last: rename the others"
-    for tool in tools:
-        if isinstance(tool, AgentTool | ToolProvider | Agent | str | dict | list | tuple) or inspect.ismodule(tool):
-            continue
-        name = getattr(tool, "__name__", None) or repr(tool)
-        advice = "give an instance of it" if inspect.isclass(tool) else "decorate a function with @tool"
-        yield f"{name!r} is not a tool, and the SDK drops it: {advice}"
+    yield from tool_mistakes(list(given))
 
 
 # ---- a dry rollout ---------------------------------------------------------------------------------------------------
@@ -242,7 +232,6 @@ async def _run(env: Any, action: Action, models: DryModels, seen: DryRun) -> Non
 
         async def look(agent: Agent, action: Action) -> Any:
             seen.tools = [dict(spec) for spec in agent.tool_registry.get_all_tool_specs()]
-            seen.errors += _wrong_tools(env.get_tools())
             return await interact(agent, action)
 
         env.interact = look  # type: ignore[method-assign]

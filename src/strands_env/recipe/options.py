@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval import EvalError
 from strands_env.eval.store import StorePaths, load_run
 from strands_env.recipe.names import DATA, benchmark_of_data
@@ -60,6 +61,10 @@ def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bo
         options["benchmark"] = benchmark_of_data(options["data"])
     for name in given:
         options.setdefault(name, None)
+        if name not in chosen and lacks_secrets(options[name]):
+            raise EvalError(
+                f"the saved run does not hold the secrets of --{name.replace('_', '-')}: give that option again"
+            )
     if not options["benchmark"]:
         if resume and given.get("output"):
             raise EvalError(f"there is no run at {given['output']!r} to resume: name a benchmark to start one")

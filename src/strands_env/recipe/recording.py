@@ -1,7 +1,8 @@
 """Recordings of evaluations: every request to the backend and its answer, in one file that replays without a server.
 
 A recording is JSON Lines. The first line holds the options of the run and its tokenizer; then come the tasks, the
-backend's description, the exchanges as they finish, and at the end a digest of every sample. Exchanges belong to a
+backend's description, the exchanges as they finish, and at the end a digest of every sample and a checksum of all
+lines. Exchanges belong to a
 model of a rollout (`scope`), so that a replay gives every rollout its own answers, in whatever order rollouts run.
 
 Written are token ids, sampling parameters and answers; neither addresses nor headers, and no values of secret names.
@@ -19,6 +20,7 @@ import shutil
 import tempfile
 import time
 import zipfile
+import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -83,6 +85,7 @@ class Recorder:
         if self._path.exists():
             raise RecordingError(f"{str(path)!r} exists already: give another file to record to")
         self._file: TextIO | None = None
+        self._crc = 0
         self._paths: dict[int, list[int]] = defaultdict(list)
         self._info: BackendInfo | None = None
 
@@ -141,15 +144,18 @@ class Recorder:
         self._paths[scope] = ids
 
     def end(self, samples: Iterable[Any]) -> None:
-        """Write the digests of all samples, and close the file."""
+        """Write the digests of all samples and the checksum, and close the file."""
         for sample in samples:
             self._write(sample=sample.id, digest=digest_of(sample))
         if self._file is not None:
+            self._write(crc=self._crc)
             self._file.close()
 
     def _write(self, **line: Any) -> None:
         assert self._file is not None, "begin comes first"
-        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        self._crc = zlib.crc32(text.encode("utf-8", "surrogatepass"), self._crc)
+        self._file.write(text)
         self._file.flush()  # a run that is killed has a recording up to here
 
 
@@ -201,10 +207,11 @@ class Replay:
         difference: The first request that differs from the recorded ones, in words; None as long as none does.
 
     Raises:
-        RecordingError: The file is not a recording, or is cut off.
+        RecordingError: The file is not a recording, is cut off, or was changed after it was written.
     """
 
     def __init__(self, path: str | Path) -> None:
+        self._crc = 0
         self.options: dict[str, Any] = {}
         self.tasks: list[Action] = []
         self.digests: dict[str, str] = {}
@@ -232,10 +239,15 @@ class Replay:
 
     def _read(self, number: int, text: str) -> None:
         line: dict[str, Any] = json.loads(text)
+        if line.get("crc", self._crc) != self._crc:
+            raise ValueError("it was changed after it was written: its checksum does not fit")
+        self._crc = zlib.crc32(text.encode("utf-8", "surrogatepass"), self._crc)
         if number == 1:
             if line.get("format") != FORMAT:
                 raise ValueError(f"its first line does not say {FORMAT!r}")
             self._head, self.options = line, line["options"]
+        elif "crc" in line:
+            return
         elif "task" in line:
             self.tasks.append(Action.model_validate(line["task"]))
         elif "info" in line:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strands_env.core.jsonable import without_secrets
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import Entry, ResultReader
@@ -76,7 +77,7 @@ def write_report(
                 "chunk": CHUNK,
                 "header": saved.header,
                 "drift": None if texts.drift is None or not texts.drift.trajectories else texts.drift.to_dict(),
-                "run": {key: saved.document.get(key) for key in ("config", "environment", "about")},
+                "run": without_secrets({key: saved.document.get(key) for key in ("config", "environment", "about")}),
                 "has_texts": tokenizer is not None,
                 "tokenizer_note": tokenizer_note,
                 "tokens_left_out": texts.left_out,

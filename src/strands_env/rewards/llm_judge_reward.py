@@ -13,7 +13,7 @@ from strands import Agent
 from strands.models import Model
 
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
-from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, check_model
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
             # A class has `stream` too, but is a factory.
             is_model = hasattr(source, "stream") and not isinstance(source, type)
             agent = Agent(
-                model=source if is_model else source(),
+                model=check_model(source if is_model else source(), "a factory of judge_models"),
                 system_prompt=self.system_prompt,
                 callback_handler=None,
                 context_manager=False,

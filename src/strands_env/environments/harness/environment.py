@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -99,9 +100,8 @@ class HarnessEnvironment(Environment):
         )  # fmt: skip
         self._folder: Path | None = None
         if sandbox is None:
-            # Short: the path of a socket has at most 107 bytes.
-            self._folder = Path(tempfile.mkdtemp(prefix="gw-"))
-            self._folder.chmod(0o755)
+            # Made by `reset`. Short: the path of a socket has at most 107 bytes.
+            self._folder = Path(tempfile.gettempdir(), f"gw-{secrets.token_hex(6)}")
             sandbox = BubblewrapSandbox(
                 limits=limits or DEFAULT_LIMITS,
                 isolation=isolation,
@@ -123,9 +123,10 @@ class HarnessEnvironment(Environment):
 
     async def reset(self) -> None:
         """Start an episode in an empty sandbox. Override `prepare` to put a task's files into it."""
-        await self.sandbox.close()
+        await self.cleanup()
         if self._folder is not None:
-            self._folder.mkdir(mode=0o755, exist_ok=True)
+            self._folder.mkdir()  # refuses a folder that somebody else made
+            self._folder.chmod(0o755)
 
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from strands_env.core import Action, Environment, ModelFactory, StepResult, TaskContext
+from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.environments import CalculatorEnv
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
@@ -20,11 +19,9 @@ TASKS = 100  # number of tasks without a limit
 class ArithmeticEnv(CalculatorEnv):
     """A calculator, and three worked examples in the history: enough for a model of 135 million parameters."""
 
-    async def step(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
-        """Put the examples in front of the conversation."""
-        history = [*few_shot_messages(), *action.task_context.conversation_history]
-        context = action.task_context.model_copy(update={"conversation_history": history})
-        return await super().step(action.model_copy(update={"task_context": context}), cancel_signal=cancel_signal)
+    def get_history(self, action: Action) -> list[Any]:
+        """The examples, in front of the conversation."""
+        return [*few_shot_messages(), *action.task_context.conversation_history]
 
 
 class ArithmeticEvaluator(Benchmark):

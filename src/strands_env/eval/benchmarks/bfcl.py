@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,6 @@ _TYPES: dict[str, type] = {
 }
 _SCHEMA_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 _IGNORED = re.compile(r"[ ,./\-_*^]")
-
-_functions: ContextVar[list[dict[str, Any]]] = ContextVar("functions of the running task")
 
 
 def as_tool(function: Mapping[str, Any], answer: Callable[[ToolUse], Awaitable[str]]) -> PythonAgentTool:
@@ -88,14 +85,9 @@ class FunctionCallEnv(Environment):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"max_tool_iters": 1, **options})
 
-    async def step(self, action: Action, **options: Any) -> StepResult:
-        """Declare the functions of the action, and ask."""
-        _functions.set(action.task_context.model_dump()["functions"])
-        return await super().step(action, **options)
-
-    def get_tools(self) -> list[Any]:
+    def get_tools(self, action: Action) -> list[Any]:
         """The functions of the task."""
-        return [as_tool(function, _note_call) for function in _functions.get()]
+        return [as_tool(function, _note_call) for function in action.task_context.model_dump()["functions"]]
 
 
 class FunctionCallReward(RewardFunction):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
 from keyword import iskeyword
@@ -78,15 +77,19 @@ class _World:
         )
         return str(results[0])
 
+    async def simulate(self, tool_use: ToolUse) -> str:
+        """Run a call of the model."""
+        call = as_python(tool_use["name"], tool_use["input"], _functions(self.entry))
+        if call is None:
+            return "Error during execution: the names of the arguments are not valid"
+        return await default_threads.run(self.run, call)
+
 
 def _forget(name: str) -> None:
     # The package keeps simulators for good, as globals of its module that begin with this name.
     kept = vars(_package("eval_checker.multi_turn_eval.multi_turn_utils"))
     for key in [key for key in kept if key.startswith(name)]:
         del kept[key]
-
-
-_world: ContextVar[_World] = ContextVar("simulators of the running task")
 
 
 def as_python(name: str, arguments: Any, functions: Sequence[Mapping[str, Any]]) -> str | None:
@@ -97,15 +100,6 @@ def as_python(name: str, arguments: Any, functions: Sequence[Mapping[str, Any]])
     if not all(key.isidentifier() and not iskeyword(key) for key in arguments):
         return None
     return f"{name}({','.join(f'{key}={value!r}' for key, value in arguments.items())})"
-
-
-async def _simulate(tool_use: ToolUse) -> str:
-    """Run a call on the simulators of the episode."""
-    world = _world.get()
-    call = as_python(tool_use["name"], tool_use["input"], _functions(world.entry))
-    if call is None:
-        return "Error during execution: the names of the arguments are not valid"
-    return await default_threads.run(world.run, call)
 
 
 class _Limit(HookProvider):
@@ -130,38 +124,48 @@ class _Limit(HookProvider):
         if event.selected_tool is None:
             name = event.tool_use["name"]
             found = next((item for item in _functions(self._world.entry) if item["name"] == name), None)
-            event.selected_tool = None if found is None else as_tool(found, _simulate)
+            event.selected_tool = None if found is None else as_tool(found, self._world.simulate)
 
 
 class MultiTurnEnv(Environment):
     """The requests of a task, one after the other, with the functions of its simulators."""
 
-    async def step(self, action: Action, **options: Any) -> StepResult:
-        """Make the simulators, and put the requests."""
-        world = _World(entry=action.task_context.model_dump()["entry"])
-        _world.set(world)
-        try:
-            return await super().step(action, **options)
-        finally:
-            _forget(world.name)
+    world: _World | None = None
+
+    async def reset(self, action: Action) -> None:
+        """Make the simulators."""
+        await self.cleanup()
+        self.world = _World(entry=action.task_context.model_dump()["entry"])
+
+    async def cleanup(self) -> None:
+        """Forget the simulators."""
+        if self.world is not None:
+            _forget(self.world.name)
+            self.world = None
 
     def get_tools(self) -> list[Any]:
         """The functions that are not held back."""
-        return [as_tool(function, _simulate) for function in _world.get().entry["function"]]
+        world = self._running()
+        return [as_tool(function, world.simulate) for function in world.entry["function"]]
+
+    def _running(self) -> _World:
+        if self.world is None:
+            raise RuntimeError("the simulators of the task are not made: call reset(action), or rollout(action)")
+        return self.world
 
     def get_hooks(self) -> list[Any]:
         """The limit of replies to one request."""
-        return [_Limit(_world.get(), _package("constants.default_prompts").MAXIMUM_STEP_LIMIT)]
+        return [_Limit(self._running(), _package("constants.default_prompts").MAXIMUM_STEP_LIMIT)]
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Put the requests."""
-        world = _world.get()
+        world = self._running()
         agent.tool_executor = SequentialToolExecutor()  # calls of one reply change one world, in their order
         texts = _package("constants.default_prompts")
         held_back = world.entry.get("missed_function", {})
         for turn, messages in enumerate(world.entry["question"]):
             for function in held_back.get(str(turn), ()):
-                agent.tool_registry.register_tool(self._limit_tool(as_tool(function, _simulate)))
+                agent.tool_registry.register_tool(self._limit_tool(as_tool(function, world.simulate)))
             prompt = "\n\n".join(message["content"] for message in messages)
             world.replies = 0
             result = await self.invoke(agent, prompt or texts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)

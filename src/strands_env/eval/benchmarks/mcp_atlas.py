@@ -97,7 +97,7 @@ class MCPAtlasEnv(Environment):
         self._container = _Container(url, call_timeout)
         self._tools: list[PythonAgentTool] = []
 
-    async def reset(self, action: Action) -> None:  # type: ignore[override]
+    async def reset(self, action: Action) -> None:
         """List the container's tools.
 
         Raises:

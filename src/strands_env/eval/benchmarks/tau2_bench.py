@@ -10,9 +10,7 @@ The package `tau2` of PyPI is another project; see `INSTALL`.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from importlib import import_module, util
 from typing import Any, ClassVar
 
@@ -26,7 +24,6 @@ from strands.types.tools import ToolResult, ToolSpec, ToolUse
 
 from strands_env.backends import model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.core.termination import Phase
 from strands_env.environments.chat import ask
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
@@ -36,8 +33,6 @@ from strands_sglang.conversation.messages import MALFORMED_KEY
 INSTALL = "git clone https://github.com/sierra-research/tau2-bench && pip install -e ./tau2-bench"
 MAX_STEPS = 200
 MAX_ERRORS = 10  # limits of the package's command line for an episode: messages, and failed tool calls
-
-_episode: ContextVar[Tau2Episode | None] = ContextVar("tau2 episode", default=None)
 
 
 def _tau2(module: str) -> Any:
@@ -220,35 +215,38 @@ class Tau2Env(Environment):
         max_errors: int = MAX_ERRORS,
         **options: Any,
     ) -> None:
-        defaults = {"reward_fn": Tau2Reward(), "tool_timeout": None, "max_tool_output_chars": None}
+        defaults = {"reward_fn": Tau2Reward(self), "tool_timeout": None, "max_tool_output_chars": None}
         super().__init__(**{"system_prompt": system_prompt(domain), **defaults, **options})
         self.domain = domain
         self.user_model = model_factory_from_args(**user_model) if isinstance(user_model, Mapping) else user_model
         self.max_steps = max_steps
         self.max_errors = max_errors
+        self._episode: Tau2Episode | None = None
 
-    async def step(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
-        """Set the database up, and let the two talk."""
-        _episode.set(None)
-        try:
-            task = action.task_context.model_dump()["task"]
-            episode = await asyncio.to_thread(Tau2Episode, self.domain, task, self.max_steps, self.max_errors)
-        except Exception as error:
-            return self._fail(error, Phase.SETUP)
-        _episode.set(episode)
-        return await super().step(action, cancel_signal=cancel_signal)
+    async def reset(self, action: Action) -> None:
+        """Set the database up."""
+        self._episode = None
+        task = action.task_context.model_dump()["task"]
+        self._episode = await asyncio.to_thread(Tau2Episode, self.domain, task, self.max_steps, self.max_errors)
+
+    @property
+    def episode(self) -> Tau2Episode:
+        """The one that runs, or has just ended; a `RuntimeError` without one."""
+        if self._episode is None:
+            raise RuntimeError("no episode of tau2-bench is running: its reward cannot score a saved rollout")
+        return self._episode
 
     def get_tools(self) -> list[Any]:
         """The agent's tools."""
-        return list(_running().tools("assistant"))
+        return list(self.episode.tools("assistant"))
 
     def get_hooks(self) -> list[Any]:
         """The recorder of the episode."""
-        return [_Listener(_running(), "assistant")]
+        return [_Listener(self.episode, "assistant")]
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Let the two talk until the user ends it."""
-        episode = _running()
+        episode = self.episode
         agent.tool_executor = SequentialToolExecutor()  # calls of one reply change one database, in their order
         user = self._user(episode)
         result = AgentResult("end_turn", {"role": "assistant", "content": []}, agent.event_loop_metrics, {})
@@ -300,12 +298,15 @@ class Tau2Reward(RewardFunction):
     key. `info` has the package's `reward_info`, how the episode ended (`end`), and its `steps` and `errors`.
     """
 
+    def __init__(self, env: Tau2Env) -> None:
+        self._env = env
+
     def examples(self, action: Action) -> None:
         """None: the database decides, not the answer."""
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        """Evaluate the episode of the running step; a saved rollout lacks its database."""
-        episode = _running()
+        """Evaluate the environment's last episode; a saved rollout lacks its database."""
+        episode = self._env.episode
         found = await asyncio.to_thread(episode.evaluate)
         info = {"end": episode.end or "agent_error", "steps": episode.steps, "errors": episode.errors}
         return RewardResult(
@@ -318,13 +319,6 @@ def system_prompt(domain: str) -> str:
     texts = _tau2("agent.llm_agent")
     policy = _tau2("registry").registry.get_env_constructor(domain)().get_policy()
     return str(texts.SYSTEM_PROMPT.format(agent_instruction=texts.AGENT_INSTRUCTION, domain_policy=policy))
-
-
-def _running() -> Tau2Episode:
-    episode = _episode.get()
-    if episode is None:
-        raise RuntimeError("no episode of tau2-bench is running: its reward cannot score a saved rollout")
-    return episode
 
 
 def _greeting() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, Never
 
@@ -154,6 +154,7 @@ class Evaluator:
         self.last_loss: str | None = None
         self.note: str | None = None
         self._run: Run | None = None
+        self._asked: Collection[str] | None = None  # ids of the tasks of the last run
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
 
@@ -225,6 +226,7 @@ class Evaluator:
             self.results = await run.run(SampleRunner(evaluator=self, executor=executor))
         finally:
             self.lost, self.last_loss, self._run = run.state.lost, run.state.last_loss, None
+            self._asked = run.namer.ids
             self.note = None
             if found := run.namer.renamed:
                 names = ", ".join([*found[:3], *(("...",) if len(found) > 3 else ())])
@@ -258,13 +260,17 @@ class Evaluator:
         return Grouping(policy=self.group_policy, n_samples=self.n_samples_per_prompt)
 
     def load_results(self) -> CollectedResults:
-        """Samples in the results file by prompt id, read when they are used; `{}` without a file; also in `results`."""
+        """Samples in the results file by prompt id, read when they are used; `{}` without a file; also in `results`.
+
+        After a run only those that it asked for: the file may hold tasks and samples of others.
+        """
         if self.paths is None or not self.paths.results.exists():
             return {}
         found: dict[str, list[Entry]] = {}
         reader = ResultReader(self.paths.results)
         for entry in sorted(reader.entries, key=lambda entry: entry.index):
-            found.setdefault(entry.prompt_id, []).append(entry)
+            if self._asked is None or (entry.prompt_id in self._asked and entry.index < self.n_samples_per_prompt):
+                found.setdefault(entry.prompt_id, []).append(entry)
         self.results = {name: LazySamples(items, reader, with_tokens=self.keep_tokens) for name, items in found.items()}
         return self.results
 

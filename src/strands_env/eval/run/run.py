@@ -138,7 +138,8 @@ class Run:
             raise ConfigMismatchError(str(paths.run), [f"sampling_seed: {recorded} in the file, now {now}"])
         ending.push_async_callback(self._save_time, self._writer)
         if len(log):
-            logger.info("path=<%s>, samples=<%d> | resuming", paths.results, len(log))
+            # A warning: without `output_path` two programs in one folder share a file, and nobody asked for that.
+            logger.warning("path=<%s>, samples=<%d> | continuing a saved run", paths.results, len(log))
 
     async def check_environment(self, description: dict[str, Any]) -> None:
         """Compare an environment with the one of the saved results, before a sample of it is saved."""

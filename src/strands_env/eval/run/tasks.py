@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -146,6 +146,11 @@ class TaskNamer:
         self._next: dict[str, int] = {}
         self.renamed: list[str] = []
         """New ids of tasks whose own an earlier one has."""
+
+    @property
+    def ids(self) -> Collection[str]:
+        """All ids that were given."""
+        return self._next.keys()
 
     def name(self, action: Action) -> NamedTask:
         """Name the next task; `DatasetError` where it, or its id, cannot be stored."""

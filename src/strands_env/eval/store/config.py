@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import orjson
 
-from strands_env.core.jsonable import canonical, differences, digest
+from strands_env.core.jsonable import canonical, differences, digest, without_secrets
 from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError, naming_errors
 
 _PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
@@ -78,7 +78,7 @@ class RunConfig:
     def __init__(self, path: Path | None, config: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
         try:
             # Through JSON once, so that it equals what is read back (tuples are lists, keys are strings).
-            self.config: dict[str, Any] = orjson.loads(canonical(dict(config)))
+            self.config: dict[str, Any] = without_secrets(orjson.loads(canonical(dict(config))))
         except TypeError as error:
             raise TypeError(f"config must be JSON values to be saved and compared, got {config!r}: {error}") from error
         self.digest = digest(canonical(self.config))
@@ -112,7 +112,7 @@ class RunConfig:
         """The saved document, if there is one, after a comparison with its configuration."""
         saved = None if self.path is None else load_run(self.path)
         if saved is not None:
-            self._refuse(differences(saved["config"], self.config))
+            self._refuse(differences(without_secrets(saved["config"]), self.config))
         return saved
 
     def check_environment(self, description: Mapping[str, Any]) -> None:
@@ -122,6 +122,8 @@ class RunConfig:
             self.environment = found
             self._save()
         else:
+            if "reward" not in self.environment:  # an earlier version wrote it
+                found.pop("reward", None)
             self._refuse(differences(self.environment, found, "environment."))
 
     def _refuse(self, changed: list[tuple[str, str, str]]) -> None:
@@ -143,7 +145,8 @@ class RunConfig:
             "environment": self.environment,
             "about": {"started": now, "versions": versions(), **self.about},
         }
-        document = orjson.loads(orjson.dumps(document, default=str))  # the checksum is of what will be read back
+        # The checksum is of what will be read back.
+        document = without_secrets(orjson.loads(orjson.dumps(document, default=str)))
         document["crc"] = checksum_of(document)
         _write_atomically(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2))
 

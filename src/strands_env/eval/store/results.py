@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 import weakref
@@ -18,6 +19,8 @@ from strands_env.eval.errors import StoreCorruptError, StoreError, StoreLockedEr
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.config import StorePaths, sync_folder, write_at
 from strands_env.eval.store.line import Entry, read_entry, read_sample, write_sample
+
+logger = logging.getLogger(__name__)
 
 MAX_PENDING = 4096  # samples that may wait for the device before `append` waits too
 _BLOCK = 1 << 22
@@ -39,16 +42,26 @@ def read_lines(fd: int) -> Iterator[tuple[int, bytes]]:
 def scan(fd: int, path: Path) -> Iterator[Entry]:
     """The entries of an open results file, those that were superseded too; the remains of a crash are left out.
 
+    Before the last whole line only a power cut leaves such remains, among lines that were not yet synced: a warning
+    names them, since their samples are gone until they run again.
+
     Raises:
         StoreError: A line is damaged, or of something else.
     """
+    torn: list[int] = []
     for number, (offset, line) in enumerate(read_lines(fd), 1):
         try:
             entry = read_entry(line, offset)
         except StoreError as error:
             raise type(error)(f"line {number} of {str(path)!r}: {error}") from error
-        if entry is not None:
-            yield entry
+        if entry is None:
+            torn.append(number)
+            continue
+        if torn:
+            lines = ", ".join(map(str, torn[:5])) + (", ..." if len(torn) > 5 else "")
+            logger.warning("path=<%s>, lines=<%s> | zeros in place of samples, which a resume runs again", path, lines)
+            torn = []
+        yield entry
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

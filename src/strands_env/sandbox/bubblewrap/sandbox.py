@@ -9,6 +9,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from ..contract import (
@@ -397,12 +398,13 @@ class BubblewrapSandbox(SupervisedSandbox):
             "packages": packages,
             "environment": environment or {},
         }
-        shown = [*read_only, *([] if shared_folder is None else [shared_folder])]
-        self._config: LaunchConfig = launch_config(read_only=shown, **self._options)
+        self._shared_folder = None if shared_folder is None else os.path.abspath(shared_folder)
+        self._config: LaunchConfig = launch_config(read_only=read_only, **self._options)
+        if self._shared_folder is not None:  # it may be made later: a constructor makes no files
+            self._config = replace(self._config, read_only=(*self._config.read_only, self._shared_folder))
         if self._config.bwrap is None:
             logger.warning("isolation=<none> | code will run as the current user, with its files and network")
         self._options |= {"read_only": read_only, "shared_folder": shared_folder}
-        self._shared_folder = None if shared_folder is None else os.path.abspath(shared_folder)
         super().__init__(self._config.limits, slots)
 
     def sibling(self) -> Self:

@@ -1,0 +1,72 @@
+"""What decides a reward, as JSON values: so that a resumed run is scored as it was begun."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from .jsonable import canonical, digest, plain, redact
+
+_OF_OTHERS = {"strands_env", "strands_sglang", "strands", *sys.stdlib_module_names}
+
+
+def identify_reward(reward_fn: Any) -> dict[str, Any]:
+    """Constructor arguments of a reward function as far as they can be read, and a digest of its own code.
+
+    The code is the user's: of the function or class, its bases, and what they name of the same module, without
+    comments and docstrings. `code` is None where there is no source, and for rewards of this package, whose version is
+    recorded beside them.
+    """
+    inner = reward_fn.func if isinstance(reward_fn, functools.partial) else reward_fn
+    inner = getattr(inner, "__func__", inner)  # of a bound method
+    options: dict[str, Any] = {}
+    if inspect.isfunction(inner):
+        parts: list[Any] = [inner]
+        options = dict(inspect.getclosurevars(inner).nonlocals)
+    else:
+        parts = [kind for kind in type(inner).__mro__ if kind.__module__.partition(".")[0] not in _OF_OTHERS]
+        for name in inspect.signature(type(inner)).parameters:
+            for attribute in (name, f"_{name}"):
+                if hasattr(inner, attribute):
+                    options[name] = getattr(inner, attribute)
+    seen: dict[str, Any] = {}
+    for part in parts:
+        if part.__module__.partition(".")[0] not in _OF_OTHERS:
+            _read(part, seen)
+    return {"options": redact(options), "code": digest(canonical(seen)) if seen else None}
+
+
+def _read(part: Any, seen: dict[str, Any]) -> None:
+    """Add the code of a function or class, and of what it names of its own module."""
+    if part.__qualname__ in seen:
+        return
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
+    except (OSError, TypeError, SyntaxError):  # typed at a prompt; a lambda in the middle of a call
+        code = getattr(part, "__code__", None)
+        seen[part.__qualname__] = None if code is None else [code.co_code.hex(), list(map(repr, code.co_consts))]
+        return
+    for node in ast.walk(tree):
+        match getattr(node, "body", None):
+            case [ast.Expr(value=ast.Constant()), *rest]:  # a docstring
+                node.body = rest  # type: ignore[attr-defined]
+    seen[part.__qualname__] = ast.dump(tree)
+    module = vars(sys.modules.get(part.__module__, object))
+    for name in sorted(_names(tree)):
+        value = module.get(name)
+        if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == part.__module__:
+            _read(value, seen)
+        elif value is not None and not callable(value) and not inspect.ismodule(value):
+            try:  # a threshold, a list of words; of anything else its name would say nothing
+                seen[f"{part.__module__}.{name}"] = plain(value)
+            except TypeError:
+                continue
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    return (node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
