@@ -378,12 +378,14 @@ class OfTheTask(Environment):
         return [{"role": "user", "content": [{"text": "1"}]}, {"role": "assistant", "content": [{"text": "one"}]}]
 
 
-@pytest.mark.parametrize("way", ["rollout", "async with"])
+@pytest.mark.parametrize("way", ["rollout", "async with", "step"])
 async def test_the_task_reaches_every_method_that_declares_it(way: str) -> None:
     model = ScriptedModel(["ok"])
     env = OfTheTask(model_factory=lambda: model)
     if way == "rollout":
         result = await env.rollout(ACTION)
+    elif way == "step":
+        result = await env.step(ACTION)
     else:
         async with env:
             result = await env.step(ACTION)

@@ -71,7 +71,7 @@ def play(data: Path, script: Any) -> Any:
 
     (action,) = BFCLMultiTurnEvaluator(lambda: None, data_path=data).load_dataset()
     env = BFCLMultiTurnEvaluator.environment(lambda: Model(script))()
-    result = asyncio.run(env.step(action))
+    result = asyncio.run(env.rollout(action))
     utils = sys.modules["bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"]
     assert [name for name in vars(utils) if name.endswith("_instance")] == []  # simulators are forgotten
     return result, action, offered
@@ -140,5 +140,5 @@ def test_expected_calls_pass_in_the_package_itself() -> None:
         script = [item for turn in action.task_context.ground_truth for item in (*turn, "done")]
         script = [item if item == "done" else scripted(item, functions) for item in script]
         env = BFCLMultiTurnEvaluator.environment(lambda script=script: ScriptedModel(script))()
-        result = asyncio.run(env.step(action))
+        result = asyncio.run(env.rollout(action))
         assert result.reward is not None and result.reward.reward == 1.0, result.reward

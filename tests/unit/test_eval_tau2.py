@@ -12,7 +12,7 @@ import pytest
 
 from strands_env.core import Action, TerminationReason
 from strands_env.eval import DatasetError
-from strands_env.eval.benchmarks.tau2_bench import Tau2MockEvaluator, Tau2Reward, _tau2
+from strands_env.eval.benchmarks.tau2_bench import Tau2Env, Tau2MockEvaluator, Tau2Reward, _tau2
 from strands_env.testing import ScriptedModel, call, reply
 from strands_env.training import SampleStatus, samples_from_step
 from strands_sglang import SGLangModel
@@ -62,7 +62,7 @@ def test_episode_begins_as_the_packages_and_is_scored_by_its_evaluator() -> None
     assert [block["text"] for block in blocks if "text" in block] == heard
     assert {(item.agent_name, item.trainable) for item in result.trajectories} == {("agent", True), ("user", False)}
     with pytest.raises(RuntimeError, match="cannot score a saved rollout"):
-        asyncio.run(Tau2Reward().compute(task(), result))
+        asyncio.run(Tau2Reward(Tau2Env(domain="mock", model_factory=lambda: agent)).compute(task(), result))
 
 
 @pytest.mark.usefixtures("package")

@@ -171,7 +171,7 @@ class Environment:
         self.agent_name = agent_name
         self.tool_timeout = tool_timeout
         self.max_tool_output_chars = max_tool_output_chars
-        self._owes_reset = False
+        self._owes_reset = "reset" in self._with_action  # the task is not known before `step`, unless `rollout` runs it
         self._own_thread: OneThread | None = None
         if not inspect.iscoroutinefunction(self.reset):
             self._own_thread = OneThread()
@@ -198,7 +198,7 @@ class Environment:
     async def reset(self, *args: Any, **kwargs: Any) -> None:
         """Start an episode: start containers, open sessions. What this starts, `cleanup` ends.
 
-        Write `reset(self)`, or `reset(self, action)` to read the task; `async with` then runs it at the first step.
+        Write `reset(self)`, or `reset(self, action)` to read the task; without `rollout` the first step then runs it.
 
         As a plain function (`def reset(self)`) it runs on a thread of the environment's own, together with the
         synchronous tools, a synchronous reward and a plain `cleanup`, one after the other: for SQLite, browsers and
@@ -330,6 +330,7 @@ class Environment:
                 try:
                     progress.phase = Phase.SETUP
                     given = (action,) if "reset" in self._with_action else ()  # a world may depend on it
+                    self._owes_reset = False
                     await within(self._call(self.reset, *given), self.setup_timeout, Phase.SETUP)
                 except Exception as error:
                     result = self._fail(error, Phase.SETUP)
@@ -352,7 +353,6 @@ class Environment:
         return result
 
     async def __aenter__(self) -> Self:
-        self._owes_reset = "reset" in self._with_action  # the task is not known yet: `step` gives it
         if self._owes_reset:
             return self
         try:
@@ -410,6 +410,7 @@ class Environment:
         try:
             await to_the_end(self._call(self.cleanup), self.cleanup_timeout, Phase.CLEANUP)
         finally:
+            self._owes_reset = "reset" in self._with_action
             if self._own_thread is not None:
                 self._own_thread.close()
 
