@@ -246,11 +246,11 @@ async def test_the_loop_never_waits_for_a_thread_that_renders(monkeypatch: pytes
     conversation, _ = make(["Ok."] * 3)
     entered, go_on, render = threading.Event(), threading.Event(), Conversation._render_locked
 
-    def noted(self: Conversation, request: TurnRequest, location: Any) -> Any:
+    def noted(self: Conversation, request: TurnRequest, *rest: Any) -> Any:
         if request.messages[0]["content"] == [{"text": "a" * 60}]:
             entered.set()
             assert go_on.wait(60)
-        return render(self, request, location)
+        return render(self, request, *rest)
 
     monkeypatch.setattr(Conversation, "_render_locked", noted)
     long = asyncio.create_task(conversation.turn(TurnRequest(messages=[user("a" * 60)])))

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Unpack, cast
 
 from strands.types.content import Messages
@@ -173,8 +173,6 @@ class Conversation:
             TemplateError: The chat template cannot express the new messages, or cannot be used with tools.
             BackendError: The call failed.
         """
-        with _explaining(request):
-            await self.read_images(request.messages)
         return await self.sample(await self.prepare_aside(request), cancel_signal=cancel_signal)
 
     async def read_images(self, messages: Messages) -> None:
@@ -210,27 +208,37 @@ class Conversation:
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
-        with _explaining(request):
-            return self._render(request, self._locate(request))
+        try:
+            tools_key = self._tools_key(request.tools)
+            return self._render(request, tools_key, self._locate(request, tools_key))
+        except _UNFORMED:
+            _explain(request)
+            raise
 
     async def prepare_aside(self, request: TurnRequest) -> PreparedTurn:
         """`prepare`, in a thread where it would hold up the event loop: for a long text, or behind another one."""
-        with _explaining(request):
-            location = self._locate(request)
-            new = [*request.messages[location.first_new :]]
-            if location.parent is None:
-                new.append({"role": "user", "content": [{"text": system_text(request.system)}]})
-            is_long = _characters(new) >= LONG_TEXT and self._tokens.codec.is_parallel
+        try:
+            if self.expander is not None:
+                await self.read_images(request.messages)
+            tools_key = self._tools_key(request.tools)
+            location = self._locate(request, tools_key)
+            count = _characters(request.messages, location.first_new)
+            if location.parent is None and request.system:
+                count += len(system_text(request.system))
+            is_long = count >= LONG_TEXT and self._tokens.codec.is_parallel
             if is_long or not self._lock.acquire(blocking=False):
-                return await asyncio.to_thread(self._render, request, location)
+                return await asyncio.to_thread(self._render, request, tools_key, location)
             try:
-                return self._render(request, location)
+                return self._render_locked(request, tools_key, location)
             finally:
                 self._lock.release()
+        except _UNFORMED:
+            _explain(request)
+            raise
 
-    def _locate(self, request: TurnRequest) -> Location:
+    def _locate(self, request: TurnRequest, tools_key: bytes) -> Location:
         return self.forest.locate(
-            self._context(system_text(request.system), self._tools_key(request.tools)),
+            self._context(system_text(request.system), tools_key),
             request.messages,
             agent=request.agent,
             agent_id=request.agent_id,
@@ -238,12 +246,12 @@ class Conversation:
             receipts=request.receipts,
         )
 
-    def _render(self, request: TurnRequest, location: Location) -> PreparedTurn:
+    def _render(self, request: TurnRequest, tools_key: bytes, location: Location) -> PreparedTurn:
         with self._lock:
-            return self._render_locked(request, location)
+            return self._render_locked(request, tools_key, location)
 
-    def _render_locked(self, request: TurnRequest, location: Location) -> PreparedTurn:
-        dialect = self._prompts.dialect(self._tools_key(request.tools), request.tools, self._template_kwargs)
+    def _render_locked(self, request: TurnRequest, tools_key: bytes, location: Location) -> PreparedTurn:
+        dialect = self._prompts.dialect(tools_key, request.tools, self._template_kwargs)
         system = system_text(request.system)
         parent = location.parent
         branches = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
@@ -416,31 +424,31 @@ class Conversation:
         return turn
 
 
-def _characters(messages: Messages) -> int:
-    """Length of the texts of messages."""
+def _characters(messages: Messages, start: int) -> int:
+    """Length of the texts of messages from an index on."""
     count = 0
-    for message in messages:
-        content: Any = message["content"]
-        blocks: Any = [{"text": content}] if isinstance(content, str) else content
-        for block in blocks:
+    for index in range(start, len(messages)):
+        content: Any = messages[index]["content"]
+        if isinstance(content, str):
+            count += len(content)
+            continue
+        for block in content:
             inner: Any = [block] if "toolResult" not in block else block["toolResult"].get("content") or ()
             count += len(inner) if isinstance(inner, str) else sum(len(each.get("text") or "") for each in inner)
     return count
 
 
-@contextlib.contextmanager
-def _explaining(request: TurnRequest) -> Iterator[None]:
-    """Say what is wrong with a request whose form is, in place of an error from within."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, TypeError):
-        for name in ("messages", "tools", "system"):
-            value = getattr(request, name)
-            if not isinstance(value, list | tuple) and (name != "system" or not isinstance(value, str | None)):
-                raise MessageConversionError(f"{name} is {value!r:.100}, expected a list") from None
-        to_chat_messages(request.messages, request.system)
-        for index, spec in enumerate(request.tools):
-            if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str) or "inputSchema" not in spec:
-                text = f"tool {index} is {spec!r:.100}, expected a Strands tool spec with a name and an inputSchema"
-                raise MessageConversionError(text) from None
-        raise
+_UNFORMED = (AttributeError, IndexError, KeyError, TypeError)
+
+
+def _explain(request: TurnRequest) -> None:
+    """Say what is wrong with a request if its form is: then an error from within has met it."""
+    for name in ("messages", "tools", "system"):
+        value = getattr(request, name)
+        if not isinstance(value, list | tuple) and (name != "system" or not isinstance(value, str | None)):
+            raise MessageConversionError(f"{name} is {value!r:.100}, expected a list") from None
+    to_chat_messages(request.messages, request.system)
+    for index, spec in enumerate(request.tools):
+        if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str) or "inputSchema" not in spec:
+            text = f"tool {index} is {spec!r:.100}, expected a Strands tool spec with a name and an inputSchema"
+            raise MessageConversionError(text) from None
