@@ -30,7 +30,10 @@ from benchmarks.grading_corpus import PER_FAMILY, Pair, corpus
 from benchmarks.shape import ROOT, arguments, environment_of, print_figures
 
 OTHERS = ("math-verify", "lighteval", "math_dapo", "math_reward", "prime_math")
-PACKAGES = ("math-verify==0.9.0", "pylatexenc==2.11", "numpy", "pydantic", "termcolor", "pyyaml")
+PACKAGES = (
+    *("latex2sympy2_extended==1.0.6", "antlr4-python3-runtime==4.13.2", "pylatexenc==2.10", "numpy", "pydantic"),
+    *("termcolor", "pyyaml", "packaging", "aenum", "langcodes"),
+)
 WITHOUT_DEPENDENCIES = ("lighteval==0.13.0", "verl==0.9.0")
 Verdict = Callable[[str, str], "float | None"]
 
@@ -111,8 +114,8 @@ class EmptyModules:
 def grade(name: str) -> None:
     """Read pairs as lines of JSON, write each verdict as one; in the environment of a grader."""
     sys.meta_path.append(EmptyModules(
-        "torch", "transformers", "tensordict", "sacrebleu", "nltk", "rouge_score", "sklearn", "scipy", "datasets",
-        "packaging", "huggingface_hub", "aenum", "inspect_ai", "langcodes", "ray", "pandas", "openai", "tqdm",
+        "torch", "transformers", "tensordict", "pytablewriter", "sacrebleu", "nltk", "rouge_score", "sklearn", "scipy",
+        "datasets", "huggingface_hub", "inspect_ai", "ray", "requests", "pandas", "openai", "tqdm",
     ))  # type: ignore[arg-type]  # fmt: skip
     for package in ("verl", "verl.utils") if name.endswith("_math") or name.startswith("math_") else ():
         spec = importlib.util.find_spec(package)

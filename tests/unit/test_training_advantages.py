@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ def test_a_rollout_without_reward_counts_not_at_all(missing: float | None) -> No
 @pytest.mark.parametrize("scalars", [True, False])
 def test_numbers_and_ids_of_other_libraries_count_by_value(library: str, scalars: bool) -> None:
     make: Any = getattr(pytest.importorskip(library), {"numpy": "array", "torch": "tensor"}[library])
-    rewards, groups, rollouts = make([1.0, 0.0, 0.25, 0.75]), make([0, 0, 1, 1]), make([0, 1, 0, 1])
+    rewards = make([1.0, 0.0, 0.25, 0.75], dtype=importlib.import_module(library).float32)  # a float64 is a float
+    groups, rollouts = make([0, 0, 1, 1]), make([0, 1, 0, 1])
     if scalars:
         rewards, groups, rollouts = list(rewards), list(groups), list(rollouts)
     advantages = group_advantages(rewards, group_ids=groups, rollout_ids=rollouts, scale_by_std=False)
