@@ -1,4 +1,4 @@
-"""Folders that end with their owner: what a killed process leaves is found by its lock, and removed by the next one.
+"""Folders that end with their owner: what a killed process leaves is found by its lock, and removed by its heir.
 
 An owned folder has a file `lock` that its process keeps locked. The kernel gives the lock back however the process
 ends, and it holds between containers that share the folder, where process ids mean nothing.
@@ -12,10 +12,13 @@ import fcntl
 import logging
 import os
 import tempfile
+import time
 from pathlib import Path
 
+from .bubblewrap.cgroup import remove_groups
 from .bubblewrap.process import discard
 from .disk import unmount_disk
+from .heir import announce
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ def make_owned_folder(parent: str | os.PathLike[str], prefix: str) -> str:
     """A new folder that no other user can enter; what killed processes left under this prefix is removed first."""
     Path(parent).mkdir(parents=True, exist_ok=True)
     remove_orphans(parent, prefix)
+    announce(os.path.join(os.path.abspath(parent), prefix))
     made = tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent)
     Path(made, "lock").touch(0o600)
     descriptor = lock(made)
@@ -60,6 +64,18 @@ def remove_orphans(parent: str | os.PathLike[str], prefix: str) -> None:
                 logger.warning("folder=<%s> | removed what a killed process left", folder)
                 _discard(str(folder))
                 os.close(descriptor)
+
+
+def remove_left(process: int, place: str, seconds: float = 10.0) -> None:
+    """Remove the control groups of a process that has just ended, and its folders, by the beginning of their paths."""
+    deadline, (parent, prefix) = time.monotonic() + seconds, os.path.split(f"{place}{process}-")
+    while True:  # its sandboxes are ending, too
+        if place:
+            remove_orphans(parent, prefix)
+        left = remove_groups(process) or (place and any(Path(parent).glob(f"{prefix}*.held")))
+        if not left or time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
 
 
 def lock(folder: str | os.PathLike[str], *, shared: bool = False) -> int | None:

@@ -13,6 +13,8 @@ import logging
 import os
 from pathlib import Path
 
+from ..heir import announce
+
 logger = logging.getLogger(__name__)
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -61,6 +63,7 @@ def make_control_group(memory_bytes: int, processes: int, cpus: float | None = N
     folders = {controller: parent / name for controller, parent in parents.items()}
     memory = folders["memory"]
     try:
+        announce()
         for folder in set(folders.values()):  # version 2 has one for all
             folder.mkdir()
         is_new = (memory / "memory.max").exists()
@@ -84,13 +87,24 @@ def make_control_group(memory_bytes: int, processes: int, cpus: float | None = N
 @functools.cache
 def remove_stale_groups() -> None:
     """Remove groups whose process is gone without having removed them; once in a process."""
+    remove_groups()
+
+
+def remove_groups(process: int | None = None) -> bool:
+    """Remove the groups that a process has left, or all processes that are gone; True if the kernel keeps one yet."""
+    kept = False
     for parent in set((_parents() or {}).values()):
         with contextlib.suppress(OSError):
             for folder in parent.glob(f"{_PREFIX}*"):
                 owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-                if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-                    with contextlib.suppress(OSError):
+                if owner == str(process) or (
+                    process is None and owner.isdigit() and not os.path.exists(f"/proc/{owner}")
+                ):
+                    try:
                         folder.rmdir()
+                    except OSError:
+                        kept = True
+    return kept
 
 
 def _parents() -> dict[str, Path] | None:
