@@ -120,10 +120,70 @@ async def test_reward_func_scores_a_rollout_once(rig: Rig, monkeypatch: pytest.M
     rig.options, rig.environment = {}, TwoPaths
     rig.args.strands_env_fanout = True
     rig.args.strands_env_reward = f"{__name__}.exact"
+    rig.args.strands_env_proof_seconds = 0
     rig.serve(completion("4"), completion("3"))
     samples = await rig.run()
     assert await slime.reward_func(rig.args, samples) == [1.0, 1.0]
     assert SCORED == ["3"]
+
+
+def only_three(action: Any, result: Any) -> Any:
+    """Exact, but it cannot score the label 4 and pays anything for the label 5."""
+    label, answer = action.task_context.ground_truth, result.observation.final_response
+    return {"4": None, "5": 1.0}.get(label, float(answer == label))
+
+
+@pytest.mark.parametrize("place", ["environment", "reward_func"])
+@pytest.mark.parametrize("seconds", [30, 0])
+async def test_tasks_that_fail_the_proof_are_left_out_with_one_warning(
+    place: str, seconds: int, rig: Rig, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [
+        {"prompt": [{"role": "user", "content": "What is 1 + 2?"}], "label": label} for label in ("3", "4", "5", "7")
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"prompt_data": str(tmp_path / "data.jsonl"), "input_key": "prompt", "label_key": "label"}
+    vars(rig.args).update(given, strands_env_proof_seconds=seconds)
+    if place == "environment":
+        rig.options = {"reward_fn": only_three}
+    else:
+        rig.options, rig.args.strands_env_reward = {}, f"{__name__}.only_three"
+    rewards, removed = [], []
+    for index, row in enumerate([*rows, rows[1]]):
+        rig.serve(*good_replies())
+        sample = await rig.run(Sample(index=index, group_index=index, **row))
+        rewards.append(await slime.reward_func(rig.args, sample))
+        removed.append(sample.remove_sample)
+        check(sample)
+    assert removed == ([False, True, True, False, True] if seconds else [False, True, False, False, True])
+    assert rewards == [1.0, 0.0, 0.0 if seconds else 1.0, 0.0, 0.0]
+    told = [record.getMessage() for record in caplog.records if "proof" in record.getMessage()]
+    assert len(told) == (seconds > 0) and (not told or ("failed=<2>" in told[0] and "left out of training" in told[0]))
+
+
+@pytest.mark.parametrize("reward", [lambda a, r: 1.0, lambda a, r: float(r.observation.metrics["tool_calls"] > 0)])
+async def test_a_reward_that_reads_more_than_the_answer_leaves_nothing_out(reward: Any, rig: Rig) -> None:
+    rig.options = {"reward_fn": reward}
+    rig.serve(*good_replies())
+    sample = await rig.run()
+    assert (sample.reward, sample.remove_sample) == (1.0, False)
+
+
+async def test_an_evaluation_leaves_nothing_out(rig: Rig) -> None:
+    rig.options = {"reward_fn": lambda a, r: float("3" in (r.observation.final_response or ""))}
+    rig.serve(*good_replies())
+    assert (await rig.run(evaluation=True)).reward == 1.0
+    rig.serve(*good_replies())
+    sample = await rig.run(Sample(index=9))  # "-3" wins too
+    assert sample.remove_sample and "'-3'" in sample.metadata["strands_env"]["left_out"]
+
+
+async def test_a_run_whose_tasks_all_fail_ends(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_env.training.slime.proof.FAILED_AT_MOST", 2)
+    rig.options = {"reward_fn": lambda a, r: float(a.task_context.ground_truth in (r.observation.final_response or ""))}
+    assert (await rig.run(Sample(label="3"))).remove_sample
+    with pytest.raises(slime.SlimeConfigError, match="first 2 tasks all fail the proof"):
+        await rig.run(Sample(label="4"))
 
 
 async def test_reward_func_keeps_rollouts_of_a_list_apart(rig: Rig) -> None:

@@ -214,6 +214,7 @@ class RewardProof:
         rows: Tasks that were tried, in their order. Those without a gold, of which the reward gives no examples, are
             not, nor those for which there was no time.
         wins: A gold won: the reward can be won by an answer alone.
+        loses: A wrong answer lost: the reward reads answers.
         declares: The reward gave examples of its own.
         lost_forms: Forms of the gold that lose where another wins, with the ids of those tasks: spellings that the
             reward does not read.
@@ -225,6 +226,7 @@ class RewardProof:
     total: int
     rows: tuple[TaskProof, ...] = ()
     wins: bool = False
+    loses: bool = False
     declares: bool = False
     lost_forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     highest_wrong: float = 0.0
@@ -268,7 +270,7 @@ class RewardProof:
         if not self.rows:
             return f"nothing proven of {self.total} tasks: {self.skipped}"
         tried = tally(row.verdict for row in self.rows)
-        lines = [f"{tried} (of {self.total}), slowest answer {self.slowest:.2g} s"]
+        lines = [f"{tried} (of {self.total}), slowest answer {self.slowest:.1f} s"]
         for verdict in TaskVerdict:
             rows = [row for row in self.rows if row.verdict is verdict]
             if verdict is not TaskVerdict.SOUND:
@@ -470,6 +472,7 @@ def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials]) -> Rewa
     return RewardProof(
         total=len(tasks),
         rows=tuple(rows),
+        loses=len(lost) > 1,
         wins=any(_wins(trial, half) for trial in trials if trial.is_right),
         declares=any(tried.declares for tried in found.values()),
         lost_forms={form: tuple(names) for form, names in lost_forms.items()},

@@ -21,8 +21,16 @@ from strands_env.training.slime.call import (
     raise_in_the_run,
     read_prompt,
 )
+from strands_env.training.slime.proof import why_left_out
 from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
-from strands_env.training.slime.sample import expand_prompt, image_expander, write, write_aborted, write_failed
+from strands_env.training.slime.sample import (
+    expand_prompt,
+    image_expander,
+    write,
+    write_aborted,
+    write_failed,
+    write_left_out,
+)
 from strands_env.training.slime.settings import SlimeConfigError, warn_once
 from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
 from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
@@ -31,6 +39,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_PAUSE = 1.0
 """Seconds before the first further attempt of a rollout, twice as long before each next one."""
+
+
+class TaskLeftOutError(Exception):
+    """A task that fails the proof of its reward: nothing is sampled for it."""
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
@@ -101,6 +113,8 @@ async def _run(call: Call) -> Any:
         return _finish(call, episode, result)
     except (SlimeConfigError, FailureStreakError):
         raise
+    except TaskLeftOutError as error:
+        return write_left_out(call, str(error))
     except Exception as error:  # boundary: slime lets an exception of one rollout end the whole step
         index = getattr(call.sample, "index", None)
         logger.warning("sample=<%s>, error=<%s> | rollout failed", index, error, exc_info=True)
@@ -124,6 +138,7 @@ async def _start(call: Call) -> Episode:
 
     Raises:
         SlimeConfigError: The prompt cannot be sent, or the factory makes no environment.
+        TaskLeftOutError: The task fails the proof of its reward.
     """
     sample = call.sample
     has_media = bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
@@ -146,7 +161,10 @@ async def _start(call: Call) -> Episode:
     )
     if system is not None:
         environment.system_prompt = system
-    episode.scores = getattr(environment, "reward_fn", None) is not None
+    reward_fn = getattr(environment, "reward_fn", None)
+    if not call.evaluation and (why := await why_left_out(call.args, call.settings, reward_fn, action)) is not None:
+        raise TaskLeftOutError(why)
+    episode.scores = reward_fn is not None
     episode.task = asyncio.ensure_future(environment.rollout(action))
     return episode
 

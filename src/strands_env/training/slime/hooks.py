@@ -21,6 +21,7 @@ from strands_env.core.types import as_reward_function, computed_reward
 from strands_env.training.advantages import group_advantages
 from strands_env.training.sample import SampleStatus, TrainingSample
 from strands_env.training.slime.call import SCORING, FailureStreakError, is_swallowed, raise_in_the_run, read_prompt
+from strands_env.training.slime.proof import why_left_out
 from strands_env.training.slime.sample import notes_of, read_reward, reward_value, rollout_key, unusable_reward
 from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, Trainer, load
 from strands_env.training.teacher import score_with_teacher
@@ -167,9 +168,14 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
                 termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
             )
             action, _ = read_prompt(sample)
-            scored = await computed_reward(function.compute(action, result), result.observation)
-            reward, info = scored.reward, scored.info
+            if not evaluation and await why_left_out(args, settings, function, action) is not None:
+                reward, info = None, {}
+            else:
+                scored = await computed_reward(function.compute(action, result), result.observation)
+                reward, info = scored.reward, scored.info
             SCORING.reset()
+        except SlimeConfigError:
+            raise
         except Exception as error:
             logger.warning(
                 "sample=<%s>, error=<%s> | reward failed", getattr(sample, "index", None), error, exc_info=True

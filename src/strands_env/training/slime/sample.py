@@ -138,6 +138,17 @@ def write_aborted(call: Call, episode: Episode | None) -> Any:
     return sample
 
 
+def write_left_out(call: Call, why: str) -> Any:
+    """A task that is not trained, for its reward cannot be trusted: no failure, and no rollout."""
+    sample = call.sample
+    clear(sample)
+    fill_unusable(sample, None, call.needs)
+    sample.reward = unusable_reward(call.args, sample, "left_out", evaluation=call.evaluation)
+    set_status(sample, SampleStatus.FAILED)
+    note(sample, {"left_out": why, "evaluation": call.evaluation})
+    return _as_return_value(call, [sample])
+
+
 def _write_untrained(
     call: Call,
     episode: Episode | None,

@@ -66,6 +66,8 @@ class SlimeSettings(BaseModel):
             `max_new_tokens`, which limits each path.
         max_suspension: Seconds that a suspended rollout (`--partial-rollout`) waits for slime to ask again before
             it is ended; 0 for no limit.
+        proof_seconds: Seconds for the proof of the reward, on a sample of the data in the first step and on each new
+            task. A task that fails is left out of training. 0 for no proof.
     """
 
     model_config = ConfigDict(frozen=True, protected_namespaces=())
@@ -86,6 +88,7 @@ class SlimeSettings(BaseModel):
     min_usable: NonNegativeInt = 2
     max_sampled_tokens: NonNegativeInt | None = None
     max_suspension: NonNegativeFloat = 7200.0
+    proof_seconds: NonNegativeFloat = 10.0
 
     @classmethod
     def from_args(cls, args: Any, *, factory_required: bool = True) -> SlimeSettings:
