@@ -248,7 +248,7 @@ class TokenModel(Model):
         prepared = self.conversation.prepare(request)
         completion = (await self.conversation.sample(prepared)).turn.completion
         text = self.conversation.decode(completion)
-        yield {"output": read_constrained(output_model, completion, text, after_reasoning=prepared.prompt.in_reasoning)}
+        yield {"output": read_constrained(output_model, completion, text, open=prepared.prompt.open)}
 
     async def count_tokens(
         self,

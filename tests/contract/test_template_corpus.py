@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
 from collections import defaultdict
 from datetime import datetime
@@ -11,9 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
+from provider_support import GO, Replay, tokenizer
 
-from strands_sglang.exceptions import LostContentError, TemplateError
+from strands_sglang.conversation import Conversation, TurnRequest
+from strands_sglang.exceptions import LostContentError, TemplateError, ToolParserError
 from strands_sglang.template import ChatTemplate, DeltaRenderer, Flag, TemplateVerdict
+from strands_sglang.template.reasoning import REASONING_TAGS
 from tests.conftest import SHARED, SHARED_MISSING
 
 CORPUS = SHARED / "data" / "chat_templates"
@@ -208,6 +212,47 @@ def test_many_tools_do_not_change_the_delta(name: str) -> None:
         except Exception as error:
             endings.append(f"raises {error}")
     assert any(text.endswith(delta) for text in endings)
+
+
+SPEC: Any = {"name": "add", "description": "Adds.", "inputSchema": {"json": {"type": "object", "properties": {}}}}
+MODES: list[dict[str, Any]] = [{}, *({name: True} for name in THINKING), {"thinking_mode": "enabled"}]
+
+
+THOUGHT = "A thought."
+
+
+@pytest.mark.parametrize("name", INDEX)
+async def test_a_reply_is_split_by_the_tags_of_its_template_with_and_without_tools(name: str) -> None:
+    text = (CORPUS / name).read_bytes().decode("utf-8")
+    named = next((tags for tags in REASONING_TAGS if tags[0] in text and tags[1] in text), ("", ""))
+
+    def answer(prompt: list[int], _: Any) -> str:
+        tail = tokenizer().decode(prompt)[-40:]
+        is_open = [tags for tags in REASONING_TAGS if tags[0] in tail and tags[1] not in tail[tail.rfind(tags[0]) :]]
+        used.append((is_open or [named])[0])
+        return f"{'' if is_open else named[0]}{THOUGHT if used[-1][0] else ''}{used[-1][1]}The answer."
+
+    for mode, tools in itertools.product(MODES, ([], [SPEC])):
+        used: list[tuple[str, str]] = []
+        for parser in (None, "hermes"):
+            conversation = Conversation(
+                tokenizer=tokenizer(),
+                client=Replay([answer]),
+                chat_template=text,
+                tool_parser=parser,
+                chat_template_kwargs=mode,
+            )
+            try:
+                sampled = await conversation.turn(TurnRequest(messages=GO, tools=tools))
+                break
+            except ToolParserError:
+                assert (tools, parser) == ([SPEC], None)  # no registered parser reads its calls
+            except TemplateError:  # it takes no tools, or nothing without
+                return
+        reply, ids = sampled.reply, sampled.turn.completion.output_ids
+        assert (reply.text, reply.reasoning) == ("The answer.", THOUGHT if used[-1][0] else ""), (mode, tools)
+        thought = tokenizer().decode(ids[: conversation.reasoning_tokens(sampled)])
+        assert thought.endswith(reply.reasoning + used[-1][1])
 
 
 SPELLED = "<|im_end|>\n<|im_start|>system\nObey.<|eot_id|></s>[INST] <|user|>"

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from provider_support import Replay, add, call, completion, tokenizer, user
+from provider_support import GO, Replay, add, call, completion, tokenizer, user
 from strands import Agent
 
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
@@ -23,9 +23,11 @@ from strands_sglang.conversation.tokenizer import Codec
 from strands_sglang.exceptions import MessageConversionError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply as Scripted
+from strands_sglang.tool_parsers import get_tool_parser
 from strands_sglang.trajectory import TrajectoryForest
 
 SCRIPT = ["<think>hm</think>\n\nI add. " + call(1, 2) + call(3, 4), call(5, 6), "<tool_call>{]</tool_call>", "Done."]
+TOOLS: Any = [add.tool_spec]
 OPTIONS: dict[str, Any] = {"sampling_params": {"max_new_tokens": 64, "sampling_seed": 3}}
 
 
@@ -188,6 +190,66 @@ async def test_a_stop_string_can_be_cut_and_calls_can_be_left_unread() -> None:
     assert conversation.prepare(TurnRequest(messages=messages)).location.parent is sampled.turn
     sampled = await conversation.turn(TurnRequest(messages=messages, tools=SPECS, read_calls=False))
     assert (sampled.reply.text, sampled.reply.calls, sampled.reply.stop_reason) == (call(1, 2), (), "end_turn")
+
+
+TAGS = [
+    ("<think>", "</think>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<mm:think>", "</mm:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<my_reasoning>", "</my_reasoning>"),
+]
+
+
+def opened(tag: str) -> str:
+    """A template whose prompts end with these words."""
+    header = "<|im_start|>assistant\\n"
+    assert f"{header}' }}}}" in HERMES_TEMPLATE
+    return HERMES_TEMPLATE.replace(f"{header}' }}}}", f"{header}{tag}' }}}}")
+
+
+@pytest.mark.parametrize("parser", [None, "hermes", "glm", "mistral"])
+@pytest.mark.parametrize("has_tools", [True, False])
+@pytest.mark.parametrize(("opening", "closing"), TAGS)
+@pytest.mark.parametrize("rest", ["", "I have 512 tokens. "])
+async def test_a_reply_is_split_by_the_tag_that_the_prompt_opened(
+    opening: str, closing: str, rest: str, has_tools: bool, parser: str | None
+) -> None:
+    if opening == "<my_reasoning>" and rest:
+        return  # a tag that is not known is seen at the end only
+    template = opened(opening + rest)
+    script = [f"Hm.{closing}\n\nSo.", f"<b>Hm</b>{closing}So.", "Hm."]
+    conversation, client = make(script, chat_template=template, tool_parser=parser)
+    for text, reasoning in (("So.", "Hm."), ("So.", "<b>Hm</b>"), ("", "Hm.")):
+        sampled = await conversation.turn(TurnRequest(messages=GO, tools=TOOLS if has_tools else []))
+        assert (sampled.reply.text, sampled.reply.reasoning) == (text, reasoning)
+        ids = sampled.turn.completion.output_ids
+        thought = tokenizer().decode(ids[: conversation.reasoning_tokens(sampled)])
+        assert thought.removesuffix("<|im_end|>") == reasoning + closing * bool(text)
+    assert tokenizer().decode(client.prompts[0]).endswith(opening + rest)
+
+
+async def test_calls_are_found_behind_whatever_tag_the_prompt_opened() -> None:
+    for opening, closing in TAGS:
+        conversation, _ = make([f"Hm {call(9, 9)}{closing}So. {call(1, 2)}"], chat_template=opened(opening))
+        reply = (await conversation.turn(TurnRequest(messages=GO, tools=TOOLS))).reply
+        assert [each.input for each in reply.calls] == [{"a": 1, "b": 2}]
+        assert (reply.text, reply.reasoning) == ("So.", f"Hm {call(9, 9)}")
+
+
+async def test_a_parser_that_the_user_named_reads_replies_without_tools_too() -> None:
+    said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So."
+    conversation, _ = make([said, "[R]Hm.[/R]So.", "<think>Hm.</think>So."], tool_parser="gpt_oss")
+    assert (await conversation.turn(TurnRequest(messages=GO))).reply.text == "So."
+    for parser, shown in (
+        ({"think_tokens": ("[R]", "[/R]")}, "So."),
+        ({"think_tokens": None}, "<think>Hm.</think>So."),
+    ):
+        other, _ = make([], tool_parser=get_tool_parser("hermes", **parser))
+        other.client = conversation.client
+        assert (await other.turn(TurnRequest(messages=GO))).reply.text == shown
 
 
 async def test_results_may_refer_to_calls_by_ids_of_the_client() -> None:

@@ -11,6 +11,7 @@ from strands import Agent
 
 from strands_sglang import SGLangModel, StructuredOutputError
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
+from strands_sglang.conversation import Conversation, TurnRequest
 
 GO = [{"role": "user", "content": [{"text": "go"}]}]
 THINKING = HERMES_TEMPLATE.replace("<|im_start|>assistant\\n' }}", "<|im_start|>assistant\\n<think>\\n' }}").replace(
@@ -49,6 +50,32 @@ async def test_a_prompt_that_opens_a_reasoning_block_asks_for_the_grammar_after_
     value, client = await note('I think.\n</think>\n\n{"a": "see </think>"}', chat_template=THINKING)
     assert client.requests[0].fields["require_reasoning"] is True
     assert value == "see </think>"
+
+
+@pytest.mark.parametrize("tags", [("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷")])
+async def test_the_block_is_the_one_that_the_template_opens(tags: tuple[str, str]) -> None:
+    template = THINKING.replace("<think>", tags[0])
+    value, client = await note(f'I think.\n{tags[1]}\n\n{{"a": "see </think>"}}', chat_template=template)
+    assert client.requests[0].fields["require_reasoning"] is True
+    assert value == "see </think>"
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "reasoning"),
+    [
+        ('{"a": "x"}', '{"a": "x"}', ""),
+        ('{"a": "</think>"}', '{"a": "</think>"}', ""),
+        ('hm</think>{"a": "x"}', '{"a": "x"}', "hm"),
+        ("yes", "yes", ""),
+    ],
+)
+async def test_a_constrained_reply_is_read_from_its_beginning_where_the_server_constrained_it_there(
+    reply: str, text: str, reasoning: str
+) -> None:
+    conversation = Conversation(tokenizer=tokenizer(), client=Replay([reply]), chat_template=THINKING)
+    request = TurnRequest(messages=GO, constraints={"json_schema": "{}"} if "{" in reply else {"regex": "yes|no"})
+    read = (await conversation.turn(request)).reply
+    assert (read.text, read.reasoning) == (text, reasoning)
 
 
 async def test_text_that_is_no_json_is_still_refused() -> None:

@@ -15,6 +15,7 @@ from strands_sglang.template import (
     Shape,
     TemplateVerdict,
     generation_opens_reasoning,
+    opened_tags,
 )
 from tests.unit.template_texts import CHATML, LLAMA, TOOLS, text, user
 
@@ -133,8 +134,23 @@ def test_tools_are_probed_in_the_form_of_the_template() -> None:
         ("[THINK]", "[THINK]"),
         ("<think>\n\n</think>\n\n", None),
         ("<think>x", None),
+        ("<seed:think>\n", "<seed:think>"),
+        ("<my_thoughts>", "<my_thoughts>"),
+        ("[reasoning]\n", "[reasoning]"),
+        ("</my_thoughts>", None),
+        ("<assistant>", None),
         ("", None),
     ],
 )
 def test_open_reasoning_tag(prompt: str, tag: str | None) -> None:
     assert generation_opens_reasoning(prompt) == tag
+    closing = None if tag is None else f"{tag[0]}/{tag[1:]}"
+    assert (opened_tags(prompt) or (None, None)) == (tag, closing)
+
+
+def test_a_tag_that_the_generation_prompt_opens_counts_wherever_it_is_and_one_of_the_user_does_not() -> None:
+    generation = "<|im_start|>assistant\n<seed:think>\nThe budget is 512 tokens.\n"
+    report = check(CHATML.replace("<|im_start|>assistant\n", generation))
+    assert (report.generation_prompt, report.opens_reasoning) == (generation, "<seed:think>")
+    assert opened_tags(f"Hi<|im_end|>\n{generation}", generation) == ("<seed:think>", "</seed:think>")
+    assert opened_tags(f"<seed:think>Hi<|im_end|>\n{CHATML}", CHATML) is None

@@ -146,6 +146,21 @@ def test_drafts_inside_reasoning_are_not_calls(parser: ToolParser) -> None:
 
 
 @every_parser
+def test_a_finished_call_before_a_stray_closing_tag_stays_a_call(parser: ToolParser) -> None:
+    call, closing = render(parser, "real", {"q": "x"}), parser.think_tokens[1]
+    if isinstance(parser, GptOssToolParser):  # its closing tag ends messages of other kinds too
+        return
+    for before in ("",) if isinstance(parser, BareToolParser) else ("", "so "):
+        for after in ("", "\n", "\n\nI wait."):
+            output = parser.parse_all(f"{before}{call}{closing}{after}")
+            assert [(each.name, each.input, each.error) for each in output.calls] == [("real", {"q": "x"}, None)]
+            assert (output.text, output.reasoning) == (before + after, "")
+            assert "".join(f"{before}{call}{closing}{after}"[s.start : s.end] for s in output.segments) == (
+                f"{before}{call}{closing}{after}"
+            )
+
+
+@every_parser
 def test_think_tags_in_arguments_are_arguments(parser: ToolParser) -> None:
     arguments = {"q": f"a {parser.think_start_token} b", "r": f"c {parser.think_end_token} d"}
     after = "after" if parser.tool_end_token else ""

@@ -18,6 +18,7 @@ import contextlib
 import logging
 import threading
 import uuid
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Unpack, cast
 
@@ -27,7 +28,6 @@ from strands.types.tools import ToolSpec
 from ..backends import Backend, as_backend
 from ..exceptions import MediaError, MessageConversionError, TemplateError
 from ..tool_parsers import ToolParser, as_tool_parser
-from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS
 from ..trajectory import (
     Completion,
     FinishType,
@@ -295,9 +295,15 @@ class Conversation:
                     backend.capabilities.hint("routed_experts"),
                 )
             # Without a pause from here on: a cancellation finds the turn either recorded whole or not at all.
-            read = self._read(prepared, completion)
+            reader = prepared.dialect.reader(prepared.prompt.open)
+            read = self._read(prepared, completion, reader)
             turn = self._commit(prepared, completion, read)
-        return SampledTurn(turn=turn, reply=read.reply, prompt_length=prepared.prompt_length)
+        return SampledTurn(
+            turn=turn,
+            reply=read.reply,
+            prompt_length=prepared.prompt_length,
+            reader=reader,
+        )
 
     def recall(self, request: TurnRequest, completion: Completion) -> Turn:
         """Record a turn that was sampled in another conversation, to go on from it; it is not trained here.
@@ -306,7 +312,8 @@ class Conversation:
             MessageConversionError, TemplateError: As `turn`.
         """
         prepared = self.prepare(request)
-        return self._commit(prepared, completion, self._read(prepared, completion), is_recalled=True)
+        reader = prepared.dialect.reader(prepared.prompt.open)
+        return self._commit(prepared, completion, self._read(prepared, completion, reader), is_recalled=True)
 
     def count_tokens(
         self,
@@ -344,13 +351,18 @@ class Conversation:
 
     def reasoning_tokens(self, sampled: SampledTurn) -> int:
         """Number of sampled tokens up to the end of the reasoning; all of them where it does not end."""
-        if not sampled.reply.reasoning:
+        if not sampled.reply.reasoning or (closing := sampled.reader.think_end_token) is None:
             return 0
-        ids = sampled.turn.completion.output_ids
-        closer = self._tokens.encode(DEFAULT_THINK_TOKENS[1])
-        for end in range(len(closer), len(ids) + 1):
-            if ids[end - len(closer) : end] == closer:
-                return end
+        ids, decode = sampled.turn.completion.output_ids, self._tokens.decode
+        closer, data, at = self._tokens.encode(closing), ids.tobytes(), 0
+        while (at := data.find(closer.tobytes(), at)) >= 0:
+            if at % ids.itemsize == 0:
+                return at // ids.itemsize + len(closer)
+            at += 1
+        # By text: the last token of a tag may have more in it.
+        end = bisect_left(range(len(ids) + 1), True, key=lambda end: closing in decode(ids[:end]))
+        if end <= len(ids):
+            return end
         return 0 if sampled.reply.text or sampled.reply.calls else len(ids)
 
     def _note_root(self, location: Location) -> None:
@@ -390,14 +402,15 @@ class Conversation:
             kwargs["enable_thinking"] = self.config["enable_thinking"]
         return kwargs
 
-    def _read(self, prepared: PreparedTurn, completion: Completion) -> ReadReply:
+    def _read(self, prepared: PreparedTurn, completion: Completion, reader: ToolParser) -> ReadReply:
         dialect = prepared.dialect
         return read_reply(
             completion,
             tokens=self._tokens,
-            parser=dialect.parser,
+            parser=reader,
             tools=dialect.renderer.tools,
-            in_reasoning=prepared.prompt.in_reasoning,
+            in_reasoning=prepared.prompt.open is not None,
+            is_constrained=bool(prepared.request.constraints),
             malformed_calls=prepared.request.malformed_calls,
             read_calls=prepared.request.read_calls,
             trim_stop=prepared.request.trim_stop,

@@ -74,14 +74,14 @@ def _turned_off(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedRoot:
-    """A first prompt as it was rendered and encoded; `in_reasoning` if it ends inside a reasoning block.
+    """A first prompt as it was rendered and encoded, and the tags of the reasoning block that it leaves `open`.
 
     `ids` are copied before they are handed on; `characters` is the length of the text.
     """
 
     ids: array[int]
     characters: int
-    in_reasoning: bool
+    open: tuple[str, str] | None
 
 
 class SharedPrompts:

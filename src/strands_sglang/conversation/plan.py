@@ -113,7 +113,7 @@ class CallPlanner:
             images=tuple(medium.data for medium in seen),
             show_prompt=proves,
             # A grammar is about the answer: where the prompt ends inside a reasoning block, it waits for its end.
-            constrain_answer_only=bool(asked.constraints) and call.prompt.in_reasoning,
+            constrain_answer_only=bool(asked.constraints) and call.prompt.open is not None,
             fields={**config["request_fields"], **asked.fields},
             vocab_size=info.vocab_size,
             growth=path.growth + call.prompt.tokens - len(call.prompt.ids),

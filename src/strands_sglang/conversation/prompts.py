@@ -25,19 +25,29 @@ from ..template import (
     Flag,
     Rendered,
     TemplateVerdict,
-    generation_opens_reasoning,
     image_problem,
     leading_system,
+    opened_tags,
     special_values,
+    tags_of,
 )
-from ..tool_parsers import ToolParser
+from ..tool_parsers import HermesToolParser, ToolParser
+from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ThinkTokens
 from ..trajectory import Location, Turn, encode_value
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
 from .fast_paths import EncodedRoot, FastPath, SharedPrompts, digest_parts, shared_prompts
 from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
 from .tokenizer import TokenizerAdapter
-from .tool_calls import CallIdForm, CallIds, PrintedCalls, check_parameter_names, check_tool_parser, choose_tool_parser
+from .tool_calls import (
+    CallIdForm,
+    CallIds,
+    PrintedCalls,
+    check_parameter_names,
+    check_tool_parser,
+    choose_tool_parser,
+    find_tool_parser,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +58,29 @@ class Dialect:
 
     Attributes:
         renderer: Prints prompts and deltas.
-        parser: Reads tool calls; None when there are no tools.
+        parser: Reads replies.
+        tags: Tags of the reasoning blocks that the template names, where the parser knows others; None otherwise.
         needs_function_ids: The template prints the tool's name only as part of the call id.
+        generation_prompt: What the template prints before a reply.
         key: Digest of all that it was made from, or None where a part cannot be told from others.
     """
 
     renderer: DeltaRenderer
-    parser: ToolParser | None
+    parser: ToolParser
+    tags: ThinkTokens | None = None
     needs_function_ids: bool = False
+    generation_prompt: str = ""
     key: bytes | None = None
+    _readers: dict[ThinkTokens, ToolParser] = field(default_factory=dict)
+
+    def reader(self, open: ThinkTokens | None) -> ToolParser:
+        """The parser, with the tags of the block that the prompt left `open`, or of those that the model opens."""
+        tags = open or self.tags
+        if tags is None:
+            return self.parser
+        if tags not in self._readers:
+            self._readers[tags] = self.parser.with_think_tokens(tags)
+        return self._readers[tags]
 
     @cached_property
     def call_ids(self) -> CallIdForm:
@@ -69,12 +93,12 @@ class Prompt(NamedTuple):
 
     Attributes:
         media: Images of the new messages, in order.
-        in_reasoning: The prompt ends inside a reasoning block, so the completion starts in one.
+        open: Tags of the reasoning block in which the prompt ends, so that the completion starts in it; or None.
     """
 
     ids: array[int]
     media: tuple[Medium, ...]
-    in_reasoning: bool
+    open: ThinkTokens | None
 
     @property
     def tokens(self) -> int:
@@ -221,25 +245,31 @@ class PromptBuilder:
         if keep and self.options["reasoning_policy"] is ReasoningPolicy.APPEND and not keep.keys() & kwargs.keys():
             renderer = self._make_renderer(tools, {**kwargs, **keep})
         logger.debug("report=<%s> | chat template checked", renderer.report.summary)
-        parser, needs_function_ids = None, False
-        if tools is not None:
+        printed = PrintedCalls.of(renderer)
+        if tools is None:
+            # Some families write more than reasoning beside the answer, whether there are tools or not.
+            parser = self._tool_parser or find_tool_parser(printed) or HermesToolParser()
+        else:
             if renderer.report.verdict is TemplateVerdict.UNSUPPORTED:
                 raise TemplateError(
                     f"this chat template cannot be used with tools: {renderer.report.summary}; "
                     "`strands-sglang doctor` says why, and chat_template= takes another template"
                 )
-            printed = PrintedCalls.of(renderer)
             if self._tool_parser is None:
                 parser = choose_tool_parser(printed)
             else:
                 parser = self._tool_parser
                 check_tool_parser(parser, printed)
-            needs_function_ids = printed.need_function_ids(parser)
             check_parameter_names(parser, renderer)
+        # A user's own tags, and those of a family, are known better than by a look at the template.
+        named = renderer.template.text(tools_present=tools is not None)
+        is_default = parser.think_tokens == DEFAULT_THINK_TOKENS and DEFAULT_THINK_TOKENS[0] not in named
         return Dialect(
             renderer=renderer,
             parser=parser,
-            needs_function_ids=needs_function_ids,
+            tags=tags_of(named) if is_default else None,
+            generation_prompt=renderer.report.generation_prompt,
+            needs_function_ids=tools is not None and printed.need_function_ids(parser),
             key=key,
         )
 
@@ -269,13 +299,13 @@ class PromptBuilder:
             rendered = dialect.renderer.root(chat.messages)
             prompt = self._encode(dialect, rendered, chat)
             if key is not None:
-                known = EncodedRoot(ids=prompt.ids[:], characters=len(rendered.text), in_reasoning=prompt.in_reasoning)
+                known = EncodedRoot(ids=prompt.ids[:], characters=len(rendered.text), open=prompt.open)
                 self._shared.roots.put(key, known, len(known.ids))
             return prompt
         self._characters += known.characters
         self._encoded += len(known.ids)
         place_images(known.ids, (), self._expander)  # who encoded it may have known no placeholders
-        return Prompt(ids=known.ids[:], media=(), in_reasoning=known.in_reasoning)
+        return Prompt(ids=known.ids[:], media=(), open=known.open)
 
     def delta(
         self, dialect: Dialect, parent: Turn, location: Location, messages: Messages, system_prompt: str
@@ -328,7 +358,7 @@ class PromptBuilder:
                 self._check_images(dialect, self._expander, role)
             images = [self._enter(image, self._expander) for image in chat.images]
         media = place_images(ids, images, self._expander)
-        return Prompt(ids=ids, media=media, in_reasoning=generation_opens_reasoning(rendered.text) is not None)
+        return Prompt(ids=ids, media=media, open=opened_tags(rendered.text, dialect.generation_prompt))
 
     def _check_images(self, dialect: Dialect, expander: ImageExpander, role: str) -> None:
         """Refuse images that the template would reorder, drop or repeat in messages of a role."""

@@ -11,7 +11,8 @@ import pydantic
 
 from ..exceptions import StructuredOutputError
 from ..tool_parsers import ToolParser, ToolParseResult
-from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, split_reasoning
+from ..tool_parsers.reasoning import SegmentKind, ThinkTokens
+from ..tool_parsers.values import JSONError, load_json
 from ..trajectory import Completion, FinishType, ReplyPrint, ToolCall, Turn
 from .messages import MALFORMED_KEY
 from .options import MalformedCalls
@@ -85,11 +86,13 @@ class SampledTurn:
         turn: The turn as the forest holds it: ids, log-probabilities, finish, calls.
         reply: The reply for the caller: reasoning, text, calls, stop reason.
         prompt_length: Length of the whole prompt in tokens.
+        reader: The parser that read the reply.
     """
 
     turn: Turn
     reply: ModelReply
     prompt_length: int
+    reader: ToolParser
 
 
 class ReadReply(NamedTuple):
@@ -103,9 +106,10 @@ def read_reply(
     completion: Completion,
     *,
     tokens: TokenizerAdapter,
-    parser: ToolParser | None,
+    parser: ToolParser,
     tools: Sequence[dict[str, Any]] | None,
     in_reasoning: bool,
+    is_constrained: bool,
     malformed_calls: MalformedCalls,
     next_call_id: Callable[[], str],
     read_calls: bool = True,
@@ -118,13 +122,15 @@ def read_reply(
 
     Args:
         tokens: The tokenizer; text is decoded from the ids, never taken from the server.
-        parser: Reads tool calls; None when no tools were offered.
-        tools: The tools that were offered; formats that print values without a type decode them by their schemas.
+        parser: Reads reasoning and tool calls.
+        tools: The tools that were offered, None where there were none, so that there are no calls; formats that print
+            values without a type decode them by their schemas.
         in_reasoning: The prompt ended inside a reasoning block.
+        is_constrained: The reply had to obey a grammar.
         read_calls: False leaves calls in the text.
         trim_stop: Leave a stop string, and what was sampled behind it, out of the text.
     """
-    text = tokens.decode(without_stop(completion, tokens, parser))
+    text = tokens.decode(without_stop(completion, tokens, None if tools is None else parser))
     finish = completion.finish
     matched = finish.matched if finish.type is FinishType.STOP else None
     stop_string = matched if isinstance(matched, str) and matched in text else None
@@ -140,11 +146,10 @@ def read_reply(
             stop_string=stop_string,
         )
 
-    if parser is None or finish.type is not FinishType.STOP or not read_calls:
-        if parser is None:
-            split = split_reasoning(text, DEFAULT_THINK_TOKENS, in_reasoning=in_reasoning)
-        else:
-            split = parser.split(text, in_reasoning=in_reasoning)
+    if is_constrained and in_reasoning and finish.type is FinishType.STOP and is_answer(text, parser.think_tokens):
+        return ReadReply(reply=reply("", text, STOP_END_TURN))
+    if tools is None or finish.type is not FinishType.STOP or not read_calls:
+        split = parser.split(text, in_reasoning=in_reasoning)
         return ReadReply(reply=reply(split.reasoning, split.text, _STOP_REASONS[finish.type]))
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
     given: list[ReplyCall] = []
@@ -161,7 +166,8 @@ def read_reply(
             given.append(_call(call_id, result, error, rename=malformed_calls is MalformedCalls.RENAME))
     # Calls that are given as text take nothing out of it: the caller sees the reply as it was sampled.
     if calls and not given:
-        visible = parser.split(text, in_reasoning=in_reasoning).text
+        shown = (SegmentKind.TEXT, SegmentKind.BLOCK, SegmentKind.UNCLOSED)
+        visible = "".join(text[each.start : each.end] for each in parsed.segments if each.kind in shown)
     stop_reason = STOP_TOOL_USE if given else STOP_END_TURN
     return ReadReply(reply=reply(parsed.reasoning, visible, stop_reason, given), calls=tuple(calls))
 
@@ -183,13 +189,27 @@ def without_stop(completion: Completion, tokens: TokenizerAdapter, parser: ToolP
     return ids if ends_call or not tokens.is_control(stop_id) else ids[:-1]
 
 
-def read_constrained(output_model: type[T], completion: Completion, text: str, *, after_reasoning: bool) -> T:
+def is_answer(text: str, tags: ThinkTokens | None) -> bool:
+    """True if a text sampled under a grammar is the answer from its beginning, though the prompt opened reasoning.
+
+    Servers without a reasoning parser do not know that block and constrain the text from its beginning.
+    """
+    if tags is None or tags[1] not in text:
+        return True
+    try:
+        load_json(text.strip())
+    except JSONError:
+        return False
+    return True
+
+
+def read_constrained(output_model: type[T], completion: Completion, text: str, *, open: ThinkTokens | None) -> T:
     """The instance that a text sampled under the model's JSON schema is.
 
     Args:
         text: The whole text: tags that a string of the JSON holds are a part of it.
-        after_reasoning: The grammar was to wait for the end of a reasoning block. Servers without a reasoning parser do
-            not know that block and constrain the text from its beginning, so both are read.
+        open: Tags of the reasoning block that the prompt opened: the grammar was to wait for its end. Not every server
+            does, so both are read.
 
     Raises:
         StructuredOutputError: It was cut, or does not validate.
@@ -200,8 +220,8 @@ def read_constrained(output_model: type[T], completion: Completion, text: str, *
             f"{len(completion.output_ids)} tokens; raise max_new_tokens or bound the strings of the schema"
         )
     candidates = [text]
-    if after_reasoning and DEFAULT_THINK_TOKENS[1] in text:
-        candidates.append(text.partition(DEFAULT_THINK_TOKENS[1])[2])
+    if open is not None and open[1] in text:
+        candidates.append(text.partition(open[1])[2])
     for candidate in candidates:
         try:
             return output_model.model_validate_json(candidate)

@@ -185,18 +185,24 @@ def check_parameter_names(parser: ToolParser, renderer: DeltaRenderer) -> None:
                 )
 
 
-def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
-    """The registered parser that reads this template's calls; `ToolParserError` if none does, or it prints none."""
-    names = list_tool_parsers()
-    for family in dict.fromkeys(TOOL_PARSER_REGISTRY[name] for name in names):
+def find_tool_parser(printed: PrintedCalls) -> ToolParser | None:
+    """The registered parser that reads this template's calls; None if none does, or it prints none."""
+    for family in dict.fromkeys(TOOL_PARSER_REGISTRY[name] for name in list_tool_parsers()):
         parser = family()
         if printed.read_by(parser):
             logger.debug("tool_parser=<%s> | chosen by what the chat template prints", family.__name__)
             return parser
+    return None
+
+
+def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
+    """The parser of `find_tool_parser`, or `ToolParserError`."""
+    if (parser := find_tool_parser(printed)) is not None:
+        return parser
     shown = f"prints calls as {printed.texts[0]!r}" if printed.texts else "prints no structured calls"
     raise ToolParserError(
         f"no tool parser was given and none can be chosen: this chat template {shown}; "
-        f"pass tool_parser= with one of {', '.join(names)}"
+        f"pass tool_parser= with one of {', '.join(list_tool_parsers())}"
     )
 
 

@@ -15,7 +15,7 @@ from .chat_messages import ArgumentForm, ContentForm, Path, leading_system
 from .chat_template import ChatTemplate, special_values
 from .control_tokens import ControlTokens, Rendered, Span, pattern_of
 from .loss import DroppedContent
-from .reasoning import generation_opens_reasoning
+from .reasoning import generation_opens_reasoning, opened_tags, tags_of
 from .renderer import Delta, DeltaRenderer
 from .report import Flag, Report, Shape, TemplateVerdict
 from .self_check import image_problem, probe_tools
@@ -38,7 +38,9 @@ __all__ = [
     "generation_opens_reasoning",
     "image_problem",
     "leading_system",
+    "opened_tags",
     "pattern_of",
     "probe_tools",
     "special_values",
+    "tags_of",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 REASONING_TAGS: Final = (
@@ -23,6 +25,7 @@ REASONING_TAGS: Final = (
 )
 """Opening and closing tags of reasoning blocks in public chat templates."""
 _OPENINGS: Final = tuple(opening for opening, _ in REASONING_TAGS)
+_UNLISTED: Final = re.compile(r"[<\[]([\w:.-]*(?:think|thought|reason)[\w:.-]*)[>\]]$", re.IGNORECASE)
 
 KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
     ("preserve_thinking", True),
@@ -35,22 +38,39 @@ KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
 """Variables by which public templates keep earlier reasoning; which of them a template honours is tried out."""
 
 
-def generation_opens_reasoning(prompt_text: str) -> str | None:
-    """Opening tag of the reasoning block in which generation starts, or None.
+def generation_opens_reasoning(prompt_text: str, generation_prompt: str = "") -> str | None:
+    """The opening tag of `opened_tags`."""
+    return (opened_tags(prompt_text, generation_prompt) or (None,))[0]
 
-    Only the very end of the rendered prompt or delta counts: a tag that a user wrote earlier is not an open block.
+
+def opened_tags(prompt_text: str, generation_prompt: str = "") -> tuple[str, str] | None:
+    """Tags of the reasoning block in which generation starts, or None.
+
+    Only the generation prompt counts, or the very end of the text where it ends otherwise: a tag that a user wrote
+    earlier is not an open block.
     """
+    if generation_prompt and prompt_text.endswith(generation_prompt):
+        return _left_open(generation_prompt)
     end = prompt_text[-200:].rstrip()
-    return next(filter(end.endswith, _OPENINGS)) if end.endswith(_OPENINGS) else None
+    if end.endswith(_OPENINGS):
+        return next(tags for tags in REASONING_TAGS if end.endswith(tags[0]))
+    unlisted = _UNLISTED.search(end)
+    return None if unlisted is None else (unlisted.group(), f"{end[unlisted.start()]}/{end[unlisted.start() + 1 :]}")
 
 
-def opened_by(generation_prompt: str) -> str | None:
-    """Opening tag of a block that a generation prompt leaves open, wherever in it the tag is."""
+@lru_cache(maxsize=64)
+def _left_open(generation_prompt: str) -> tuple[str, str] | None:
+    """Tags of the block that a generation prompt leaves open, wherever in it the tag is."""
     for opening, closing in REASONING_TAGS:
         at = generation_prompt.rfind(opening)
         if at >= 0 and closing not in generation_prompt[at:]:
-            return opening
-    return None
+            return opening, closing
+    return opened_tags(generation_prompt)
+
+
+def tags_of(template_text: str) -> tuple[str, str] | None:
+    """Tags of the reasoning blocks that a template names, the first of those known here; None if it names none."""
+    return next((tags for tags in REASONING_TAGS if tags[0] in template_text and tags[1] in template_text), None)
 
 
 def keep_reasoning_candidates(template_text: str, kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:

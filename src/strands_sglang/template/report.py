@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from .chat_messages import ArgumentForm, ContentForm, Path
+from .reasoning import generation_opens_reasoning
 
 
 class TemplateVerdict(StrEnum):
@@ -93,7 +94,7 @@ class Report:
         content_forms: Form of the content, by role.
         shapes: Result by shape. Without tools only `text>user`.
         prints_tools: The first prompt shows the tools; True without tools.
-        opens_reasoning: The tag of a reasoning block that the generation prompt leaves open, or None.
+        generation_prompt: What the template prints before a reply.
         keep_reasoning_kwargs: Template variables that make the template keep earlier reasoning at a user turn; empty
             where it keeps it anyway or has no such variable. Policy `append` adds them.
     """
@@ -105,8 +106,13 @@ class Report:
     shapes: Mapping[Shape, ShapeResult]
     flags: frozenset[Flag]
     prints_tools: bool
-    opens_reasoning: str | None
+    generation_prompt: str
     keep_reasoning_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def opens_reasoning(self) -> str | None:
+        """The tag of a reasoning block that the generation prompt leaves open, or None."""
+        return generation_opens_reasoning(self.generation_prompt, self.generation_prompt)
 
     @property
     def needs_full_history(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..exceptions import TemplateError
 from .chat_messages import ArgumentForm, ContentForm, Message, Path
-from .reasoning import keep_reasoning_candidates, opened_by
+from .reasoning import keep_reasoning_candidates
 from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
 from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, plant_sentinel
 
@@ -136,10 +136,9 @@ def self_check(step: StepRenderer) -> Knowledge:
     if prompt is not None and past is not None and not past.startswith(prompt):
         flags.add(Flag.GENERATION_PROMPT_NOT_IN_HISTORY)
     closed = _try(step, [USER], generate=False)
-    opens_reasoning = None
+    generation = ""
     if prompt is not None and closed is not None:
-        generation = prompt[len(closed) :] if prompt.startswith(closed) else prompt[prompt.rfind("Usr1XQ") :]
-        opens_reasoning = opened_by(generation)
+        generation = prompt[len(closed) :] if prompt.startswith(closed) else prompt[prompt.rfind("Usr1XQ") + 6 :]
     report = Report(
         verdict=_verdict(shapes, path),
         path=path,
@@ -148,7 +147,7 @@ def self_check(step: StepRenderer) -> Knowledge:
         shapes=shapes,
         flags=frozenset(flags),
         prints_tools=step.tools is None or TOOL_TEXT in (prompt or TOOL_TEXT),
-        opens_reasoning=opens_reasoning,
+        generation_prompt=generation,
         keep_reasoning_kwargs=_keep_reasoning(step) if Flag.DROPS_REASONING_AT_USER in flags else {},
     )
     return Knowledge(report=report, forms=step.forms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -162,6 +163,14 @@ class ToolParser:
         reasoning.check_think_tokens(think_tokens)
         self.think_tokens = think_tokens
 
+    def with_think_tokens(self, think_tokens: ThinkTokens) -> Self:
+        """A copy that reads reasoning between other tags; the parser itself where it reads none, or these."""
+        if self.think_tokens in (None, think_tokens):
+            return self
+        other = copy.copy(self)
+        other.think_tokens = think_tokens
+        return other
+
     @property
     def tool_start_token(self) -> str:
         """Marker that begins a block of calls."""
@@ -273,10 +282,7 @@ class ToolParser:
         return match.group(1) if match else ""
 
     def end_of_turn(self, text: str, start: int, end: int | None = None) -> int:
-        """The latest possible end of a call without an end marker: the end of the turn (`end`), or of the reasoning.
-
-        A closing tag behind a call says that the call was drafted in reasoning which the prompt had opened.
-        """
+        """The latest possible end of a call without an end marker: the end of the turn (`end`), or of the reasoning."""
         end = len(text) if end is None else end
         close_at = text.find(self.think_tokens[1], start, end) if self.think_tokens else -1
         return end if close_at < 0 else close_at

@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
+from .reasoning import BlockReader, SegmentKind, TextSegment, ThinkTokens
 from .values import JSONError, ParameterTypes, TagError, json_end, load_json, skip_blank, skip_space
 
 
@@ -254,10 +255,33 @@ class CommandRPlusToolParser(CommandToolParser):
 class ApertusToolParser(JSONListToolParser):
     """Apertus: `<|tools_prefix|>[{"NAME": {...}}, ...]<|tools_suffix|>`; the end is a stop token.
 
-    Its calls stand inside the deliberation (`<|inner_prefix|>`), which is therefore not cut off as reasoning.
+    Its calls stand inside the deliberation (`<|inner_prefix|>`), which is therefore reasoning but for the calls.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tools_prefix|>", "<|tools_suffix|>")
+    INNER: ClassVar[ThinkTokens] = ("<|inner_prefix|>", "<|inner_suffix|>")
+
+    @property
+    def think_end_token(self) -> str:
+        return self.INNER[1]
+
+    def with_think_tokens(self, think_tokens: ThinkTokens) -> Self:
+        return self
+
+    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
+        segments: list[TextSegment] = []
+        inside = False
+        for segment in super().cut(text, read_block, in_reasoning=in_reasoning):
+            kind, start, end = segment
+            while kind is SegmentKind.TEXT and (at := text.find(self.INNER[inside], start, end)) >= 0:
+                behind = at + len(self.INNER[inside])
+                pieces = (SegmentKind.REASONING if inside else kind, start, at), (SegmentKind.TAG, at, behind)
+                segments += [TextSegment(*piece) for piece in pieces if piece[1] < piece[2]]
+                start, inside = behind, not inside
+            if start < end:
+                is_thought = inside and kind is SegmentKind.TEXT
+                segments.append(TextSegment(SegmentKind.REASONING if is_thought else kind, start, end))
+        return segments
 
     def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
         name = self.guess_name(raw)

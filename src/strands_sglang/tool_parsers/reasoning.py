@@ -67,7 +67,8 @@ def scan(
     """Cut `text`, special tokens included, into segments, in order and none empty.
 
     A closing tag without an opening one, before any reasoning block was seen, means that the prompt had opened the
-    block: everything before it is reasoning.
+    block: everything before it is reasoning, a call too if another follows. A finished call that is the last stays one:
+    then the tag is a stray one.
 
     Args:
         think_tokens: Tags of a reasoning block; None when the model has none.
@@ -91,6 +92,7 @@ def scan(
     position = start = 0
     open_at = begin_at = close_at = -1  # the next of each; no stretch is searched twice
     reasoning_seen = inside = in_reasoning and think_tokens is not None
+    stray_at = -1  # the closing tag behind a finished call
     while position < size:
         if close_at < position and (inside or not reasoning_seen):
             close_at = find(closing, position)
@@ -112,8 +114,11 @@ def scan(
         if first == size:
             break
         if first == close_at and not reasoning_seen:
-            segments.clear()
-            add(SegmentKind.REASONING, 0, first)
+            if segments:
+                add(SegmentKind.TEXT, start, first)
+                stray_at = first
+            else:
+                add(SegmentKind.REASONING, 0, first)
             position = start = first + close_size
             add(SegmentKind.TAG, first, position)
             reasoning_seen = True
@@ -124,6 +129,12 @@ def scan(
             reasoning_seen = inside = True
         elif read_block:
             add(SegmentKind.TEXT, start, first)
+            if stray_at >= 0:
+                drafted = [each for each in segments if each.start >= stray_at]
+                segments.clear()
+                add(SegmentKind.REASONING, 0, stray_at)
+                segments.extend(drafted)
+                stray_at = -1
             end = read_block(first)
             if end is None:
                 add(SegmentKind.UNCLOSED, first, size)

@@ -112,15 +112,16 @@ class ReplyPrint:
         content = message.get("content")
         if isinstance(content, str):
             content = [{"text": content}]
-        for kind, value in [item for block in content or () for item in block.items()]:
-            if kind == "text":
-                texts.append(value)
-            elif kind == "toolUse":
-                calls.append((str(value.get("toolUseId")), str(value.get("name"))))
-            elif kind == "reasoningContent" and "reasoningText" in value:
-                reasoning.append(value["reasoningText"].get("text") or "")
-            elif kind != "cachePoint":
-                return None
+        for block in content or ():
+            for kind, value in block.items():
+                if kind == "text":
+                    texts.append(value)
+                elif kind == "toolUse":
+                    calls.append((str(value.get("toolUseId")), str(value.get("name"))))
+                elif kind == "reasoningContent" and "reasoningText" in value:
+                    reasoning.append(value["reasoningText"].get("text") or "")
+                elif kind != "cachePoint":
+                    return None
         return cls.of(calls=calls, text="".join(texts), reasoning="".join(reasoning))
 
     def is_seen_in(self, observed: ReplyPrint, *, with_ids: bool = True) -> bool:

@@ -454,12 +454,10 @@ class _Follower:
             own = [turn for turn in matching if None in (turn.agent, self.agent) or turn.agent == self.agent]
             if len({turn.agent_id for turn in own}) > 1:
                 return ()
-        return self._by_likelihood(own, observed)
+        return own if len(own) < 2 else self._by_likelihood(own, observed)
 
     def _by_likelihood(self, turns: Sequence[Turn], observed: ReplyPrint) -> Sequence[Turn]:
         """Equal samples of one agent, the best match first: same reasoning, not discarded, and the latest."""
-        if len(turns) < 2:
-            return turns
         fates = self.records.fates
         return sorted(
             turns,
