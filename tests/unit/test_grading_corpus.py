@@ -1,11 +1,15 @@
-"""The corpus of graded answers: the same for the same seed, and without two verdicts on one answer."""
+"""The corpus of graded answers, and that the reward for mathematics pays none of its wrong ones."""
 
 from __future__ import annotations
 
 from collections import Counter
+from importlib.util import find_spec
 
 import pytest
+from benchmarks.grading import our_scores
 from benchmarks.grading_corpus import FAMILIES, corpus
+
+REFUSED, UNSCORED = 0.02, 0.03  # of all pairs, at most
 
 
 def test_the_corpus_is_large_and_the_same_for_the_same_seed() -> None:
@@ -24,3 +28,15 @@ def test_no_answer_is_both_right_and_wrong(seed: int) -> None:
     for pair in pairs:
         assert verdicts.setdefault((pair.gold, pair.answer), pair.right) is pair.right
         assert pair.answer != pair.gold or pair.right
+
+
+@pytest.mark.skipif(find_spec("math_verify") is None, reason="needs the extra `math`")
+async def test_no_wrong_answer_is_paid_and_few_right_ones_are_not() -> None:
+    pairs = corpus(seed=1, per_family=24)
+    scores = await our_scores(pairs)
+    graded = list(zip(pairs, scores, strict=True))
+    paid = [(pair.gold, pair.answer) for pair, score in graded if score and not pair.right]
+    refused = [(pair.gold, pair.answer) for pair, score in graded if score == 0.0 and pair.right]
+    assert paid == []
+    assert len(refused) <= len(pairs) * REFUSED, refused
+    assert scores.count(None) <= len(pairs) * UNSCORED
