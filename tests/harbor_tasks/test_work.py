@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from strands_env.environments.harbor.validation import validate_tasks
 from strands_env.eval.benchmarks.harbor import HarborEvaluator
 from strands_env.rewards.proof import TaskVerdict
 from strands_env.sandbox.images.layers import containers_folder
+from strands_env.sandbox.images.sandbox import DEFAULT_IMAGE_LIMITS
 from strands_env.testing import ScriptedModel
 from tests.container_support import CHECK, PYTEST, TEST, make_task, require_images, root_with_python
 from tests.harbor_tasks.test_env import ACTION, IF_THERE, STEP_FILES, STEPS, episode, nothing_is_left, shell
@@ -103,11 +105,19 @@ async def test_work_on_a_full_disk_is_graded(tmp_path: Path, verifier: str) -> N
     assert "No space left" in str(result.observation.messages[2])
 
 
-@pytest.mark.parametrize("when", ["command", "between", "tests"])
-async def test_a_container_that_is_lost_in_the_middle_is_not_measured(tmp_path: Path, when: str) -> None:
+@pytest.mark.parametrize("when", ["command", "between", "tests", "end", "end of a step"])
+async def test_a_container_that_is_lost_in_the_middle_is_not_measured_and_later_it_is(
+    tmp_path: Path, when: str
+) -> None:
     test = TEST + ("sleep 5\n" if when == "tests" else "")
     script = [shell(SOLVED), shell("sleep 5" if when == "command" else "true"), "Done."]
-    env = HarborEnv(model_factory=lambda: ScriptedModel(script), task_dir=make_task(tmp_path, test=test))
+    task = make_task(tmp_path, test=test)
+    if when == "end":
+        script = [shell(SOLVED), "Done."]
+    elif when == "end of a step":
+        task = make_task(tmp_path / "steps", more=STEPS, files=STEP_FILES)
+        script = [shell(f"touch /etc/mine; {SOLVED}"), "First done.", shell("ls /etc/mine && rm answer.txt"), "Done."]
+    env = HarborEnv(model_factory=lambda: ScriptedModel(script), task_dir=task)
     killed: list[Any] = []
 
     async def kill(_: Any = None) -> None:
@@ -126,21 +136,41 @@ async def test_a_container_that_is_lost_in_the_middle_is_not_measured(tmp_path: 
 
             registry.add_callback(AfterToolCallEvent, after)
 
-    if when == "between":
+    if when not in ("command", "tests"):
         env.get_hooks = lambda: [Between()]
     running = asyncio.create_task(env.rollout(ACTION))
-    if when != "between":
+    if when in ("command", "tests"):
         place = "answer.txt" if when == "command" else "verifier/reward.txt"
         while not [*containers_folder().glob(f"{os.getpid()}-*/files/upper/*/{place}")]:
             await asyncio.sleep(0.02)
         await kill()
     result = await running
     assert killed
-    if when == "tests":  # no fault of the agent's: its work is graded again
+    if when not in ("command", "between"):  # its work is there, and graded
         assert result.reward is not None and result.reward.reward == 1.0, result.error
         return
     assert result.reward is None and result.termination_reason is TerminationReason.TOOL_ERROR
     assert result.error is not None and result.error.type.endswith("SandboxLostError"), result.error
+
+
+BOMB = "printf '#!/bin/bash\\nwhile :; do setsid /bomb & done\\n' > /bomb; chmod +x /bomb; /bomb; /bomb"
+
+
+@pytest.mark.parametrize(("script", "ends"), [(BOMB, True), (BOMB, False), ("sleep 60", False)])
+async def test_processes_that_do_not_end_cost_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, ends: bool
+) -> None:
+    """Neither where they are many, nor where the supervisor does not end them in time."""
+    monkeypatch.setattr(
+        "strands_env.environments.harbor.backend.DEFAULT_IMAGE_LIMITS", replace(DEFAULT_IMAGE_LIMITS, processes=400)
+    )
+    if not ends:
+        monkeypatch.setattr("strands_env.sandbox.bubblewrap.process.END_SECONDS", 0.0)
+    for work, reward in ((SOLVED, 1.0), ("true", 0.0)):
+        task = make_task(tmp_path / work[:4], agent_seconds=2.0)
+        result = await episode(task, shell(work), shell(script), "Done.")
+        assert result.termination_reason is TerminationReason.TASK_TIME_LIMIT_REACHED, result.error
+        assert result.reward is not None and result.reward.reward == reward, result.error
 
 
 # ---- honest work of odd kinds ----------------------------------------------------------------------------------------

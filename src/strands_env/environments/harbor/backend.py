@@ -8,6 +8,7 @@ The image is the task's `docker_image`. Where a task has a Dockerfile alone, it 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -26,6 +27,7 @@ from strands_env.core.threads import default_threads
 from strands_env.sandbox import ExecResult as SandboxResult
 from strands_env.sandbox import Network, Outcome, SandboxError, SandboxLostError
 from strands_env.sandbox.contract import ExecLimits
+from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, Image, ImageSandbox, ImageStore, Snapshot
 from strands_env.sandbox.images.sources import built_name
 from strands_env.sandbox.images.store import UnknownImageError
@@ -92,6 +94,8 @@ class BubblewrapEnvironment(_Closable):
         self._image, self._binds, self.snapshot_folder = image, dict(binds or {}), snapshot
         self.container: ImageSandbox | None = None
         """The sandbox that commands run in; tests have one of their own."""
+        self._stopping = asyncio.Lock()
+        self._lost: list[str] = []  # folders of lost containers, whose files it goes on with
         self.machine_failure: OSError | None = None
         """Why something could not be copied out of it, where that was not the doing of code inside."""
         super().__init__(*args, **kwargs)
@@ -153,10 +157,21 @@ class BubblewrapEnvironment(_Closable):
             await self._upload_environment_dir_after_start()
 
     async def stop(self, delete: bool) -> None:
-        """End it, with everything in it."""
-        sandbox, self.container = self.container, None
-        if sandbox is not None:
-            await sandbox.close()
+        """End it, with everything in it; another call that does so is waited for."""
+        async with self._stopping:
+            sandbox, self.container = self.container, None
+            if sandbox is not None:
+                await sandbox.close()
+            while self._lost:
+                await default_threads.run(remove_owned_folder, self._lost.pop())
+
+    async def revive(self) -> None:
+        """Start it again with the files that it has, and none of its processes: what to do with a lost one."""
+        lost = self.sandbox
+        folder = await lost.release_layer()
+        self._lost.append(os.path.dirname(folder))
+        self.container = lost.sibling(snapshot=None, layers=(*lost.layers_below, os.path.join(folder, "upper")))
+        await self.container.start()
 
     async def exec(
         self,

@@ -20,7 +20,7 @@ from typing import Any
 from harbor.models.task.config import TaskConfig
 
 from strands_env.core.threads import default_threads
-from strands_env.sandbox import SandboxSlots
+from strands_env.sandbox import SandboxError, SandboxSlots
 from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import ImageSandbox
 from strands_env.sandbox.images.layers import copy_upper, make_folder
@@ -145,7 +145,8 @@ class WorkLayers:
                 environment.container = None
                 layer = os.path.join(folder, "upper")
             else:
-                await agent.kill_all()
+                await _end_processes(environment)
+                agent = environment.sandbox
                 layer = agent.layer
             # From here on no process of the agent runs: its files can be walked without a race.
             files = AgentFiles(
@@ -214,6 +215,15 @@ async def running_processes(environment: Any) -> frozenset[str]:
     return frozenset((listed.stdout or "").split())
 
 
+async def _end_processes(environment: BubblewrapEnvironment) -> None:
+    """End every process of the agent, with its container where they do not end in there."""
+    try:
+        await environment.sandbox.kill_all()
+    except (SandboxError, OSError) as error:
+        logger.info("error=<%s> | the agent's container starts again with its files", error)
+        await environment.revive()
+
+
 async def prepare_in_place(environment: Any, *, spared: Collection[str] | None) -> None:
     """Prepare the agent's container for the tests.
 
@@ -221,11 +231,10 @@ async def prepare_in_place(environment: Any, *, spared: Collection[str] | None) 
         spared: Processes that were there before the agent, of `running_processes`; None ends none at all.
     """
     if isinstance(environment, BubblewrapEnvironment):
-        sandbox = environment.sandbox
         if spared is not None:
-            await sandbox.kill_all()
-        sandbox.release_reserve()
-        await sandbox.reset_folders(_EMPTY, mode=0o777)
+            await _end_processes(environment)
+        environment.sandbox.release_reserve()
+        await environment.sandbox.reset_folders(_EMPTY, mode=0o777)
         return
     folders = " ".join(map(shlex.quote, _EMPTY))
     # A link is removed as such: what it leads to is not the agent's to empty.

@@ -99,7 +99,14 @@ class OutsideAgent(OwnAgent):
         except asyncio.CancelledError:
             part.expired.set()
             await part.stopped.wait()
+            await self._keep_work(environment)
             raise
+        await self._keep_work(environment)
+
+    async def _keep_work(self, environment: BaseEnvironment) -> None:
+        """A container that is lost at the agent's end, as by its fork bomb, still has what is to be graded."""
+        if isinstance(environment, BubblewrapEnvironment) and environment.sandbox.is_lost:
+            await environment.revive()
 
 
 class TaskVerifier(Verifier):
@@ -402,6 +409,8 @@ class TaskTrial:
         if running is not None:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await running
+        if self._trial is not None and isinstance(self._trial.agent_environment, BubblewrapEnvironment):
+            await self._trial.agent_environment.stop(delete=True)  # Harbor's own may go on without being waited for
         if self._records:
             await default_threads.run(remove_owned_folder, self._records)
             self._records = ""

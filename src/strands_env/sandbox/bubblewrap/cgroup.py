@@ -56,7 +56,10 @@ class ControlGroup:
 
 
 def make_control_group(memory_bytes: int, processes: int, cpus: float | None = None) -> ControlGroup | None:
-    """A new group with these limits, or None where that is not possible; `cpus` only where version 2 has them."""
+    """A new group with these limits, or None where that is not possible.
+
+    Where there is a controller of processors, each group gets its share of them, however many processes it has.
+    """
     name, parents = f"{_PREFIX}{os.getpid()}-{next(_count)}", _parents()
     if parents is None:
         return None
@@ -78,9 +81,13 @@ def make_control_group(memory_bytes: int, processes: int, cpus: float | None = N
     with contextlib.suppress(OSError):  # without swap there is nothing to limit
         swap = ("memory.swap.max", 0) if is_new else ("memory.memsw.limit_in_bytes", memory_bytes)
         (memory / swap[0]).write_text(str(swap[1]))
-    if cpus is not None and is_new:
-        with contextlib.suppress(OSError):  # the group above does not hand the controller on
-            (memory / "cpu.max").write_text(f"{max(1_000, int(cpus * 100_000))} 100000")
+    if cpus is not None:
+        quota = max(1_000, int(cpus * 100_000))
+        with contextlib.suppress(OSError, KeyError):  # the group above does not hand the controller on
+            if is_new:
+                (memory / "cpu.max").write_text(f"{quota} 100000")
+            else:
+                (folders["cpu"] / "cpu.cfs_quota_us").write_text(f"{quota}")
     return ControlGroup(folders)
 
 
@@ -114,9 +121,9 @@ def _parents() -> dict[str, Path] | None:
     except OSError:
         return None
     found: dict[str, Path] = {}
-    # Version 1, for these two alone: machines in hybrid mode, such as many virtual ones, have them nowhere else.
+    # Version 1, for these alone: machines in hybrid mode, such as many virtual ones, have them nowhere else.
     for _, controllers, path in entries:
-        for controller in ("memory", "pids"):
+        for controller in ("memory", "pids", "cpu"):
             if controller in controllers.split(","):
                 found[controller] = _ROOT / controller / path.lstrip("/")
     if not found:
@@ -128,5 +135,5 @@ def _parents() -> dict[str, Path] | None:
                 if {"memory", "pids"} <= set((parent / "cgroup.subtree_control").read_text().split()):
                     found = {"memory": parent, "pids": parent}
                     break
-    usable = set(found) == {"memory", "pids"} and all(os.access(folder, os.W_OK) for folder in found.values())
-    return found if usable else None
+    found = {controller: folder for controller, folder in found.items() if os.access(folder, os.W_OK)}
+    return found if {"memory", "pids"} <= found.keys() else None

@@ -78,6 +78,7 @@ class SandboxProcess:
                     started._reader, started._writer = connection
                     config = {"token": started._token, "isolated": bool(launch.bwrap), "descriptors": shared_fd}
                     config |= {"life": life[0] if launch.bwrap else None, "limits": asdict(launch.limits)}
+                    config["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
                     await started._send({**config, **launch.config})
                     if launch.bwrap:  # while the supervisor starts
                         await started._confine(await _first_pid(info_read), launch)
@@ -97,6 +98,8 @@ class SandboxProcess:
     async def _confine(self, first_pid: int, launch: Launch) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
         self._first_pidfd = os.pidfd_open(first_pid)  # a number would be used again for another process
+        with contextlib.suppress(PermissionError):  # it has to come before any number of processes that it watches
+            os.setpriority(os.PRIO_PROCESS, first_pid, -20)
         self._group = make_control_group(launch.memory_bytes, launch.limits.processes + 8, launch.cpus)
         if self._group is not None:
             try:  # the kernel takes some 10 ms for it

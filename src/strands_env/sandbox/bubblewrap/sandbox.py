@@ -102,6 +102,11 @@ class SupervisedSandbox:
         """It has processes now."""
         return self._process is not None
 
+    @property
+    def is_lost(self) -> bool:
+        """It has ended by itself, and was not closed since."""
+        return self._is_lost or (self._process is not None and not self._process.is_alive)
+
     async def start(self) -> None:
         """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""
         async with self._lock:

@@ -56,8 +56,8 @@ class ImageSandbox(SupervisedSandbox):
     the next one. All it writes goes into a layer of its own, which ends with it, unless `snapshot` has copied it.
 
     One command runs at a time; parallel ones wait in order. One that is cancelled or takes too long is ended with all
-    it started in its session; the sandbox goes on. If the sandbox itself ends, such as for lack of memory, its files
-    are gone: that call and all others raise `SandboxLostError`, until `close`.
+    it started in its session; the sandbox goes on. If the sandbox itself ends, such as for lack of memory, that call
+    and all others raise `SandboxLostError`, until `close`; `release_layer` still has its files.
 
     Args:
         image: An image, its name in the store, or a folder with an unpacked root.
@@ -65,7 +65,7 @@ class ImageSandbox(SupervisedSandbox):
             is watched while a command runs. Root gives it a file system of `disk_bytes`; elsewhere its supervisor
             measures all that was written, every second, and ends every process in it where that is more: the command,
             or the next one, has the outcome `TOO_MANY_FILES`, and files stay. `files` is not enforced.
-        cpus: Processors it may use; kept by a control group of version 2, and not at all without one.
+        cpus: Processors it may use; kept by a control group, and not at all without one.
         network: Its reach: nothing, or that of this machine, with its loopback addresses.
         workdir: Folder where commands start, in place of the image's.
         user: User commands run as, in place of the image's.
@@ -143,13 +143,13 @@ class ImageSandbox(SupervisedSandbox):
 
     @property
     def layer(self) -> str:
-        """Folder of what it has written so far.
+        """Folder of what it has written so far, also where it has ended unexpectedly.
 
         Raises:
-            SandboxLostError: It does not run.
+            SandboxLostError: It never started, or was closed.
         """
-        if self._folder is None or self._process is None or not self._process.is_alive:
-            raise SandboxLostError("the sandbox ended unexpectedly, and what it had written is gone")
+        if self._folder is None:
+            raise SandboxLostError("the sandbox does not run, and nothing that it had written is left")
         return self._upper
 
     @property
@@ -301,7 +301,8 @@ class ImageSandbox(SupervisedSandbox):
         try:
             await super()._end()
         finally:
-            await self._clear()
+            if not self._is_lost:
+                await self._clear()
 
     async def release_layer(self) -> str:
         """End it, and hand over the folder with what it wrote, in `upper`; the owned folder is the one above it."""

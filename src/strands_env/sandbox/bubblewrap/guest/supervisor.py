@@ -262,7 +262,7 @@ class Supervisor:
             if dumpable:  # only now: until the descriptors were closed, others could have taken them
                 prctl(PR_SET_DUMPABLE, 1)
             with contextlib.suppress(OSError):
-                os.nice(5)
+                os.setpriority(os.PRIO_PROCESS, 0, self.config["nice"] + 5)
         limits = self.config["limits"]
         set_limit("RLIMIT_CORE", 0)
         set_limit("RLIMIT_FSIZE", limits["file_bytes"])
@@ -328,7 +328,8 @@ class Supervisor:
             self._kill_all()  # at one stroke
         return False
 
-    def _kill_all(self) -> None:
+    def _kill_all(self) -> bool:
+        """Kill every process but this one; True once all are gone."""
         assert os.getpid() == 1, "kill(-1) outside a process namespace would kill everything of the user"
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
@@ -336,8 +337,9 @@ class Supervisor:
         while time.monotonic() < deadline:  # all orphans are children of process 1
             self.reap()
             if not other_processes(self.isolated):
-                return
+                return True
             time.sleep(0.001)
+        return False
 
 
 def identity(request: dict[str, Any]) -> dict[str, Any]:
