@@ -162,7 +162,7 @@ x^{10} | \boxed{x^10}
 1-\frac1e | \boxed{1-e^{-1}}
 1,3,5,\ldots,99 | \boxed{1, 3, 5, \dots, 99}
 \begin{cases} x & x>0 \\ -x & x\le 0\end{cases} | \boxed{\begin{cases} -x & x\le 0 \\ x & x>0 \end{cases}}
-f=\begin{cases} x & \text{if } x>0 \\ 0 & \text{else}\end{cases} | \begin{cases} x, & x>0 \\ 0, & \text{otherwise}\end{cases}
+f=\begin{cases} x & \text{if } x>0 \\ 0 & \text{else}\end{cases} | \begin{cases} x, & x>0 \\ 0, & \text{else}\end{cases}
 \begin{cases} x=1 \\ y=2 \end{cases} | \boxed{x=1, y=2}
 \begin{cases} x=1 \\ y=2 \end{cases} | \boxed{(1,2)}
 \{(1,2),(3,4)\} | \boxed{(3,4),(1,2)}
@@ -217,6 +217,22 @@ B | \boxed{\text{(B)}}
 \text{A and B} | \boxed{A \text{ and } B}
 25\pi \text{ cm}^2 | \boxed{25\pi}
 \sin 30^\circ | \boxed{1/2}
+\frac{23}{35} | \boxed{{23 \over 35}}
+3 - 5i | \boxed{3 - i5}
+x \in (-25,-23) | \boxed{-25 < x < -23}
+y = -10x - 8 | The line is $y = -10x - 8$.
+22.1 | The answer is 22.1 m/s.
+\text{Monday} | **Answer: Monday**
+\text{(C)} | \boxed{\text{C.}}
+5:37 \text{ a.m.} | The answer is 5:37 a.m.
+5:23 \text{ a.m.} | At 5:23 AM.
+162634_7 | The answer is 162634 in base 7.
+2112_6 | \boxed{2112 \text{ (base 6)}}
+n \equiv 2 \pmod{15} | \boxed{n \equiv 2 \ (\text{mod } 15)}
+22 \bmod 26 | \boxed{22 \text{ mod } 26}
+1,2,3 | $\boxed{1}$, $\boxed{3}$ and $\boxed{2}$
+\int_0^1 x^2\,dx | \boxed{1/3}
+\sum_{k=1}^{10} k | \boxed{55}
 """
 """Ground truth and answer, which denote the same."""
 WRONG = r"""
@@ -308,6 +324,18 @@ X | \boxed{Y}
 2024 | \boxed{2,024,000}
 0.5 | \boxed{0.05}
 7.5 | \boxed{7{,}500}
+1\frac{11}{13} | \boxed{\frac{24}{13}\%}
+\emptyset | \boxed{\{\emptyset\}}
+-30, 28, 25, 2 | First \boxed{-30, 28, 25, 2}, which is wrong. So \boxed{-30, 28, 25}
+(3, 4) | \boxed{x = 4, y = 3}
+(3, \frac{\pi}{2}) | \boxed{\emptyset}
+8500_9 | \boxed{-8500_9}
+1000_3 | \boxed{3_{1000}}
+n \equiv 3 \pmod 8 | \boxed{n \not\equiv 3 \pmod{8}}
+\begin{cases} x & x>0 \\ -x & x\le 0\end{cases} | \boxed{\begin{cases} x & x>0 \end{cases}}
+\text{Friday} | \boxed{\text{not Friday}}
+100 | \boxed{99.9999999}
+7 | The answer is not 7.
 """
 """Ground truth and answer, which do not."""
 
@@ -383,7 +411,6 @@ def test_a_ground_truth_wins_against_itself(gold: str) -> None:
         ("9:30", r"\boxed{9:30 \text{ p.m.}}"),
         ("5", r"\boxed{5 \text{ is wrong}}"),
         ("10101_2", r"\boxed{21}"),
-        (r"\text{even}", r"\boxed{\text{not even}}"),
         ("4", r"\boxed{x^2 = 4}"),
         ("4", r"\boxed{4 \unknown}"),
     ],

@@ -20,6 +20,7 @@ from .vocabulary import UNITS
 
 _LISTS = ("list", "sequence", "set", "tuple", "()", "[]", "(]", "[)")
 _INTERVALS = ("()", "[]", "(]", "[)")
+_NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
 _REVERSED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
@@ -30,6 +31,8 @@ def same(gold: Node, answer: Node) -> bool | None:
     for kind, compare in _BY_KIND.items():
         if kind in (gold.kind, answer.kind):
             return compare(gold, answer)
+    if "row" in (gold.kind, answer.kind):
+        return _ordered(gold.args, answer.args)
     return same_scalar(gold, answer)
 
 
@@ -77,6 +80,8 @@ def _same_word(gold: Node, answer: Node) -> bool | None:
         one, other = one.casefold(), other.casefold()
     if one == other:
         return True
+    if bool(_NEGATIONS & {*one.split()}) != bool(_NEGATIONS & {*other.split()}):
+        return False
     if gold.kind == answer.kind == "word" and (
         set(one.split()) < set(other.split()) or set(other.split()) < set(one.split())
     ):
@@ -156,14 +161,10 @@ def _same_quantity(gold: Node, answer: Node) -> bool | None:
         ):
             return _same_quantity(*((spelled, answer) if bare is gold else (gold, spelled)))  # `5m` for 5 m
         verdict = same(one, other)
-        if (
-            verdict
-            and named == (("percent", 1),)
-            and one.kind == "scalar"
-            and one.args[0].is_number
-            and abs(one.args[0]) < 1
-        ):
-            return None
+        if verdict and named == (("percent", 1),) and one.kind == "scalar" and one.args[0].is_number:
+            if not unit and not one.args[0].is_Integer and one.digits is None:
+                return False  # nobody writes a percentage as a fraction
+            return None if abs(one.args[0]) < 1 else True
         return verdict
     if unit == other_unit:
         return same(one, other)
@@ -242,6 +243,8 @@ def _same_congruence(gold: Node, answer: Node) -> bool | None:
         return False
     residues = [node.args[-1] if node.kind == "relation" else node for node in (one, other)]
     names = [node.args[0] for node in (one, other) if node.kind == "relation"]
+    if len({node.detail for node in (one, other) if node.kind == "relation"}) > 1:
+        return False
     if len(names) == 2 and not same(*names):
         return False
     lists = [list(node.args) if node.kind == "group" else [node] for node in residues]
@@ -263,7 +266,8 @@ def _same_cases(gold: Node, answer: Node) -> bool | None:
         return False
     rest = list(answer.args)
     if len(rest) != len(gold.args):
-        return None
+        fewer, more = sorted((gold.args, answer.args), key=len)
+        return False if all(any(same(row, other) for other in more) for row in fewer) else None
     unknown = False
     for row in gold.args:
         found = None
@@ -350,6 +354,10 @@ def _is_name(node: Node) -> bool:
 
 def _same_relations(gold: Node, answer: Node) -> bool | None:
     members, operators, others, other_operators = gold.args, gold.detail, answer.args, answer.detail
+    if (operators == ("in",)) != (other_operators == ("in",)):
+        inside, other = (gold, answer) if operators == ("in",) else (answer, gold)
+        if (bounds := _interval(other)) is not None and inside.args[0] == Node("scalar", (_variable(other),)):
+            return same(*((inside.args[1], bounds) if inside is gold else (bounds, inside.args[1])))
     if operators == other_operators and (verdict := _ordered(members, others)) is not False:
         return verdict
     turned = tuple(_REVERSED.get(operator, operator) for operator in reversed(other_operators))
@@ -459,7 +467,7 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
                 vector = [Node("scalar", (value,), None, other.digits) for value in other.args[0].flat()]
                 return _ordered(*((group.args, vector) if group is gold else (vector, group.args)))
             return False
-        if group.detail == "set" and len(group.args) == 1:
+        if group.detail == "set" and len(group.args) == 1 and group.args[0].kind not in ("named", "sets", "group"):
             return same(group.args[0], answer) if group is gold else same(gold, group.args[0])
         if group.detail == "set" and len(_unique(group.args)) == 1 and len(group.args) > 1:
             return same(*((group.args[0], other) if group is gold else (other, group.args[0])))
@@ -488,7 +496,7 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
     if "list" in kinds:
         group = answer if gold.detail == "list" else gold
         bare = gold if gold.detail == "list" else answer
-        bare = _inherit(bare)
+        bare, is_named = _inherit(bare), False
         if all(item.kind == "relation" and item.detail == ("=",) and _is_name(item.args[0]) for item in bare.args):
             names = [str(item.args[0].args[0]) for item in bare.args]
             order = (
@@ -496,14 +504,14 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
                 if len(set(names)) == len(names)
                 else bare.args
             )
-            bare = Node("group", tuple(item.args[1] for item in order), "list")
+            bare, is_named = Node("group", tuple(item.args[1] for item in order), "list"), len(set(names)) == len(names)
         if group.detail == "set":
             return _unordered(
                 _unique(gold.args if group is gold else bare.args), _unique(bare.args if group is gold else answer.args)
             )
         if group.detail in ("tuple", "()", "[]"):
             ordered = _ordered(bare.args, group.args)
-            if ordered is not False:
+            if ordered is not False or is_named:
                 return ordered
             return None if _unordered(bare.args, group.args) is not False else False
         return False
@@ -574,6 +582,8 @@ def _as_set(node: Node) -> Any:
         return None
     values = [item.args[0] for item in node.args]
     if node.detail in _INTERVALS and all(value.is_extended_real for value in values):
+        if not values[0] < values[1]:  # no interval
+            return None
         return sympy.Interval(*values, left_open=node.detail[0] == "(", right_open=node.detail[1] == ")")
     return sympy.FiniteSet(*values) if node.detail in ("set", "list") else None
 
@@ -587,6 +597,9 @@ def _same_sets(gold: Node, answer: Node) -> bool | None:
         if gold.kind == answer.kind:
             return True if _ordered(gold.args, answer.args) else None
         return None
+    nodes = [node for node in (gold, answer) if node.kind == "group"]
+    if Node("named", (), "empty") in (gold, answer) and nodes:
+        return False
     if answer.kind == "scalar" or gold.kind == "scalar" or "word" in (gold.kind, answer.kind):
         return False
     sets = _as_set(gold), _as_set(answer)

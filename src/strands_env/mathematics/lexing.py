@@ -109,7 +109,7 @@ _REWRITES = [
             " ",
         ),
         (r"\\(?:hspace|vspace|phantom|label|tag)\*?\{[^{}]*\}", " "),
-        (r"\\!|\\/|\*\*|`", ""),
+        (r"\\!|\\/|`", ""),
         (r"\\(?:d|t|c)frac(?![A-Za-z])", r"\\frac"),
         (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
         (r"\\(?:leq|leqslant|leqq)(?![A-Za-z])", r"\\le "),
@@ -140,7 +140,13 @@ _REWRITES = [
         (r"\\textdollar(?![A-Za-z])|\\\$", r"\\dollar "),
         (r"\\%", "%"),
         (r"\\[()\[\]]", " "),
-        (r"([ap])\s?\.\s?m\s?\.", r"\1m"),
+        (r"(?i)(?<=[\s\d{])([ap])\s?\.\s?m\b(?:\s?\.)?", r"\1m"),
+        (r"\\not\s*\\equiv", r"\\nequiv "),
+        (r"\\not\s*\\in(?![A-Za-z])", r"\\notin "),
+        (
+            r"(\d[\dA-Za-z]*)\s*(?:\\text\s*\{)?\s*(?:\\?\s)*\(?\s*(?:in\s+)?base[\s~-]*(\d+|[a-z]+)\s*\)?\s*\}?",
+            r"\1_{\2}",
+        ),
         (r"(?i)(?<=\d)\s*(am|pm)\b", r" \\text{\1} "),
     )
 ]
@@ -178,6 +184,7 @@ def closing(text: str, start: int) -> int:
 
 def normalise(text: str) -> str:
     """The text with one spelling for what is written in several."""
+    text = re.sub(r"(?<=[\w)])\*\*(?=[\w(-])", "^", text).replace("**", "")
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ]+", lambda run: "^{" + run[0].translate(_SUPERSCRIPTS) + "}", text)
     text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+", lambda run: "_{" + run[0].translate(_SUBSCRIPTS) + "}", text)
     pieces = []
@@ -229,7 +236,7 @@ def _lex(text: str, tokens: list[Token], *, in_text: bool) -> None:
             if is_vector:
                 tokens.append(Token("symbol", f"vec {inner.strip()}", spaced))
             else:
-                _lex(inner.replace("\\", " \\"), tokens, in_text=True)
+                _lex(re.sub(r"(?<=\w)\.\s*$", "", inner).replace("\\", " \\"), tokens, in_text=True)
             position, spaced = end + 1, inner[-1:].isspace()
             continue
         lexeme = _LEXEME.match(text, position)
@@ -262,10 +269,16 @@ def _words(tokens: list[Token]) -> list[Token]:
         run = tokens[index:end]
         after_number = bool(result) and (result[-1].kind == "number" or result[-1].value in (")", "}", "/"))
         is_divisor = len(result) > 1 and result[-1].value == "/" and result[-2].kind == "word"
+        following = [token.value for token in tokens[end : end + 2]]
+        is_divisor |= bool(
+            after_number and run[0].spaced and following[:1] == ["/"] and following[1:] and following[1] in UNITS
+        )
         is_prose = any(_is_word(token) for token in run)
         for token in run:
             name = token.value
-            if name.lower() in ("and", "or") and (
+            if name == "mod":
+                result.append(Token("mark", "mod", True))
+            elif name.lower() in ("and", "or") and (
                 token.kind == "word" or len(run) == 1 or not is_prose or after_number
             ):
                 result.append(Token("mark", name.lower(), True))

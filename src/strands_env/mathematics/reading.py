@@ -331,7 +331,7 @@ class Reader(ScalarReader):
 
     def _based(self) -> Node:
         """`1011_2`, `2A_{16}`, `(1011)_2`: digits in a base."""
-        bracket, digits = self._take("("), ""
+        sign, bracket, digits = self._take("-") or "", self._take("("), ""
         while self._peek().kind in ("number", "letter", "word") and not (digits and self._peek().spaced):
             digits += self._peek().value
             self._at += 1
@@ -344,8 +344,8 @@ class Reader(ScalarReader):
         try:
             int(digits, base)
         except ValueError as error:
-            raise Unreadable("no number in this base") from error
-        return Node("based", (digits.upper().lstrip("0") or "0", base))
+            raise Undefined("no number in this base") from error
+        return Node("based", (sign + (digits.upper().lstrip("0") or "0"), base))
 
     def _argument_words(self) -> int:
         brace = self._take("{")

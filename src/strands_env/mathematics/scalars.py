@@ -237,12 +237,18 @@ class ScalarReader:
     def _argument(self, *, signed: bool = False) -> Any:
         """What a command takes: a group in braces, or one token."""
         if self._take("{"):
-            value = self._inner(self._sum)
-            self._expect("}")
-            return value
+            return self._group()
         if signed and (mark := self._take("-", "+")):
             return self._argument() * (-1 if mark == "-" else 1)
         return self._inner(self._atom)
+
+    def _group(self) -> Any:
+        r"""What stands in braces; `{a \over b}` is a fraction."""
+        value = self._inner(self._sum)
+        if self._take(r"\over"):
+            value = self._divide(value, self._inner(self._sum))
+        self._expect("}")
+        return value
 
     def _digit_argument(self) -> Any:
         r"""As TeX takes it: of `\frac12` the digits go apart."""
@@ -262,7 +268,10 @@ class ScalarReader:
                 return self._number(token)
             case "letter":
                 if token.value in ("e", "i") and self._peek().value != "_":
-                    return E if token.value == "e" else I
+                    value = E if token.value == "e" else I
+                    if value is I and self._peek().kind == "number" and not self._peek().spaced:
+                        value *= self._number(self._token())
+                    return value
                 return self._symbol(token.value)
             case "symbol":
                 return self._symbol(token.value)
@@ -274,9 +283,7 @@ class ScalarReader:
                 self._expect(")" if token.value == "(" else "]")
                 return value
             case "{":
-                value = self._inner(self._sum)
-                self._expect("}")
-                return value
+                return self._group()
             case "|":
                 self._bars += 1
                 value = self._sum()
@@ -286,6 +293,10 @@ class ScalarReader:
                     return value.det() if value.is_square else self._fail("a determinant")
                 return sympy.Abs(value)
         raise Unreadable(f"{token.value or 'the end'!r} is not understood here")
+
+    def _token(self) -> Token:
+        self._at += 1
+        return self._tokens[self._at - 1]
 
     def _fail(self, what: str) -> Any:
         raise Unreadable(what)

@@ -37,17 +37,18 @@ NOT_NOUNS = words(
 )
 """What behind a number is no unit: `5 is wrong`."""
 FILLERS = words(
-    "the answer final is are a an so about approximately approx around exactly equal equals to value has have of"
+    "at the answer final is are a an so about approximately approx around exactly equal equals to value has have of"
 )
 """What in front of an answer says nothing: `the answer is 5`."""
 RELATIONS = dict(
     zip(
         words(
-            r"= < > \le \ge \lt \gt \ne \approx \sim \simeq \cong \equiv \in \notin \to \rightarrow \mapsto "
-            r"\implies \Rightarrow \iff \Leftrightarrow \subset \subseteq \perp \parallel \propto"
+            r"= < > \le \ge \lt \gt \ne \approx \sim \simeq \cong \equiv \nequiv \in \notin \to \rightarrow "
+            r"\mapsto \implies \Rightarrow \iff \Leftrightarrow \subset \subseteq \perp \parallel \propto"
         ),
         words(
-            r"= < > <= >= < > != = ~ = cong equiv in notin to to to implies implies iff iff subset subseteq perp "
+            r"= < > <= >= < > != = ~ = cong equiv nequiv in notin to to to implies implies iff iff "
+            r"subset subseteq perp "
             r"parallel propto"
         ),
         strict=True,

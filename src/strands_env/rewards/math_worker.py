@@ -35,8 +35,10 @@ _MARKER = re.compile(
     r"(?i)(?:final\s+)?answer\s*(?:\*\*)?\s*(?:is|=|:|：)\s*(?:\*\*)?\s*:?(?!\s*$)|答案\s*(?:是|为|为：|：|:)\s*[：:]?|####"
 )
 _DENIAL = re.compile(r"(?i)\b(?:not|never|neither|nor|isn't|cannot|wrong|incorrect|except)\b")
-_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_BETWEEN = re.compile(r"(?:[\s,;$.&]|\\[()\[\]]|and|or|[A-Za-z](?:_\w)?\s*=)*")
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(
+    r"(?i)(?<![\w.:])\d{1,2}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])|"
     r"(?<![\w.])[-−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3}|\s*/\s*\d+)?%?|(?<![\w.])-?\.\d+"
 )
 
@@ -78,6 +80,8 @@ def candidates(answer: str) -> list[str]:
     else:
         found = [answer] if "\n" not in answer.strip() else []
     formulas = [next(filter(None, match.groups())) for match in _FORMULA.finditer(tail)]
+    if formulas and (not markers or re.match(r"[\s*]*(?:\$|\\[(\[])", tail)):
+        found = []
     numbers = [match[0] for match in _NUMBER.finditer(tail)]
     return [*found, *formulas[-1:], *numbers[-1:]]
 
@@ -87,6 +91,18 @@ def is_prose(node: Node) -> bool:
     if node.kind == "group" and node.detail == "list":
         return any(is_prose(item) for item in node.args)
     return node.kind in ("word", "phrase")
+
+
+def _side_by_side(answer: str) -> str:
+    r"""The last boxes of a text as a list, where nothing but a comma, an `and` or a name stands between them."""
+    items: list[str] = []
+    last = len(answer)
+    for start, end in reversed(find_boxes(answer)):
+        if items and not _BETWEEN.fullmatch(answer[end + 1 : last]):
+            break
+        items.insert(0, answer[start:end])
+        last = answer.rindex("\\", 0, start)
+    return ", ".join(dict.fromkeys(items)) if len(items) > 1 and not any("," in item for item in items) else ""
 
 
 def verify(gold: str, answer: str) -> dict[str, Any]:
@@ -117,11 +133,8 @@ def verify(gold: str, answer: str) -> dict[str, Any]:
         if not expected:
             return {**info, "reason": "gold_parse_failed"}
         verdict = judge(expected, found)
-        several = [choice for start, end in find_boxes(answer) if (choice := answer[start:end].strip())]
-        if verdict is False and len(several) > 1 and expected[0].node.kind == "group":
-            together = readings(", ".join(dict.fromkeys(several)))
-            if together and judge(expected, together):
-                verdict = True
+        if verdict is False and expected[0].node.kind == "group" and (together := _side_by_side(answer)):
+            verdict = judge(expected, readings(together)) or False
         return {**info, "reason": "undecided"} if verdict is None else {**info, "matched": verdict}
     if not choices or not any(char.isalnum() for choice in choices for char in choice):
         return {**info, "reason": reason}
