@@ -250,6 +250,19 @@ async def test_validation_learns_what_counts_as_work_and_an_evaluation_uses_it(
     assert result.reward is not None and result.reward.reward == 1.0, result.error
 
 
+@pytest.mark.parametrize(
+    "place", ["/etc/ld.so.cache", "/root/.cache/tool/model", "/home/worker/.cache/x", "/data/a*b/x", "/etc/*", "/*/x"]
+)
+async def test_a_solution_may_need_a_cache_or_a_name_with_a_star(tmp_path: Path, place: str) -> None:
+    test = f"#!/bin/bash\n[ \"$(cat '{place}')\" = 42 ]; echo $((1 - ($? != 0))) > /logs/verifier/reward.txt\n"
+    make = f"mkdir -p '{Path(place).parent}'; echo 42 > '{place}'"
+    task = make_task(tmp_path, test=test, solve=f"#!/bin/bash\n{make}\n")
+    (report,) = await validate_tasks([task])
+    assert report.verdict is TaskVerdict.SOUND, (report.errors, report.rewards)
+    result = await episode(task, shell(make), "Done.", work=report.work)
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+
+
 async def test_a_task_may_declare_its_work(tmp_path: Path) -> None:
     task = make_task(tmp_path, test=IF_THERE.format("", "/etc/tool/tool.conf"), solve=CONFIGURE)
     toml = (task / "task.toml").read_text()

@@ -228,11 +228,15 @@ def test_what_changed_outside_the_work_is_listed_by_the_highest_path_of_it(tmp_p
     layer = {
         "etc/nginx/conf": "changed", "etc/nginx/more/a": "", "etc/nginx/more/b": "", "srv/made/a": "", "app/x": "",
         "usr/lib/python3/__pycache__/os.pyc": "", "var/cache/apt/x": "", "root/.cache/uv/x": "", "etc/ld.so.cache": "",
-        "etc/gone": WHITEOUT, "tests/x": "", "solution/solve.sh": "", "logs/verifier/x": "", "etc/a*": "",
+        "etc/gone": WHITEOUT, "tests/x": "", "solution/solve.sh": "", "logs/verifier/x": "", "etc/a*": "", "etc/*": "",
     }  # fmt: skip
     files = agent_files(tmp_path, image, {**layer, "root/.x": ""}, before={**before, "root/a": "", "solution/a": ""})
     shutil.copytree(tmp_path / "before/etc", tmp_path / "layer0/etc", dirs_exist_ok=True)
-    assert files.changes(["/app", "/srv/*"]).paths == ["/etc/gone", "/etc/nginx/conf", "/etc/nginx/more", "/root/.x"]
+    found = files.changes(["/app", "/srv/*"]).paths
+    assert found == ["/etc/[*]", "/etc/a*", "/etc/gone", "/etc/nginx/conf", "/etc/nginx/more", "/root/.x"]
+    assert {f"/{path}" for path in files.select(found)} == {*found, "/etc/*"} - {"/etc/[*]"}
+    more = files.changes(["/app", "/srv/*"], by_products=True).paths
+    assert {*more} - {*found} == {"/var/cache/apt/x", "/root/.cache", "/etc/ld.so.cache"}
 
 
 @pytest.mark.parametrize(

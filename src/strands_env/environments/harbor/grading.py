@@ -55,6 +55,7 @@ class WorkLayers:
     Attributes:
         work: Patterns of paths beside the work directory; None for those that the task declares, or the default ones.
         learns: Take everything that the agent changes for work.
+        by_products: Where `learns`: caches too.
         by_step: Folders to stack above the image, by the number of the step; given ones are used as they are.
         learned_patterns: Where `learns`: the default paths, and what it changed beside them and the work directory.
         outside: What it changed outside its work, and the tests did not see.
@@ -64,6 +65,7 @@ class WorkLayers:
 
     work: Sequence[str] | None = None
     learns: bool = False
+    by_products: bool = False
     by_step: dict[int, tuple[str, ...]] = field(default_factory=dict)
     learned_patterns: list[str] | None = None
     outside: list[str] = field(default_factory=list)
@@ -167,7 +169,7 @@ class WorkLayers:
         await fresh.start()
 
     def _select(self, files: AgentFiles, patterns: Sequence[str], place: str, move: bool) -> tuple[str, ...]:
-        changed = files.changes(patterns)  # before its work is moved away
+        changed = files.changes(patterns, by_products=self.learns and self.by_products)  # before its work is moved away
         if self.learns:
             defaults = [one for one in DEFAULT_WORK if one in patterns]
             self.learned_patterns = list(dict.fromkeys([*defaults, *(self.learned_patterns or ()), *changed.paths]))

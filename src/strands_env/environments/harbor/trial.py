@@ -168,6 +168,7 @@ class TaskTrial:
         work: Patterns of the paths that count as work beside the work directory; None for those the task declares, or
             the default ones.
         learns: Take everything that the agent changes for work; `layers.learned_patterns` has them afterwards.
+        by_products: Where `learns`: caches too.
         layers: Work of another trial to grade again.
     """
 
@@ -182,6 +183,7 @@ class TaskTrial:
         keep_processes: bool = False,
         work: Sequence[str] | None = None,
         learns: bool = False,
+        by_products: bool = False,
         layers: WorkLayers | None = None,
     ) -> None:
         if verifier not in VERIFIERS:
@@ -190,7 +192,8 @@ class TaskTrial:
         self.backend, self.backend_options = backend, dict(backend_options or {})
         self.agent, self.keep_processes = agent, keep_processes
         self.verifier = "in-place" if keep_processes and verifier == "task" else verifier
-        self.layers, self._owns_layers = layers or WorkLayers(work=work, learns=learns), layers is None
+        self.layers = layers or WorkLayers(work=work, learns=learns, by_products=by_products)
+        self._owns_layers = layers is None
         self.parts: asyncio.Queue[Part | None] = asyncio.Queue()
         self.steps = 1
         self.grades_in_fresh = self.grades_in_place = False
@@ -362,6 +365,7 @@ class TaskTrial:
             keep_processes=self.keep_processes,
             work=self.layers.work,
             learns=self.layers.learns,
+            by_products=self.layers.by_products,
             layers=layers,
         )
         trial.is_control = True

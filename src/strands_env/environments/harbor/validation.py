@@ -112,6 +112,10 @@ async def validate_tasks(
 
         # The first solution says what counts as work; all others, its own repetition too, are graded by that.
         first = await attempt(kinds.pop(0), learns=options.get("work") is None)
+        if (learned := report.work) is not None and first[1] is not None and first[1] < 1.0:
+            report.work = None  # perhaps its tests are among the few that need a cache
+            again = await attempt("oracle", learns=True, by_products=True)
+            first, report.work = (again, report.work) if (again[1] or 0.0) >= 1.0 else (first, learned)
         found: dict[str, dict[str, None]] = {}
         for kind, reward, error in [first, *await asyncio.gather(*map(attempt, kinds))]:
             report.rewards.setdefault(kind, []).append(reward)

@@ -36,8 +36,11 @@ _SYSTEM = frozenset({"", "boot", "etc", "home", "opt", "run", "usr", "usr/local"
     for name in ("bin", "include", "lib", "lib32", "lib64", "libexec", "sbin", "share")
 }
 """Work directories that say nothing about what the work is."""
-_BY_PRODUCTS = re.compile(r"(.*/)?(__pycache__|\.cache)|var/cache|etc/ld\.so\.cache")
-"""Changed by nearly every solution, needed by none of its tests, and a way to lead programs astray."""
+_LITERAL = {"[*]": "*", "[[]!.]*": _VISIBLE}
+"""The spelling in a pattern of names that would stand for others."""
+_COMPILED = re.compile(r"(.*/)?__pycache__")
+_BY_PRODUCTS = re.compile(r"(.*/)?\.cache|var/cache|etc/ld\.so\.cache")
+"""Changed by nearly every solution, needed by the tests of few, and a way to lead programs astray."""
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
 
@@ -150,17 +153,24 @@ class AgentFiles:
                 kept.append(path)
         return kept
 
-    def changes(self, work: Sequence[str], *, most: int = 2000) -> Changes:
-        """The agent's changes outside its work: folders that it made, and single files in folders of the image."""
+    def changes(self, work: Sequence[str], *, by_products: bool = False, most: int = 2000) -> Changes:
+        """The agent's changes outside its work: folders that it made, and single files in folders of the image.
+
+        Args:
+            by_products: Caches too, also that of the loader of libraries.
+        """
         skipped = {*self.select(work), *RESERVED}
         found: dict[str, None] = {}
+        spelt = {name: pattern for pattern, name in _LITERAL.items()}
         walked, pending = 0, [(layer, "") for layer in self.layers]
         while pending and len(found) < most and walked < MAX_WALKED:
             layer, folder = pending.pop()
             for entry in list_folder(os.path.join(layer, folder)):
                 walked += 1
                 path = posixpath.join(folder, entry.name)
-                if path in skipped or "*" in path or _BY_PRODUCTS.fullmatch(path):
+                if path in skipped or _COMPILED.fullmatch(path):
+                    continue
+                if not by_products and _BY_PRODUCTS.fullmatch(path):
                     continue
                 is_folder = entry.is_dir(follow_symlinks=False)
                 merges = is_folder and not _opaque_mark(entry.path)
@@ -168,7 +178,7 @@ class AgentFiles:
                 if merges or (is_folder and any(is_within(one, path) for one in skipped)):
                     pending.append((layer, path))  # the folder is the image's, or work is in it
                 elif not _is_same(entry.path, os.path.join(self.before, path)):
-                    found[f"/{path}"] = None
+                    found["".join(f"/{spelt.get(part, part)}" for part in path.split("/"))] = None
         return Changes(paths=sorted(found)[:most], is_complete=not pending and len(found) <= most)
 
     @property
@@ -217,7 +227,7 @@ class AgentFiles:
         found = [""]
         for index, part in enumerate(parts):
             if part not in ("*", _VISIBLE):
-                found = [posixpath.join(path, part) for path in found]
+                found = [posixpath.join(path, _LITERAL.get(part, part)) for path in found]
                 continue
             listed = [child for path in found for child in self._children(path)]
             found = [path for path in listed if not posixpath.basename(path).startswith(".")]
