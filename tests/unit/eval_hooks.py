@@ -42,6 +42,13 @@ def unscorable(model_factory: Any) -> Any:
     return lambda: Environment(model_factory=model_factory, reward_fn=lambda action, result: 1 / 0)
 
 
+def sometimes_unscorable(model_factory: Any) -> Any:
+    return lambda: Environment(
+        model_factory=model_factory,
+        reward_fn=lambda action, result: 1 / (action.task_context.id != "t0_0"),
+    )
+
+
 def broken_metrics(model_factory: Any) -> Any:
     class BrokenMetrics(Environment):
         def compute_metrics(self, *counters: Any, **named: Any) -> dict[str, Any]:

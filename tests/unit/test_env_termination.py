@@ -34,6 +34,10 @@ def named(name: str) -> Exception:
     return type(name, (Exception,), {})()  # type: ignore[no-any-return]
 
 
+def of_openai(code: str) -> Exception:
+    return type("BadRequestError", (Exception,), {"__module__": "openai", "code": code})()  # type: ignore[no-any-return]
+
+
 def botocore(code: str) -> Exception:
     error = named("ClientError")
     error.response = {"Error": {"Code": code}}  # type: ignore[attr-defined]
@@ -57,6 +61,10 @@ CASES = [
     (SGLangThrottledError(429, "later"), TerminationReason.THROTTLED),
     (ModelThrottledException("later"), TerminationReason.THROTTLED),
     (named("RateLimitError"), TerminationReason.THROTTLED),
+    (named("ContentFilterFinishReasonError"), TerminationReason.CONTENT_FILTERED),
+    (named("ContentPolicyViolationError"), TerminationReason.CONTENT_FILTERED),
+    (of_openai("content_filter"), TerminationReason.CONTENT_FILTERED),
+    (of_openai("model_not_found"), TerminationReason.MODEL_ERROR),
     (named("AuthenticationError"), TerminationReason.AUTH_ERROR),
     (botocore("ExpiredTokenException"), TerminationReason.AUTH_ERROR),
     (botocore("TooManyRequestsException"), TerminationReason.THROTTLED),

@@ -50,6 +50,8 @@ GOOD = "create_env_factory"
         ("three_tasks", "abstaining", [], 2, [f"{NOTHING} whose reward function abstained"]),
         ("three_tasks", "unscorable", [], 2, [f"{NOTHING} that ended with reward_error (Zero", "fix the reward"]),
         ("three_tasks", "unscorable", [], 2, ["errors      reward: ZeroDivisionError 3: division by zero"]),
+        ("three_tasks", "sometimes_unscorable", [], 0, ["failed on 1 of 3 samples, which", "strands-env rescore"]),
+        ("three_tasks", "sometimes_unscorable", [], 0, ["2 scored, 1 unscored (1 whose reward function failed)"]),
         ("three_tasks", "broken_tool", [], 0, ["broken: ZeroDivisionError raised in 3 samples: division by zero"]),
         ("three_tasks", "broken_metrics", [], 1, ["RuntimeError: no such table", "0 scored"]),
         (

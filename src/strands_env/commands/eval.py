@@ -201,6 +201,12 @@ def _show(
         complain("eval", f"{left_out} of {read} rows left out: they lack what the benchmark needs (-v names them)")
     if evaluator.note is not None:
         complain("eval", f"note: {evaluator.note}")
+    if summary.ungraded and summary.scored:
+        complain(
+            "eval",
+            f"note: the reward function failed on {summary.ungraded} of {summary.samples} samples, which "
+            f"are left out of every mean: strands-env rescore {path.parent} scores them again",
+        )
     if complaint is not None:
         complain("eval", complaint)
     return status

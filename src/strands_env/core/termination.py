@@ -253,13 +253,12 @@ class TerminationReason(StrEnum):
             response = getattr(link, "response", None)
             if isinstance(response, dict):
                 names.append(str((response.get("Error") or {}).get("Code", "")).lower())
+            if _is_providers(link) and isinstance(code := getattr(link, "code", None), str):
+                names.append(code.replace("_", "").lower())  # of OpenAI and Azure: a prompt that is filtered
         for reason, words in _BY_NAME:
             if any(word in name for name in names for word in words):
                 return reason
-        if any(
-            isinstance(link, StrandsSGLangError) or type(link).__module__.partition(".")[0] in _PROVIDERS
-            for link in chain
-        ):
+        if any(isinstance(link, StrandsSGLangError) or _is_providers(link) for link in chain):
             return cls.MODEL_ERROR
         return default or cls.UNCLASSIFIED_ERROR
 
@@ -352,6 +351,7 @@ _BY_TYPE: tuple[tuple[TerminationReason, tuple[type[BaseException], ...]], ...] 
 
 # Clients name these errors alike and share no base class.
 _BY_NAME: tuple[tuple[TerminationReason, tuple[str, ...]], ...] = (
+    (TerminationReason.CONTENT_FILTERED, ("contentfilter", "contentpolicy", "blockedprompt")),
     (TerminationReason.TIMEOUT, ("timeout",)),
     (
         TerminationReason.CONNECTION_ERROR,
@@ -367,6 +367,10 @@ _BY_NAME: tuple[tuple[TerminationReason, tuple[str, ...]], ...] = (
     (TerminationReason.THROTTLED, ("throttl", "ratelimit", "toomanyrequests")),
 )
 _PROVIDERS = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "httpcore", "litellm", "openai", "google"})
+
+
+def _is_providers(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _PROVIDERS
 
 
 def _error_chain(error: BaseException) -> Iterator[BaseException]:

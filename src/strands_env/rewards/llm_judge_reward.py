@@ -20,10 +20,15 @@ logger = logging.getLogger(__name__)
 Judgment = TypeVar("Judgment")
 
 _TRANSIENT = frozenset({TerminationReason.THROTTLED, TerminationReason.CONNECTION_ERROR, TerminationReason.TIMEOUT})
+_REFUSED = {
+    TerminationReason.CONTEXT_WINDOW_OVERFLOW: "answer_too_long",
+    TerminationReason.CONTENT_FILTERED: "answer_filtered",
+}
+"""The ends of a judge's call that an answer can bring about, as the reason of its 0."""
 
 
-class JudgeFilteredError(Exception):
-    """The judge's service withheld its judgment (a content filter, a guardrail)."""
+class ContentFilteredError(Exception):
+    """The judge's service withheld its judgment: a content filter, a guardrail."""
 
 
 class LLMJudgeReward(RewardFunction, Generic[Judgment]):
@@ -85,9 +90,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
             reward = await self.get_reward(cast(Judgment, judgment))
         except Exception as error:
             if part == "judge_error" and self.default_reward is None:
-                reason = "answer_filtered" if isinstance(error, JudgeFilteredError) else None
-                if TerminationReason.from_error(error) is TerminationReason.CONTEXT_WINDOW_OVERFLOW:
-                    reason = "answer_too_long"
+                reason = _REFUSED.get(TerminationReason.from_error(error))
                 if reason is not None and await self._takes_a_short_answer(action, step_result):
                     logger.warning("reason=<%s>, error=<%s> | the judge cannot take the answer: 0", reason, error)
                     return RewardResult(reward=0.0, info={"status": "success", "reason": reason, "error": str(error)})
@@ -127,7 +130,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
                     return await agent.structured_output_async(self.judgment_format, prompt)
                 result = await agent.invoke_async(prompt)
                 if TerminationReason.from_stop_reason(result.stop_reason) is TerminationReason.CONTENT_FILTERED:
-                    raise JudgeFilteredError(f"the judge's service withheld its judgment: {result.stop_reason}")
+                    raise ContentFilteredError(f"the judge's service withheld its judgment: {result.stop_reason}")
             except Exception as error:
                 attempt += 1
                 if TerminationReason.from_error(error) not in _TRANSIENT or attempt == self.max_model_retries:

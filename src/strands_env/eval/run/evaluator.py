@@ -51,7 +51,7 @@ class Evaluator:
         max_same_failures: The run is given up when this many first samples all fail in the same way, as with an
             environment that cannot be set up or a reward function that raises; None never.
         sample_timeout: Seconds for one rollout up to its cleanup, beside the environment's own deadlines. A rollout cut
-            off so has no tokens; prefer `step_timeout` of the environment.
+            off in its loop has no tokens and, with a reward function, reward 0: prefer `step_timeout`.
         reward_threshold: A sample passes with at least this reward.
         keep_results: Keep samples in memory and return them; with False `run` returns `{}`, and results are read from
             the file, for runs of any size.
