@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, NoReturn, TypeVar, Unpack
+from typing import Any, NoReturn, TypeVar, Unpack, cast
 
 import pydantic
 from strands.models import Model
@@ -192,7 +192,8 @@ class TokenModel(Model):
         """One model call.
 
         Args:
-            tool_choice: Forced choices are not supported by free sampling; they are ignored with a debug message.
+            tool_choice: A forced choice becomes a grammar where the backend, and the model's format of calls, take one;
+                else it is ignored with a warning, once a process.
             system_prompt_content: System prompt as blocks; takes precedence over the text.
             cancel_signal: Ends the call when set; nothing is recorded then.
 
@@ -201,8 +202,10 @@ class TokenModel(Model):
 
         Raises what `Conversation.turn` raises, but for a cancellation: the stream ends then.
         """
+        forced: list[str] = []
         if tool_choice and "auto" not in tool_choice:
-            logger.debug("tool_choice=<%s> | forced tool choice is not supported and ignored", tool_choice)
+            chosen = cast("dict[str, Any]", tool_choice).get("tool")
+            forced = [spec["name"] for spec in tool_specs or ()] if chosen is None else [chosen["name"]]
         caller = self._callers.of(invocation_state, cancel_signal)
         cycle = (invocation_state or {}).get("event_loop_cycle_id")  # the SDK repeats a call within one
         malformed_calls = MalformedCalls.KEEP if caller.is_hooked else MalformedCalls.RENAME
@@ -210,6 +213,7 @@ class TokenModel(Model):
             messages=messages,
             system=system_prompt if system_prompt_content is None else system_prompt_content,
             tools=tool_specs or (),
+            forced_tools=forced,
             agent=caller.name,
             agent_id=caller.id,
             attempt=None if cycle is None else str(cycle),

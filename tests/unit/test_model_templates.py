@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from provider_support import Replay, assert_prefix_law, call, completion, make, make_agent, tokenizer
+from provider_support import Replay, add, assert_prefix_law, call, completion, make, make_agent, tokenizer, user
 from strands import tool
 from strands.types.exceptions import EventLoopException
 
 from strands_sglang import MessageConversionError, SGLangModel, TemplateError, ToolParserError, get_tool_parser
+from strands_sglang.backends import Capabilities
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
+from strands_sglang.backends.wrapper import BackendWrapper
 from strands_sglang.conversation.tool_calls import PrintedCalls, choose_tool_parser
 from strands_sglang.testing import Reply
 from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, HermesToolParser
@@ -53,6 +55,20 @@ KIMI = """\
 {%- if add_generation_prompt %}<|im_start|>assistant
 
 {% endif %}"""
+
+
+JSON_CALL = '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
+TAGS = (
+    "<function={{ c.function.name }}>{% for k, v in c.function.arguments.items() %}"
+    "<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function>"
+)
+
+
+def calls_as(text: str) -> str:
+    """A template that prints a call with this text."""
+    template = DROPS_REASONING.replace("KEEP", "")
+    assert JSON_CALL in template
+    return template.replace(JSON_CALL, text)
 
 
 async def two_user_turns(template: str, **options: Any) -> tuple[SGLangModel, Replay]:
@@ -132,11 +148,7 @@ async def test_tools_without_a_fitting_parser_are_refused_with_what_to_do() -> N
 
 
 async def test_a_tool_that_the_format_cannot_express_is_refused_before_anything_is_sent() -> None:
-    template = DROPS_REASONING.replace("KEEP", "").replace(
-        '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}',
-        "<function={{ c.function.name }}>{% for k, v in c.function.arguments.items() %}"
-        "<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function>",
-    )
+    template = calls_as(TAGS)
     sampled = "<tool_call><function=f><parameter=Due Date (UTC)>today</parameter></function></tool_call>"
     for key, reason in (("Due Date (UTC)", None), ("a > b", "'f' has a parameter named 'a > b'.*rename it")):
         schema = {"type": "object", "properties": {key: {"type": "string"}}}
@@ -150,6 +162,59 @@ async def test_a_tool_that_the_format_cannot_express_is_refused_before_anything_
             with pytest.raises(ToolParserError, match=reason):
                 _ = [event async for event in stream]
             assert client.prompts == []
+
+
+ADD: Any = {"tool": {"name": "add"}}
+NO_ARGUMENTS = '<tool_call>{"name": "NAME", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("template", "choice", "good", "bad"),
+    [
+        (HERMES_TEMPLATE, {"any": {}}, call(1, 2), "Three."),
+        (HERMES_TEMPLATE, {"any": {}}, NO_ARGUMENTS.replace("NAME", "sub"), NO_ARGUMENTS.replace("NAME", "no")),
+        (HERMES_TEMPLATE, ADD, NO_ARGUMENTS.replace("NAME", "add"), NO_ARGUMENTS.replace("NAME", "sub")),
+        (calls_as(TAGS), ADD, "<tool_call><function=add><parameter=a>1</parameter>", "<tool_call><function=sub>"),
+    ],
+)
+async def test_a_forced_tool_choice_becomes_a_grammar(template: str, choice: Any, good: str, bad: str) -> None:
+    xgrammar = pytest.importorskip("xgrammar")
+    specs: Any = [{**add.tool_spec, "name": name} for name in ("add", "sub")]
+    model, client = make([good, good], chat_template=template)
+    for each in (choice, {"auto": {}}):
+        _ = [event async for event in model.stream([user("go")], specs, tool_choice=each)]
+    grammar = client.requests[0].fields["sampling_params"]["ebnf"]
+    assert "ebnf" not in client.requests[1].fields["sampling_params"]
+    assert [turn.is_constrained for turn in model.forest.turns] == [True, False]
+    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer(), vocab_size=len(tokenizer()))
+    compiled = xgrammar.GrammarCompiler(info, max_threads=1).compile_grammar(grammar)
+    accepted = [xgrammar.GrammarMatcher(compiled).accept_string(text) for text in (good, bad)]
+    assert accepted == [True, False]
+
+
+async def test_a_forced_choice_that_cannot_be_constrained_is_ignored_with_one_warning(caplog: Any) -> None:
+    class Plain(BackendWrapper):
+        capabilities = Capabilities(hints={"constraints": "start the server with one"})
+
+    grammar = {"sampling_params": {"regex": ".*"}}
+    control = {"chat_template": calls_as("<|im_start|>" + JSON_CALL), "tool_parser": "hermes"}
+    for wrap, options, reason in (
+        (Plain, {}, "the backend has no grammars: start the server with one"),
+        (None, grammar, "sampling_params has regex, and a call takes one grammar"),
+        (
+            None,
+            control,
+            "a grammar cannot spell the model's format of calls",
+        ),
+    ):
+        caplog.clear()
+        for _ in range(2):
+            model, client = make(["Three."], **options)
+            model.client = model.client if wrap is None else wrap(client)
+            _ = [e async for e in model.stream([user("go")], [add.tool_spec], tool_choice={"any": {}})]
+            assert "ebnf" not in client.requests[0].fields["sampling_params"]
+        said = [record.getMessage() for record in caplog.records if "forced" in record.getMessage()]
+        assert said == [f"tools=<add> | a forced tool choice is ignored: {reason}"]
 
 
 async def test_another_stop_token_than_the_template_prints_stays_in_the_tokens() -> None:

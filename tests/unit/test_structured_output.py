@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from provider_support import Replay, completion, tokenizer
+from provider_support import Replay, add, completion, tokenizer
 from strands import Agent
 
 from strands_sglang import SGLangModel, StructuredOutputError
@@ -76,6 +76,14 @@ async def test_a_constrained_reply_is_read_from_its_beginning_where_the_server_c
     request = TurnRequest(messages=GO, constraints={"json_schema": "{}"} if "{" in reply else {"regex": "yes|no"})
     read = (await conversation.turn(request)).reply
     assert (read.text, read.reasoning) == (text, reasoning)
+
+
+async def test_a_call_under_a_grammar_is_found_though_the_prompt_opened_reasoning() -> None:
+    said = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+    conversation = Conversation(tokenizer=tokenizer(), client=Replay([said]), chat_template=THINKING)
+    request = TurnRequest(messages=GO, tools=[add.tool_spec], forced_tools=["add"])
+    (one,) = (await conversation.turn(request)).reply.calls
+    assert (one.input, one.error) == ({"a": 1, "b": 2}, None)
 
 
 async def test_text_that_is_no_json_is_still_refused() -> None:

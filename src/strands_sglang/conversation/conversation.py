@@ -20,12 +20,13 @@ import threading
 import uuid
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, Unpack, cast
 
 from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
-from ..backends import Backend, as_backend
+from ..backends import CONSTRAINTS, Backend, as_backend
 from ..exceptions import MediaError, MessageConversionError, TemplateError
 from ..tool_parsers import ToolParser, as_tool_parser
 from ..trajectory import (
@@ -47,11 +48,14 @@ from .limits import CancelScope, Reservation, SharedBudget
 from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text, to_chat_messages
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
-from .prompts import PreparedTurn, PromptBuilder, TurnRequest, drops_reasoning
+from .prompts import Dialect, PreparedTurn, PromptBuilder, TurnRequest, drops_reasoning
 from .reply import ReadReply, SampledTurn, read_reply, without_stop
 from .tokenizer import LONG_TEXT, TokenizerAdapter
 
 logger = logging.getLogger(__name__)
+
+_ignored_choices: set[str] = set()
+"""Reasons for which a forced choice was ignored, each said once a process."""
 
 _ROOTS_BEFORE_WARNING = 3
 """New roots in a row of one agent, each for a changed history, that call for a warning."""
@@ -276,6 +280,8 @@ class Conversation:
             except TemplateError as error:
                 error.index = location.first_new
                 raise
+        if request.forced_tools and not request.constraints:
+            request = self._force_call(request, dialect)
         return PreparedTurn(request=request, location=location, dialect=dialect, prompt=prompt)
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
@@ -380,6 +386,23 @@ class Conversation:
                 location.agent,
                 count,
             )
+
+    def _force_call(self, request: TurnRequest, dialect: Dialect) -> TurnRequest:
+        """The request with the grammar of its forced call, where there can be one."""
+        can, names = self.backend.capabilities, list(request.forced_tools)
+        taken = CONSTRAINTS & {**self.config["sampling_params"], **request.params}.keys()
+        if "ebnf" not in can.constraints:
+            reason = f"the backend has no grammars{can.hint('constraints')}"
+        elif taken:
+            reason = f"sampling_params has {min(taken)}, and a call takes one grammar"
+        elif (grammar := self._prompts.call_grammar(dialect, names)) is not None:
+            return replace(request, constraints={"ebnf": grammar})
+        else:
+            reason = "a grammar cannot spell the model's format of calls"
+        if reason not in _ignored_choices:
+            _ignored_choices.add(reason)
+            logger.warning("tools=<%s> | a forced tool choice is ignored: %s", ", ".join(names), reason)
+        return request
 
     def _tools_key(self, tools: Sequence[ToolSpec]) -> bytes:
         """The tools and all options that decide how they are printed, in bytes."""

@@ -43,6 +43,7 @@ from .tool_calls import (
     CallIdForm,
     CallIds,
     PrintedCalls,
+    call_grammar,
     check_parameter_names,
     check_tool_parser,
     choose_tool_parser,
@@ -62,6 +63,7 @@ class Dialect:
         tags: Tags of the reasoning blocks that the template names, where the parser knows others; None otherwise.
         needs_function_ids: The template prints the tool's name only as part of the call id.
         generation_prompt: What the template prints before a reply.
+        grammars: Grammars of forced calls, by the names of their tools.
         key: Digest of all that it was made from, or None where a part cannot be told from others.
     """
 
@@ -71,6 +73,7 @@ class Dialect:
     needs_function_ids: bool = False
     generation_prompt: str = ""
     key: bytes | None = None
+    grammars: dict[tuple[str, ...], str | None] = field(default_factory=dict)
     _readers: dict[ThinkTokens, ToolParser] = field(default_factory=dict)
 
     def reader(self, open: ThinkTokens | None) -> ToolParser:
@@ -116,6 +119,7 @@ class TurnRequest:
         tools: Strands tool specs.
         params: Sampling parameters of this call alone; they take precedence over the configured ones.
         constraints: Grammar of this call, e.g. `{"json_schema": text}`; the turn is marked as constrained.
+        forced_tools: Names of tools of which the reply has to call one, by a grammar; empty for a free choice.
         fields: Fields of the backend's own, see `Backend.check_fields`.
         agent: Name of who asks, for the record.
         agent_id: Identity of who asks, the name by default. A call extends turns of its own agent.
@@ -133,6 +137,7 @@ class TurnRequest:
     tools: Sequence[ToolSpec] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     constraints: Mapping[str, Any] = field(default_factory=dict)
+    forced_tools: Sequence[str] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
     agent: str | None = None
     agent_id: str | None = None
@@ -286,6 +291,15 @@ class PromptBuilder:
             control_tokens=self.options["control_tokens"],
             dropped_content=self.options["dropped_content"],
         )
+
+    def call_grammar(self, dialect: Dialect, names: Sequence[str]) -> str | None:
+        """EBNF grammar of a call of one of these tools; None where the format cannot be constrained."""
+        key = tuple(names)
+        if key not in dialect.grammars:
+            codec = self._tokens
+            is_plain = lambda text: not any(map(codec.is_control, codec.encode(text)))  # noqa: E731
+            dialect.grammars[key] = call_grammar(dialect.renderer, names, is_plain)
+        return dialect.grammars[key]
 
     def root(self, dialect: Dialect, location: Location, messages: Messages, system_prompt: str) -> Prompt:
         """The whole history as a fresh prompt."""

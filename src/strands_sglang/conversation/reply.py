@@ -147,7 +147,7 @@ def read_reply(
         )
 
     if is_constrained and in_reasoning and finish.type is FinishType.STOP and is_answer(text, parser.think_tokens):
-        return ReadReply(reply=reply("", text, STOP_END_TURN))
+        in_reasoning, parser = False, parser.with_think_tokens(None)
     if tools is None or finish.type is not FinishType.STOP or not read_calls:
         split = parser.split(text, in_reasoning=in_reasoning)
         return ReadReply(reply=reply(split.reasoning, split.text, _STOP_REASONS[finish.type]))

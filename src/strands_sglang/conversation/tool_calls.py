@@ -11,9 +11,10 @@ them.
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -22,6 +23,8 @@ from strands.types.content import Messages
 
 from ..exceptions import ToolParserError
 from ..template import DeltaRenderer
+from ..template.reasoning import REASONING_TAGS
+from ..template.step import common_prefix
 from ..tool_parsers import TOOL_PARSER_REGISTRY, ParameterTypes, ToolParser, list_tool_parsers
 from ..trajectory import ToolCall, Turn
 from .messages import AnsweredCall
@@ -183,6 +186,46 @@ def check_parameter_names(parser: ToolParser, renderer: DeltaRenderer) -> None:
                     f"the tool {name!r} has a parameter named {key!r}, which this model's format of calls cannot "
                     f"express ({type(parser).__name__}): rename it, e.g. to letters, digits and underscores"
                 )
+
+
+_PROBE = {"x": "y"}
+_PROBE_PRINTED = re.compile(r"\{\s*\"x\"\s*:\s*\"y\"\s*\}")
+_JSON_RULES = r"""
+object ::= "{" space (pair ("," space pair)*)? "}"
+pair ::= string space ":" space value space
+array ::= "[" space (value space ("," space value space)*)? "]"
+value ::= object | array | string | "true" | "false" | "null" | number
+number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?
+string ::= "\"" ([^"\\\x00-\x1f] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))* "\""
+space ::= [ \n\t]{0,20}
+rest ::= [^\x00]*
+"""
+
+
+def call_grammar(renderer: DeltaRenderer, names: Sequence[str], is_plain: Callable[[str], bool]) -> str | None:
+    """EBNF grammar of a reply that is a call of one of these tools; None where it cannot be spelled.
+
+    What stands before the arguments is as the template prints it. Arguments in JSON are any object, and end the reply;
+    others are free.
+
+    Args:
+        is_plain: Tells whether a text has no control tokens, which a grammar cannot spell.
+    """
+    calls = []
+    for name in names:
+        empty, printed = (renderer.printed_call(name, arguments, function_id(name, 0)) for arguments in ({}, _PROBE))
+        if not printed or empty is None:
+            return None
+        found = _PROBE_PRINTED.search(printed)
+        head = printed[: common_prefix(empty, printed) if found is None else found.start()]
+        tail = "" if found is None else printed[found.end() :]
+        for _, closing in REASONING_TAGS:  # the prompt opened a block, which an empty turn closes first
+            head = head.rpartition(closing)[2]
+        if name not in head or not is_plain(head + tail):
+            return None
+        ending = "rest" if found is None else f"object {json.dumps(tail)}"
+        calls.append(f"space {json.dumps(head.lstrip())} {ending}")
+    return f"root ::= {' | '.join(calls)}{_JSON_RULES}" if calls else None
 
 
 def find_tool_parser(printed: PrintedCalls) -> ToolParser | None:

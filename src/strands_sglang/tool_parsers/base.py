@@ -163,8 +163,8 @@ class ToolParser:
         reasoning.check_think_tokens(think_tokens)
         self.think_tokens = think_tokens
 
-    def with_think_tokens(self, think_tokens: ThinkTokens) -> Self:
-        """A copy that reads reasoning between other tags; the parser itself where it reads none, or these."""
+    def with_think_tokens(self, think_tokens: ThinkTokens | None) -> Self:
+        """A copy that reads reasoning between other tags, or none; the parser itself where it reads none, or these."""
         if self.think_tokens in (None, think_tokens):
             return self
         other = copy.copy(self)

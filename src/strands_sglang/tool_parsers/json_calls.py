@@ -265,7 +265,7 @@ class ApertusToolParser(JSONListToolParser):
     def think_end_token(self) -> str:
         return self.INNER[1]
 
-    def with_think_tokens(self, think_tokens: ThinkTokens) -> Self:
+    def with_think_tokens(self, think_tokens: ThinkTokens | None) -> Self:
         return self
 
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
