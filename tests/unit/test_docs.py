@@ -5,6 +5,7 @@
 - ```` ```python runnable ````: is executed, in a process of its own, in an empty folder.
 - ```` ```python runnable needs=trl,torch ````: the same where these packages are installed.
 - ```` ```python runnable needs=bubblewrap ````: the same where sandboxes are isolated.
+- ```` ```python runnable faulty ````: the same, with a reward that fails its proof.
 - ```` ```text output ```` right after a runnable block: exactly what it prints.
 """
 
@@ -14,6 +15,7 @@ import ast
 import asyncio
 import importlib.util
 import itertools
+import json
 import re
 import sys
 import tomllib
@@ -110,7 +112,10 @@ def test_runnable_code_runs(block: Block, output: str | None, tmp_path: Path) ->
             pytest.skip(f"no isolation here: {reason}")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         pytest.skip(f"needs the packages {missing}")
-    status, said, errors = run_block("\n" * block.line + block.body, str(block), tmp_path)
+    # What it defines keeps the contracts, too.
+    faulty = "faulty" in block.info.split()
+    tried = f"\nfrom tests.unit import docs_contracts\ndocs_contracts.check_examples(dict(globals()), faulty={faulty})"
+    status, said, errors = run_block("\n" * block.line + block.body + tried, str(block), tmp_path)
     assert status == 0, errors
     if output is not None:
         assert said.strip() == output.strip()
@@ -242,10 +247,37 @@ def test_the_generate_of_the_slime_page_trains_rollouts_that_a_limit_cut(
     page: dict[str, Any] = {}
     exec(compile(titled(ROOT / "docs" / "slime.md")["my_rollout.py"], "my_rollout.py", "exec"), page)
     status = SimpleNamespace(TRUNCATED="truncated", COMPLETED="completed")
-    sample = type("Sample", (), {"Status": status, "prompt": "What is 1 + 1?", "label": "2"})()
+    given = {"Status": status, "prompt": "What is 1 + 1?", "label": "2", "metadata": None}
+    sample = type("Sample", (), given)()
 
     sampled = asyncio.run(page["generate"](SimpleNamespace(hf_checkpoint="tiny"), sample, {"max_new_tokens": 60}))
 
     assert sampled.status == "truncated"
     assert len(sampled.loss_mask) == len(sampled.rollout_log_probs) == sampled.response_length > 0
     assert sum(sampled.loss_mask) > 0
+
+
+def test_the_trial_of_the_slime_page_runs_on_prompts_that_are_messages(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    page = titled(ROOT / "docs" / "slime.md")
+    found = blocks(ROOT / "docs" / "slime.md")
+    place = next(number for number, block in enumerate(found) if "try_rollout.py" in block.info)
+    written = f"import pathlib\npathlib.Path('my_rollout.py').write_text({page['my_rollout.py']!r})\n"
+    path = "import sys\nsys.path.insert(0, '')\n"
+    status, said, errors = run_block(written + path + page["try_rollout.py"], "try_rollout.py", tmp_path)
+    assert status == 0, errors
+    assert said.strip() == found[place + 1].body.strip()
+
+
+def test_the_reward_of_the_slime_page_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On rows as those of dapo-math-17k: prompts that are messages, labels that are numbers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    Path("my_rollout.py").write_text(titled(ROOT / "docs" / "slime.md")["my_rollout.py"])
+    rows = [
+        {"prompt": [{"role": "user", "content": f"Question {place}?"}], "label": label}
+        for place, label in enumerate(["42", "425", "-3", "0", "34"])
+    ]
+    Path("dapo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command_line(["check", "--data", "dapo.jsonl", "--reward", "my_rollout:reward", "--tokenizer", "none"]) == 0
+    sys.modules.pop("my_rollout", None)

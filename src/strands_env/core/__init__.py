@@ -19,7 +19,7 @@ class Adding(Environment):
         return [add]
 
 
-env = Adding(model_factory=factory, reward_fn=lambda action, result: "4" in result.observation.final_response)
+env = Adding(model_factory=factory, reward_fn=lambda action, result: result.observation.final_response == "4")
 result = await env.rollout(Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4")))
 ```
 
