@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from provider_support import GO, add, make
 
 import strands_env.core
 import strands_env.environments
@@ -66,6 +67,31 @@ def test_arguments_of_upstream_have_their_names() -> None:
     assert tokenizer is strands_sglang.get_tokenizer("tiny")
     with pytest.raises(strands_sglang.tool_parsers.UnknownToolParserError, match="no-such"):
         strands_sglang.SGLangModel(tokenizer=tokenizer, base_url="http://x", tool_call_parser="no-such")
+
+
+class OnlyParse:
+    """Upstream asked for no more of a parser."""
+
+    def parse(self, text: str) -> list[Any]:
+        if "CALL" not in text:
+            return []
+        return [strands_sglang.ToolParseResult(id="x", name="add", input={"a": 1, "b": 2})]
+
+
+class OnlyParseToo(OnlyParse, strands_sglang.ToolParser):
+    """The same as a subclass."""
+
+
+@pytest.mark.parametrize("parser", [OnlyParse(), OnlyParseToo()])
+@pytest.mark.parametrize("argument", ["tool_parser", "tool_call_parser"])
+async def test_a_parser_of_upstream_has_parse_alone(parser: Any, argument: str) -> None:
+    arguments: dict[str, Any] = {argument: parser}
+    model, _ = make(["<think>CALL</think>So: CALL"], **arguments)
+    events = [event async for event in model.stream(GO, [add.tool_spec])]
+    starts = [event["contentBlockStart"]["start"] for event in events if "contentBlockStart" in event]
+    assert [start["toolUse"]["name"] for start in starts if "toolUse" in start] == ["add"]
+    with pytest.raises(TypeError, match="expected a ToolParser"):
+        make([], **{argument: OnlyParse})
 
 
 def test_options_of_upstream_name_the_new_ones() -> None:

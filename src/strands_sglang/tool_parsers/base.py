@@ -339,6 +339,8 @@ def get_tool_parser(name: str, **kwargs: Any) -> ToolParser:
 def as_tool_parser(given: ToolParser | str | None) -> ToolParser | None:
     """The parser that is given, or the one registered under the name that is given; None stays None.
 
+    An object with `parse(text)` is made a parser.
+
     Raises:
         UnknownToolParserError: No such name; the message lists those there are.
         TypeError: It is something else.
@@ -348,8 +350,22 @@ def as_tool_parser(given: ToolParser | str | None) -> ToolParser | None:
     value: Any = given
     if value is None or isinstance(value, ToolParser):
         return value
+    if callable(getattr(value, "parse", None)) and not isinstance(value, type):
+        return _PlainParser(value)
     made = f"; write {value.__name__}(), an instance" if isinstance(value, type) else ""
     raise TypeError(f"got tool_parser={value!r}, expected a ToolParser or the name of one, such as 'hermes'{made}")
+
+
+class _PlainParser(ToolParser):
+    """An object with `parse(text)` and nothing else, which strands-sglang took too."""
+
+    def __init__(self, parser: Any) -> None:
+        super().__init__()
+        self._parser = parser
+
+    def parse(self, text: str, **_: Any) -> list[ToolParseResult]:
+        """What the object reads."""
+        return list(self._parser.parse(text))
 
 
 def list_tool_parsers() -> list[str]:
