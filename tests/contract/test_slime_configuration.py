@@ -239,6 +239,24 @@ async def test_a_timeout_of_a_suspended_rollout_does_not_count(rig: Rig) -> None
     assert done.metadata["strands_env"]["termination_reason"] == "timeout"
 
 
+async def test_the_time_of_a_suspension_is_not_the_policys(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+    rig.environment = WaitingEnv
+    rig.options = {"step_timeout": 4.0, "reward_fn": lambda action, result: 0.0}
+
+    def stop(*request: Any) -> Any:
+        rig.state.aborted = True
+        return Reply(ids=waiting_call().ids[:1], finish="abort")
+
+    client = rig.serve(stop, Reply(ids=waiting_call().ids[1:]))
+    sample = await rig.run()
+    assert sample.status is Sample.Status.ABORTED
+    rig.state.aborted = False
+    done = await rig.run(sample)
+    assert (done.status, done.remove_sample) == (Sample.Status.FAILED, True)
+    assert done.metadata["strands_env"]["termination_reason"] == "timeout" and len(client.requests) == 2
+
+
 async def test_a_failed_rollout_is_tried_again_in_a_fresh_environment(rig: Rig, monkeypatch: Any) -> None:
     monkeypatch.setattr(sys.modules["strands_env.training.slime.generate"], "RETRY_PAUSE", 0.0)
     rig.args.strands_env_retries = 2
