@@ -167,8 +167,9 @@ def test_compare_says_which_is_better(two_runs, capsys):
     assert json.loads(capsys.readouterr().out)["significant"] is True
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize(("lost", "status"), [(1, 0), (3, 3)])
-async def test_compare_does_not_answer_where_too_many_samples_were_lost(lost, status, tmp_path, capsys):
+async def test_compare_does_not_answer_where_too_many_samples_were_lost(lost, status, is_killed, tmp_path, capsys):
     def answer(action):
         is_lost = int(action.task_context.id.removeprefix("p").split("_")[0]) < lost
         return outcome(None, TerminationReason.CONNECTION_ERROR) if is_lost else outcome()
@@ -176,6 +177,9 @@ async def test_compare_does_not_answer_where_too_many_samples_were_lost(lost, st
     whole, holed = str(tmp_path / "whole"), str(tmp_path / "holed")
     await Evaluator(lambda: FakeEnv(lambda _: outcome()), output_path=whole).run(tasks(100))
     await Evaluator(lambda: FakeEnv(answer), output_path=holed, retry=RetryPolicy(max_attempts=1)).run(tasks(100))
+    if is_killed:  # the lost ones were never written
+        results = tmp_path / "holed" / "results.jsonl"
+        results.write_bytes(b"".join(line for line in results.open("rb") if b'"aborted":false' in line))
     assert main(["compare", whole, holed, "--fail-if-worse"]) == status
     said = capsys.readouterr()
     assert f"lost        0.0% of the samples of the first, {lost}.0% of the second" in said.out

@@ -92,9 +92,9 @@ def _show(args: argparse.Namespace, second: str, result: Comparison, *, signific
             if share > MAX_LOST:
                 return complain(
                     "compare",
-                    f"--fail-if-worse: {share:.1%} of the samples of {path!r} were lost (infrastructure, or a reward "
-                    f"function that failed), and with more than {MAX_LOST:.0%} neither is better or worse: complete "
-                    "the run with eval --resume, or rescore it",
+                    f"--fail-if-worse: {share:.1%} of the samples of {path!r} were lost (infrastructure, a reward "
+                    f"function that failed, an unfinished run), and with more than {MAX_LOST:.0%} neither run is better "
+                    "or worse: complete it with eval --resume, or rescore it",
                     Exit.REFUSED,
                 )
     worse = significant and result.difference.value < 0

@@ -29,7 +29,8 @@ class Comparison:
         is_exact: All sign flips were counted, not sampled.
         only_first: Scored prompts that only the first run has.
         only_second: Scored prompts that only the second run has.
-        lost_first: Share of the first run's samples that were lost: to infrastructure, or to a failing reward function.
+        lost_first: Share of the first run's samples that were lost: to infrastructure, to a failing reward function, or
+            because the run did not get to its end.
         lost_second: The same of the second.
     """
 
@@ -140,7 +141,8 @@ def _values(table: ScoreTable, threshold: float | None) -> dict[str, float]:
 
 
 def _lost_share(table: ScoreTable) -> float:
-    return (table.aborted + table.ungraded) / len(table) if len(table) else 0.0
+    lost, asked = table.aborted + table.ungraded + table.missing, len(table) + table.missing
+    return lost / asked if asked else 0.0
 
 
 def _tasks(table: ScoreTable) -> dict[str, str]:

@@ -41,6 +41,7 @@ class ScoreTable:
         messages: The message of the first error of each kind, by the same keys.
         aborted: Number of samples lost to infrastructure.
         ungraded: Number of unscored samples whose reward function failed.
+        missing: Number of samples that the run should have and has not, being stopped or killed; 0 where not known.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
         left_out: Ids of the prompts that have no part in scores, see `leave_out_incomplete`.
     """
@@ -55,6 +56,7 @@ class ScoreTable:
         self.totals: Counter[str] = Counter()
         self.aborted = 0
         self.ungraded = 0
+        self.missing = 0
         self.left_out: frozenset[str] = frozenset()
         self._incomplete: NDArray[np.bool_] | None = None
         self._lost: set[int] = set()

@@ -69,5 +69,9 @@ def read_scores(output_path: str | Path) -> ScoreTable:
         FileNotFoundError: There are no results.
         StoreError: They cannot be read, or are damaged.
     """
-    grouping = Grouping.of(load_run(StorePaths.of(output_path).run))
-    return grouping.apply(ScoreTable.from_samples((item.prompt_id, item) for item in read_results(output_path)))
+    document = load_run(StorePaths.of(output_path).run)
+    grouping = Grouping.of(document)
+    table = ScoreTable.from_samples((item.prompt_id, item) for item in read_results(output_path))
+    if isinstance(tasks := ((document or {}).get("about") or {}).get("tasks"), int):
+        table.missing = max(0, tasks * grouping.n_samples - len(table))
+    return grouping.apply(table)
