@@ -11,11 +11,19 @@ from typing import Any
 import pytest
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.eval.benchmarks.bfcl import FunctionCallReward
+from strands_env.eval.benchmarks.bfcl_multi_turn import MultiTurnReward
+from strands_env.eval.benchmarks.gpqa import ChoiceReward
+from strands_env.eval.benchmarks.ifeval import InstructionReward
+from strands_env.eval.benchmarks.livecodebench import LiveCodeBenchReward
+from strands_env.eval.benchmarks.mmlu_pro import MMLUProReward
+from strands_env.eval.benchmarks.tau2_bench import Tau2Reward
 from strands_env.rewards import (
     CorrectnessJudgeReward,
     ExactMatchReward,
     FormatReward,
     MathRewardFunction,
+    NumberReward,
     RegexMatchReward,
     RewardExamples,
     TaskVerdict,
@@ -94,7 +102,10 @@ SOUND: dict[str, tuple[Any, list[Any]]] = {
     "a penalty": (lambda a, r: is_gold(a, r) - 0.01 * len(text_of(r)), TEXTS),
     "minus one": (lambda a, r: 2 * is_gold(a, r) - 1, TEXTS),
     "a scale of its own": (lambda a, r: 0.25 * is_gold(a, r), TEXTS),
-    "maths": (MathRewardFunction(), ["4", "17", r"\frac{1}{2}", "x^2+1", "-3", "(1, 2)"]),
+    "maths": (MathRewardFunction(), ["4", "-17", r"\frac{1}{2}", "x^2+1", "(1, 2)", r"\{1, 2\}", r"10^{5}", "5 cm"]),
+    "the last number": (NumberReward(), ["4", "-17", "425", "1,234", 7, 2.5, "0"]),
+    "letters of GPQA": (ChoiceReward(), list("ABCDA")),
+    "letters of MMLU-Pro": (MMLUProReward(), list("AJCDA")),
     "a program": (Programs("print(1)"), [None, None]),
     "a regular expression as the gold": (RegexMatchReward(), [r"^Paris\b", "42"]),
 }
@@ -191,6 +202,21 @@ def test_a_judge_is_asked_on_demand_only():
     assert not proof.rows and not asked and "on demand" in proof.table()
     asyncio.run(prove_reward(tasks("Paris"), judge, ask_models=True))
     assert asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold"),
+    [
+        (LiveCodeBenchReward, None),
+        (InstructionReward, None),
+        (FunctionCallReward, [{"add": {"a": [1]}}]),
+        (MultiTurnReward, [["ls()"]]),
+        (Tau2Reward, None),
+    ],
+)
+def test_rewards_of_benchmarks_that_no_text_answers_are_not_tried(kind, gold):
+    proof = asyncio.run(prove_reward(tasks(gold, gold), object.__new__(kind)))
+    assert not proof.rows and "none has ground truth" in proof.table()
 
 
 @pytest.mark.parametrize("reward", [NeedsAnEpisode(), ToolUseReward(), FormatReward("a"), RegexMatchReward("a")])

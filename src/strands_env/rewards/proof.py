@@ -478,7 +478,7 @@ def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials]) -> Rewa
         lost_forms={form: tuple(names) for form, names in lost_forms.items()},
         highest_wrong=max(lost),
         raised=(len(raised), raised[0][:200] if raised else ""),
-        skipped="" if rows else "they have no ground truth to answer with, or there was no time",
+        skipped="" if rows else "none has ground truth that is a text or a number, or there was no time",
     )
 
 
