@@ -230,6 +230,22 @@ y = -10x - 8 | The line is $y = -10x - 8$.
 2112_6 | \boxed{2112 \text{ (base 6)}}
 n \equiv 2 \pmod{15} | \boxed{n \equiv 2 \ (\text{mod } 15)}
 22 \bmod 26 | \boxed{22 \text{ mod } 26}
+3 \text{ hours } 20 \text{ minutes} | \boxed{200 \text{ minutes}}
+3:4 | \boxed{3 \text{ to } 4}
+21 | \boxed{21^{\text{st}}}
+1.5 \times 10^6 | \boxed{1.5 \text{ million}}
+\sqrt{2} | \boxed{\sqrt{2} \approx 1.414}
+\text{ABD} | \boxed{A, B, D}
+{10 \choose 3} | \boxed{120}
+\mathbb{Z}^+ | \boxed{\mathbb{Z}^{+}}
+FF_{16} | \boxed{\text{FF}_{16}}
+x \equiv 1, 5 \pmod 6 | \boxed{x \equiv 5, 1 \pmod{6}}
+\frac{\pi}{4}+k\pi, k\in\mathbb{Z} | \boxed{\frac{\pi}{4} + n\pi, n \in \mathbb{Z}}
+f(t) = t^2 | \boxed{f(x) = x^2}
+y - 3 = 2(x - 1) | \boxed{y = 2x + 1}
+\cos 20^\circ | \boxed{\sin 70^\circ}
+\$0.50 | \boxed{50 \text{ cents}}
+9.8 \text{ m/s}^2 | \boxed{9.8 \text{ meters per second squared}}
 1,2,3 | $\boxed{1}$, $\boxed{3}$ and $\boxed{2}$
 \int_0^1 x^2\,dx | \boxed{1/3}
 \sum_{k=1}^{10} k | \boxed{55}
@@ -336,6 +352,13 @@ n \equiv 3 \pmod 8 | \boxed{n \not\equiv 3 \pmod{8}}
 \text{Friday} | \boxed{\text{not Friday}}
 100 | \boxed{99.9999999}
 7 | The answer is not 7.
+3 \text{ hours } 20 \text{ minutes} | \boxed{3.2 \text{ hours}}
+\sqrt{2} | \boxed{1 \approx \sqrt{2}}
+\text{ABD} | \boxed{A, B, C}
+f(t) = t^2 | \boxed{f(x) = x^3}
+\frac{\pi}{4}+k\pi, k\in\mathbb{Z} | \boxed{\frac{\pi}{4}}
+\mathbb{R} | \boxed{\mathbb{Z}}
+x \equiv 1, 5 \pmod 6 | \boxed{x \equiv 1 \pmod 6}
 """
 """Ground truth and answer, which do not."""
 

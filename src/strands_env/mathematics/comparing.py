@@ -7,6 +7,7 @@ depends on what was asked (`5` for `5 cm` does not, `0.5%` for `0.5` does).
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from .vocabulary import UNITS
 _LISTS = ("list", "sequence", "set", "tuple", "()", "[]", "(]", "[)")
 _INTERVALS = ("()", "[]", "(]", "[)")
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
+_ALIASES = {"dne": "does not exist"}
 _REVERSED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
@@ -68,14 +70,29 @@ def _unique(items: Sequence[Node]) -> list[Node]:
 # Structures
 
 
+def _letters(node: Node) -> list[str] | None:
+    """The capitals of `ABD`, `A, B, D`: several choices."""
+    if node.kind == "group" and node.detail == "list":
+        parts = [_letters(item) for item in node.args]
+        return None if None in parts else sorted(letter for part in parts if part for letter in part)
+    if node.kind == "scalar" and not isinstance(node.args[0], MatrixBase):
+        names = [str(symbol) for symbol in node.args[0].free_symbols]
+        is_product = node.args[0] == sympy.Mul(*map(Symbol, names))
+    else:
+        names, is_product = list(str(node.args[0])) if node.kind == "word" else [], node.kind == "word"
+    return sorted(names) if is_product and names and all(re.fullmatch("[A-J]", name) for name in names) else None
+
+
 def _same_word(gold: Node, answer: Node) -> bool | None:
+    if (letters := _letters(gold)) is not None and (other_letters := _letters(answer)) is not None:
+        return letters == other_letters
     words = [
         node.args[0].strip() if node.kind == "word" else str(node.args[0]) if node.kind == "scalar" else None
         for node in (gold, answer)
     ]
     if None in words:
         return False
-    one, other = (" ".join(str(word).split()) for word in words)
+    one, other = (_ALIASES.get(str(word).casefold(), " ".join(str(word).split())) for word in words)
     if len(one) > 1 or len(other) > 1 or gold.kind == answer.kind == "word":
         one, other = one.casefold(), other.casefold()
     if one == other:
@@ -301,7 +318,12 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
         return against(relation.args[1])
     if other.kind in ("group", "named", "sets") and (interval := _interval(relation)) is not None:
         return against(interval)
-    if set(relation.detail) != {"="}:
+    if relation.detail == ("approx",) and not _is_name(relation.args[0]):
+        exact, rounded = (node.args[0] if node.kind == "scalar" else None for node in relation.args)
+        if getattr(exact, "is_number", False) and getattr(rounded, "is_number", False):
+            is_near = bool(abs(sympy.N(exact) - sympy.N(rounded)) <= abs(sympy.N(exact)) / 100)
+            return is_near and any(against(node) for node in relation.args)
+    if not set(relation.detail) <= {"=", "approx"}:
         return False
     first, *middle, last = relation.args
     if middle and any(same(member, last) is False and not _is_formula(member) for member in middle):
@@ -396,7 +418,23 @@ def _same_equation(members: Sequence[Node], others: Sequence[Node]) -> bool | No
         known = members[0].args[0] == others[0].args[0]
         if known and all(side.kind != "scalar" or not side.args[0].free_symbols for side in (members[1], others[1])):
             return same(members[1], others[1])
+    function, other = _function(members), _function(others)
+    if function and other:
+        renamed = Node("scalar", (other[2].subs(other[1], function[1]),), None, others[1].digits)
+        return function[0] == other[0] and same(members[1], renamed)
+    if (function or other) and Node("scalar", (Symbol("y"),)) in (members[0], others[0]):
+        return same(members[1], others[1])
     return _ratio_of_sides(members, others) is not None
+
+
+def _function(members: Sequence[Node]) -> tuple[str, Any, Any] | None:
+    """Name, variable and value of `f(x) = ...`."""
+    if any(member.kind != "scalar" or isinstance(member.args[0], MatrixBase) for member in members):
+        return None
+    names, value = sorted(members[0].args[0].free_symbols, key=str), members[1].args[0]
+    if len(names) != 2 or members[0].args[0] != names[0] * names[1] or str(names[0]) not in tuple("fghpFGHP"):
+        return None
+    return str(names[0]), names[1], value
 
 
 def _ratio_of_sides(members: Sequence[Node], others: Sequence[Node]) -> Any:
@@ -456,6 +494,8 @@ def _interval(node: Node) -> Node | None:
 def _same_group(gold: Node, answer: Node) -> bool | None:
     if "dots" in (gold.kind, answer.kind):
         return False
+    if "word" in (gold.kind, answer.kind):
+        return _same_word(gold, answer)
     if gold.kind != "group" or answer.kind != "group":
         group, other = (gold, answer) if gold.kind == "group" else (answer, gold)
         if (
@@ -597,6 +637,8 @@ def _same_sets(gold: Node, answer: Node) -> bool | None:
         if gold.kind == answer.kind:
             return True if _ordered(gold.args, answer.args) else None
         return None
+    if gold.kind == answer.kind == "named":
+        return False
     nodes = [node for node in (gold, answer) if node.kind == "group"]
     if Node("named", (), "empty") in (gold, answer) and nodes:
         return False

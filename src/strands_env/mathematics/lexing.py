@@ -141,6 +141,10 @@ _REWRITES = [
         (r"\\%", "%"),
         (r"\\[()\[\]]", " "),
         (r"(?i)(?<=[\s\d{])([ap])\s?\.\s?m\b(?:\s?\.)?", r"\1m"),
+        (
+            r"(?<=\d)\s*\^?\s*\{?\s*\\(?:text|mathrm|textrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?|(?<=\d)(?:st|nd|rd|th)\b",
+            "",
+        ),
         (r"\\not\s*\\equiv", r"\\nequiv "),
         (r"\\not\s*\\in(?![A-Za-z])", r"\\notin "),
         (
@@ -236,7 +240,7 @@ def _lex(text: str, tokens: list[Token], *, in_text: bool) -> None:
             if is_vector:
                 tokens.append(Token("symbol", f"vec {inner.strip()}", spaced))
             else:
-                _lex(re.sub(r"(?<=\w)\.\s*$", "", inner).replace("\\", " \\"), tokens, in_text=True)
+                _lex(re.sub(r"(?:(?<=\w)|^)\.\s*$", "", inner).replace("\\", " \\"), tokens, in_text=True)
             position, spaced = end + 1, inner[-1:].isspace()
             continue
         lexeme = _LEXEME.match(text, position)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sympy
@@ -32,6 +33,7 @@ class Reading:
     certain: bool = True
 
 
+_MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SET_OPERATORS = {r"\cup": "cup", r"\cap": "cap", r"\setminus": "minus"}
 _MONEY = {r"\dollar": "dollar", r"\euro": "euro", r"\pounds": "sterling", r"\yen": "yen"}
 _WORDS = {
@@ -86,6 +88,13 @@ class Reader(ScalarReader):
             items.append(self._item())
         if len(items) == 1:
             return items[0]
+        for item in items:  # `k in Z`: any letter is as good
+            if item.kind == "relation" and item.detail == ("in",) and item.args[1] == Node("named", (), "Z"):
+                items = [_renamed(other, item.args[0].args[0], Symbol("integer")) for other in items]
+        first, last = items[0], items[-1]
+        if last.kind == "congruence" and first.kind == "relation" and first.detail == ("equiv",):
+            residues = Node("group", (first.args[1], *items[1:-1], last.args[0]), "list")
+            return Node("congruence", (Node("relation", (first.args[0], residues), first.detail), last.args[1]))
         return Node("group", tuple(items), "sequence" if is_ordered else "list")
 
     def _item(self) -> Node:
@@ -151,7 +160,7 @@ class Reader(ScalarReader):
 
     def _ratio(self) -> Node:
         members, is_clock = [self._sets()], True
-        while self._peek().value == ":" and self._peek(1).kind in ("number", "letter", "command", "mark"):
+        while self._peek().value in (":", "to") and self._peek(1).kind in ("number", "letter", "command", "mark"):
             self._at += 1
             token = self._peek()
             is_clock &= token.kind == "number" and len(token.value) == 2 and not token.spaced and int(token.value) < 60
@@ -207,10 +216,31 @@ class Reader(ScalarReader):
             raise Unreadable("nothing")
         for name, power in self._unit().items():
             unit[name] = unit.get(name, 0) + power
+        for name, factor in _MULTIPLES.items():
+            if unit.pop(name, 0):
+                node = Node("scalar", (node.args[0] * factor,), None, node.digits)
         unit = {name: power for name, power in unit.items() if power}
+        if len(unit) == 1 and (rest := self._attempt(partial(self._smaller, *unit))) is not None:
+            own, other = UNITS[next(iter(unit))][0], UNITS[rest.detail[0][0]][0]
+            return Node(
+                "quantity", (Node("scalar", (node.args[0] * own / other + rest.args[0].args[0],)),), rest.detail
+            )
         if not unit:
             return node
         return Node("quantity", (node,), tuple(sorted(unit.items())))
+
+    def _smaller(self, name: str) -> Node:
+        """`20 minutes` behind `3 hours`."""
+        self._take("and", ",")
+        if self._peek().kind != "number":
+            raise Unreadable("no number")
+        rest = self._member()
+        smaller = rest.detail[0][0] if rest.kind == "quantity" and len(rest.detail) == 1 else ""
+        if name not in UNITS or smaller not in UNITS or not UNITS[name][1]:
+            raise Unreadable("no units")
+        if UNITS[name][1] != UNITS[smaller][1] or not UNITS[smaller][0] < UNITS[name][0]:
+            raise Unreadable("no smaller unit")
+        return rest
 
     def _unit(self) -> dict[str, int]:
         """What stands behind a number: `cm^2`, `miles per hour`, `%`, apples."""
@@ -248,6 +278,9 @@ class Reader(ScalarReader):
                         unit[name] = 1
                 elif name in ("of", "a", "an", "the", "in", "the") and name not in UNITS:
                     continue
+                elif name == "to":
+                    self._at -= 1
+                    break
                 elif set(re.split(r"\W+", name)) & set(NOT_NOUNS):
                     raise Unreadable(f"{name!r} is no unit")
                 else:
@@ -323,7 +356,10 @@ class Reader(ScalarReader):
             self._at += 1
             name = value.removeprefix(r"\mathbb")
             if self._take("^"):
-                name += "^" + str(self._argument())
+                brace = self._take("{") if self._peek(1).value in ("+", "-") else None
+                name += "^" + (self._take("+", "-") or str(self._argument()))
+                if brace:
+                    self._expect("}")
             if self._take("_"):
                 name += "_" + str(self._argument())
             return Node("named", (), name)
@@ -338,9 +374,9 @@ class Reader(ScalarReader):
         if bracket:
             self._expect(")")
         self._expect("_")
-        if not re.fullmatch(r"\d[\dA-Za-z]*(\.\d+)?", digits):
-            raise Unreadable("no digits")
         base = self._argument_words()
+        if not re.fullmatch(r"\d[\dA-Za-z]*", digits) and not (base == 16 and re.fullmatch("[0-9A-F]{2,}", digits)):
+            raise Unreadable("no digits")
         try:
             int(digits, base)
         except ValueError as error:
@@ -441,6 +477,18 @@ def canonical(name: str) -> str:
     if name in UNITS:
         return next(other for other, worth in UNITS.items() if worth == UNITS[name])
     return name.lower().removesuffix("s") or name
+
+
+def _renamed(node: Node, old: Any, new: Any) -> Node:
+    args = [
+        _renamed(arg, old, new)
+        if isinstance(arg, Node)
+        else arg.subs(old, new)
+        if isinstance(arg, sympy.Basic)
+        else arg
+        for arg in node.args
+    ]
+    return Node(node.kind, tuple(args), node.detail, node.digits)
 
 
 def _symbols(node: Node) -> set[Any]:

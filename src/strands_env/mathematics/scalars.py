@@ -247,8 +247,15 @@ class ScalarReader:
         value = self._inner(self._sum)
         if self._take(r"\over"):
             value = self._divide(value, self._inner(self._sum))
+        elif self._take(r"\choose"):
+            value = self._binomial(value, self._inner(self._sum))
         self._expect("}")
         return value
+
+    def _binomial(self, top: Any, bottom: Any) -> Any:
+        if any(isinstance(part, Rational) and abs(part) >= 5000 for part in (top, bottom)):
+            raise Undefined("a number too large")
+        return sympy.binomial(top, bottom)
 
     def _digit_argument(self) -> Any:
         r"""As TeX takes it: of `\frac12` the digits go apart."""
@@ -407,10 +414,7 @@ class ScalarReader:
                     return -((-value) ** (1 / degree))
                 return value ** (Rational(1, 2) if degree is None else 1 / degree)
             case "binom":
-                top, bottom = self._digit_argument(), self._digit_argument()
-                if not all(not isinstance(part, Rational) or abs(part) < 5000 for part in (top, bottom)):
-                    raise Undefined("a number too large")
-                return sympy.binomial(top, bottom)
+                return self._binomial(self._digit_argument(), self._digit_argument())
             case "pi":
                 return pi
             case "infty":

@@ -47,9 +47,8 @@ RELATIONS = dict(
             r"\mapsto \implies \Rightarrow \iff \Leftrightarrow \subset \subseteq \perp \parallel \propto"
         ),
         words(
-            r"= < > <= >= < > != = ~ = cong equiv nequiv in notin to to to implies implies iff iff "
-            r"subset subseteq perp "
-            r"parallel propto"
+            r"= < > <= >= < > != approx ~ approx cong equiv nequiv in notin to to to implies implies iff iff "
+            r"subset subseteq perp parallel propto"
         ),
         strict=True,
     )
