@@ -4,7 +4,7 @@
 
 The corpus is `benchmarks/grading_corpus.py`. A cell is `wrong answers paid / right answers refused / unscored`.
 `math-verify` runs by its default settings, `lighteval` as its MATH-500 does, verl's three by the functions its own
-dispatch calls (`math_dapo` for an answer after "Answer:", so here with its `strict_box_verify`). The last two come from
+dispatch calls; `math_dapo` reads what follows "Answer:", and gets the last box there. The last two come from
 an environment of their own, made on the first run under `.cache`, without the gigabytes of torch that they import and
 that grading does not use: those imports get an empty module. `--wrong FILE` writes what our reward gets wrong.
 """
@@ -75,10 +75,12 @@ def lighteval() -> Verdict:
 def verl(name: str) -> Verdict:
     """A function of `verl.utils.reward_score`."""
     compute: Any = importlib.import_module(f"verl.utils.reward_score.{name}").compute_score
-    options = {"strict_box_verify": True} if name == "math_dapo" else {}
+    boxes: Any = importlib.import_module("verl.utils.reward_score.math_reward")
 
     def verdict(gold: str, answer: str) -> float:
-        score = compute(answer, gold, **options)
+        if name == "math_dapo" and (box := boxes.last_boxed_only_string(answer)) is not None:
+            answer = f"Answer: {boxes.remove_boxed(box)}"
+        score = compute(answer, gold)
         score = score["acc"] if isinstance(score, dict) else score[0] if isinstance(score, tuple) else score
         return float(score)
 
