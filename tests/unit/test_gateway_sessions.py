@@ -558,6 +558,21 @@ async def test_an_answer_that_its_client_did_not_read_is_owed(stream: bool) -> N
         assert [t.is_discarded for t in r.session.trajectories] == [False]
 
 
+@pytest.mark.parametrize("path", STREAMED)
+async def test_a_stream_is_used_once_its_last_event_is_flushed_and_what_is_cut_is_counted(path: str) -> None:
+    body, _ = STREAMED[path]
+    for text, flushed in (("Hello.", True), ("a" * 4 * 10**5, False)):
+        async with rig([completion(text)], context_window_limit=10**7) as r:
+            r.gateway._listeners[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            async with raw_request(r, path, {"model": "m", "stream": True, **body}) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                await read_until(sock, b"\n\n")
+            counters = r.session.counters
+            await until(lambda c=counters: c.cut or c.undelivered)
+            assert (counters.cut, counters.undelivered) == (int(flushed), int(not flushed))
+            assert [t.is_discarded for t in r.session.trajectories] == [not flushed]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("delay", [0.0, 1.3])
 async def test_a_half_closing_client_is_answered(stream: bool, delay: float) -> None:

@@ -104,6 +104,8 @@ class Answers:
 
     def note_cut(self, answer: Answer) -> None:
         """Note that a connection ended, in flight or by a reset after the end: its client may not have the answer."""
+        if answer.is_delivered and not answer.is_owed:
+            count(answer.counters, "cut")
         answer.is_owed = True
 
     def abandon(self, answer: Answer) -> None:

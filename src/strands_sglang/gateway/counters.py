@@ -25,6 +25,7 @@ class Counters:
         joined: Requests that repeated one in flight, and waited for its answer.
         replayed: Answers given again because they had not been delivered whole.
         undelivered: Answers that were not delivered whole.
+        cut: Delivered answers whose connection was reset after their last event: it may have been left unread.
         reasoning_dropped: Extended requests whose client did not return the last reasoning.
         receipts: Receipts of this session that clients returned.
         ids_rewritten: Extended requests whose client had changed the ids of calls.
@@ -33,7 +34,7 @@ class Counters:
         constrained: Turns sampled under a grammar.
         final: Final answers that were asked for because a limit was reached.
         unshown: Results of tools in which words stand for what the model cannot be shown.
-        unknown_tools: Tools that were left out, by type.
+        unknown_tools: Tools, and items of a history, that were left out, by type.
         ignored: Fields without effect, by name.
         volatile: Volatile lines taken out of system prompts, by rule.
     """
@@ -48,6 +49,7 @@ class Counters:
     joined: int = 0
     replayed: int = 0
     undelivered: int = 0
+    cut: int = 0
     reasoning_dropped: int = 0
     receipts: int = 0
     ids_rewritten: int = 0

@@ -39,6 +39,7 @@ from .limits import Limits, MaxSecondsReachedError
 from .receipts import Receipts
 
 _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
+_REMEMBERED_ITEMS = 1024  # of a session, that `item_reference` can name
 _FINISHES = {"end_turn": "stop", "tool_use": "tool_calls"}
 
 
@@ -106,6 +107,7 @@ class Session:
     _placements: dict[bytes, MessagePlacement] = field(default_factory=dict)
     _main: dict[str, MainAgent] = field(default_factory=dict)
     _responses: Recent[list[Message]] = field(default_factory=lambda: Recent(_REMEMBERED_RESPONSES))
+    _items: Recent[dict[str, Any]] = field(default_factory=lambda: Recent(_REMEMBERED_ITEMS))
     _began: float | None = None
     _has_ended: bool = False
     _preparing: int = 0
@@ -330,7 +332,7 @@ class Session:
 
     def _whole_history(self, request: WireRequest) -> list[Message]:
         if request.previous is None:
-            return request.messages
+            return self._resolved(request.messages)
         before = self._responses.get(request.previous)
         if before is None:
             raise Refused(
@@ -338,7 +340,19 @@ class Session:
                 code="previous_response_not_found",
                 param="previous_response_id",
             )
-        return [*before, *request.messages]
+        return [*before, *self._resolved(request.messages)]
+
+    def _resolved(self, messages: list[Message]) -> list[Message]:
+        """The messages with the items that a client only names (Responses)."""
+        resolved = list(messages)
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant" and any("reference" in block for block in message["content"]):
+                content = [self._items.get(b["reference"]) if "reference" in b else b for b in message["content"]]
+                if None in content:
+                    name = message["content"][content.index(None)]["reference"]
+                    raise Refused(f"the item {name!r:.100} is not known here; send it whole", param="input")
+                resolved[index] = {**message, "content": content}
+        return resolved
 
     def _shown(self, block: Message, request: WireRequest) -> Message:
         """A block that tools made; words stand for what cannot be shown, unless the policy refuses it."""
@@ -459,6 +473,10 @@ class Session:
         if request.keeps_response:
             said = _message_of(reply.text, [(f"call_{call.id}", call.name, call.arguments) for call in calls])
             self._responses.put(f"resp_{answer.id}", [*self._whole_history(request), said])
+            for block in said["content"]:
+                self._items.put(_item_id(answer.id, block), block)
+            if reply.reasoning:
+                self._items.put(f"rs_{answer.id}", reasoning_block(reply.reasoning))
         return WireReply(
             id=answer.id,
             created=answer.created,
@@ -492,3 +510,8 @@ def _message_of(text: str, calls: Iterable[tuple[str, str, Any]], reasoning: str
         blocks.append({"text": text})
     blocks += [{"toolUse": {"toolUseId": call_id, "name": name, "input": given}} for call_id, name, given in calls]
     return {"role": "assistant", "content": blocks}
+
+
+def _item_id(answer_id: str, block: Message) -> str:
+    """The id under which the Responses dialect gives a block."""
+    return f"msg_{answer_id}" if "toolUse" not in block else "fc_" + block["toolUse"]["toolUseId"].partition("_")[2]

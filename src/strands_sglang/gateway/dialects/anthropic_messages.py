@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ..canonical import Readings
@@ -27,7 +28,8 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
         fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
     items = reading.want_list(body.get("messages"), "messages")
-    known = readings.read(items, _read_message)
+    deferred = {str(tool.get("name")): tool for tool in body.get("tools") or () if tool.get("defer_loading")}
+    known = readings.read(items, partial(_read_message, deferred=deferred))
     system = reading.read_system(body.get("system"), "system", _read_part)
     config = reading.want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
@@ -49,14 +51,15 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
 
 
-def _read_message(item: Any, index: int) -> reading.Part:
+def _read_message(item: Any, index: int, *, deferred: Mapping[str, Any]) -> reading.Part:
     where = f"messages[{index}]"
     message = reading.want_object(item, where)
     role, content = message.get("role"), message.get("content")
     if role == "user":
         parts = content if isinstance(content, list) else []
         of_tools = any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
-        blocks = reading.read_content(content, f"{where}.content", _read_part, of_tools=of_tools)
+        read_part = partial(_read_part, deferred=deferred)
+        blocks = reading.read_content(content, f"{where}.content", read_part, of_tools=of_tools)
         return {"role": "user", "content": blocks}, None
     if role == "assistant":
         blocks, receipt = _read_reply(content, where)
@@ -91,13 +94,19 @@ def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | N
     return blocks, receipt
 
 
-def _read_part(block: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+def _read_part(block: Mapping[str, Any], where: str, deferred: Mapping[str, Any] | None = None) -> str | dict[str, Any]:
     kind = block.get("type")
+    if kind == "tool_reference":  # a deferred tool that Claude Code's ToolSearch found: its definition is read here
+        name = reading.want_text(block.get("tool_name"), f"{where}.tool_name")
+        tool = (deferred or {}).get(name, {})
+        shown = {"name": name, "description": tool.get("description"), "parameters": tool.get("input_schema")}
+        return dumps({key: value for key, value in shown.items() if value is not None}).decode()
     if kind == "text":
         return reading.want_text(block.get("text"), where)
     if kind == "tool_result":
         inner = block.get("content")
-        result = reading.read_content([] if inner is None else inner, f"{where}.content", _read_part, of_tools=True)
+        read_part = partial(_read_part, deferred=deferred)
+        result = reading.read_content([] if inner is None else inner, f"{where}.content", read_part, of_tools=True)
         return reading.tool_result(
             block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error"))
         )

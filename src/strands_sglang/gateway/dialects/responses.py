@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..canonical import Readings
+from ..canonical import Message, Readings
+from ..exact_json import dumps
 from . import reading
 from .chat_completions import CHAT_COMPLETIONS
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, logprob_entries, named_event
@@ -22,45 +23,79 @@ _HOLLOW: dict[str, dict[str, Any]] = {
     "reasoning": {"summary": [], "status": "in_progress"},
     "message": {"content": [], "status": "in_progress"},
     "function_call": {"arguments": "", "status": "in_progress"},
+    "custom_tool_call": {"input": "", "status": "in_progress"},
 }
 """Items of a stream before their deltas."""
+_SEARCHES = ("tool_search_call", "tool_search_output")  # without an id if the vendor's server made them
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = reading.common_fields(body, _KNOWN, _read_tool)
-    if body.get("background"):
-        raise Refused("background responses are not supported; send the request without it", param="background")
-    text = reading.want_object(body.get("text") or {}, "text")
-    instructions = reading.read_system(body.get("instructions"), "instructions", _read_part)
     items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     items = reading.want_list(items, "input")
+    tools = _all_tools(body, items)
+    fields = reading.common_fields({**body, "tools": tools}, _KNOWN, _read_tool)
+    if body.get("background"):
+        raise Refused("background responses are not supported; send the request without it", param="background")
+    text = reading.want_object(body.get("text") or {}, "text")
+    instructions = reading.read_system(body.get("instructions"), "instructions", _read_part)
     known = readings.read(items, _read_item)
     previous = body.get("previous_response_id")
+    left_out = [item["type"] for item, (message, _) in zip(items, known.parts, strict=True) if message is None]
+    fields["unknown_tools"] += tuple(kind for kind in left_out if kind != "additional_tools")
     return WireRequest(
-        **reading.gather([instructions, *known.parts]),
+        **reading.gather([instructions, *[part for part in known.parts if part[0] is not None]]),
         max_tokens=reading.want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=reading.json_format(text.get("format"), "text.format"),
         tool_choice=reading.read_choice(body.get("tool_choice")),
         logprobs="message.output_text.logprobs" in reading.want_list(body.get("include") or [], "include"),
         previous=reading.want_text(previous, "previous_response_id") if previous is not None else None,
         keeps_response=True,
+        custom_tools=frozenset(
+            tool["name"] for tool in tools if isinstance(tool, dict) and tool.get("type") == "custom" and "name" in tool
+        ),
         reading=known,
         **fields,
     )
 
 
+def _all_tools(body: Mapping[str, Any], items: list[Any]) -> list[Any]:
+    """The tools of a request, with those that Codex adds as an item for models of its own catalogue."""
+    tools = list(reading.want_list(body.get("tools") or [], "tools"))
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and item.get("type") == "additional_tools":
+            for tool in reading.want_list(item.get("tools") or [], f"input[{index}].tools"):
+                # Functions without a namespace of their own; the others are left out, as in `tools`.
+                is_plain = isinstance(tool, dict) and (tool.get("type"), tool.get("name")) == ("namespace", "functions")
+                tools += reading.want_list(tool.get("tools") or [], f"input[{index}].tools") if is_plain else [tool]
+    return tools
+
+
+_FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+"""Parameters of a custom tool, which takes a text: the model is shown a function of one string."""
+
+
 def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
+    if tool.get("type") == "custom":
+        return reading.tool_spec(tool.get("name"), tool.get("description"), _FREE_TEXT, where)
     if tool.get("type") != "function":
         return str(tool.get("type"))
     return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
 
 
-def _read_item(given: Any, index: int) -> reading.Part:
-    """An item as a message; those of one reply are joined afterwards."""
+_LEFT_OUT = frozenset({
+    "code_interpreter_call", "computer_call", "file_search_call", "image_generation_call", "mcp_approval_request",
+    "mcp_approval_response", "mcp_call", "mcp_list_tools", "web_search_call",
+})  # fmt: skip
+"""Items of tools that a vendor's server runs: they hold no words of the conversation."""
+_OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output", "tool_search_output")
+
+
+def _read_item(given: Any, index: int) -> tuple[Message | None, Any]:
+    """An item as a message, or None for one that is left out; those of one reply are joined afterwards."""
     where = f"input[{index}]"
     item = reading.want_object(given, where)
     kind = item.get("type", "message")
@@ -75,11 +110,24 @@ def _read_item(given: Any, index: int) -> reading.Part:
     if kind == "function_call":
         call = reading.tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
         return {"role": "assistant", "content": [call]}, None
-    if kind == "function_call_output":
-        content = reading.read_content(item.get("output"), f"{where}.output", _read_part, of_tools=True)
+    call_id = item.get("call_id") or item.get("id")
+    if kind == "custom_tool_call":
+        arguments = {"input": reading.want_text(item.get("input"), f"{where}.input")}
+        return {"role": "assistant", "content": [reading.tool_use(call_id, item.get("name"), arguments, where)]}, None
+    if kind in _LEFT_OUT or kind == "additional_tools" or (kind in _SEARCHES and call_id is None):
+        return None, None
+    if kind in ("tool_search_call", "local_shell_call"):  # as calls of functions with these names
+        name = kind.removesuffix("_call")
+        given_arguments = item.get("arguments" if kind == "tool_search_call" else "action")
+        return {"role": "assistant", "content": [reading.tool_use(call_id, name, given_arguments, where)]}, None
+    if kind in _OUTPUTS:
+        output = item.get("output")
+        if kind == "tool_search_output":
+            output = dumps(item.get("tools") or []).decode()
+        content = reading.read_content(output, f"{where}.output", _read_part, of_tools=True)
         return {
             "role": "user",
-            "content": [reading.tool_result(item.get("call_id"), content, f"{where}.call_id")],
+            "content": [reading.tool_result(call_id, content, f"{where}.call_id")],
         }, None
     if kind == "reasoning":
         parts = reading.want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
@@ -87,7 +135,20 @@ def _read_item(given: Any, index: int) -> reading.Part:
         blocks = [reading.reasoning_block("\n".join(texts))] if texts else []
         # Codex and openai-agents send it back as it came, so it carries our receipt.
         return {"role": "assistant", "content": blocks}, item.get("encrypted_content")
-    raise Refused(f"{where}: an item of type {reading.quote(kind)} is not supported", param=where)
+    if kind == "agent_message":  # of a sub-agent, or to one; some hold parts that only their maker can read
+        parts = reading.want_list(item.get("content") or [], f"{where}.content")
+        readable = [part for part in parts if not (isinstance(part, dict) and part.get("type") == "encrypted_content")]
+        if not readable:
+            return None, None
+        head = {"text": f"Message from {item.get('author')} to {item.get('recipient')}:"}
+        return {"role": "user", "content": [head, *reading.read_content(readable, where, _read_part)]}, None
+    if kind == "item_reference":
+        reference = reading.want_text(item.get("id"), f"{where}.id")
+        return {"role": "assistant", "content": [{"reference": reference}]}, None
+    what = f"{where}: an item of type {reading.quote(kind)} is not supported"
+    if isinstance(kind, str) and "compaction" in kind:
+        what = f"{where}: a {kind} item holds earlier turns in a form that only its maker reads; start without it"
+    raise Refused(what, param=where)
 
 
 def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
@@ -102,7 +163,7 @@ def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
 # ---- answers ------------------------------------------------
 
 
-def _output(reply: WireReply) -> list[dict[str, Any]]:
+def _output(request: WireRequest, reply: WireReply) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
 
     def add(kind: str, item_id: str, status: str = "completed", **more: Any) -> None:
@@ -116,7 +177,12 @@ def _output(reply: WireReply) -> list[dict[str, Any]]:
         status = "completed" if reply.finish != "length" else "incomplete"
         add("message", f"msg_{reply.id}", status, role="assistant", content=[part])
     for call in reply.calls:
-        add("function_call", f"fc_{call.id}", call_id=f"call_{call.id}", name=call.name, arguments=call.json)
+        named = {"call_id": f"call_{call.id}", "name": call.name}
+        if call.name in request.custom_tools:
+            text = call.arguments.get("input")
+            add("custom_tool_call", f"ctc_{call.id}", **named, input=text if isinstance(text, str) else call.json)
+        else:
+            add("function_call", f"fc_{call.id}", **named, arguments=call.json)
     return items
 
 
@@ -158,7 +224,7 @@ def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
     """The body of an answer."""
     status = "incomplete" if reply.finish == "length" else "completed"
     body = _shell(request, f"resp_{reply.id}", reply.created, reply.model, status)
-    body |= {"output": _output(reply), "usage": _usage(reply), **id_fields(reply)}
+    body |= {"output": _output(request, reply), "usage": _usage(reply), **id_fields(reply)}
     if status == "incomplete":
         body["incomplete_details"] = {"reason": "max_output_tokens"}
     return body
@@ -190,6 +256,11 @@ def _inner_events(item: dict[str, Any]) -> list[dict[str, Any]]:
         return [
             {"type": "response.function_call_arguments.delta", "delta": text},
             {"type": "response.function_call_arguments.done", "name": item["name"], "arguments": text},
+        ]
+    if item["type"] == "custom_tool_call":
+        return [
+            {"type": "response.custom_tool_call_input.delta", "delta": item["input"]},
+            {"type": "response.custom_tool_call_input.done", "input": item["input"]},
         ]
     if item["type"] == "reasoning":
         (part,) = item["summary"]

@@ -111,10 +111,11 @@ class WireRequest:
         usage_chunk: End the stream with a chunk of token counts (Chat Completions).
         token_ids: Return the ids of the prompt and of the reply.
         previous: Id of the response this one continues (Responses), or None.
+        custom_tools: Names of tools that take a text in place of arguments (Responses).
         keeps_response: A later request may name the answer instead of sending the history (Responses).
         receipts: Index of an assistant message to the receipt that came with it.
         ignored: Names of fields that would have an effect elsewhere and have none here.
-        unknown_tools: Types of tools that were left out.
+        unknown_tools: Types of tools, and of items of a history, that were left out.
     """
 
     model: str
@@ -131,6 +132,7 @@ class WireRequest:
     logprobs: bool = False
     token_ids: bool = False
     previous: str | None = None
+    custom_tools: frozenset[str] = frozenset()
     keeps_response: bool = False
     receipts: Mapping[int, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
