@@ -43,16 +43,27 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "/v1/responses": {
         "model": "m", "instructions": "I", "max_output_tokens": 9, "stream": False, "include": ["x"],
-        "tools": [*RESPONSES_TOOLS, {"type": "web_search"}], "tool_choice": "auto",
+        "tools": [*RESPONSES_TOOLS, {"type": "web_search"}, {"type": "custom", "name": "exec"}], "tool_choice": "auto",
         "text": {"format": {"type": "text"}}, "previous_response_id": None, "return_token_ids": True,
         "temperature": 0.5, "reasoning": {"effort": "low"},
         "input": [
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "D"}]},
+            {"type": "additional_tools", "tools": [
+                {"type": "namespace", "name": "functions", "tools": [{"type": "custom", "name": "more"}]},
+            ]},
             {"role": "user", "content": "Hi"},
             {"type": "reasoning", "summary": [{"type": "summary_text", "text": "R"}], "encrypted_content": "AAAA"},
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A"}]},
             {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'},
             {"type": "function_call_output", "call_id": "c1", "output": "3"},
+            {"type": "custom_tool_call", "call_id": "c2", "name": "exec", "input": "x"},
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "x"}]},
+            {"type": "local_shell_call", "call_id": "c3", "action": {"type": "exec", "command": ["ls"]}},
+            {"type": "tool_search_call", "call_id": "c4", "arguments": {}},
+            {"type": "tool_search_output", "call_id": "c4", "tools": [{"name": "add"}]},
+            {"type": "agent_message", "author": "a", "content": [{"type": "input_text", "text": "x"}]},
+            {"type": "web_search_call", "id": "w"},
+            {"role": "user", "content": "Hi"},
         ],
     },
     "/v1/messages": {
@@ -72,7 +83,10 @@ BODIES: dict[str, dict[str, Any]] = {
             },
             {
                 "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "3", "is_error": False}],
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": "3", "is_error": False},
+                    {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "tool_reference"}]},
+                ],
             },
         ],
     },

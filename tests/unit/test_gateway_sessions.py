@@ -422,6 +422,7 @@ async def test_idle_sessions_are_sealed_not_dropped() -> None:
 
 async def test_a_session_that_samples_is_not_idle_and_holds_up_no_other() -> None:
     async with rig([slow("Hello.", 0.3)], session_ttl=0.02) as r:
+        r.session.last_used += 3600  # not before the first request
         asking = asyncio.create_task(r.chat([USER]))
         await until(lambda: r.prompts)
         other = r.gateway.open()

@@ -98,7 +98,7 @@ def _read_item(given: Any, index: int) -> tuple[Message | None, Any]:
     """An item as a message, or None for one that is left out; those of one reply are joined afterwards."""
     where = f"input[{index}]"
     item = reading.want_object(given, where)
-    kind = item.get("type", "message")
+    kind = reading.want_text(item.get("type", "message"), f"{where}.type")
     if kind == "message":
         role, content, place = item.get("role"), item.get("content"), f"{where}.content"
         if role in ("system", "developer"):
@@ -146,7 +146,7 @@ def _read_item(given: Any, index: int) -> tuple[Message | None, Any]:
         reference = reading.want_text(item.get("id"), f"{where}.id")
         return {"role": "assistant", "content": [{"reference": reference}]}, None
     what = f"{where}: an item of type {reading.quote(kind)} is not supported"
-    if isinstance(kind, str) and "compaction" in kind:
+    if "compaction" in kind:
         what = f"{where}: a {kind} item holds earlier turns in a form that only its maker reads; start without it"
     raise Refused(what, param=where)
 
