@@ -78,8 +78,8 @@ def verl(name: str) -> Verdict:
     boxes: Any = importlib.import_module("verl.utils.reward_score.math_reward")
 
     def verdict(gold: str, answer: str) -> float:
-        if name == "math_dapo" and (box := boxes.last_boxed_only_string(answer)) is not None:
-            answer = f"Answer: {boxes.remove_boxed(box)}"
+        if name == "math_dapo" and (boxes.last_boxed_only_string(answer) or "").startswith(r"\boxed{"):
+            answer = f"Answer: {boxes.remove_boxed(boxes.last_boxed_only_string(answer))}"
         score = compute(answer, gold)
         score = score["acc"] if isinstance(score, dict) else score[0] if isinstance(score, tuple) else score
         return float(score)
