@@ -332,7 +332,7 @@ class WithoutMemory(Conversation):
 
     text: str | None = None
 
-    def prepare(self, request: TurnRequest) -> NoReturn:
+    async def prepare_aside(self, request: TurnRequest) -> NoReturn:
         with contextlib.suppress(Exception):  # a template raises anything
             self.text = render_alone(self.tokenizer, request, **self.config["chat_template_kwargs"])
         raise Refused("read, and not answered")
