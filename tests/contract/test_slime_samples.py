@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import sys
@@ -167,6 +168,40 @@ async def test_a_reward_that_reads_more_than_the_answer_leaves_nothing_out(rewar
     rig.serve(*good_replies())
     sample = await rig.run()
     assert (sample.reward, sample.remove_sample) == (1.0, False)
+
+
+async def test_a_reward_too_slow_for_its_proof_holds_up_one_task_only(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[str] = []
+
+    async def slow(action: Any, result: Any) -> float:
+        if result.observation.metrics:  # of a rollout, not of a proof
+            return 1.0
+        tried.append(action.task_context.ground_truth)
+        await asyncio.sleep(3600)
+        return 0.0
+
+    rig.options, rig.args.strands_env_proof_seconds = {"reward_fn": slow}, 0.05
+    for label in ("3", "4"):
+        rig.serve(*good_replies())
+        assert (await rig.run(Sample(label=label))).reward == 1.0
+    assert tried == ["3"]
+    assert len([record for record in caplog.records if "trained unproven" in record.getMessage()]) == 1
+
+
+async def test_the_samples_of_a_group_share_one_proof(rig: Rig) -> None:
+    tried: list[str] = []
+
+    async def exact(action: Any, result: Any) -> float:
+        tried.append(result.observation.final_response or "")
+        await asyncio.sleep(0)
+        return float(result.observation.final_response == action.task_context.ground_truth)
+
+    rig.options = {"reward_fn": exact}
+    rig.serve(*(reply for _ in range(4) for reply in good_replies()))
+    await asyncio.gather(*(rig.run(Sample(index=index)) for index in range(4)))
+    assert tried.count("I do not know") == 2
 
 
 async def test_an_evaluation_leaves_nothing_out(rig: Rig) -> None:

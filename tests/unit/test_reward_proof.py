@@ -94,6 +94,11 @@ class Programs(RewardFunction):
         return RewardResult(reward=float(text_of(step_result) == "print(1)"))
 
 
+class BadExamples(Programs):
+    def examples(self, action: Action) -> RewardExamples:
+        raise KeyError("tests")
+
+
 SOUND: dict[str, tuple[Any, list[Any]]] = {
     "exact": (ExactMatchReward(ignore_case=True), TEXTS),
     "several golds": (ExactMatchReward(), [["Paris", "paris"], "Rome"]),
@@ -139,6 +144,7 @@ FAULTY: dict[str, tuple[Any, list[Any], dict[str, str]]] = {
     "a reward that abstains": (lambda a, r: None if a.id == "t1" else is_gold(a, r), TEXTS, {"t1": "broken"}),
     "a gold that loses": (lambda a, r: a.id != "t1" and is_gold(a, r), TEXTS, {"t1": "unsolved"}),
     "an example that loses": (Programs("print(3)"), [None], {"t0": "unsolved"}),
+    "examples that raise": (BadExamples(""), ["x"], {"t0": "broken"}),
     "not the same twice": (in_turn(), ["Paris"], {"t0": "flaky"}),
     "a pattern that fits anything": (RegexMatchReward(), [".*", "42"], {"t0": "free"}),
 }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import re
 import time
@@ -389,7 +390,12 @@ async def _try(
         reward_fn = await reward_fn.make(task)
         if reward_fn is None or (asks_models(reward_fn) and not paid):
             return None
-    examples = examples_of(reward_fn, task)
+    try:
+        examples = examples_of(reward_fn, task)
+    except Exception as error:  # the user's method, whose fault is a finding
+        why = f"{type(error).__name__}: {error}"
+        failed = _Trial(name="examples", text="examples()", is_right=True, scores=(None,), why=why, has_raised=True)
+        return _TaskTrials(trials=[failed], declares=True)
     if examples is None:
         # Where other tasks have a gold, one without cannot be scored.
         is_missing = golds[place] is None and task.task_context.ground_truth in (None, "") and any(golds)
@@ -435,15 +441,8 @@ async def _score(
             why, raised = f"{type(error).__name__}: {error}", True
         slowest = max(slowest, time.perf_counter() - started)
     text = answer if isinstance(answer, str) else (answer.observation.final_response or "")
-    return _Trial(
-        name=name,
-        text=text,
-        is_right=is_right,
-        scores=tuple(scores),
-        why=why,
-        has_raised=raised,
-        seconds=round(slowest, 4),
-    )
+    found: dict[str, Any] = {"scores": tuple(scores), "why": why, "has_raised": raised, "seconds": round(slowest, 4)}
+    return _Trial(name=name, text=text, is_right=is_right, **found)
 
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------
@@ -504,7 +503,7 @@ def _numbers(trial: _Trial) -> list[float]:
 
 
 def _wins(trial: _Trial, needed: float) -> bool:
-    return any(score >= needed for score in _numbers(trial))
+    return max(_numbers(trial), default=-math.inf) >= needed
 
 
 def _shown(score: float | None) -> str:

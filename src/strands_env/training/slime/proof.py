@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,32 +34,31 @@ async def why_left_out(args: Any, settings: SlimeSettings, reward_fn: Any, actio
     if not settings.proof_seconds or reward_fn is None or asks_models(reward_fn):
         return None
     proofs = _OF_LOOP.setdefault(asyncio.get_running_loop(), _Proofs())
-    async with proofs.lock:  # the samples of a group come together, and are of one task
-        return await proofs.look_up(args, settings.proof_seconds, reward_fn, action)
+    return await proofs.look_up(args, settings.proof_seconds, reward_fn, action)
 
 
 class _Proofs:
     """What the proofs of one process have found."""
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()
+        self._first: asyncio.Task[None] | None = None
+        self._running: dict[str, asyncio.Task[RewardProof]] = {}
         self._found: dict[str, TaskProof | None] = {}
         self._failed: set[str] = set()
-        self._has_begun = self._has_sound = self._decides = self._has_warned = False
+        self._has_sound = self._decides = self._has_warned = self._is_slow = False
 
     async def look_up(self, args: Any, seconds: float, reward_fn: Any, action: Action) -> str | None:
-        if not self._has_begun:
-            self._has_begun = True
-            tasks = await asyncio.to_thread(_read_tasks, args)
-            proof = await prove_reward(tasks, reward_fn, seconds=seconds, seed=getattr(args, "rollout_seed", 0) or 0)
-            self._take(tasks, proof)
-            proof.warn(f"and they are {'' if self._decides else 'not '}left out of training")
-            self._has_warned = self._decides and not proof.ok
+        if self._first is None:
+            self._first = asyncio.create_task(self._begin(args, seconds, reward_fn))
+        # Shielded: others wait for the same proof.
+        await asyncio.shield(self._first)
         key = _key(action)
-        if key not in self._found:
-            self._found[key] = None  # also where there is nothing to try
-            self._take([action], await prove_reward([action], reward_fn, seconds=seconds))
-        row = self._found[key]
+        if key not in self._found and not self._is_slow:
+            if key not in self._running:
+                self._running[key] = asyncio.create_task(self._prove([action], seconds, reward_fn))
+            await asyncio.shield(self._running[key])
+            self._running.pop(key, None)
+        row = self._found.setdefault(key, None)
         if row is None or row.verdict is TaskVerdict.SOUND or not self._decides:
             return None
         self._failed.add(key)
@@ -72,6 +72,22 @@ class _Proofs:
                 "mend the reward or the labels, or set strands_env_proof_seconds to 0 to train them unproven"
             )
         return f"{row.verdict}: {row.reason}"
+
+    async def _begin(self, args: Any, seconds: float, reward_fn: Any) -> None:
+        tasks = await asyncio.to_thread(_read_tasks, args)
+        proof = await self._prove(tasks, seconds, reward_fn, seed=getattr(args, "rollout_seed", None) or 0)
+        proof.warn(f"and they are {'' if self._decides else 'not '}left out of training")
+        self._has_warned = self._decides and not proof.ok
+
+    async def _prove(self, tasks: list[Action], seconds: float, reward_fn: Any, seed: int = 0) -> RewardProof:
+        started = time.monotonic()
+        proof = await prove_reward(tasks, reward_fn, seconds=seconds, seed=seed)
+        if not proof.rows and time.monotonic() - started >= seconds and not self._is_slow:
+            self._is_slow = True  # every new task would wait for nothing
+            words = "seconds=<%g> | too short for the proof of the reward on one task: tasks are trained unproven"
+            logger.warning(words, seconds)
+        self._take(tasks, proof)
+        return proof
 
     def _take(self, tasks: list[Action], proof: RewardProof) -> None:
         keys = {task.task_context.id: _key(task) for task in tasks}
