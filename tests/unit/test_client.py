@@ -191,8 +191,12 @@ async def test_model_info_and_its_folder_may_hold_anything(info: Any, config: st
         assert await client.vocab_size() == size
 
 
-async def test_an_unreachable_server_is_unhealthy_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("every", "warnings"), [(30.0, 1), (0.0, 6)])
+async def test_an_unreachable_server_is_unhealthy_and_reported_now_and_then(
+    every: float, warnings: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Someone who has given the wrong address would otherwise wait for minutes and read nothing."""
+    monkeypatch.setattr("strands_sglang.backends.http.server.WARN_EVERY_S", every)
     async with make("http://127.0.0.1:9", max_retries=3) as client:
         assert (await client.health(), await client.max_model_len(), await client.vocab_size()) == (False, None, None)
         assert await client.abort("r1") is False
@@ -200,8 +204,10 @@ async def test_an_unreachable_server_is_unhealthy_and_reported_once(caplog: pyte
         for ask in (client.get_model_info(), client.generate([1]), client.generate([1])):
             with pytest.raises(SGLangConnectionError, match="cannot connect to"):
                 await ask
-    (warning,) = [each.getMessage() for each in caplog.records if "retrying request" in each.getMessage()]
-    assert "cannot connect to http://127.0.0.1:9/generate" in warning
+    found = [each.getMessage() for each in caplog.records if "no server answers" in each.getMessage()]
+    assert len(found) == warnings
+    assert "cannot connect to http://127.0.0.1:9/generate" in found[0]
+    assert "s: start one (python -m sglang.launch_server --model-path MODEL --port PORT)" in found[0]
 
 
 async def test_behind_a_router_workers_say_the_context_length() -> None:

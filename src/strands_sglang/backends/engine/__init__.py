@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .own_models import ModelLoadError, UnknownModelError
+from .smollm2 import few_shot_messages
 from .tiny import TinyModel, make_tiny_model, make_tiny_vision_model
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "ModelLoadError",
     "TinyModel",
     "UnknownModelError",
+    "few_shot_messages",
     "make_tiny_model",
     "make_tiny_vision_model",
 ]

@@ -175,6 +175,13 @@ class RetryBudget:
         return self._clock() - self._started
 
     @property
+    def seconds_left(self) -> float:
+        """Seconds in which attempts may still begin, at most."""
+        longest = (self._policy.max_retries - self._used.total()) * self._policy.max_retry_delay
+        deadline = self._policy.retry_deadline
+        return longest if deadline is None else max(0.0, min(longest, deadline - self.age))
+
+    @property
     def is_over(self) -> bool:
         """The deadline has passed."""
         return self._policy.retry_deadline is not None and self.age > self._policy.retry_deadline

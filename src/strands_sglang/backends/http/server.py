@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
+import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -42,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 NOT_ROUTED = frozenset({404, 405, 501})
 """Statuses by which a router says that it does not forward a control call."""
+WARN_EVERY_S = 30.0  # between two warnings of a server that does not answer
 _REMEMBERED_IDS = 4096
 _READ_IN_THREAD = 1 << 21
 """Bytes from which an answer is read on a thread."""
@@ -133,6 +136,8 @@ class ServerClient(Backend):
     """Names of a request's id and prompt."""
     affinity_header: ClassVar[str]
     """The header by which routers keep an episode on one worker."""
+    start_command: ClassVar[str]
+    """The command that starts a server."""
     kind: ClassVar[str]
     """Its name on command lines and in addresses, a key of `served.SERVERS`."""
     key_variable: ClassVar[str]
@@ -195,7 +200,7 @@ class ServerClient(Backend):
         self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         self._sent_ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
         self._closings = 0
-        self._reported_unreachable = False
+        self._warned_at = -math.inf
 
     @property
     def max_retries(self) -> int:
@@ -286,14 +291,18 @@ class ServerClient(Backend):
                 closed = transport.http.closed.is_set()
                 delay = budget.next_delay(attempt.kind, attempt.retry_after) if attempt.kind and not closed else None
                 if delay is not None:
-                    # A wrong address is retried for minutes: who reads no info logs should hear of it, but only once.
-                    is_news = attempt.kind is RetryClass.UNREACHABLE and not self._reported_unreachable
-                    self._reported_unreachable |= is_news
-                    logger.log(
-                        logging.WARNING if is_news else logging.INFO,
+                    logger.info(
                         "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
                         attempt.kind, number, delay, self._show(error),
                     )  # fmt: skip
+                    now = time.monotonic()
+                    # A wrong address is retried for minutes: who reads no info logs hears of it now and then.
+                    if attempt.kind is RetryClass.UNREACHABLE and now - self._warned_at >= WARN_EVERY_S:
+                        self._warned_at = now
+                        logger.warning(
+                            "error=<%s> | no server answers; asking again for up to %d s: start one (%s), or correct it",
+                            self._show(error), budget.seconds_left, self.start_command,
+                        )  # fmt: skip
                     await transport.http.wait(delay)
                     await transport.slots.acquire()
                     if not budget.is_over:

@@ -56,6 +56,7 @@ class SGLangClient(ServerClient):
     wire_names = b"rid", b"input_ids"
     affinity_header = ROUTING_KEY_HEADER
     kind = "sglang"
+    start_command = "python -m sglang.launch_server --model-path MODEL --port PORT"
     key_variable = "SGLANG_API_KEY"
     tokenizer_route = "/get_model_info"
     tokenizer_fields = "tokenizer_path", "model_path"

@@ -75,6 +75,7 @@ class VLLMClient(ServerClient):
     wire_names = b"request_id", b"token_ids"
     affinity_header = "X-Session-ID"
     kind = "vllm"
+    start_command = "vllm serve MODEL --port PORT"
     key_variable = "VLLM_API_KEY"
     tokenizer_route = MODELS
     tokenizer_fields = "root", "id"
