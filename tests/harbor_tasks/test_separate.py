@@ -83,6 +83,22 @@ async def test_a_sound_task_with_artifacts_is_not_called_free(tmp_path: Path) ->
     assert await verdicts([task]) == {"answer": TaskVerdict.SOUND}
 
 
+@pytest.mark.parametrize(
+    ("declared", "command"),
+    [
+        ("/app/given", "rm given; mkdir given; touch given/x"),
+        ("/app/folder", "rm -rf folder; echo x > folder"),
+        ("/app/given", "truncate -s 500000000 given"),
+    ],
+)
+async def test_an_artifact_of_another_kind_is_graded(tmp_path: Path, declared: str, command: str) -> None:
+    files = {"environment/given": "", "environment/folder/x": ""}  # both containers have them
+    parts: dict[str, Any] = {"verifier": SEPARATE, "files": files, "environment": "storage_mb = 64"}
+    task = make_task(tmp_path, head=f'artifacts = ["{declared}"]\n', **parts)
+    result = await episode(task, shell(command), "Done.")
+    assert result.reward is not None and result.reward.reward == 0.0, result.error
+
+
 async def test_folders_are_copied_without_what_is_excluded(tmp_path: Path) -> None:
     declared = 'artifacts = [{source = "/out", exclude = ["*.log", "cache", "./top"]}]\n'
     test = (

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,6 +228,10 @@ class BubblewrapEnvironment(_Closable):
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Copy a folder of this machine into the sandbox, as root."""
         await self.sandbox.write_folder(source_dir, target_dir)
+
+    async def empty_dirs(self, dirs: Sequence[Any], *, chmod: bool = True) -> None:
+        """Make folders anew, also in the place of files: where an artifact goes, the image may have something else."""
+        await self.sandbox.reset_folders([str(path) for path in dirs], mode=0o777 if chmod else 0o755)
 
     async def is_dir(self, path: str, user: str | int | None = None) -> bool:
         """A path leads to a folder. Harbor would ask the agent's own shell, which may lie."""

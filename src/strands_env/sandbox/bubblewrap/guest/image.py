@@ -405,9 +405,15 @@ def fetch(request: dict[str, Any]) -> None:
 
 def store(request: dict[str, Any]) -> None:
     """Make a file of the open file at descriptor 0, in place of whatever is there."""
+    if os.path.isdir(request["path"]) and not os.path.islink(request["path"]):
+        remove_tree(request["path"])
     made = create_file(request["path"])
     while part := os.read(0, CHUNK):
-        write_all(made, part)
+        if part == bytes(len(part)):  # a hole, of a file that may be longer than there is room
+            os.lseek(made, len(part), os.SEEK_CUR)
+        else:
+            write_all(made, part)
+    os.ftruncate(made, os.lseek(made, 0, os.SEEK_CUR))
     os.fchmod(made, request["mode"])
 
 
