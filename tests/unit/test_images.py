@@ -48,6 +48,7 @@ from strands_env.sandbox.images import (
     layouts,
 )
 from strands_env.sandbox.images.layers import containers_folder, make_folder
+from strands_env.sandbox.images.sources import built_name
 from strands_env.testing import SandboxContract
 from tests.container_support import require_images, root, root_with_python
 
@@ -861,3 +862,24 @@ def test_the_command_takes_in_lists_and_removes(tmp_path, monkeypatch, capsys):
     assert "strands-env images pull app" in capsys.readouterr().err
     with pytest.raises(SandboxUnavailableError, match="images import"):
         ImageSandbox("app")
+
+
+def test_every_dockerfile_of_a_task_is_built_under_a_name_by_its_content(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("STRANDS_ROLLOUT_CACHE", str(tmp_path / "cache"))
+    archive = saved_image(tmp_path / "image.tar", [layer({"a": "1"})])
+    podman = tmp_path / "bin/podman"
+    podman.parent.mkdir()
+    podman.write_text(f'#!/bin/sh\n[ "$1" != save ] || cp {archive} "$3"\n')
+    podman.chmod(0o755)
+    monkeypatch.setenv("PATH", str(podman.parent), prepend=os.pathsep)
+    parts = [tmp_path / task / part for task in ("one/Dup", "two/dup") for part in ("environment", "tests")]
+    for number, part in enumerate(parts):
+        part.mkdir(parents=True)
+        (part / "Dockerfile").write_text(f"FROM scratch\n# {number}\n")
+    for task in ("one/Dup", "two/dup"):
+        assert main(["images", "build", str(tmp_path / task)]) == 0
+    names = [built_name(part) for part in parts]
+    assert {image.name for image in ImageStore().list()} == set(names) and len(set(names)) == 4
+    assert all(name.startswith("harbor.local/dup:") for name in names)
+    (parts[0] / "Dockerfile").write_text("FROM scratch\n")
+    assert built_name(parts[0]) not in names
