@@ -22,6 +22,7 @@ VALUES: list[Any] = [
     None, True, 5, -1, 0.5, 10**30, 10**400, "", "text", "\ud800", "\r\n\x00", "x" * 5000, [], [5], ["text"], [[]], {},
     {"a": 5}, {"type": "text"}, {"type": 5}, DEEP, {"a": DEEP},
 ]  # fmt: skip
+FOUND = {"type": "tool_reference", "tool_name": "fetch"}
 PIXEL = "data:image/png;base64,AAAA"
 SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "t", "schema": {"type": "object"}}}
 
@@ -85,7 +86,7 @@ BODIES: dict[str, dict[str, Any]] = {
                 "role": "user",
                 "content": [
                     {"type": "tool_result", "tool_use_id": "c1", "content": "3", "is_error": False},
-                    {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "tool_reference"}]},
+                    {"type": "tool_result", "tool_use_id": "c2", "content": [FOUND]},
                 ],
             },
         ],
