@@ -93,7 +93,7 @@ def _show(args: argparse.Namespace, second: str, result: Comparison, *, signific
                 return complain(
                     "compare",
                     f"--fail-if-worse: {share:.1%} of the samples of {path!r} were lost (infrastructure, a reward "
-                    f"function that failed, an unfinished run), and with more than {MAX_LOST:.0%} neither run is better "
+                    f"function that failed, an unfinished run), and with more than {MAX_LOST:.0%} neither is better "
                     "or worse: complete it with eval --resume, or rescore it",
                     Exit.REFUSED,
                 )
