@@ -29,14 +29,14 @@ def identify_reward(reward_fn: Any) -> dict[str, Any]:
         parts: list[Any] = [inner]
         options = dict(inspect.getclosurevars(inner).nonlocals)
     else:
-        parts = [kind for kind in type(inner).__mro__ if kind.__module__.partition(".")[0] not in _OF_OTHERS]
+        parts = [kind for kind in type(inner).__mro__ if (kind.__module__ or "").partition(".")[0] not in _OF_OTHERS]
         for name in inspect.signature(type(inner)).parameters:
             for attribute in (name, f"_{name}"):
                 if hasattr(inner, attribute):
                     options[name] = getattr(inner, attribute)
     seen: dict[str, Any] = {}
     for part in parts:
-        if part.__module__.partition(".")[0] not in _OF_OTHERS:
+        if (part.__module__ or "").partition(".")[0] not in _OF_OTHERS:
             _read(part, seen)
     return {"options": redact(options), "code": digest(canonical(seen)) if seen else None}
 

@@ -370,7 +370,7 @@ _PROVIDERS = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "httpcore",
 
 
 def _is_providers(error: BaseException) -> bool:
-    return type(error).__module__.partition(".")[0] in _PROVIDERS
+    return (type(error).__module__ or "").partition(".")[0] in _PROVIDERS
 
 
 def _error_chain(error: BaseException) -> Iterator[BaseException]:
