@@ -352,6 +352,7 @@ n \equiv 3 \pmod 8 | \boxed{n \not\equiv 3 \pmod{8}}
 \text{Friday} | \boxed{\text{not Friday}}
 100 | \boxed{99.9999999}
 7 | The answer is not 7.
+5 | \boxed{-x = 5}
 3 \text{ hours } 20 \text{ minutes} | \boxed{3.2 \text{ hours}}
 \sqrt{2} | \boxed{1 \approx \sqrt{2}}
 \text{ABD} | \boxed{A, B, C}
@@ -435,6 +436,7 @@ def test_a_ground_truth_wins_against_itself(gold: str) -> None:
         ("5", r"\boxed{5 \text{ is wrong}}"),
         ("10101_2", r"\boxed{21}"),
         ("4", r"\boxed{x^2 = 4}"),
+        ("5", r"\boxed{|x| = 5}"),
         ("4", r"\boxed{4 \unknown}"),
     ],
 )

@@ -364,6 +364,9 @@ def _is_name(node: Node) -> bool:
     if node.kind != "scalar":
         return False
     value = node.args[0]
+    symbols = getattr(value, "free_symbols", ())
+    if len(symbols) == 1 and (isinstance(value, sympy.Abs) or not isinstance(value, Symbol | sympy.Function)):
+        return False  # `-x = 5`, `|x| = 5`
     return (
         bool(getattr(value, "free_symbols", False))
         and not isinstance(value, MatrixBase)

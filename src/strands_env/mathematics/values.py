@@ -110,11 +110,11 @@ def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -
         if difference == 0:
             return True
     else:
-        difference = (one - other).evalf(PRECISION, maxn=2000)
+        difference = (one - other).evalf(PRECISION, maxn=400)
         if not difference.is_number or difference.has(sympy.nan, sympy.zoo, oo):
             return None
         scale = max(abs(one.evalf(PRECISION)), abs(other.evalf(PRECISION)))
-        if abs(difference) <= scale * Rational(1, 10 ** (PRECISION - 8)):
+        if abs(difference) <= scale * Rational(1, 10**250):  # what is left of zero at 400 digits
             return True
     if digits is None and other_digits is None:
         return False
