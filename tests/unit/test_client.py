@@ -207,7 +207,7 @@ async def test_an_unreachable_server_is_unhealthy_and_reported_now_and_then(
     found = [each.getMessage() for each in caplog.records if "no server answers" in each.getMessage()]
     assert len(found) == warnings
     assert "cannot connect to http://127.0.0.1:9/generate" in found[0]
-    assert "s: start one (python -m sglang.launch_server --model-path MODEL --port PORT)" in found[0]
+    assert "s more: start one (python -m sglang.launch_server --model-path MODEL --port PORT)" in found[0]
 
 
 async def test_behind_a_router_workers_say_the_context_length() -> None:

@@ -300,7 +300,7 @@ class ServerClient(Backend):
                     if attempt.kind is RetryClass.UNREACHABLE and now - self._warned_at >= WARN_EVERY_S:
                         self._warned_at = now
                         logger.warning(
-                            "error=<%s> | no server answers; asking again for up to %d s: start one (%s), or correct it",
+                            "error=<%s> | no server answers, asking for up to %d s more: start one (%s), or correct it",
                             self._show(error), budget.seconds_left, self.start_command,
                         )  # fmt: skip
                     await transport.http.wait(delay)
