@@ -6,7 +6,8 @@ The corpus is `benchmarks/grading_corpus.py`. A cell is `wrong answers paid / ri
 `math-verify` runs by its default settings, `lighteval` as its MATH-500 does, verl's three by the functions its own
 dispatch calls; `math_dapo` reads what follows "Answer:", and gets the last box there. The last two come from
 an environment of their own, made on the first run under `.cache`, without the gigabytes of torch that they import and
-that grading does not use: those imports get an empty module. Prime's grader is verl's `prime_math`. `--wrong FILE` writes what our reward gets wrong.
+that grading does not use: those imports get an empty module. Prime's grader is verl's `prime_math`.
+`--wrong FILE` writes what our reward gets wrong.
 """
 
 from __future__ import annotations
