@@ -65,7 +65,7 @@ def sampled(path: Any) -> dict[str, list[int]]:
 
 async def test_a_resumed_run_has_the_samples_of_an_uninterrupted_one(env_factory, tmp_path):
     def evaluator(name: str, **options: Any) -> Evaluator:
-        path = tmp_path / name
+        path, options = tmp_path / name, {"sampling_seed": 0, **options}
         return Evaluator(env_factory, n_samples_per_prompt=3, keep_tokens=True, output_path=path, **options)
 
     await evaluator("whole", max_concurrency=4).run(numbered(3))
@@ -86,7 +86,7 @@ async def test_a_resumed_run_has_the_samples_of_an_uninterrupted_one(env_factory
 
 
 async def test_worker_processes_sample_the_same(env_factory):
-    options: dict[str, Any] = {"n_samples_per_prompt": 2, "keep_tokens": True, "output_path": None}
+    options: dict[str, Any] = {"n_samples_per_prompt": 2, "keep_tokens": True, "output_path": None, "sampling_seed": 0}
     here = await Evaluator(env_factory, **options).run(numbered(2))
     async with ProcessExecutor("tests.unit.test_eval_seeds:make_env_factory", n_workers=1) as executor:
         there = await Evaluator(executor=executor, **options).run(numbered(2))
@@ -102,11 +102,13 @@ async def test_the_engine_is_seeded_by_the_plain_factory_too(env_factory):
         tokenizer=engine.tokenizer, client=engine, sampling_params=SAMPLING, tool_parser="hermes"
     )
     runs = [
-        await Evaluator(lambda: Environment(model_factory=models), output_path=None, keep_tokens=True).run(numbered(3))
-        for _ in range(2)
+        await Evaluator(
+            lambda: Environment(model_factory=models), output_path=None, keep_tokens=True, sampling_seed=seed
+        ).run(numbered(3))
+        for seed in (0, 0, None)
     ]
-    one, other = ([list(run[name][0].step_result.observation.tokens.token_ids) for name in run] for run in runs)
-    assert one == other
+    one, other, drawn = ([list(run[name][0].step_result.observation.tokens.token_ids) for name in run] for run in runs)
+    assert one == other != drawn
     assert hasattr(runs[0]["t0"][0].action.task_context, "rollout_seed")
 
 

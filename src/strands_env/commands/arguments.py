@@ -33,7 +33,7 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     _add_data(data)
     data.add_argument("--limit", type=positive, metavar="N", help="number of tasks")
-    data.add_argument("--seed", type=seed, metavar="N", help="seed of the data and of sampling (default: 0)")
+    data.add_argument("--seed", type=seed, metavar="N", help="seed of the data (0) and of sampling (drawn)")
     run = parser.add_argument_group("run")
     run.add_argument("-n", "--n-samples-per-prompt", type=positive, metavar="N", help="samples of each task (1)")
     run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")

@@ -140,7 +140,7 @@ def _settings(options: dict[str, Any], kind: type[Evaluator], model: dict[str, A
         "env_factory": options["env"] or options["benchmark"],
     }
     settings: dict[str, Any] = {
-        "sampling_seed": options["seed"],
+        "sampling_seed": options["sampling_seed"],
         "n_samples_per_prompt": options["n_samples_per_prompt"],
         "max_concurrency": options["max_concurrency"],
         "keep_tokens": not options["no_tokens"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
 }
 _CONTINUED = (
     *("benchmark", "backend", "model_id", "base_url", "tokenizer", "tool_parser", "script", "env", "env_config"),
-    *("reward", "data", "columns", "seed", "n_samples_per_prompt", "group_policy", "reward_threshold"),
+    *("reward", "data", "columns", "seed", "sampling_seed", "n_samples_per_prompt", "group_policy", "reward_threshold"),
 )
 """Options that a resumed run takes from the saved one unless given: those that must match, and those that count."""
 
@@ -52,6 +53,11 @@ def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bo
     if resume:
         continued = _continue_run(output_of({**saved, **chosen}))
     options = {**DEFAULTS, **continued, **saved, **chosen}  # the later wins
+    if "seed" in chosen:
+        options["sampling_seed"] = chosen["seed"]
+    elif "sampling_seed" not in options:  # an earlier version had one seed for data and sampling
+        before = {**continued, **saved}
+        options["sampling_seed"] = before["seed"] if "seed" in before else secrets.randbits(31)
     if "sampling" in continued:
         options["sampling"] = {**continued["sampling"], **(options["sampling"] or {})}
     data, known = options.get("data"), continued.get("data")

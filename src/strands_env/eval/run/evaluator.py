@@ -45,7 +45,8 @@ class Evaluator:
         config: Fields that must match to resume: model, sampling parameters, environment. JSON values.
         about: Metadata saved beside the results, such as seeds and the command line.
         sampling_seed: Seed of the run, from which every sample gets its own; it reaches models of the embedded engine,
-            and of `sglang_model_factory(seeded=True)`. Recorded where it was used. None leaves sampling to chance.
+            and of `sglang_model_factory(seeded=True)`. Recorded where it was used. None draws one for a new run, so
+            that two runs are independent, and takes the recorded one to continue.
         executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.distributed`.
         max_failures: Samples lost for good after which the run is given up; None for no limit.
         max_same_failures: The run is given up when this many first samples all fail in the same way, as with an
@@ -84,7 +85,7 @@ class Evaluator:
         output_path: str | Path | None = "results.jsonl",
         config: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
-        sampling_seed: int | None = 0,
+        sampling_seed: int | None = None,
         executor: Executor | None = None,
         retry: RetryPolicy | None = None,
         group_policy: GroupPolicy | str = GroupPolicy.KEEP,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Run:
         self._options = options
         self._tasks = tasks
         self._config = config
+        self._seed = secrets.randbits(48) if options.sampling_seed is None else options.sampling_seed
         self._writer: ResultWriter | None = None
         self.state = ProgressState(name=options.benchmark_name)
         self._progress = GuardedProgress(options.progress)
@@ -134,6 +136,8 @@ class Run:
         ending.push_async_callback(self._writer.close)
         await self._writer.run(lambda: self._config.check(has_results=len(log) > 0))
         recorded, now = (self._config.environment or {}).get("sampling_seed"), self._options.sampling_seed
+        if now is None and recorded is not None:
+            self._seed = now = recorded
         if recorded not in (None, now):
             raise ConfigMismatchError(str(paths.run), [f"sampling_seed: {recorded} in the file, now {now}"])
         ending.push_async_callback(self._save_time, self._writer)
@@ -146,7 +150,7 @@ class Run:
         if wrong := fixed_seed(description.get("model"), self._options.n_samples_per_prompt):
             raise EvalError(wrong)
         if (description.get("model") or {}).get("seeded"):
-            description = {**description, "sampling_seed": self._options.sampling_seed}
+            description = {**description, "sampling_seed": self._seed}
         if self._writer is not None:
             await self._writer.run(lambda: self._config.check_environment(description))
 
@@ -206,13 +210,13 @@ class Run:
                 job = await self._next(jobs)
             if job is None or self.state.stopping:
                 return
-            prompt, index, seed = job.prompt, job.index, self._options.sampling_seed
+            prompt, index = job.prompt, job.index
             self.state.running += 1
             try:
                 sample = await sampler.sample(
                     with_context(prompt.action, id=f"{prompt.id}_{index}"),
                     self._count_retry,
-                    seed=None if seed is None else sample_seed(seed, prompt, index),
+                    seed=sample_seed(self._seed, prompt, index),
                     id=job.id,
                     prompt_id=prompt.id,
                     task_digest=prompt.digest,
