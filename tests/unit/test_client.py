@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang import SGLangClient, get_client
+from strands_sglang import SGLangClient, VLLMClient, get_client
 from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.http.retry import RequestRetryPolicy, RetryClass
 from strands_sglang.backends.http.transport import Outcome
@@ -278,3 +278,9 @@ def test_options_are_checked(option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=r"must") as caught:
         SGLangClient(**{"base_url": "http://localhost:1", option: value})
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [SGLangClient, VLLMClient])
+def test_an_unknown_option_is_named_with_the_nearest_one(kind: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\(\) got an .* 'time_out' .*did you mean 'timeout'"):
+        kind("http://localhost:1", time_out=1)

@@ -7,6 +7,7 @@ loop. A subclass says where requests go, how they are written, and how answers a
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import os
@@ -17,11 +18,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self
 
 import orjson
 
-from ...exceptions import BackendError, BackendHTTPError, BackendRequestError
+from ...exceptions import BackendError, BackendHTTPError, BackendRequestError, refuse_unknown
 from ..answer import parse_answer
 from ..contract import Backend, GenerateAnswer, GenerateRequest
 from . import served
@@ -123,6 +124,7 @@ class ServerClient(Backend):
         retry_policy: The table in force.
 
     Raises:
+        TypeError: An unknown option, named with the nearest one.
         ValueError: An option out of range.
     """
 
@@ -168,7 +170,11 @@ class ServerClient(Backend):
         extra_sampling_keys: Collection[str] = (),
         max_answer_bytes: int = 1 << 28,
         transport: Transport | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            names = inspect.signature(ServerClient.__init__).parameters.keys() - {"self", "unknown"}
+            refuse_unknown(f"{type(self).__name__}()", unknown, names)
         self.base_url = checked_url("base_url", base_url)
         if self.base_url.endswith("/v1"):
             raise ValueError(
