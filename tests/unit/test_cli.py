@@ -52,6 +52,16 @@ def test_a_package_runs_as_its_command(package: str) -> None:
     assert (result.returncode, result.stdout.split()[0]) == (0, package.replace("_", "-"))
 
 
+def test_upstreams_command_line_names_what_took_its_place() -> None:
+    command = [sys.executable, "-m", "strands_env.eval", "--benchmark", "aime-2024"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert (
+        result.stderr
+        == "python -m strands_env.eval --benchmark NAME is now: strands-env eval NAME (--help shows more)\n"
+    )
+
+
 def test_no_command_is_wrong_usage_and_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     for given, said in (([], "rescore"), (["--versoin"], "arguments are required: COMMAND")):
         with pytest.raises(SystemExit, match="2"):

@@ -1,0 +1,7 @@
+"""`python -m strands_env.eval`, the command line of upstream's strands-env: it says what took its place."""
+
+import sys
+
+if __name__ == "__main__":
+    sys.stderr.write("python -m strands_env.eval --benchmark NAME is now: strands-env eval NAME (--help shows more)\n")
+    sys.exit(2)
