@@ -9,6 +9,7 @@ import gc
 import json
 import logging
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from strands_env.backends import BACKENDS
 from strands_env.commands.progress import TrackedProgress, make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import announce, complain, complain_of, format_number, run_user_code, say
+from strands_env.commands.terminal import announce, complain, complain_of, format_number, run_user_code, say, write_to
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
 from strands_env.core.jsonable import redact
@@ -138,6 +139,9 @@ async def _evaluate(evaluation: Evaluation) -> Exit:
             task.cancel()
         else:
             evaluator.stop()
+            if sys.stderr is not None and sys.stderr.isatty():
+                write_to(sys.stderr, "\n")  # below the line that is drawn, and the ^C in it
+            complain("eval", "stopping: what is under way is finished and saved first; Ctrl-C again cancels it")
         interrupted = True
 
     # The first signal stops taking samples, the second cancels: both save what is finished. The loop forgets these
