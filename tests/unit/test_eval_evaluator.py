@@ -184,6 +184,14 @@ async def test_an_endless_source_is_read_as_it_goes():
     assert given <= 4
 
 
+@pytest.mark.parametrize(("given", "said"), [([], 1), (iter(()), 1), (tasks(1), 0)])
+async def test_no_tasks_are_said_in_one_line(given, said, caplog):
+    assert len(await Evaluator(FakeEnv, output_path=None).run(given)) == 1 - said
+    assert [record.getMessage() for record in caplog.records if "there are no tasks" in record.message] == [
+        "benchmark=<> | there are no tasks: nothing was run"
+    ] * said
+
+
 async def test_a_blocking_source_does_not_block_the_loop():
     class Slow:
         def __iter__(self):

@@ -113,6 +113,8 @@ class Run:
                 while isinstance(first, BaseExceptionGroup):
                     first = first.exceptions[0]
                 raise first from first.__cause__
+        if self.state.total == 0:  # no error: what a program leaves over for a run may be nothing
+            logger.warning("benchmark=<%s> | there are no tasks: nothing was run", self._options.benchmark_name)
         return self._collect()
 
     def _collect(self) -> CollectedResults:
