@@ -198,6 +198,7 @@ _STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_co
 ANY_TYPE = frozenset(("null", "boolean", "string", "integer", "number", "array", "object"))
 """The types of a parameter that is declared without one, as `@tool` declares `Any`."""
 
+_CONTAINERS = frozenset(("array", "object"))
 _HINTS = {"object": ("properties", "required"), "array": ("items",), "string": ("pattern", "minLength", "maxLength")}
 """Types that a schema without `type` means, by what it says of them."""
 
@@ -349,7 +350,8 @@ def decode_printed(printed: str, types: frozenset[str]) -> Any:
     if not is_any:
         if "null" in types and stripped == "null":
             return None
-        if not types or "string" in types:  # a string may look like a number
+        # A string may look like a number, but hardly like a whole list or object, where these are allowed, too.
+        if not types or ("string" in types and (stripped[:1] not in ("[", "{") or types.isdisjoint(_CONTAINERS))):
             return printed
         if "null" in types and stripped == "None":
             return None
@@ -362,6 +364,8 @@ def decode_printed(printed: str, types: frozenset[str]) -> Any:
     kind = _type_of(value)
     if kind == "number" and "number" not in types and "integer" in types and value.is_integer():
         return int(Decimal(stripped))  # 140.0 is an integer in JSON Schema; exact, where a double is not
+    if "string" in types and not is_any and kind not in _CONTAINERS:
+        return printed
     return value if kind in types and not (is_any and kind == "string") else printed
 
 
