@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
+from strands_env.commands.progress import describe
 from strands_env.eval import Evaluator, read_results
 from strands_env.eval.run.progress import ProgressState
 from tests.unit.eval_support import FakeEnv, display, tasks
@@ -47,3 +51,32 @@ def test_the_first_samples_to_finish_tell_how_long_the_rest_takes():
     assert state.eta == pytest.approx(9.9)
     state = ProgressState(total=100, done=99, finished=99, running=10, busy_s=99.0)
     assert state.eta == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("total", [100, None])
+def test_one_rate_tells_how_long_the_rest_takes(total):
+    state = ProgressState(total=total, done=1, finished=1, running=10, busy_s=88.0, started=time.monotonic() - 88)
+    assert state.rate == pytest.approx(10 / 88)
+    assert total is None or state.eta * state.rate == pytest.approx(99)
+    assert describe(state).endswith(f"eta {'14:31' if total else '-'}, 0.11/s")
+    state.running, state.busy_s = 1, 88.0
+    assert "0.68/min" in describe(state)
+
+
+async def test_a_display_hears_of_a_run_before_its_first_sample_ends():
+    said = []
+    heard = asyncio.Event()
+
+    def note(name, state):
+        if name == "update" and not state.finished:
+            said.append(describe(state))
+            heard.set()
+
+    class Waiting(FakeEnv):
+        async def step(self, action):
+            await asyncio.wait_for(heard.wait(), 20)
+            return await super().step(action)
+
+    results = await Evaluator(Waiting, output_path=None, max_concurrency=2, progress=display(note)).run(tasks(3))
+    assert said[0] == "0/3 samples, 2 under way, mean reward -"
+    assert [sample.reward for samples in results.values() for sample in samples] == [1.0] * 3

@@ -29,9 +29,12 @@ def describe(state: ProgressState) -> str:
     """The state in one line; what matters most comes first, for a narrow terminal shows no more."""
     parts = [f"{state.resumed + state.done}/{'?' if state.total is None else state.total} samples"]
     if state.stopping:
-        parts.append(f"stopping, {state.running} under way")
-    parts += [f"mean reward {format_number(state.mean_reward)}", f"eta {format_seconds(state.eta)}"]
-    parts.append(f"{state.rate:.2f}/s")
+        parts.append("stopping")
+    if state.stopping or not state.done:
+        parts.append(f"{state.running} under way")
+    parts.append(f"mean reward {format_number(state.mean_reward)}")
+    if rate := state.rate:
+        parts += [f"eta {format_seconds(state.eta)}", f"{rate:.2f}/s" if rate >= 0.1 else f"{60 * rate:.2f}/min"]
     parts += [f"{reason} {count}" for reason, count in state.failures.most_common()]
     if state.retries:
         parts.append(f"{state.retries} retried")

@@ -58,19 +58,21 @@ class ProgressState:
 
     @property
     def rate(self) -> float:
-        """Samples a second, of this run."""
+        """Samples a second, by which `eta` is told: of those that run now, else of this run so far."""
+        if self.running and self.finished and self.busy_s:
+            # By the time of a sample, for the first ones to finish say little of how many run side by side.
+            running = self.running if self.total is None else min(self.running, self._left)
+            return max(running, 1) * self.finished / self.busy_s
         return self.done / self.elapsed if self.done and self.elapsed > 0 else 0.0
 
     @property
     def eta(self) -> float | None:
         """Seconds to go; None while unknown."""
-        if self.total is None or not self.rate:
-            return None
-        left = max(0, self.total - self.resumed - self.done)
-        if self.running and self.finished:
-            # By the time of a sample, for the first ones to finish say little of how many run side by side.
-            return left * self.busy_s / self.finished / min(self.running, max(left, 1))
-        return left / self.rate
+        return None if self.total is None or not self.rate else self._left / self.rate
+
+    @property
+    def _left(self) -> int:
+        return max(0, (self.total or 0) - self.resumed - self.done)
 
     def count(self, sample: EvalSample) -> None:
         """Take a sample's reward, or its failure, into account."""

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds after which the wall time is saved first, and then at most between two times.
 TIME_SAVED_FROM, TIME_SAVED_EVERY = 1.0, 30.0
+SHOWN_EVERY = 1.0  # seconds after which a display is told of a run in which nothing ended
 PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
 
 
@@ -98,6 +99,7 @@ class Run:
             ending.enter_context(rare_collections())
             await self._open_log(ending)
             self._progress("start", self.state)
+            ending.callback(asyncio.create_task(self._keep_showing()).cancel)
             jobs = await ending.enter_async_context(aclosing(self._jobs()))
             # A worker for each place, not a task for each sample: a data set may be endless.
             workers = self._options.max_concurrency
@@ -319,6 +321,12 @@ class Run:
     def _count_saved(self, samples: list[EvalSample]) -> None:
         self.state.done += len(samples)
         self._show()
+
+    async def _keep_showing(self) -> None:
+        """The first sample may take minutes."""
+        while True:
+            await asyncio.sleep(SHOWN_EVERY)
+            self._show()
 
     def _show(self) -> None:
         self._progress("update", self.state)
