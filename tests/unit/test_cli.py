@@ -83,3 +83,12 @@ def test_commands_that_take_long_say_what_they_do(tmp_path, capsys: pytest.Captu
         assert capsys.readouterr().err.startswith(f"reading {tmp_path} ...")
     env_cli.main(["check", "--env", "nothing:here"])
     assert capsys.readouterr().err.startswith("trying the environment ...")
+
+
+@pytest.mark.parametrize("option", ["--env", "--reward", ""])
+def test_check_looks_at_the_names_it_is_given_before_it_loads_a_tokenizer(option: str) -> None:
+    arguments = ["check", "arithmetic", option, "nothing:here"] if option else ["check", "nothing:here"]
+    code = f"import sys; from strands_env.commands.cli import main; main({arguments}); print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "there is no module 'nothing'" in found.stderr
+    assert found.stdout == "False\n"

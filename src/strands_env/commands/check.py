@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from strands_env.commands.terminal import announce, complain, complain_of, format_number, one_line, say
@@ -37,8 +38,17 @@ def run(args: argparse.Namespace) -> int:
             from strands_env.recipe.dry_run import DryModels, prove, tasks_to_try, try_environment
             from strands_env.recipe.environments import make_env_factory
             from strands_env.recipe.names import benchmark_of_data
+            from strands_env.recipe.objects import HOOK, load_evaluator, load_object, load_reward
 
             benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
+            # What the user named, before a tokenizer and data are loaded.
+            for name, load in (
+                (benchmark, load_evaluator),
+                (args.env, partial(load_object, default=HOOK)),
+                (args.reward, load_reward),
+            ):
+                if name:
+                    load(name)
             tasks = tasks_to_try(benchmark, data=args.data, columns=args.columns)
             models = DryModels(args.tokenizer)
             options = {"env": args.env, "env_config": args.env_config, "reward": args.reward}
