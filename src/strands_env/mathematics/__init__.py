@@ -1,4 +1,4 @@
-"""Mathematical texts read whole or not at all, and compared; imports SymPy and the standard library only.
+"""Mathematical texts read whole or not at all, and compared; imports SymPy, and math-verify's parser for integrals.
 
 `readings` gives what a text may denote, `judge` whether two texts denote the same, `plain` a text without its looks.
 """

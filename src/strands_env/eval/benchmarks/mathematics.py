@@ -1,4 +1,4 @@
-"""Benchmarks of mathematics: a problem, a final answer in a box, and math-verify."""
+"""Benchmarks of mathematics: a problem, and a final answer in a box."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MathBenchmark(QuestionBenchmark):
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """Reasoning without tools, scored by math-verify (extra `math`)."""
+        """Reasoning without tools, scored by `MathRewardFunction` (extra `math`)."""
         from strands_env.rewards import MathRewardFunction
 
         options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": MathRewardFunction(), **options}
