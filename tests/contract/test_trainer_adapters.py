@@ -414,7 +414,7 @@ def test_a_verifiers_node_of_which_two_paths_train_parts_has_both_parts() -> Non
 
 
 def test_prime_rl_fields_cover_the_full_length() -> None:
-    row = prime_rl.training_sample(without_experts(make()), env_name="math", advantage=2.0)
+    row = prime_rl.training_sample(without_experts(make()), env_name="math", temperature=1.0, advantage=2.0)
     assert row["mask"] == [False, False, True, True, False, True]
     assert row["logprobs"] == [0.0, 0.0, -0.1, -0.2, 0.0, -0.3]
     assert row["advantages"] == [0.0, 0.0, 2.0, 2.0, 0.0, 2.0]
@@ -423,7 +423,7 @@ def test_prime_rl_fields_cover_the_full_length() -> None:
 
 def test_prime_rl_refuses_routed_experts() -> None:
     with pytest.raises(InvalidSampleError, match="routed experts"):
-        prime_rl.training_sample(make(), env_name="math")
+        prime_rl.training_sample(make(), env_name="math", temperature=1.0)
 
 
 def test_areal_has_a_version_for_every_sampled_token() -> None:
@@ -489,9 +489,9 @@ def test_tinkers_soft_targets_are_the_teachers_distribution_on_trained_tokens() 
 
 
 def test_prime_rl_and_verifiers_get_reference_logprobs() -> None:
-    row = prime_rl.training_sample(without_experts(TAUGHT), env_name="math")
+    row = prime_rl.training_sample(without_experts(TAUGHT), env_name="math", temperature=1.0)
     assert row["ref_logprobs"] == [0.0, 0.0, -1.0, -2.0, -3.0, -4.0]
-    assert prime_rl.training_sample(without_experts(make()), env_name="math")["ref_logprobs"] is None
+    assert prime_rl.training_sample(without_experts(make()), env_name="math", temperature=1.0)["ref_logprobs"] is None
     nodes = verifiers.message_nodes([TAUGHT])
     assert [node["reference_logprobs"] for node in nodes] == [None, [-1.0, -2.0], None, [-4.0]]
 
@@ -527,7 +527,7 @@ def test_a_field_that_a_loaded_trainer_lacks_is_named(monkeypatch: Any) -> None:
     module.TrainingSample = Sample  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(TrainerVersionError, match=r"no \['advantages', 'ref_logprobs'\] in TrainingSample.*559b44772"):
-        prime_rl.training_sample(without_experts(make()), env_name="math")
+        prime_rl.training_sample(without_experts(make()), env_name="math", temperature=1.0)
 
 
 def without_experts(sample: TrainingSample) -> TrainingSample:
@@ -540,7 +540,7 @@ EVERY_ADAPTER = pytest.mark.parametrize(
         lambda sample: trl.rollout_output([[sample]]),
         lambda sample: skyrl.generator_output([[sample]]),
         lambda sample: verl.agent_loop_output([sample], prompt_length=8, response_length=8),
-        lambda sample: prime_rl.training_sample(without_experts(sample), env_name="x"),
+        lambda sample: prime_rl.training_sample(without_experts(sample), env_name="x", temperature=1.0),
         lambda sample: tinker.loss_inputs(sample, advantage=1.0),
         areal.tensor_dict,
         lambda sample: verifiers.message_nodes([sample]),

@@ -25,7 +25,11 @@ async def test_an_exit_in_an_environment_is_one_sample(part, raised, words, dead
     async def leave(*args, **options):
         raise raised
 
-    kind = Environment if part == "reward" else type("Leaving", (Environment,), {part: leave})
+    async def leave_early(self):
+        raise raised
+
+    method = leave_early if part == "reset" else leave
+    kind = Environment if part == "reward" else type("Leaving", (Environment,), {part: method})
     reward = {"reward_fn": leave} if part == "reward" else {}
     evaluator = Evaluator(
         lambda: made(kind, **deadlines, **reward), retry=RetryPolicy(max_attempts=1), output_path=None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -202,16 +203,14 @@ def verify_run(output_path: str | Path) -> Verification:
     found = Verification(path=str(paths.results))
     seen: set[str] = set()
     torn: list[tuple[int, bytes]] = []
+    holes: list[int] = []  # lines that a power cut left, before the last whole one
     with ResultReader(paths.results) as reader, naming_errors("read", paths.results):
         for number, (offset, line) in enumerate(read_lines(reader.fd), 1):
             try:
                 if read_entry(line, offset) is None:
                     torn.append((number, line))
                     continue
-                found.damages += [
-                    f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"
-                    for number, _ in torn
-                ]
+                holes += [number for number, _ in torn]
                 torn = []
                 sample = read_sample(line, with_tokens=True)
             except StoreError as error:
@@ -222,6 +221,7 @@ def verify_run(output_path: str | Path) -> Verification:
             seen.add(sample.id)
             found.with_tokens += bool(recorded_trajectories(sample.step_result))
     found.samples, found.torn_bytes = len(seen), sum(len(line) for _, line in torn)
+    document: Mapping[str, Any] | None = None
     try:
         document = load_run(paths.run)
         if document is None:
@@ -230,4 +230,11 @@ def verify_run(output_path: str | Path) -> Verification:
             found.damages.append(f"{str(paths.run)!r} was changed after it was written: its checksum does not fit")
     except StoreError as error:
         found.damages.append(str(error))
+    about = (document or {}).get("about") or {}
+    wanted = (about.get("tasks") or math.inf) * (about.get("n_samples_per_prompt") or 1)
+    if found.samples < wanted:  # else what stood there has run again
+        found.damages += [
+            f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"
+            for number in holes
+        ]
     return found

@@ -23,9 +23,6 @@ from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_o
 from strands_sglang import get_tool_parser
 from strands_sglang.exceptions import StrandsSGLangError
 
-SAME_FAILURES = 10
-"""First samples that have to fail alike for a run to be given up."""
-
 
 class Evaluation:
     """An evaluator, and the model factory of this process, if there is one."""
@@ -150,7 +147,6 @@ def _settings(options: dict[str, Any], kind: type[Evaluator], model: dict[str, A
         "retry": RetryPolicy(max_attempts=options["max_attempts"]),
         "group_policy": options["group_policy"],
         "max_failures": options["max_failures"],
-        "max_same_failures": SAME_FAILURES,
         "sample_timeout": options["sample_timeout"],
         "reward_threshold": options["reward_threshold"],
         "keep_results": False,

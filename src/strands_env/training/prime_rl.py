@@ -13,13 +13,14 @@ from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
 def training_sample(
-    sample: TrainingSample, *, env_name: str, temperature: float = 1.0, advantage: float | None = None
+    sample: TrainingSample, *, env_name: str, temperature: float, advantage: float | None = None
 ) -> dict[str, Any]:
     """One path, every field over the full length. A token is trained in the first path that contains it, as there.
 
     The teacher's log-probabilities (`score_with_teacher`) are `ref_logprobs`; `ref_kl_weights` is for you to set.
 
     Args:
+        temperature: That of the sampling; prime-rl divides logits by it.
         advantage: Advantage of the rollout; None leaves it to the orchestrator.
 
     Raises:

@@ -90,7 +90,7 @@ class Evaluator:
         retry: RetryPolicy | None = None,
         group_policy: GroupPolicy | str = GroupPolicy.KEEP,
         max_failures: int | None = None,
-        max_same_failures: int | None = None,
+        max_same_failures: int | None = 10,
         sample_timeout: float | None = None,
         reward_threshold: float = 1.0,
         keep_results: bool = True,
