@@ -735,3 +735,22 @@ async def test_secrets_of_the_configuration_are_written_nowhere(tmp_path):
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert b'"size": 3' in written["results.run.json"] and "report.html" in written
     assert not [name for name, data in written.items() if b"hunter2" in data]
+
+
+async def test_what_a_notebook_shows_of_results_is_a_line_each(tmp_path):
+    def answer(action):
+        result = with_tokens(outcome(text="word " * 1000))
+        return result.model_copy(update={"error": ErrorRecord.from_exception(ValueError("no " * 99), Phase.LOOP)})
+
+    evaluator = Evaluator(lambda: FakeEnv(answer), output_path=tmp_path, n_samples_per_prompt=2, keep_tokens=True)
+    results = await evaluator.run(tasks(500))
+    made = results["p0"][0]
+    error = f"ValueError: {'no ' * 99}"[:80]
+    said = f"reward=1.0, termination_reason='task_complete', error={error!r}, messages=2, tokens=4, trajectories=1"
+    assert repr(made) == f"EvalSample(prompt_id='p0', index=0, {said})"
+    assert repr(made.step_result) == f"StepResult({said})"
+    assert repr(made.step_result.observation) == "Observation(messages=2, tokens=4)"
+    assert len(repr(made.step_result.trajectories[0])) < 200
+    for found in (results, evaluator.results, evaluator.load_results(), await evaluator.run(tasks(500))):
+        assert repr(found) == "CollectedResults(prompts=500, samples=1000)"
+    assert repr(found["p0"]) == "LazySamples(samples=2)"

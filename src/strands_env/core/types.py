@@ -9,7 +9,7 @@ import math
 import uuid
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
@@ -212,6 +212,11 @@ class Observation(StoredModel):
     history: JsonMessages | None = None
     tools: Annotated[str | None, AfterValidator(shared_text)] = None
 
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        # Counts: a notebook shows what a cell gave, and one episode would fill it.
+        yield "messages", len(self.messages)
+        yield "tokens", None if self.tokens is None else len(self.tokens)
+
     @property
     def final_response(self) -> str | None:
         """The text of the answer, or None when the episode did not end with one."""
@@ -299,6 +304,14 @@ class StepResult(StoredModel):
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
     is_seeded: bool = Field(default=False, exclude=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        yield "reward", None if self.reward is None else self.reward.reward
+        yield "termination_reason", self.termination_reason.value
+        if self.error is not None:
+            yield "error", f"{self.error.type}: {self.error.message}"[:80]
+        yield from self.observation.__repr_args__()
+        yield "trajectories", len(self.trajectories)
 
     @property
     def outcome(self) -> Outcome:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 
 from strands_env.core import Action, StepResult, Trajectory
@@ -31,6 +34,12 @@ class EvalSample(BaseModel):
     place: int | None = None
     attempts: int = 1
     duration_s: float = 0.0
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        yield from (("prompt_id", self.prompt_id), ("index", self.index))
+        if self.aborted:
+            yield "aborted", True
+        yield from self.step_result.__repr_args__()
 
     @property
     def reward(self) -> float | None:

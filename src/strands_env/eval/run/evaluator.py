@@ -150,7 +150,7 @@ class Evaluator:
         self.progress = progress
         self.proof_seconds = proof_seconds
         self.proof: RewardProof | None = None
-        self.results: CollectedResults = {}
+        self.results = CollectedResults()
         self.lost = 0
         self.last_loss: str | None = None
         self.note: str | None = None
@@ -261,18 +261,20 @@ class Evaluator:
         return Grouping(policy=self.group_policy, n_samples=self.n_samples_per_prompt)
 
     def load_results(self) -> CollectedResults:
-        """Samples in the results file by prompt id, read when they are used; `{}` without a file; also in `results`.
+        """Samples in the results file by prompt id, read when they are used; none without a file; also in `results`.
 
         After a run only those that it asked for: the file may hold tasks and samples of others.
         """
         if self.paths is None or not self.paths.results.exists():
-            return {}
+            return CollectedResults()
         found: dict[str, list[Entry]] = {}
         reader = ResultReader(self.paths.results)
         for entry in sorted(reader.entries, key=lambda entry: entry.index):
             if self._asked is None or (entry.prompt_id in self._asked and entry.index < self.n_samples_per_prompt):
                 found.setdefault(entry.prompt_id, []).append(entry)
-        self.results = {name: LazySamples(items, reader, with_tokens=self.keep_tokens) for name, items in found.items()}
+        self.results = CollectedResults(
+            {name: LazySamples(items, reader, with_tokens=self.keep_tokens) for name, items in found.items()}
+        )
         return self.results
 
     def compute_metrics(self, results: Mapping[str, Sequence[EvalSample]] | None = None) -> dict[str, float]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from strands_env.core import Outcome, StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
@@ -30,7 +30,11 @@ SHOWN_EVERY = 1.0  # seconds after which a display is told of a run in which not
 PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
 
 
-CollectedResults: TypeAlias = dict[str, Sequence[EvalSample]]  # samples by prompt id
+class CollectedResults(dict[str, Sequence[EvalSample]]):
+    """Samples by prompt id; shown in one line."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(prompts={len(self)}, samples={sum(map(len, self.values()))})"
 
 
 class RunOptions(Protocol):
@@ -121,7 +125,7 @@ class Run:
 
     def _collect(self) -> CollectedResults:
         reader: ResultReader | None = None
-        collected: CollectedResults = {}
+        collected = CollectedResults()
         for prompt_id, items in self._results.items():
             found = [item for item in items if item is not None]
             collected[prompt_id] = samples = [item for item in found if isinstance(item, EvalSample)]

@@ -165,6 +165,9 @@ class LazySamples(Sequence[EvalSample]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(samples={len(self)})"
+
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
