@@ -101,7 +101,7 @@ async def test_it_shows_the_numbers_and_the_samples_and_nothing_of_a_sample_is_r
         text = await page.run("document.body.innerText")
         for shown in (
             *("Mean reward\n0.500", "Samples\n80\nof 40 prompts", "model: TimeoutError"),
-            "trajectories change when re-tokenised: other-merge",
+            "trajectories change when re-tokenised: other-merge 80 (the same characters split differently)",
         ):
             assert shown in text
         assert (await page.text("[data-testid=header]")).startswith("model smollm2temperature 1")
@@ -130,7 +130,7 @@ async def test_it_is_used_with_the_keyboard_alone_also_before_a_sample_is_unpack
         assert await page.text(".drawer h2") == "p1, sample 0"
         await page.press("ArrowRight")
         await page.until("document.querySelector('.drawer h2').textContent === 'p1, sample 1'")
-        assert await page.run("location.hash") == "#3"
+        assert await page.run("location.hash") == "#p1/1"
         await page.press("Escape")
         assert await page.run("document.querySelector('.drawer').hidden")
         assert await page.run("document.activeElement.dataset.testid") == "prompts"
@@ -245,8 +245,12 @@ async def test_it_fits_any_width_and_is_light_or_dark(small, tmp_path):
         return f"{element}.scrollWidth <= {element}.clientWidth"
 
     async with chromium(tmp_path, small) as page:
-        for width in (390, 820, 1280):
+        values = "[...document.querySelectorAll('.tile .value')]"
+        for width in (390, 480, 820, 1280):
             await page.open(small, width)
+            await page.run(f"{values}.forEach((value) => {{ value.textContent = '1234 h 59 min'; }})")
+            assert await page.run(f"{values}.every((value) => {fits('value')})") is True
+            assert await page.run("document.querySelector('[type=search]').placeholder") == "Search ( / )"
             assert await page.run(fits("document.documentElement")) is True
             await page.open_sample()
             for tab in "123456":

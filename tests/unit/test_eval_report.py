@@ -8,11 +8,15 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from strands_env import report
 from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval import Evaluator, ScoreTable, StoreError, read_results
@@ -21,6 +25,7 @@ from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 from strands_env.report.details import TokenTexts, branches, details, reasons_of
 from strands_env.report.overview import _running_mean
+from strands_sglang.trajectory.drift import DriftKind
 from strands_sglang.trajectory.media import PlacedMedium
 from tests.unit.eval_support import FakeEnv, sample, tasks, with_tokens
 
@@ -139,6 +144,38 @@ def test_with_a_tokenizer_tokens_have_texts_and_drift_and_those_beyond_the_budge
     assert (trajectory["drift"], trajectory["trained"], trajectory["logprobs"]) == ([], [[2, 4]], [[2, [-0.25, -1.5]]])
     assert ["trajectories" in item for item in chunk["samples"]] == [True, True, False]
     assert (report.tokens_left_out, chunk["samples"][2]["tokens_left_out"]) == (1, 4)
+
+
+def in_node(*names: str, shown: str) -> Any:
+    """What an expression gives where these assets are loaded, and elements are plain objects."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node.js")
+    stubs = "const begin = () => {}, whole = String, words = String, short = String;"
+    stubs += "const s = (tag, props, ...inner) => ({ tag, props, inner });"
+    assets = [(Path(report.__file__).parent / "assets" / name).read_text() for name in names]
+    code = "\n".join([stubs, *assets, f"console.log(JSON.stringify({shown}));"])
+    return json.loads(subprocess.run([node, "-e", code], capture_output=True, text=True, check=True).stdout)
+
+
+def test_a_link_names_a_sample_as_the_program_does():
+    data = {"prompts": [["a", "", "", 0, 2], ["a/0", "", "", 2, 1], ["50%", "", "", 3, 1]], "samples": [[0, 3, 0, 0]]}
+    links = ["", "#a", "#a/3", "#a%2F3", "#a/0", "#a/9", "#50%", "#50%25/0", "#2", "#4", "#zz"]
+    found = in_node("app.js", shown=f"{json.dumps(links)}.map((link) => placeOf({json.dumps(data)}, link))")
+    assert found == [-1, 0, 1, 1, 0, -1, 3, 3, 2, -1, -1]
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 13, 99, 1234])
+def test_no_bar_is_higher_than_its_axis(count):
+    parts = in_node("charts.js", shown=f"histogram({{ values: [0, 1], counts: [{count}, 1] }}, '').inner.flat(3)")
+    top = min(part["props"]["y1"] for part in parts if part and part["tag"] == "line")
+    assert top <= min(part["props"]["y"] for part in parts if part and part["tag"] == "rect")
+
+
+def test_kinds_of_drift_are_explained():
+    kinds = json.dumps({kind.value: 1 for kind in DriftKind})
+    found = in_node("app.js", shown=f"driftKinds({{ kinds: {kinds} }})")
+    assert found.count(" 1 (") == len(DriftKind) and "unknown" not in found and "other-merge 1 (the same" in found
 
 
 def test_branches_share_prefixes():

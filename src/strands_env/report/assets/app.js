@@ -36,7 +36,19 @@ function overviewView(data) {
   ];
 }
 
-const driftKinds = (drift) => { const kinds = Object.entries(drift.kinds); return kinds.length ? `: ${kinds.map(([kind, count]) => `${words(kind)} ${count}`).join(", ")}` : ""; };
+const DRIFT_KINDS = { "broken-utf8": "bytes that are no whole character", "special-token": "special tokens spelled out, or the other way round", whitespace: "white space merged differently", "other-merge": "the same characters split differently", "other-text": "the text itself changed" };
+const driftKinds = (drift) => { const kinds = Object.entries(drift.kinds); return kinds.length ? `: ${kinds.map(([kind, count]) => `${kind} ${whole(count)} (${DRIFT_KINDS[kind] || "unknown"})`).join(", ")}` : ""; };
+
+// Of `#ID` or `#ID/INDEX`, as the rest of the program names samples, or of `#NUMBER`; -1 for none.
+function placeOf(data, hash) {
+  let name = hash.slice(1);
+  try { name = decodeURIComponent(name); } catch { /* it has a percent sign of its own */ }
+  const cut = name.lastIndexOf("/"), find = (id) => data.prompts.find((prompt) => prompt[0] === id);
+  const group = cut < 0 ? undefined : find(name.slice(0, cut));
+  const place = group ? data.samples[0].findIndex((index, i) => i >= group[3] && i < group[3] + group[4] && String(index) === name.slice(cut + 1)) : -1;
+  if (place >= 0) return place;
+  return find(name)?.[3] ?? (/^\d+$/.test(name) && Number(name) < data.samples[0].length ? Number(name) : -1);
+}
 
 const firstMessages = (counts, messages) => h("dl", { class: "messages-of" }, Object.keys(counts).filter((name) => messages[name]).map((name) => [h("dt", { class: "soft" }, name), h("dd", null, messages[name].slice(0, 300))]));
 
@@ -115,6 +127,7 @@ begin(async () => {
     if (action) { event.preventDefault(); action(); }
     else if (!drawer.isOpen() && event.target === document.body) table.move(event);
   });
-  const wanted = Number(location.hash.slice(1));
-  if (location.hash.length > 1 && Number.isInteger(wanted) && wanted >= 0 && wanted < data.samples[0].length) drawer.open(wanted);
+  const follow = () => { const place = placeOf(data, location.hash); if (place >= 0) drawer.open(place); };
+  addEventListener("hashchange", follow);
+  follow();
 });

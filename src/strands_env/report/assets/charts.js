@@ -51,14 +51,15 @@ function histogram(data, label) {
   const labels = data.values || data.edges.slice(0, -1).map((edge, i) => (edge + data.edges[i + 1]) / 2);
   const most = Math.max(...data.counts), width = (W - PAD.left - PAD.right) / labels.length;
   const every = Math.ceil(labels.length / 10);
+  const [, mark] = ticks(0, most, 4), step = Math.max(1, mark), top = step * Math.ceil(most / step); // counts are whole
   return s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label },
-    ticks(0, most, 4).map((value) => {
-      const y = H - PAD.bottom - (value / most) * (H - PAD.top - PAD.bottom);
+    Array.from({ length: top / step + 1 }, (_, i) => i * step).map((value) => {
+      const y = H - PAD.bottom - (value / top) * (H - PAD.top - PAD.bottom);
       return [s("line", { class: "axis", x1: PAD.left, x2: W - PAD.right, y1: y, y2: y }),
         s("text", { x: PAD.left - 7, y: y + 4, "text-anchor": "end" }, whole(value))];
     }),
     labels.map((value, i) => {
-      const height = (data.counts[i] / most) * (H - PAD.top - PAD.bottom), wide = Math.min(width * 0.8, 80);
+      const height = (data.counts[i] / top) * (H - PAD.top - PAD.bottom), wide = Math.min(width * 0.8, 80);
       const center = PAD.left + (i + 0.5) * width;
       return [s("rect", { class: "bar-shape", x: center - wide / 2, y: H - PAD.bottom - height, width: wide, height, rx: 3 },
         s("title", null, `reward ${short(value)}: ${whole(data.counts[i])} samples`)),

@@ -38,7 +38,7 @@ function makeDrawer(data, chunks) {
     why.replaceChildren(...(current.error ? [h("span", { class: "verdict bad" }, `${current.error.type}: ${current.error.message.slice(0, 300)}`)] : []),
       ...current.why.map(([name, text]) => h("span", null, h("span", { class: "name" }, `${name} `), text)));
     why.hidden = !why.childNodes.length;
-    history.replaceState(null, "", `#${i}`);
+    history.replaceState(null, "", `#${encodeURIComponent(`${prompt[0]}/${index}`).replaceAll("%2F", "/")}`);
     showTab(state.tab);
     main.focus({ preventScroll: true });
   }

@@ -31,7 +31,8 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
   const space = h("div", { role: "presentation" });
   const scroll = h("div", { class: "scroll", tabindex: 0, role: "listbox", "aria-label": label, "data-testid": testid }, space);
   const count = h("span", { class: "soft num", "data-testid": "count", role: "status" });
-  const search = h("input", { type: "search", placeholder, "aria-label": placeholder, oninput: () => update() });
+  const [asked, example] = placeholder.split(", such as "); // the example stands in the hint: a narrow field would cut it
+  const search = h("input", { type: "search", placeholder: asked, "aria-label": placeholder, oninput: () => update() });
   const filter = h("select", { "aria-label": "Filter", onchange: () => update() }, choices.map(([value, text]) => h("option", { value }, text)));
   const order = h("select", { "aria-label": "Order", onchange: () => { const [column, down] = order.value.split("|"); sort = { column: column === "" || down === "rank" ? null : Number(column), down: down === "1", rank: down === "rank" ? column : null }; update(); } });
   const head = h("div", { class: "head" });
@@ -115,6 +116,6 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
   const files = exported ? [h("button", { title: "Save the listed rows as CSV", onclick: () => save(`${file}.csv`, "text/csv", csv(listed.map(exported))) }, "CSV"),
     h("button", { title: "Save the listed rows as JSON", onclick: () => save(`${file}.json`, "application/json", JSON.stringify(listed.map(exported), null, 1)) }, "JSON")] : [];
   const element = h("section", { class: "panel" }, h("h2", null, label), h("div", { class: "tools" }, search, filter, order, switches, files, count),
-    h("p", { class: "soft hint" }, `Filters: ${Object.keys(fields).join(", ")} with < <= > >= = != or : (contains), and words, as in “${placeholder.split("such as ")[1] || "reward<1"}”.`), table);
+    h("p", { class: "soft hint" }, `Filters: ${Object.keys(fields).join(", ")} with < <= > >= = != or : (contains), and words, as in “${example || "reward<1"}”.`), table);
   return { element, search, scroll, move, start: () => setMode(names[0]) };
 }
