@@ -87,12 +87,12 @@ def make_env(*, model_factory: Any, args: Any, sample: Any, evaluation: bool) ->
 
 def forget(conversation: Any, turns: list[Turn]) -> None:
     """Have a conversation render and encode its whole history at every turn, and note its turns."""
-    prepare, draw = conversation.prepare, conversation.sample
+    prepare, draw = conversation.prepare_aside, conversation.sample
     budget, first = conversation.config["max_response_tokens"], None
 
-    def prepare_from_text(request: Any) -> Any:
+    async def prepare_from_text(request: Any) -> Any:
         nonlocal first
-        prepared = prepare(replace(request, as_root=True))
+        prepared = await prepare(replace(request, as_root=True))
         first = prepared.prompt_length if first is None else first
         if budget is None:
             return prepared
@@ -106,7 +106,7 @@ def forget(conversation: Any, turns: list[Turn]) -> None:
         turns.append(Turn(conversation, prepared, sampled))
         return sampled
 
-    conversation.prepare, conversation.sample = prepare_from_text, draw_and_note
+    conversation.prepare_aside, conversation.sample = prepare_from_text, draw_and_note
 
 
 def render(sample: Any, turns: Sequence[Turn], tokenizer: Any) -> None:
