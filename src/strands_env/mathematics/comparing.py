@@ -28,7 +28,7 @@ _REVERSED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 def same(gold: Node, answer: Node) -> bool | None:
     """Whether two nodes denote the same; None where that is not certain."""
-    if gold == answer:
+    if gold == answer and gold.kind != "undefined":
         return True
     for kind, compare in _BY_KIND.items():
         if kind in (gold.kind, answer.kind):
@@ -84,7 +84,11 @@ def _letters(node: Node) -> list[str] | None:
 
 
 def _same_word(gold: Node, answer: Node) -> bool | None:
-    if (letters := _letters(gold)) is not None and (other_letters := _letters(answer)) is not None:
+    if (
+        "group" in (gold.kind, answer.kind)
+        and (letters := _letters(gold)) is not None
+        and (other_letters := _letters(answer)) is not None
+    ):
         return letters == other_letters
     words = [
         node.args[0].strip() if node.kind == "word" else str(node.args[0]) if node.kind == "scalar" else None
@@ -532,8 +536,8 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
             ):
                 return same(united, other_united)
             verdict = _unordered(gold.args, answer.args)
-            if verdict is False and all(item.kind != "relation" for item in (*gold.args, *answer.args)):
-                return _unordered(_unique(gold.args), _unique(answer.args))
+            if verdict is False and len(gold.args) != len(answer.args):  # whether repeated ones count is not said
+                return None if _unordered(_unique(gold.args), _unique(answer.args)) is not False else False
             return verdict
         return _ordered(gold.args, answer.args)
     if "list" in kinds:

@@ -105,12 +105,14 @@ _REWRITES = [
         (r"√", r"\\sqrt "),
         (r"(?<!\\)\\(?:left|right)\s*\.", " "),
         (
-            r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|strut|bf|rm|it)(?![A-Za-z])",
+            r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|strut|bf|rm|it|tt|sf|sc|em"
+            r"|tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge)(?![A-Za-z])",
             " ",
         ),
-        (r"\\(?:hspace|vspace|phantom|label|tag)\*?\{[^{}]*\}", " "),
+        (r"\\(?:(?:hspace|vspace|phantom|label|tag)\*?|color|(?:text|f?)color(?:box)?)\s*\{[^{}]*\}", " "),
+        (r"\\underline\s*(?=\{)", " "),
         (r"\\!|\\/|`", ""),
-        (r"\\(?:d|t|c)frac(?![A-Za-z])", r"\\frac"),
+        (r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac"),
         (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
         (r"\\(?:leq|leqslant|leqq)(?![A-Za-z])", r"\\le "),
         (r"\\(?:geq|geqslant|geqq)(?![A-Za-z])", r"\\ge "),
@@ -179,10 +181,10 @@ _TEXT = re.compile(
 def closing(text: str, start: int) -> int:
     """Index of the brace that closes the one before `start`."""
     depth = 1
-    for match in re.compile(r"(?<!\\)[{}]").finditer(text, start):
-        depth += 1 if match[0] == "{" else -1
+    for match in re.compile(r"(?<!\\)(?:\\\\)*+([{}])").finditer(text, start):
+        depth += 1 if match[1] == "{" else -1
         if not depth:
-            return match.start()
+            return match.start(1)
     raise Unreadable("braces do not match")
 
 
@@ -203,9 +205,15 @@ def normalise(text: str) -> str:
         text = pattern.sub(new, text)
     if text.count("$") % 2:  # a single sign is money
         text = re.sub(r"\$(?=\s*[\d.])", r"\\dollar ", text, count=1)
-    text = text.replace("$", " ").strip()
+    text = re.sub(r"(?:\\\\\s*)+$", "", text.replace("$", " ").strip()).strip()
     while (stop := re.fullmatch(r"(.*[^\\.\s])\s*[.,;:!]*(?<!\\)[.,;:]", text, re.DOTALL)) is not None:
         text = stop[1]
+    while (emphasis := re.fullmatch(r"([_*])([^_*]+)\1", text)) is not None:
+        text = emphasis[2].strip()
+    while text.startswith("{") and text.endswith("}") and text.count("{") == text.count("}"):
+        if closing(text, 1) != len(text) - 1:
+            break
+        text = text[1:-1].strip()
     return text
 
 

@@ -186,7 +186,14 @@ class Reader(ScalarReader):
 
     def _member(self) -> Node:
         """A structure, or a scalar with or without a unit."""
-        for structure in (self._bracketed, self._environment, self._named_set, self._based):
+        for structure in (
+            self._lettered,
+            self._dated,
+            self._bracketed,
+            self._environment,
+            self._named_set,
+            self._based,
+        ):
             start = self._at
             node = self._attempt(structure)
             if node is not None:
@@ -228,6 +235,30 @@ class Reader(ScalarReader):
         if not unit:
             return node
         return Node("quantity", (node,), tuple(sorted(unit.items())))
+
+    def _lettered(self) -> Node:
+        """`CAT`, `HHT`: capitals side by side are a word, not a product whose order is free."""
+        name = ""
+        while self._peek().kind == "letter" and self._peek().value.isupper() and not (name and self._peek().spaced):
+            name += self._peek().value
+            self._at += 1
+        if len(name) < 2 or not (self._peek().kind == "end" or self._peek().value in _AFTER):
+            raise Unreadable("no word of capitals")
+        return Node("word", (name,))
+
+    def _dated(self) -> Node:
+        """`2021-05-05`, `3/4/2020`, `1914-1918`, `555-1234`: text, not arithmetic."""
+        text = ""
+        while self._peek().value in ("-", "/") or self._peek().kind == "number":
+            if text and self._peek().spaced:
+                break
+            text += self._peek().value
+            self._at += 1
+        if not re.fullmatch(r"\d+(?:-\d+){2,}|\d{1,2}/\d{1,2}/\d{4}|\d{3,4}-\d{4}", text) or not (
+            self._peek().kind == "end" or self._peek().value in _AFTER
+        ):
+            raise Unreadable("no date")
+        return Node("word", (text,))
 
     def _smaller(self, name: str) -> Node:
         """`20 minutes` behind `3 hours`."""

@@ -106,6 +106,10 @@ class ScalarReader:
     def _scalar(self) -> Node:
         start = self._at
         value = self._sum()
+        if self._take(r"\over"):
+            value = self._divide(value, self._sum())
+        elif self._take(r"\choose"):
+            value = self._binomial(value, self._sum())
         if value is sympy.nan or value is sympy.zoo or getattr(value, "has", lambda *_: False)(sympy.nan, sympy.zoo):
             raise Undefined("undefined")
         numbers = [token.value for token in self._tokens[start : self._at] if token.kind == "number"]

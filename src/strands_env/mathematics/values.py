@@ -116,7 +116,7 @@ def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -
         scale = max(abs(one.evalf(PRECISION)), abs(other.evalf(PRECISION)))
         if abs(difference) <= scale * Rational(1, 10**250):  # what is left of zero at 400 digits
             return True
-    if digits is None and other_digits is None:
+    if digits is None and (other_digits is None or one.is_Integer):  # a whole number is not rounded
         return False
     value, other_value = one.evalf(PRECISION), other.evalf(PRECISION)
     if not (value.is_real and other_value.is_real):

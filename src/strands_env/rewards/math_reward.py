@@ -46,10 +46,9 @@ class MathRewardFunction(RewardFunction):
     memory, so an answer that explodes cannot hang, leak or kill anything; it is wrong, with reason `timeout`.
 
     `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`.
-    Wrong: `no_final_response`, `answer_parse_failed` (no answer in it), `prompt_repeated`, and `timeout`,
+    Wrong: `no_final_response`, `answer_parse_failed` (no answer in it), `answer_unreadable`, `prompt_repeated`, and `timeout`,
     `too_complex`, `worker_died`, `verifier_error` of an answer that breaks the verifier. Not scored:
-    `invalid_ground_truth`, `gold_parse_failed`, `answer_unreadable`, `undecided` (equal or not, depending on what was
-    asked), and `cannot_verify` where the verifier fails on a harmless answer to the same ground truth too, or gets no
+    `invalid_ground_truth`, `gold_parse_failed`, `undecided` (equal or not, depending on what was asked), and `cannot_verify` where the verifier fails on a harmless answer to the same ground truth too, or gets no
     CPU time; `error` has the failure.
 
     Args:
@@ -97,7 +96,7 @@ class MathRewardFunction(RewardFunction):
                 return RewardResult(reward=None, info=info)
             case "gold_parse_failed":
                 return RewardResult(reward=self.bad_ground_truth, info=info)
-            case "undecided" | "answer_unreadable":
+            case "undecided":
                 return RewardResult(reward=None, info=info)
         return RewardResult(reward=self.correct if info["matched"] else self.incorrect, info=info)
 

@@ -48,12 +48,20 @@ def find_boxes(text: str) -> list[tuple[int, int]]:
     starts = {opening.end() for opening in re.finditer(r"\\(?:boxed|fbox|framebox)\s*+\{", text)}
     spans: list[tuple[int, int]] = []
     pending: list[int] = []
-    for brace in re.finditer(r"(?<!\\)[{}]", text):
-        if brace[0] == "{":
+    for brace in re.finditer(r"(?<!\\)(?:\\\\)*+([{}])", text):
+        if brace[1] == "{":
             pending.append(brace.end())
         elif pending and (start := pending.pop()) in starts:
-            spans.append((start, brace.start()))
+            spans.append((start, brace.start(1)))
     return sorted(spans)
+
+
+def _outermost(text: str) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for start, end in find_boxes(text):
+        if not spans or start > spans[-1][1]:
+            spans.append((start, end))
+    return spans
 
 
 def candidates(answer: str) -> list[str]:
@@ -62,7 +70,12 @@ def candidates(answer: str) -> list[str]:
     The last box, whole; without a box what follows the last "answer is", the whole text, the last formula, the last
     number.
     """
-    boxes = [answer[start:end] for start, end in find_boxes(answer) if answer[start:end].strip()]
+    boxes = [answer[start:end] for start, end in _outermost(answer) if answer[start:end].strip()]
+    while boxes and (inner := _outermost(boxes[-1])):  # a box in a box
+        start, end = inner[0]
+        if len(inner) > 1 or not re.fullmatch(r"[\s$]*\\\w+\s*\{", boxes[-1][:start]) or boxes[-1][end:].strip("} $"):
+            break
+        boxes[-1] = boxes[-1][start:end]
     bare = list(_BARE_BOX.finditer(answer))
     if bare and (not boxes or bare[-1].start() > answer.rfind(boxes[-1])):
         return [bare[-1][1]]
@@ -97,7 +110,7 @@ def _side_by_side(answer: str) -> str:
     r"""The last boxes of a text as a list, where nothing but a comma, an `and` or a name stands between them."""
     items: list[str] = []
     last = len(answer)
-    for start, end in reversed(find_boxes(answer)):
+    for start, end in reversed(_outermost(answer)):
         if items and not _BETWEEN.fullmatch(answer[end + 1 : last]):
             break
         items.insert(0, answer[start:end])
