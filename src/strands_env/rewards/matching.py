@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections import deque
 from dataclasses import dataclass
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any
 
 import regex
@@ -15,6 +14,7 @@ import regex
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
+from .numerals import numerals
 from .proof import RewardExamples
 
 DEFAULT_TIMEOUT = 5.0
@@ -147,64 +147,38 @@ class RegexMatchReward(RewardFunction):
         return RewardResult(reward=float(info["matched"]), info=info)
 
 
-_DASHES = str.maketrans("\u2212\u2012\u2013\u2014\u2010\u2011\u2044", "------/")
-_NUMBER = re.compile(
-    r"""(?<![\w.,/^:])(?<!\d[-+*])(?<!\d\ [-+*/]\ )                             # no part of something larger
-        (?P<sign>(?<![\w)])[-+]\s?)?\$?
-        (?:(?P<whole>\d+)\s(?=\d+/\d))?                                       # of a mixed number
-        (?P<digits>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)
-        (?P<exponent>[eE][-+]?\d{1,4}|/0*[1-9]\d*)?
-        (?![-+*/^:.,]?\d)\s?(?P<percent>\\?%)?""",
-    re.VERBOSE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    value: Fraction
-    is_percent: bool
-
-
-def _numbers(text: str) -> list[tuple[str, _Number]]:
-    """The numbers of a text, each whole and exact, with their spelling."""
-    found = []
-    for match in _NUMBER.finditer(unicodedata.normalize("NFKC", text).translate(_DASHES)):
-        digits, exponent = match["digits"].replace(",", ""), match["exponent"] or ""
-        value = Fraction(digits) / Fraction(exponent[1:]) if exponent[:1] == "/" else Fraction(digits + exponent)
-        value += Fraction(match["whole"] or 0)
-        found.append(
-            (match[0].strip(), _Number(-value if "-" in (match["sign"] or "") else value, match["percent"] is not None))
-        )
-    return found
-
-
 class NumberReward(RewardFunction):
-    """1.0 where the last number of the final response is the ground truth, compared exactly; else 0.0.
+    """1.0 where the answer's number is the ground truth, compared exactly; else 0.0.
 
-    Numbers may have separators of thousands (`1,234`), an exponent, a percent sign, a fraction (`1/2`, `3 1/2`) and any
-    spelling of the minus sign. `50%` is 0.5, and 50 where no percent sign is asked for. A part of a sum, a date or a
-    time is no number. A ground truth that is no number gives no reward.
+    It is the one that the final response states ("the answer is 4", a line `#### 4`), else its last. Numbers may have
+    separators of thousands (`1,234`, `1 234`), an exponent (`1e3`, `4.2 × 10^3`), a percent sign, a fraction (`1/2`,
+    `3 1/2`) and any spelling of the minus sign. `50%` is 0.5, and 50 where no percent sign is asked for. A part of a
+    larger expression (`3x`, `2^3`, `4 + 3`), of a date or a time, and a number that is denied ("not 3") is none, nor is
+    one of a repeated prompt. A ground truth that is no number gives no reward.
     """
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        """Compare the last number."""
+        """Compare the answer's number."""
         truth = action.task_context.ground_truth
         info: dict[str, Any] = {"matched": False, "ground_truth": truth, "answer": None}
-        expected = _numbers(repr(truth) if isinstance(truth, float) else str(truth))
         is_number = not isinstance(truth, bool) and (not isinstance(truth, float) or math.isfinite(truth))
-        if (
-            not is_number
-            or len(expected) != 1
-            or _NUMBER.sub("", unicodedata.normalize("NFKC", str(truth)).translate(_DASHES)).strip(" .$")
-        ):
+        # `str` refuses integers of more than 4,300 digits.
+        expected, gold, rest = numerals(str(Decimal(truth)) if isinstance(truth, int) else str(truth))
+        if not is_number or len(expected) != 1 or gold is None or rest.strip(" .$\n"):
             return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth"})
-        found = _numbers(step_result.observation.final_response or "")
-        if not found:
+        response, prompt = (step_result.observation.final_response or "").strip(), action.text.strip()
+        answer = numerals(response.removeprefix(prompt) if " " in prompt else response)[1]
+        if answer is None:
             reason = "no_final_response" if step_result.observation.final_response is None else "no_number"
             return RewardResult(reward=0.0, info={**info, "reason": reason})
-        info["answer"], answer = found[-1]
-        gold = expected[0][1]
-        gold_value, value = (number.value / 100 if number.is_percent else number.value for number in (gold, answer))
+        info["answer"] = answer.text
+        if isinstance(gold.value, str) or isinstance(answer.value, str):
+            info["matched"] = (gold.value, gold.is_percent) == (answer.value, answer.is_percent)
+            return RewardResult(reward=float(info["matched"]), info=info)
+        gold_value, value = (
+            one / 100 if is_percent else one
+            for one, is_percent in ((gold.value, gold.is_percent), (answer.value, answer.is_percent))
+        )
         loose = gold.is_percent != answer.is_percent and gold.value == answer.value and abs(gold.value) >= 1
         info["matched"] = gold_value == value or loose
         return RewardResult(reward=float(info["matched"]), info=info)

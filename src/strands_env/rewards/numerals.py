@@ -1,0 +1,133 @@
+"""The numbers of a text: each a whole token of one value, of which one is the answer."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import deque
+from dataclasses import dataclass
+from fractions import Fraction
+
+_LONG = 4000
+"""Digits above which a number is compared as text: Python converts no more than 4,300."""
+_LAST = 1000
+"""Numbers of a text that may be its answer."""
+_AROUND = 120
+"""Characters before and after a number that say what it is."""
+
+_DASHES = str.maketrans("\u2212\u2012\u2013\u2014\u2010\u2011\u2044", "------/")
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_POWER = r"\^\s*(?:\{\s*([-+]?\d{1,4})\s*\}|([-+]?\d{1,4})(?!\d))"
+_LETTER = r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Chinese, Japanese and Korean write no space
+_REPLACED = [
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"</?[A-Za-z]\w*>|[-=]{1,2}>|\\(?:left|right)\b|\\(?:displaystyle|,|;|:|!)", " "),
+        (r"(?<=\d)\s*\*\*\s*(?=\d)", "^"),
+        (r"(?<!\w)\*([-\w.,$%]+)\*(?!\w)", r"\1"),
+        (r"\*\*|__|`|\\[()\[\]]", ""),
+        (r"\\\$", "$"),
+        (r"(?i:\b(answer|result|total))\s+-+\s+", r"\1: "),
+        (r"\\(?:text|math)(?:bf|it|rm|sf)?\s*\{([^{}]*)\}", r"\1"),
+        (r"(?<=\d)\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}", r" \1/\2"),
+        (r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}", r"\1/\2"),
+        (r"\\f?box(?:ed)?\s*\{([^{}]*)\}", r"\1"),
+        (rf"(?<=\d)\s*(?:×|\\times|\\cdot|·|x|\*)\s*10\s*{_POWER}", r"e\1\2"),
+        (rf"(?<![\w.,])10\s*{_POWER}", r"1e\1\2"),
+    )
+]
+_CORE = re.compile(
+    r"""(?:(?P<whole>\d+)\s(?=\d+/\d))?                                       # of a mixed number
+        (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)
+        (?P<exponent>[eE][-+]?\d{1,4}(?!\w)|/0*[1-9]\d*)?
+        (?P<percent>\s?\\?%|[ ]percent\b)?
+        (?P<scale>[ ](?i:thousand|million|billion|trillion)\b)?""",
+    re.VERBOSE,
+)
+_SCALES = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_LEAD = re.compile(
+    r"(?P<sign>\b(?i:minus|negative)\s+|[负負]|(?<![\w)\]}])(?<![\d)\]}]\s)[-+][^\S\n]?)?"
+    r"(?:[$£€¥₹][^\S\n]?)?(?P<second>[-+])?\Z"
+)
+_OTHER_BEFORE = re.compile(
+    rf"""(?:{_LETTER}|[\d_)\]}}^{{√≠±∓<≤≥\\!+*×÷·⋅/-]|[A-Za-z0-9_]\(|[-+√^]\s?[(\[]|(?<!^)(?<!\n)>|\d[.,:])\Z
+      | (?:[\w)\]}}]\s?[-+*×÷·⋅/^]|[√≠±∓<≤≥]|!=|(?<!^)(?<!\n)>)\s?[(\[]?\Z
+      | \\(?:sqrt|log|ln|exp|sin|cos|tan|neq?|pm|mp|leq?|geq?|lt|gt|times|cdot|div)\s*[({{]?\s*\Z
+      | (?i:\b(?:not|never|cannot|\w+n['’]t|than|plus|minus|times|divided\ by|over|under|below|above|log|ln|sqrt
+          |root\ of|factorial\ of|at\ least|at\ most)|\d\s*,?\s+or)\s+(?i:(?:be|equal\ to)\s+)?[$(\[]?\Z""",
+    re.VERBOSE,
+)
+_OTHER_AFTER = re.compile(
+    rf"""(?:(?!(?:cm|mm|km|kg|mg|ml|ms|min|mph)\b){_LETTER}|[_{{}}(\[万億亿千百兆])
+      | [)\]}}]*(?:!|\^|[.,:/]?\d)
+      | [)\]}}]*\s?(?:[*^×÷·⋅+]\s?[\w(\\{{$√]|/\s?[\d(\\]|-\s?[\d(\\$√])
+      | [^\S\n]?(?:\\(?![)\]%,;:!\ \\$]|quad|circ|degree|end)|π|pi\b|√|[xyzij]\b)
+      | \s+(?i:squared|cubed|factorial|hundred|dozen|to\ the\ power)\b
+      | \s+(?i:(?:plus|minus|times|divided\ by)\s+\S*\d)
+      | ,?\s+or\s+[-$]?\d""",
+    re.VERBOSE,
+)
+_STATED = re.compile(
+    r"(?i:\banswer\b(?:\s+(?:to|for)\b[^.\n]{0,80}?)?\s*(?:\bis\b|\bwas\b|\b(?:should|would|must)\s+be\b|=|:|\bequals\b)"
+    r"|\bactually,?(?:\s+it\s+is)?|\bcorrection:)[\s:=\"'(\[$]*(?:(?i:indeed|thus|probably|exactly|simply|equal\s+to)\s+)?\Z"
+    r"|####\s*\Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Numeral:
+    """A number with its spelling; of more than 4,000 digits, its value is their text."""
+
+    text: str
+    value: Fraction | str
+    is_percent: bool
+
+
+def plain(text: str) -> str:
+    """The text without marks of emphasis and markup, powers and fractions written in letters of ASCII."""
+    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
+    text = re.sub("(?<=\\d)(?=[¼-¾⅐-⅞])", " ", text)
+    text = unicodedata.normalize("NFKC", text).translate(_DASHES)
+    for pattern, replaced in _REPLACED:
+        text = pattern.sub(replaced, text)
+    return text
+
+
+def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
+    """The numbers of a text, the one that it answers with, and the text without them.
+
+    A number in a larger expression, or denied, is none. A stated answer counts before numbers that follow it.
+    """
+    text = plain(text)
+    found: list[Numeral] = []
+    answer: Numeral | None = None
+    is_stated, rest, end = False, "", 0
+    for core in deque(_CORE.finditer(text), maxlen=_LAST):
+        before, after = text[max(0, core.start() - _AROUND) : core.start()], text[core.end() : core.end() + _AROUND]
+        lead = _LEAD.search(before)
+        assert lead is not None  # it may be empty
+        head = before[: lead.start()]
+        numeral = None
+        if not (_OTHER_BEFORE.search(head) or _OTHER_AFTER.match(after)):
+            start = core.start() - len(lead[0])
+            is_negative = any(sign and sign.strip().lower() not in "+" for sign in lead.groups())
+            numeral = _read(core, text[start : core.end()].strip(), is_negative)
+            found.append(numeral)
+            rest, end = rest + text[end:start], core.end()
+        if _STATED.search(head):
+            answer, is_stated = numeral, True
+        elif numeral is not None and (not is_stated or (answer is None and re.search(r"[=≈]\s*\Z", head))):
+            answer = numeral
+    return found, answer, rest + text[end:]
+
+
+def _read(core: re.Match[str], text: str, is_negative: bool) -> Numeral:
+    digits, exponent = re.sub("[, ]", "", core["digits"]), core["exponent"] or ""
+    is_percent = core["percent"] is not None
+    if len(core[0]) > _LONG:
+        whole, _, part = digits.partition(".")
+        value = f"{whole.lstrip('0')}.{part.rstrip('0')}{exponent}{core['scale'] or ''}"
+        return Numeral(text, f"-{value}" if is_negative else value, is_percent)
+    number = Fraction(digits) / Fraction(exponent[1:]) if exponent[:1] == "/" else Fraction(digits + exponent)
+    number = (number + Fraction(core["whole"] or 0)) * _SCALES[(core["scale"] or "").strip().lower()]
+    return Numeral(text, -number if is_negative else number, is_percent)
