@@ -22,8 +22,13 @@ _STATED = [
     re.compile(pattern, re.MULTILINE)
     for pattern in (
         # The answer is (B). Answer: B. The correct option is B.
-        r"(?i:\b(?:answer|option|choice)(?:\s+(?:choice|option|letter))?\W{0,4}(?:\b(?:is|was|would\s+be|must\s+be)\b|:))"
-        rf"\W{{0,8}}{_OPTION}?{_LETTER}",
+        r"(?i:\b(?:answer|option|choice)(?:\s+(?:choice|option|letter))?(?:\s+(?:to|for)\b[^.:\n]{0,80}?)?"
+        r"\W{0,4}(?:\b(?:is|was|(?:should|would|must|has\s+to)\s+be)\b|:|\s-+\s))"
+        r"\W{0,8}(?i:(?:(?:I\s+(?:think|believe)|it\s+is|(?:most\s+)?likely|probably|definitely|clearly|actually)\b\W{0,3}){0,2})"
+        rf"{_OPTION}?{_LETTER}",
+        # The answer is not B but C. Wait, actually it is B. It is B.
+        r"(?i:\b(?:but|rather|actually|instead|no,|wait,|it\s+is|it['’]s)\W{0,4})"
+        rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
         rf"(?i:\banswer)\s+\({_LETTER}",
         rf"\\f?boxed\W{{0,6}}{_OPTION}?{_LETTER}",
         rf"(?:答案|选项|选择|选|应为)\W{{0,4}}[是为]?\W{{0,4}}(?:选项)?{_LETTER}",
@@ -34,7 +39,13 @@ _STATED = [
         r"(?i:\banswer)\s*:\s*\(?(?P<letter>[a-j])\)?[^\w\n]*$",
     )
 ]
-_HEDGE = re.compile(r"\W{0,3}(?:\bor\b|\band\b|/|,|&|或|和)\W{0,4}[A-HJ](?!\w)")
+# "A or B", "(A) (B)", "A; B", and a list of letters, one a line.
+_HEDGE = re.compile(
+    r"[^\w\n]{0,3}(?:\b(?:or|and)\b|[/,;|&、或和+~]|[^\S\n])[^\w\n]{0,4}(?:(?:maybe|possibly|perhaps|also)\W{1,3})?"
+    r"\(?[A-HJ](?!\w)(?!\)?\s+(?:is|are|was)\b)|,\s*(?:maybe|possibly|perhaps)\b"
+)
+_LINES = re.compile(r"(?:^|\n)[^\w\n]*(?P<first>[A-J])[^\w\n]*\n\s*(?!(?P=first))[A-J][^\w\n]*\Z")
+_DENIED = re.compile(rf"(?i:\bnot\s+{_OPTION}?)\(?[A-J]\)?(?!\w)")
 _JUDGED = re.compile(rf"{_LETTER}\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b")
 _MENTIONED = re.compile(rf"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?){_LETTER}")
 _LISTED = re.compile(r"^[^\w\n]*(?P<letter>[A-J])[.):][^\S\n]", re.MULTILINE)
@@ -47,6 +58,9 @@ def find_letter(text: str) -> str | None:
     no such letter, or two at once ("A or B").
     """
     text = re.sub(r"[*`]|__|\\(?:text|math)(?:bf|it|rm|sf)?\b", "", unicodedata.normalize("NFKC", text))
+    text = _DENIED.sub("not", text).replace("<answer>", "Answer: ").replace("</answer>", "\n")
+    if _LINES.search(text.rstrip()):
+        return None
     stated = [found for pattern in _STATED for found in pattern.finditer(text)]
     if stated:
         last = max(stated, key=lambda found: found.start("letter"))
