@@ -267,6 +267,21 @@ HHT, HTH | \boxed{HTH, HHT}
 2021-05-05 | \boxed{2021-05-05}
 1914-1918 | \boxed{1914–1918}
 2, 2, 3 | \boxed{3, 2, 2}
+(0,5) | \boxed{x>0 \text{ and } x<5}
+x>0 \text{ and } x<5 | \boxed{0<x<5}
+x<1, x>3 | \boxed{x<1 \text{ or } x>3}
+x>0 \text{ and } y>0 | \boxed{y>0 \text{ and } x>0}
+42 | \boxed{42 \text{ apples}}
+42 \text{ widgets} | \boxed{42 \text{ widgets}}
+42 | \boxed{42 \text{ kg}}
+5 | \boxed{f(x) = 5}
+42 | We add them.\nThe total is **42**.
+42 | We add them.\n- Total: 42
+42 | </think>\n\n42
+42 | We add them.\nTotal - 42 in all.
+42 | The answer is 42, because 40 + 2 = 42.
+5 | \boxed{x_1 = 5}
+5 | \boxed{\text{the answer} = 5}
 """
 """Ground truth and answer, which denote the same."""
 WRONG = r"""
@@ -399,12 +414,66 @@ XIV | \boxed{XVI}
 123456789 | \boxed{1.23457\times10^8}
 2, 2, 3 | \boxed{2, 3, 3}
 42 | \boxed{\boxed{41}\boxed{42}}
+42 | The answer is twice 42
+42 | The answer is twice 42.
+42 | The answer is negative 42.
+42 | The answer is minus 42.
+42 | The answer is 5 times 42.
+42 | The answer is one over 42.
+42 | The answer is the square root of 42.
+42 | The answer is at least 42.
+42 | The answer is between 41 and 42.
+42 | The answer is 42 squared.
+42 | The answer isn't 42.
+42 | The answer is definitely not $42$.
+42 | It is twice 42.
+42 | It is the square root of $42$.
+42 | I get at least 42.
+42 | It lies between 41 and 42.
+42 | So it is 42 squared.
+42 | It isn't 42.
+42 | It is definitely not $42$.
+42 | The result is one over 42.
+42 | We get minus 42.
+42 | negative 42
+\mathbb{R} | \boxed{x>1 \text{ and } x<3}
+x>1 \text{ and } x<3 | \boxed{\mathbb{R}}
+x<2 \text{ or } x>5 | \boxed{x<2 \text{ and } x>5}
+x>0 \text{ and } y>0 | \boxed{x>0 \text{ or } y>0}
+x=1 \text{ and } y=2 | \boxed{x=1 \text{ or } y=2}
+42 | \boxed{42 \text{ dozen}}
+42 | \boxed{42 \text{ lakh}}
+42 | \boxed{42 \text{ crore}}
+42 | \boxed{42 \text{ bn}}
+42 | \boxed{42 \text{ M}}
+42 | \boxed{42 \text{ k}}
+42 | \boxed{42 \text{ halves}}
+42 | \boxed{42 \text{ thirds}}
+42 | \boxed{42 \text{ squared}}
+42 | \boxed{42 \text{ cubed}}
+42 | \boxed{42 \text{ factorial}}
+42 | \boxed{42 \text{ reciprocal}}
+42 | \boxed{42 \text{ negative}}
+42 | \boxed{42 \text{ minus one}}
+42 | \boxed{42 \text{ ppm}}
+42 | \boxed{42 \text{ below zero}}
+42 | \boxed{42 \text{ pi}}
+42 | \boxed{42 \text{ MM}}
+42 | \boxed{42 \text{ widgets}}
+5 | \boxed{\text{twice the answer} = 5}
+5 | \boxed{wrong = 5}
+5 | \boxed{\text{half} = 5}
+5 | \boxed{x!=5}
 """
 """Ground truth and answer, which do not."""
 
 
 def pairs(table: str) -> list[tuple[str, str]]:
-    return [(gold, answer) for line in table.strip().split("\n") for gold, _, answer in [line.partition(" | ")]]
+    return [
+        (gold, answer.replace(r".\n", ".\n").replace(r">\n\n", ">\n\n"))
+        for line in table.strip().split("\n")
+        for gold, _, answer in [line.partition(" | ")]
+    ]
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -480,6 +549,8 @@ def test_a_ground_truth_wins_against_itself(gold: str) -> None:
         ("100000!", r"\boxed{99999!}"),
         (r"\binom{5000}{2500}", r"\boxed{\binom{5000}{2499}}"),
         ("1/0", r"\boxed{0/0}"),
+        ("5", r"\boxed{f(x)-1 = 5}"),
+        ("5", r"\boxed{\sin x = 5}"),
         ("2, 2, 3", r"\boxed{2, 3}"),
     ],
 )
@@ -523,9 +594,27 @@ async def test_answers_that_explode_are_wrong_in_time_and_the_next_is_right() ->
     assert (await reward.compute(action("3"), answered(r"\boxed{3}"))).reward == 1.0
 
 
-async def test_the_question_repeated_is_no_answer() -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "How many are 3 and 4?",
+        "how many are 3 and 4",
+        '"How many are 3 and 4?"',
+        "How many are 3 and 4? How many are 3 and 4?",
+        "Question: How many are 3 and 4?",
+        "many are 3 and 4?",
+    ],
+)
+async def test_the_question_repeated_is_no_answer(answer: str) -> None:
     question = Action(message="How many are 3 and 4?", task_context=TaskContext(ground_truth="4"))
-    assert (await MathRewardFunction().compute(question, answered("How many are 3 and 4?"))).reward == 0.0
+    result = await MathRewardFunction().compute(question, answered(answer))
+    assert (result.reward, result.info["reason"]) == (0.0, "prompt_repeated")
+
+
+async def test_a_noun_of_the_question_may_stand_behind_the_number() -> None:
+    question = Action(message="How many dozen widgets?", task_context=TaskContext(ground_truth="42"))
+    for answer, expected in ((r"\boxed{42 \text{ widgets}}", 1.0), (r"\boxed{42 \text{ dozen}}", 0.0)):
+        assert (await MathRewardFunction().compute(question, answered(answer))).reward == expected
 
 
 def test_workers_are_as_many_as_the_machine_has_room_for() -> None:

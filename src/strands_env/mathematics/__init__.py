@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .comparing import same
-from .reading import Reading, plain, readings
+from .reading import Reading, foreign_nouns, plain, readings
 from .scalars import Node
 
-__all__ = ["Node", "Reading", "judge", "plain", "readings"]
+__all__ = ["Node", "Reading", "foreign_nouns", "judge", "plain", "readings"]
 
 
 def judge(gold: Sequence[Reading], answer: Sequence[Reading]) -> bool | None:

@@ -17,12 +17,13 @@ from sympy import Integer, MatrixBase, Rational, Symbol, oo
 from .reading import canonical
 from .scalars import Node
 from .values import POINTS, PRECISION, every, same_scalar
-from .vocabulary import UNITS
+from .vocabulary import FILLERS, QUANTITIES, UNITS
 
 _LISTS = ("list", "sequence", "set", "tuple", "()", "[]", "(]", "[)")
 _INTERVALS = ("()", "[]", "(]", "[)")
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
 _ALIASES = {"dne": "does not exist"}
+_PLAIN_NAME = re.compile(r"\|?[A-Z]{1,4}'?\|?|[fghFGHP]'*\(\w+(?:=\d+)?\)")
 _REVERSED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
@@ -332,8 +333,10 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
     first, *middle, last = relation.args
     if middle and any(same(member, last) is False and not _is_formula(member) for member in middle):
         return False  # `x = 7 = 8`
-    if _is_name(first):
+    if _is_name(first) and (relation is gold or _is_plain_name(first)):
         return against(last)
+    if first.kind == "word":
+        return False  # `twice the answer = 5`
     if (
         first.kind == "scalar"
         and last.kind == "scalar"
@@ -357,6 +360,26 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
 
 def _is_formula(node: Node) -> bool:
     return node.kind != "scalar" or bool(getattr(node.args[0], "free_symbols", False))
+
+
+def _is_plain_name(node: Node) -> bool:
+    """A symbol, `f(x)`, `AB`, `|AB|`, `the answer`, `Area`: what an answer may have in front of its value."""
+    if node.kind == "word":
+        name = str(node.args[0])
+        return bool(_PLAIN_NAME.fullmatch(name)) or {*name.lower().split()} <= {*FILLERS, *QUANTITIES}
+    if node.kind in ("group", "ratio"):
+        return all(_is_plain_name(item) for item in node.args)
+    value = node.args[0] if node.kind == "scalar" else None
+    if isinstance(value, Symbol):
+        return True
+    if isinstance(value, sympy.Abs) and re.fullmatch(r"[A-Z]\*[A-Z]", str(value.args[0])):
+        return True
+    parts = value.args if isinstance(value, sympy.Mul) and len(value.args) == 2 else ()
+    return (
+        bool(parts)
+        and all(isinstance(part, Symbol) for part in parts)
+        and any(str(part)[0] in "fghpqFGHPEV" and not str(part)[1:].strip("'_0123456789") for part in parts)
+    )
 
 
 def _is_name(node: Node) -> bool:
@@ -518,23 +541,26 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
             return same(group.args[0], answer) if group is gold else same(gold, group.args[0])
         if group.detail == "set" and len(_unique(group.args)) == 1 and len(group.args) > 1:
             return same(*((group.args[0], other) if group is gold else (other, group.args[0])))
-        if group.detail == "list" and (interval := _union(group)) is not None and other.kind != "scalar":
+        if group.detail in _JOINED and (interval := _united(group)) is not None and other.kind != "scalar":
             return same(*((interval, other) if group is gold else (other, interval)))
         if other.kind in ("named", "sets"):
             return _same_sets(gold, answer)
         return False
     kinds = {gold.detail, answer.detail}
+    if {"all", "any"} & kinds and not kinds <= {*_JOINED}:
+        one, other_one = (_united(node) if node.detail in _JOINED else node for node in (gold, answer))
+        return False if one is None or other_one is None else _same_sets(one, other_one)
+    if kinds <= {*_JOINED} and (united := _united(gold)) and (other_united := _united(answer)):
+        return same(united, other_united)
+    if kinds == {"all", "list"}:
+        return _unordered(gold.args, answer.args)
     if gold.detail == answer.detail:
+        if gold.detail in ("all", "any"):
+            return _unordered(gold.args, answer.args)
         if gold.detail == "set":
             return _unordered(_unique(gold.args), _unique(answer.args))
         if gold.detail == "list":
             gold, answer = _inherit(gold), _inherit(answer)
-            if (
-                (united := _union(gold)) is not None
-                and (other_united := _union(answer)) is not None
-                and all(item.kind == "relation" and item.detail != ("=",) for item in gold.args)
-            ):
-                return same(united, other_united)
             verdict = _unordered(gold.args, answer.args)
             if verdict is False and len(gold.args) != len(answer.args):  # whether repeated ones count is not said
                 return None if _unordered(_unique(gold.args), _unique(answer.args)) is not False else False
@@ -590,18 +616,27 @@ def _inherit(group: Node) -> Node:
     if (
         len(names) == 1
         and len(items) > 1
-        and all(item.kind == "relation" and item.detail == ("=",) and _is_name(item.args[0]) for item in items)
+        and all(item.kind == "relation" and item.detail == ("=",) and _is_plain_name(item.args[0]) for item in items)
     ):
         items = [item.args[1] for item in items]
     return Node("group", tuple(items), group.detail)
 
 
-def _union(group: Node) -> Node | None:
-    """`x < 1 or x > 3` as a union of intervals."""
+_JOINED = ("list", "all", "any")
+"""Items apart by commas; by `and`, where all hold; by `or`, where one does."""
+
+
+def _united(group: Node) -> Node | None:
+    """`x < 1 or x > 3` as a union of intervals, `x > 1 and x < 3` as what they share; commas as what is not trivial."""
     intervals = [_interval(item) for item in group.args]
     if None in intervals or len({str(_variable(item)) for item in group.args}) != 1:
         return None
-    return Node("sets", tuple(interval for interval in intervals if interval is not None), "cup")
+    parts = tuple(interval for interval in intervals if interval is not None)
+    shared = Node("sets", parts, "cap")
+    if group.detail == "list":
+        sets = _as_set(shared)
+        return Node("sets", parts, "cup") if sets is None or sets.is_empty else shared
+    return shared if group.detail == "all" else Node("sets", parts, "cup")
 
 
 _DOMAINS = {

@@ -22,7 +22,7 @@ from sympy import Integer, Symbol
 
 from .lexing import Token, Undefined, Unreadable, lex, normalise
 from .scalars import Node, ScalarReader
-from .vocabulary import FILLERS, NOT_NOUNS, NUMBER_WORDS, RELATIONS, UNITS
+from .vocabulary import COUNTED, FILLERS, MULTIPLIERS, NOT_NOUNS, NUMBER_WORDS, RELATIONS, UNITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Reader(ScalarReader):
     def _items(self) -> Node:
         """Members apart by commas, semicolons, `and`, `or`."""
         items = [self._item()]
-        is_ordered = False
-        while self._peek(1).value not in ("&", r"\\", r"\end") and self._take(",", ";", "and", "or"):
-            self._take("and", "or")
+        is_ordered, joints = False, set[str | None]()
+        while self._peek(1).value not in ("&", r"\\", r"\end") and (joint := self._take(",", ";", "and", "or")):
+            joints |= {joint, self._take("and", "or")} & {"and", "or"}
             is_ordered |= self._peek().value == r"\ldots"
             items.append(self._item())
         if len(items) == 1:
@@ -95,6 +95,12 @@ class Reader(ScalarReader):
         if last.kind == "congruence" and first.kind == "relation" and first.detail == ("equiv",):
             residues = Node("group", (first.args[1], *items[1:-1], last.args[0]), "list")
             return Node("congruence", (Node("relation", (first.args[0], residues), first.detail), last.args[1]))
+        if joints and all(item.kind == "relation" and {*item.detail} & {"<", ">", "<=", ">=", "!="} for item in items):
+            if len(joints) > 1:
+                raise Unreadable("and beside or")
+            return Node("group", tuple(items), "all" if "and" in joints else "any")
+        if "or" in joints and len({item.args[0] for item in items if item.kind == "relation"}) == len(items):
+            return Node("group", tuple(items), "any")  # `x = 1 or y = 2`
         return Node("group", tuple(items), "sequence" if is_ordered else "list")
 
     def _item(self) -> Node:
@@ -314,6 +320,8 @@ class Reader(ScalarReader):
                     break
                 elif set(re.split(r"\W+", name)) & set(NOT_NOUNS):
                     raise Unreadable(f"{name!r} is no unit")
+                elif (len(name) == 1 or token.value == "MM") and token.value not in UNITS:
+                    raise Unreadable("42 M")
                 else:
                     last = canonical(name)
                     unit[last] = unit.get(last, 0) + sign * power
@@ -508,6 +516,20 @@ def canonical(name: str) -> str:
     if name in UNITS:
         return next(other for other, worth in UNITS.items() if worth == UNITS[name])
     return name.lower().removesuffix("s") or name
+
+
+def foreign_nouns(node: Node, known: str, asked: str) -> set[str]:
+    """Nouns behind numbers that are no unit, nothing one counts, and not in these texts: `42 dozen`."""
+    found = {name for name, _ in node.detail} if node.kind == "quantity" else set[str]()
+    for arg in node.args:
+        if isinstance(arg, Node):
+            found |= foreign_nouns(arg, known, asked)
+    own, others = (
+        {canonical(word) for word in re.findall(r"[^\W\d_]+", text)} | set(re.findall(r"[^\W\d_]+", text.lower()))
+        for text in (known, asked)
+    )
+    allowed = own | (others - {canonical(word) for word in MULTIPLIERS}) | {canonical(word) for word in COUNTED}
+    return {name for name in found if name not in UNITS and not name.startswith("degree")} - allowed
 
 
 def _renamed(node: Node, old: Any, new: Any) -> Node:

@@ -40,6 +40,29 @@ FILLERS = words(
     "at the answer final is are a an so about approximately approx around exactly equal equals to value has have of"
 )
 """What in front of an answer says nothing: `the answer is 5`."""
+QUANTITIES = words(
+    "ans answers result results solution total sum difference product quotient ratio probability number count value "
+    "area volume perimeter circumference length width height depth radius diameter side distance speed velocity time "
+    "rate cost price profit amount age mass weight force angle slope mean median mode average variance minimum "
+    "maximum remainder domain range"
+)
+"""Names that an answer may have in front of its value: `Area = 5`."""
+COUNTED = words(
+    "unit units time times way ways people person persons child children man men woman women boy boys girl girls "
+    "student students teacher teachers point points step steps side sides edge edges vertex vertices face faces "
+    "solution solutions root roots digit digits number numbers integer integers pair pairs triple triples element "
+    "elements set sets subset subsets triangle triangles square squares rectangle rectangles book books ball balls "
+    "coin coins card cards marble marbles apple apples orange oranges cat cats dog dogs bird birds car cars page pages "
+    "box boxes bag bags game games month months quart quarts cup cups item items am pm"
+)
+"""Nouns that may stand behind a number without being in the question."""
+MULTIPLIERS = words(
+    "dozen score gross lakh crore hundred thousand million billion trillion bn mn mil half halve halves third thirds "
+    "quarter quarters fourth fifth sixth seventh eighth ninth tenth hundredth thousandth percent double twice triple "
+    "squared square cubed cube factorial reciprocal negative minus plus times ppm ppb below above zero pi inverse root "
+    "power log one two three four five six seven eight nine ten off short over under"
+)
+"""Words that change the value of the number in front."""
 RELATIONS = dict(
     zip(
         words(

@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -46,10 +47,11 @@ class MathRewardFunction(RewardFunction):
     memory, so an answer that explodes cannot hang, leak or kill anything; it is wrong, with reason `timeout`.
 
     `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`.
-    Wrong: `no_final_response`, `answer_parse_failed` (no answer in it), `answer_unreadable`, `prompt_repeated`, and `timeout`,
-    `too_complex`, `worker_died`, `verifier_error` of an answer that breaks the verifier. Not scored:
-    `invalid_ground_truth`, `gold_parse_failed`, `undecided` (equal or not, depending on what was asked), and `cannot_verify` where the verifier fails on a harmless answer to the same ground truth too, or gets no
-    CPU time; `error` has the failure.
+    Wrong: `no_final_response`, `answer_parse_failed` (no answer in it), `answer_unreadable`, `prompt_repeated`, and
+    `timeout`, `too_complex`, `worker_died`, `verifier_error` of an answer that breaks the verifier. Not scored:
+    `invalid_ground_truth`, `gold_parse_failed`, `undecided` (equal or not, depending on what was asked), and
+    `cannot_verify` where the verifier fails on a harmless answer to the same ground truth too, or gets no CPU time;
+    `error` has the failure.
 
     Args:
         timeout: Seconds of CPU time for one verification.
@@ -81,9 +83,9 @@ class MathRewardFunction(RewardFunction):
             return RewardResult(reward=self.bad_ground_truth, info={**info, "reason": "invalid_ground_truth"})
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
-        if answer.strip() == action.text.strip() != str(truth).strip():
+        if _repeats(answer, action.text, str(truth)):
             return RewardResult(reward=self.incorrect, info={**info, "reason": "prompt_repeated"})
-        verdict = await self._verdict(str(truth), answer)
+        verdict = await self._verdict(str(truth), answer, action.text)
         if verdict.get("reason") in _FAILURES:
             # A harmless answer to the same ground truth shows whether it is the answer's fault.
             control = await self._verdict(str(truth), r"\boxed{7}")
@@ -100,15 +102,24 @@ class MathRewardFunction(RewardFunction):
                 return RewardResult(reward=None, info=info)
         return RewardResult(reward=self.correct if info["matched"] else self.incorrect, info=info)
 
-    async def _verdict(self, gold: str, answer: str) -> dict[str, Any]:
+    async def _verdict(self, gold: str, answer: str, question: str = "") -> dict[str, Any]:
         try:
-            return await _WORKERS.request({"gold": gold, "answer": answer}, self.timeout)
+            return await _WORKERS.request({"gold": gold, "answer": answer, "question": question}, self.timeout)
         except WorkerTimeoutError:
             return {"reason": "timeout"}
         except WorkerStalledError as error:
             return {"reason": "cannot_verify", "error": str(error)}
         except WorkerDiedError as error:
             return {"reason": "worker_died", "error": str(error)}
+
+
+def _repeats(answer: str, prompt: str, truth: str) -> bool:
+    """Whether an answer is the prompt, or most of it, whatever the case and the marks, and as often as it likes."""
+    said, asked, expected = (" ".join(re.findall(r"\w+", text.casefold())) for text in (answer, prompt, truth))
+    if not asked or asked == expected or "boxed" in said.split():
+        return False
+    rest = re.sub(rf"(?<!\w){re.escape(asked)}(?!\w)", " ", said).split()
+    return {*rest} <= {"question", "problem", "prompt", "user", "q"} or (said in asked and len(said) > 0.7 * len(asked))
 
 
 _FAILURES = ("timeout", "too_complex", "worker_died", "verifier_error")

@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this package shadows nothing
 
-from strands_env.mathematics import Node, judge, plain, readings
+from strands_env.mathematics import Node, foreign_nouns, judge, plain, readings
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
@@ -35,6 +35,17 @@ _MARKER = re.compile(
     r"(?i)(?:final\s+)?answer\s*(?:\*\*)?\s*(?:is|=|:|：)\s*(?:\*\*)?\s*:?(?!\s*$)|答案\s*(?:是|为|为：|：|:)\s*[：:]?|####"
 )
 _DENIAL = re.compile(r"(?i)\b(?:not|never|neither|nor|isn't|cannot|wrong|incorrect|except)\b")
+_BEFORE = re.compile(
+    r"(?i)(?:\b(?:twice|half|thrice|double|triple|negative|minus|plus|times|over|under|above|below|root|square|cube"
+    r"|not|never|least|most|(?:more|less|fewer|greater|larger|smaller) than|between\b[^.\n]*\band|by|per|dozen|except)"
+    r"|n['’]t|(?:[\d)}]|\b[a-z])[^\S\n]*[-+/^]|[^\S\n][<>]|\d\s*\*(?!\*)|[≤≥≠√×])"
+    r"(?:\s+(?:of|the|be|to|equal|a|an))*[\s*_`\"']*(?:\$|\\[(\[])?\s*\Z"
+)
+_AFTER = re.compile(
+    r"(?i)[\s*_`\"']*(?:\$|\\[)\]])?\s*(?:[\^+/?×÷]|[-*]\s*\d|\b(?:squared|cubed|factorial|dozen|score|gross|hundred|thousand|million"
+    r"|billion|trillion|lakh|crore|bn|halves|thirds|quarters|fifths|times|minus|plus|less|more|below|above|over|reciprocal"
+    r"|negative|is\s+(?:not|wrong|incorrect|false)|isn['’]t|(?:or|to)\s+\d)\b)"
+)
 _BETWEEN = re.compile(r"(?:[\s,;$.&]|\\[()\[\]]|and|or|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(
@@ -88,15 +99,19 @@ def candidates(answer: str) -> list[str]:
         tail = answer[markers[-1].end() :]
         sentence = re.match(r"\s*(.+?)(?:(?<!\d)\.(?:\s|$)|\.\s+(?=[A-Z])|\.?\s*(?:\n|$))", tail)
         found = [sentence[1]] if sentence else []
-        if sentence and _DENIAL.search(sentence[1]):
-            return found
+        is_formula = bool(re.match(r"[\s*]*(?:\$|\\[(\[])", tail))
+        if sentence and (_DENIAL.search(sentence[1]) or not is_formula):  # read whole or not at all
+            return [re.split(r",?\s+(?:because|since|as|which|so|where)\b", sentence[1])[0]]
     else:
         found = [answer] if "\n" not in answer.strip() else []
     formulas = [next(filter(None, match.groups())) for match in _FORMULA.finditer(tail)]
-    if formulas and (not markers or re.match(r"[\s*]*(?:\$|\\[(\[])", tail)):
+    if formulas:
         found = []
-    numbers = [match[0] for match in _NUMBER.finditer(tail)]
-    return [*found, *formulas[-1:], *numbers[-1:]]
+    if last := [*(_FORMULA if formulas else _NUMBER).finditer(tail)][-1:]:
+        before = tail[max(0, last[0].start() - 100) : last[0].start()]
+        if _BEFORE.search(before) or _AFTER.match(tail, last[0].end()):
+            return found  # `the square root of 42`, `42 squared`, `not 42`
+    return [*found, *(formulas[-1:] or [match[0] for match in last])]
 
 
 def is_prose(node: Node) -> bool:
@@ -118,7 +133,7 @@ def _side_by_side(answer: str) -> str:
     return ", ".join(dict.fromkeys(items)) if len(items) > 1 and not any("," in item for item in items) else ""
 
 
-def verify(gold: str, answer: str) -> dict[str, Any]:
+def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     """Compare an answer with the expected one mathematically.
 
     Both are read whole or not at all. The last boxed expression counts; several boxes together count only where a set
@@ -140,6 +155,7 @@ def verify(gold: str, answer: str) -> dict[str, Any]:
         if has_box and len(choice) > max(MAX_LENGTH, 2 * len(gold)):
             return {**info, "reason": "too_complex", "error": f"{len(choice)} characters"}
         found = readings(choice) if len(choice) <= max(MAX_LENGTH, 2 * len(gold)) else []
+        found = [reading for reading in found if not foreign_nouns(reading.node, gold, question)]
         if not found or (not has_box and not is_word and is_prose(found[0].node)):
             continue
         info["answer_parsed"] = [str(reading.node)[:500] for reading in found]
@@ -186,7 +202,7 @@ def main() -> None:
         request = json.loads(line)
         _limit_cpu_time(request["seconds"])
         try:
-            answer = verify(request["gold"], request["answer"])
+            answer = verify(request["gold"], request["answer"], request.get("question", ""))
         except (RecursionError, MemoryError) as error:
             answer = {"reason": "too_complex", "error": type(error).__name__}
         except Exception as error:
