@@ -56,9 +56,10 @@ def test_pass_at_every_k_rests_on_one_set_of_prompts(lost):
     assert math.isnan(compute_pass_at_k(results, [3])["pass@3"])
 
 
-def test_a_comparison_counts_lost_samples():
+@pytest.mark.parametrize("lost", [{"aborted": True}, {}], ids=["infrastructure", "abstained"])
+def test_a_comparison_counts_lost_samples(lost):
     first, second = table(a=[1.0], b=[1.0]), table(a=[1.0])
-    second.add("b", sample(None, prompt="b", aborted=True))
+    second.add("b", sample(None, prompt="b", **lost))
     result = compare(first, second)
     assert (result.lost_first, result.lost_second, result.only_first) == (0.0, 0.5, 1)
 

@@ -61,7 +61,7 @@ class Grading:
         or a word in the middle of a sentence is no verdict.
         """
         names = {**{name: name for name in self.rewards}, **self.names}
-        text = re.sub(r"[*`#>\"']|__", "", judgment).strip()
+        text = re.sub(r"[*`#>\"']|__", "", judgment.rpartition("</think>")[2]).strip()
         if text.upper() in names:
             return names[text.upper()]
         # Letters are capitals, since "a" is an article; words are found in any case.
@@ -76,14 +76,17 @@ class Grading:
                 rf"\A\W*{verdict}{ends}",
                 rf"\A\W*(?P<first>{'|'.join(words)})[^\w\n]{{1,4}}{verdict}{ends}",  # "A: INCORRECT" says two things
                 rf"^[^\w\n]*{verdict}[^\w\n]*$",
-                rf"{so}(?:(?:the|my|final|overall)\s+)*(?:grade|verdict|judge?ment|rating|decision)\W{{0,3}}(?:is|:|=)?)"
+                rf"{so}(?:(?:the|my|final|overall)\s+)*(?:grade|verdict|answer|judge?ment|rating|decision)\W{{0,3}}(?:is|:|=)?)"
                 rf"\W{{0,4}}{verdict}{ends}",
+                rf"(?i:\b(?:actually|instead|correction))\W{{1,3}}(?i:it is )?{verdict}{ends}",
                 rf"(?:[.!?]\s+|(?i:\b(?:so|thus|therefore|hence)\b)\W{{1,3}}(?i:it is )?){verdict}\W*\Z",
             ]
         found = [match for pattern in patterns for match in re.finditer(pattern, text, re.MULTILINE)]
         verdicts = [names[each.upper().replace(" ", "_")] for match in found for each in match.groups()]
-        if self.label is not None:
-            return verdicts[-1] if verdicts else None
+        # A line in front of other text is a quotation; the published prompt asks for a confidence after the verdict.
+        rest = text[found[-1].end() :].partition("\n")[2] if found and self.label is not None else ""
+        if not re.fullmatch(r"(?:[^\w\n]*(?:(?i:confidence)\b[^\n]*)?(?:\n|\Z))*", rest):
+            return None
         return verdicts[0] if len(set(verdicts)) == 1 else None
 
 

@@ -29,8 +29,8 @@ class Comparison:
         is_exact: All sign flips were counted, not sampled.
         only_first: Scored prompts that only the first run has.
         only_second: Scored prompts that only the second run has.
-        lost_first: Share of the first run's samples that were lost: to infrastructure, to a failing reward function, or
-            because the run did not get to its end.
+        lost_first: Share of the first run's samples without a reward: lost to infrastructure or to a failing reward
+            function, not scored (an abstention), or missing because the run did not get to its end.
         lost_second: The same of the second.
     """
 
@@ -141,7 +141,7 @@ def _values(table: ScoreTable, threshold: float | None) -> dict[str, float]:
 
 
 def _lost_share(table: ScoreTable) -> float:
-    lost, asked = table.aborted + table.ungraded + table.missing, len(table) + table.missing
+    lost, asked = table.unscored + table.missing, len(table) + table.missing
     return lost / asked if asked else 0.0
 
 

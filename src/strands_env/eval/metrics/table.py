@@ -41,6 +41,7 @@ class ScoreTable:
         messages: The message of the first error of each kind, by the same keys.
         aborted: Number of samples lost to infrastructure.
         ungraded: Number of unscored samples whose reward function failed.
+        unscored: Number of samples without a reward, for whatever reason.
         missing: Number of samples that the run should have and has not, being stopped or killed; 0 where not known.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
         left_out: Ids of the prompts that have no part in scores, see `leave_out_incomplete`.
@@ -56,6 +57,7 @@ class ScoreTable:
         self.totals: Counter[str] = Counter()
         self.aborted = 0
         self.ungraded = 0
+        self.unscored = 0
         self.missing = 0
         self.left_out: frozenset[str] = frozenset()
         self._incomplete: NDArray[np.bool_] | None = None
@@ -89,6 +91,7 @@ class ScoreTable:
             self.aborted += 1
             self._lost.add(index)
         result = sample.step_result
+        self.unscored += sample.aborted or sample.reward is None
         self.ungraded += sample.reward is None and not sample.aborted and result.outcome is Outcome.GRADER
         self.reasons[result.termination_reason.value] += 1
         for error in filter(None, (result.error, result.cleanup_error)):
