@@ -145,6 +145,8 @@ FAULTY: dict[str, tuple[Any, list[Any], dict[str, str]]] = {
     "a gold that loses": (lambda a, r: a.id != "t1" and is_gold(a, r), TEXTS, {"t1": "unsolved"}),
     "an example that loses": (Programs("print(3)"), [None], {"t0": "unsolved"}),
     "examples that raise": (BadExamples(""), ["x"], {"t0": "broken"}),
+    "golds that are no texts": (MathRewardFunction(), [["4"], ["5"]], {"t0": "broken", "t1": "broken"}),
+    "one gold that is no text": (is_gold, ["4", ["5"], "Paris"], {"t1": "broken"}),
     "not the same twice": (in_turn(), ["Paris"], {"t0": "flaky"}),
     "a pattern that fits anything": (RegexMatchReward(), [".*", "42"], {"t0": "free"}),
 }  # fmt: skip
@@ -183,6 +185,10 @@ def test_no_wrong_answer_is_the_gold(gold):
         ("(B)", "gold with the next letter", "(C)"),
         ("True", "gold with the opposite", "False"),
         ("4", "all golds", "7, 4, 9"),
+        ("Paris", "gold with two letters swapped", "Prais"),
+        ("2024-05-12", "gold with day and month swapped", "2024-12-05"),
+        ("3/4/2024", "gold with day and month swapped", "4/3/2024"),
+        ("Paris", "gold denied", "the answer is not Paris"),
     ],
 )
 def test_golds_are_changed_in_one_place(gold, what, text):

@@ -36,6 +36,10 @@ SHOWN = 10
 """Tasks of one verdict that the table names."""
 
 
+READS_TEXTS = frozenset({"MathRewardFunction", "NumberReward"})
+"""Rewards to which a ground truth of another kind is of no use."""
+
+
 class TaskVerdict(StrEnum):
     """The use of a task for training."""
 
@@ -118,6 +122,7 @@ def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> di
     if others and not re.search(r"[,;{]", gold):  # neither the first nor the last of them
         listed = [others[0], gold, *(others[1:] or others)]
         found |= {"all golds": ", ".join(listed), "all golds, boxed": " ".join(f"\\boxed{{{one}}}" for one in listed)}
+    found |= {"gold denied": f"the answer is not {gold}"}
     found |= {"nothing": "", "0": "0", "1": "1", "no answer": "I do not know", "the prompt": prompt}
     different = {text: what for what, text in reversed(found.items()) if _normal(text) != _normal(gold)}
     return {what: text for text, what in reversed(different.items())}
@@ -136,6 +141,12 @@ def _changed(gold: str) -> Iterator[tuple[str, str]]:
         yield "another sign", gold.lstrip("-−+") if gold[0] in "-−" else f"-{gold.lstrip('+')}"
     if is_number and re.search("[1-9]", gold) and gold.lstrip("-−+$").isdigit():
         yield "a digit more", f"{gold}0"
+    if (pair := next(re.finditer(r"(?=(\w)(\w))", gold[1:]), None)) and not _NUMBER.search(gold):
+        at = pair.start() + 1
+        yield "two letters swapped", f"{gold[:at]}{pair[2]}{pair[1]}{gold[at + 2 :]}"
+    if date := re.fullmatch(r"(\d{4}-)?(\d{1,2})([-/.])(\d{1,2})((?:[-/.]\d{2,4})?)", gold):
+        year, day, sign, month, end = date.groups()
+        yield "day and month swapped", f"{year or ''}{month}{sign}{day}{end}"
     elements = gold.rpartition(",")[0]
     if elements and not is_number and all(re.search(r"\d|^\W*\w\W*$", one) for one in gold.split(",")):
         closing = re.search(r"(\\?[\])}])?$", gold)
@@ -277,9 +288,12 @@ class RewardProof:
             if verdict is not TaskVerdict.SOUND:
                 lines += [f"  {verdict:<9} {row.id}: {row.reason}" for row in rows[:SHOWN]]
                 if len(rows) > SHOWN:
-                    lines.append(f"  {verdict:<9} and {len(rows) - SHOWN} more: {' '.join(r.id for r in rows[SHOWN:])}")
+                    others = [row.id for row in rows[SHOWN:]]
+                    more = f" ... and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+                    lines.append(f"  {verdict:<9} and {len(others)} more: {' '.join(others[:SHOWN])}{more}")
         for form, names in self.lost_forms.items():
-            where = f" ({' '.join(names[:SHOWN])})" if len(names) < len(self.rows) else ""
+            more = f" ... and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            where = f" ({' '.join(names[:SHOWN])}{more})" if len(names) < len(self.rows) else ""
             times = f"{len(names)} of {len(self.rows)} tasks{where}"
             lines.append(f"  note      the gold loses when written {form} in {times}")
         if self.highest_wrong > 0:
@@ -380,6 +394,7 @@ async def prove_reward(
 class _TaskTrials:
     trials: list[_Trial] = field(default_factory=list)
     declares: bool = False
+    why: str = ""
 
 
 async def _try(
@@ -397,9 +412,16 @@ async def _try(
         failed = _Trial(name="examples", text="examples()", is_right=True, scores=(None,), why=why, has_raised=True)
         return _TaskTrials(trials=[failed], declares=True)
     if examples is None:
-        # Where other tasks have a gold, one without cannot be scored.
-        is_missing = golds[place] is None and task.task_context.ground_truth in (None, "") and any(golds)
-        return _TaskTrials() if is_missing and not hasattr(reward_fn, "examples") else None
+        if hasattr(getattr(reward_fn, "function", reward_fn), "examples"):
+            return None
+        truth = task.task_context.ground_truth
+        if truth is None or truth == "":  # where other tasks have a gold, one without cannot be scored
+            return _TaskTrials(why="it has no ground truth") if any(golds) else None
+        reads_texts = any(golds) or type(as_reward_function(reward_fn)).__name__ in READS_TEXTS
+        kind = type(truth).__name__
+        return (
+            _TaskTrials(why=f"its ground truth is no text or number but {kind} {truth!r:.60}") if reads_texts else None
+        )
     names = [f"right example {number}" for number in range(1, len(examples.right) + 1)]
     if not examples.every and len(names) == len(_RIGHT):
         names = list(_RIGHT)
@@ -483,7 +505,7 @@ def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials]) -> Rewa
 
 def _judge(tried: _TaskTrials, losing: Sequence[_Trial], free: Sequence[_Trial]) -> tuple[TaskVerdict, str]:
     if not tried.trials:
-        return TaskVerdict.BROKEN, "it has no ground truth"
+        return TaskVerdict.BROKEN, tried.why
     if losing and all(None in trial.scores for trial in losing):
         return TaskVerdict.BROKEN, f"{losing[0].text[:60]!r} is not scored: {losing[0].why}"
     for trial in tried.trials:
