@@ -231,6 +231,8 @@ def with_calls(model_factory: Any) -> Any:
     (["4", "17"], ["--reward", f"{HERE}:contains"], 1, "free      row0: "),
     (["4", None, "5"], ["--reward", "exact"], 1, "broken    row1: "),
     (["4", None, "5"], ["--reward", "number"], 1, "broken    row1: "),
+    ([["4"], ["5"]], ["--reward", "math"], 1, "2 tasks: 2 broken (of 2)"),
+    (["4", ["5"], "6"], ["--reward", "math"], 1, "broken    row1: its ground truth is no text"),
     (["4"], ["--reward", f"{HERE}:counts_calls"], 1, "unsolved  row0: '4' scores 0"),
     (["4"], ["--env", f"{HERE}:with_calls"], 0, "warning     no gold wins by an answer alone"),
     (["4", None], ["--reward", "exact", "--proof-seconds", "0"], 0, "checked     nothing to change"),

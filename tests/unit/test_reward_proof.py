@@ -112,7 +112,7 @@ SOUND: dict[str, tuple[Any, list[Any]]] = {
     "letters of GPQA": (ChoiceReward(), list("ABCDA")),
     "letters of MMLU-Pro": (MMLUProReward(), list("AJCDA")),
     "a program": (Programs("print(1)"), [None, None]),
-    "a regular expression as the gold": (RegexMatchReward(), [r"^Paris\b", "42"]),
+    "a regular expression as the gold": (RegexMatchReward(), [r"^Paris\b", r"(?<!\w)42\Z"]),
 }
 
 
@@ -148,7 +148,7 @@ FAULTY: dict[str, tuple[Any, list[Any], dict[str, str]]] = {
     "golds that are no texts": (MathRewardFunction(), [["4"], ["5"]], {"t0": "broken", "t1": "broken"}),
     "one gold that is no text": (is_gold, ["4", ["5"], "Paris"], {"t1": "broken"}),
     "not the same twice": (in_turn(), ["Paris"], {"t0": "flaky"}),
-    "a pattern that fits anything": (RegexMatchReward(), [".*", "42"], {"t0": "free"}),
+    "a pattern that fits anything": (RegexMatchReward(), [".*", r"\b42\Z", "4"], {"t0": "free", "t2": "free"}),
 }  # fmt: skip
 
 

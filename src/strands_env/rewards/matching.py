@@ -120,8 +120,14 @@ class RegexMatchReward(RewardFunction):
         if group not in known:
             raise ValueError(f"{pattern!r} has no such group: {group!r}")
         if group is None:  # an expression says of no other text that it is right
-            nothing = RewardExamples(wrong=("", "I do not know"), only=True)
-            self.examples = lambda action: nothing if pattern is None else None
+            self.examples: Any = self._examples if pattern is None else lambda action: None
+
+    @staticmethod
+    def _examples(action: Action) -> RewardExamples:
+        """No right answers, but wrong ones; a gold that is a plain number must not be found inside another."""
+        gold = str(action.task_context.ground_truth or "").strip()
+        inside = (f"1{gold}", f"{gold}0", f"the answer is not {gold}") if gold.isdigit() else ()
+        return RewardExamples(wrong=("", "I do not know", action.text, *inside), only=True)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Search the final response."""
