@@ -268,6 +268,8 @@ HHT, HTH | \boxed{HTH, HHT}
 1914-1918 | \boxed{1914–1918}
 2, 2, 3 | \boxed{3, 2, 2}
 (0,5) | \boxed{x>0 \text{ and } x<5}
+(1,3) | \boxed{x>1, x<3}
+42 | \boxed{\text{Area is } 42}
 x>0 \text{ and } x<5 | \boxed{0<x<5}
 x<1, x>3 | \boxed{x<1 \text{ or } x>3}
 x>0 \text{ and } y>0 | \boxed{y>0 \text{ and } x>0}
@@ -414,6 +416,8 @@ XIV | \boxed{XVI}
 123456789 | \boxed{1.23457\times10^8}
 2, 2, 3 | \boxed{2, 3, 3}
 42 | \boxed{\boxed{41}\boxed{42}}
+42 | \boxed{\text{half of } 42}
+42 | \boxed{\text{twice } 42}
 42 | The answer is twice 42
 42 | The answer is twice 42.
 42 | The answer is negative 42.

@@ -114,6 +114,8 @@ def _same_word(gold: Node, answer: Node) -> bool | None:
 def _same_phrase(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind and gold.args[0] == answer.args[0]:
         return same(gold.args[1], answer.args[1])
+    if gold.kind == "scalar":  # `half of 42`
+        return False
     inner = [node.args[1] if node.kind == "phrase" else node for node in (gold, answer)]
     return False if same(*inner) is False and all(node.kind == "scalar" for node in inner) else None
 
@@ -547,9 +549,10 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
             return _same_sets(gold, answer)
         return False
     kinds = {gold.detail, answer.detail}
-    if {"all", "any"} & kinds and not kinds <= {*_JOINED}:
+    if kinds & {*_JOINED} and not kinds <= {*_JOINED}:
         one, other_one = (_united(node) if node.detail in _JOINED else node for node in (gold, answer))
-        return False if one is None or other_one is None else _same_sets(one, other_one)
+        if one is not None and other_one is not None:
+            return _same_sets(one, other_one)
     if kinds <= {*_JOINED} and (united := _united(gold)) and (other_united := _united(answer)):
         return same(united, other_united)
     if kinds == {"all", "list"}:

@@ -22,7 +22,7 @@ from sympy import Integer, Symbol
 
 from .lexing import Token, Undefined, Unreadable, lex, normalise
 from .scalars import Node, ScalarReader
-from .vocabulary import COUNTED, FILLERS, MULTIPLIERS, NOT_NOUNS, NUMBER_WORDS, RELATIONS, UNITS
+from .vocabulary import COUNTED, FILLERS, MULTIPLIERS, NOT_NOUNS, NUMBER_WORDS, QUANTITIES, RELATIONS, UNITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Reader(ScalarReader):
             return Node("relation", (Node("word", (" ".join(words).lower(),)), self._relation()), ("=",))
         if words:
             inner = self._item()
-            if {word.lower() for word in words} <= set(FILLERS):
+            if {word.lower() for word in words} <= {*FILLERS, *QUANTITIES}:
                 return inner
             return Node("phrase", (" ".join(words).lower(), inner))
         # A left side that has no meaning to us is a name: everything up to the equals sign.
