@@ -261,6 +261,8 @@ y - 3 = 2(x - 1) | \boxed{y = 2x + 1}
 42 | _42_
 42 | \boxed{\boxed{42}}
 AB | \boxed{AB}
+AB | \boxed{\overline{AB}}
+\overline{AB} | \boxed{AB}
 \text{CAT} | \boxed{CAT}
 HHT, HTH | \boxed{HTH, HHT}
 5 | \boxed{AB = 5}

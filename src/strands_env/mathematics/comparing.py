@@ -92,7 +92,11 @@ def _same_word(gold: Node, answer: Node) -> bool | None:
     ):
         return letters == other_letters
     words = [
-        node.args[0].strip() if node.kind == "word" else str(node.args[0]) if node.kind == "scalar" else None
+        node.args[0].strip()
+        if node.kind == "word"
+        else str(node.args[0]).removeprefix("overline ")
+        if node.kind == "scalar"
+        else None
         for node in (gold, answer)
     ]
     if None in words:
