@@ -726,6 +726,17 @@ def test_comments_and_docstrings_are_no_part_of_a_rewards_identity(tmp_path, mon
     assert found[0] == found[1] != found[2] and found[0] is not None
 
 
+def test_any_callable_has_an_identity_that_holds_no_address_and_no_table():
+    nested = eval("lambda action, result: (lambda: 1.0)()")  # without source
+    assert " at 0x" not in repr(identify_reward(nested)) and identify_reward(nested)["code"] is not None
+    again = eval("lambda action, result: (lambda: 1.0)()")
+    assert identify_reward(nested) == identify_reward(again)
+    assert identify_reward(Counter()) is not None  # a built-in class
+    table = {f"row{number}": number for number in range(1000)}
+    found = identify_reward(lambda action, result: table["row1"])
+    assert len(repr(found)) < 300
+
+
 async def test_secrets_of_the_configuration_are_written_nowhere(tmp_path):
     config = {"environment": {"config": {"api_key": "hunter2", "nested": [{"password": "hunter2", "size": 3}]}}}
     options = {"output_path": tmp_path, "config": config, "about": {"options": config}}

@@ -12,6 +12,7 @@ from typing import Any
 
 from .jsonable import canonical, digest, plain, redact
 
+_LONGEST = 1000
 _OF_OTHERS = {"strands_env", "strands_sglang", "strands", *sys.stdlib_module_names}
 
 
@@ -30,7 +31,11 @@ def identify_reward(reward_fn: Any) -> dict[str, Any]:
         options = dict(inspect.getclosurevars(inner).nonlocals)
     else:
         parts = [kind for kind in type(inner).__mro__ if (kind.__module__ or "").partition(".")[0] not in _OF_OTHERS]
-        for name in inspect.signature(type(inner)).parameters:
+        try:
+            names = list(inspect.signature(type(inner)).parameters)
+        except (TypeError, ValueError):  # a built-in without a signature
+            names = []
+        for name in names:
             for attribute in (name, f"_{name}"):
                 if hasattr(inner, attribute):
                     options[name] = getattr(inner, attribute)
@@ -38,24 +43,31 @@ def identify_reward(reward_fn: Any) -> dict[str, Any]:
     for part in parts:
         if (part.__module__ or "").partition(".")[0] not in _OF_OTHERS:
             _read(part, seen)
-    return {"options": redact(options), "code": digest(canonical(seen)) if seen else None}
+    shown = {name: redact(value) for name, value in options.items()}
+    for name, value in shown.items():
+        if len(content := canonical(value)) > _LONGEST:  # a table of answers is compared, not copied beside the results
+            shown[name] = digest(content)
+    return {"options": redact(shown), "code": digest(canonical(seen)) if seen else None}
 
 
 def _read(part: Any, seen: dict[str, Any]) -> None:
     """Add the code of a function or class, and of what it names of its own module."""
-    if part.__qualname__ in seen:
+    key = part.__qualname__
+    if key in seen:
         return
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
     except (OSError, TypeError, SyntaxError):  # typed at a prompt; a lambda in the middle of a call
         code = getattr(part, "__code__", None)
-        seen[part.__qualname__] = None if code is None else [code.co_code.hex(), list(map(repr, code.co_consts))]
+        # A constant that is code has its address in its text, which is another in every process.
+        constants = [] if code is None else [repr(each) for each in code.co_consts if not inspect.iscode(each)]
+        seen[key] = None if code is None else [code.co_code.hex(), constants]
         return
     for node in ast.walk(tree):
         match getattr(node, "body", None):
             case [ast.Expr(value=ast.Constant()), *rest]:  # a docstring
                 node.body = rest  # type: ignore[attr-defined]
-    seen[part.__qualname__] = ast.dump(tree)
+    seen[key] = ast.dump(tree)
     module = vars(sys.modules.get(part.__module__, object))
     for name in sorted(_names(tree)):
         value = module.get(name)
