@@ -85,3 +85,12 @@ def test_the_form_of_commit_messages() -> None:
 def test_the_citation_has_the_version_of_the_package() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["title"], citation["version"]) == (PROJECT["name"], PROJECT["version"])
+
+
+def test_the_guide_for_agents_is_short_and_names_places_that_exist() -> None:
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    named = re.findall(r"`((?:strands_(?:sglang|env)|tests|docs)/[\w./]+)`", text)
+    assert len(named) > 10
+    missing = [path for path in named if not any((ROOT / folder / path).exists() for folder in ("", "src"))]
+    assert not missing
