@@ -21,6 +21,7 @@ from strands_env.eval.metrics import (
     summarize,
 )
 from strands_env.eval.metrics.interval import beta_cdf, beta_quantile, student_quantile
+from strands_env.eval.run.groups import Grouping
 from tests.unit.eval_support import sample
 
 
@@ -54,6 +55,13 @@ def test_pass_at_every_k_rests_on_one_set_of_prompts(lost):
     assert "(2 prompts, 1 of them with fewer samples)" in "\n".join(summary_lines(summary, title="run"))
     assert compute_pass_at_k(results, [1, 2]) == {"pass@1": 0.5, "pass@2": 0.5}
     assert math.isnan(compute_pass_at_k(results, [3])["pass@3"])
+
+
+def test_a_pass_at_k_that_no_prompt_has_enough_samples_for_says_so():
+    scores = Grouping(n_samples=2).apply(table(a=[1.0, None], b=[0.0]))
+    assert "pass@2      -  (no prompt has 2 scored samples)" in summary_lines(summarize(scores), title="run")
+    assert not any("pass@2" in line for line in summary_lines(summarize(table(a=[1.0])), title="run"))
+    assert not any("pass^2" in line for line in summary_lines(summarize(scores), title="run"))
 
 
 @pytest.mark.parametrize("lost", [{"aborted": True}, {}], ids=["infrastructure", "abstained"])

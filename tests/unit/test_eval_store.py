@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import base64
 import json
 import math
 import os
 import re
-import zlib
 from pathlib import Path
 
 import pytest
 
 from strands_env.core import TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results, verify_run
-from strands_env.eval.convert import main as convert
 from strands_env.eval.errors import ConfigMismatchError
 from strands_env.eval.store import ResultLog, ResultReader, RunConfig, StorePaths, load_run
 from tests.unit.eval_support import sample, with_tokens
@@ -321,57 +318,3 @@ def test_a_configuration_that_is_none_is_refused(text, paths):
         paths.run.write_text(text)
     with pytest.raises(StoreCorruptError, match=r"run.json"):
         RunConfig(paths.run, {}).check(has_results=True)
-
-
-# ---- runs of earlier versions ----------------------------------------------------------------------------------------
-
-OLD_RESULTS = zlib.decompress(
-    base64.b64decode(
-        "eNrtU8Fu4jAQve9XVD5HVUIBtfwKQpZJhuKtY3vtcUuF8u/77EAo2lbsYQ97aE6ZN+OZN8/PR6E7sRL1jU9UwgfXe5al3CNmFV9Ov9p2dBCr"
-        "uhJq6wITSnbKRKpEoDcVEDb3OclMaBERVqJLQbF2ViKsc9Yb1ZJYPaCzeyEL+CjcNlJ4LXVita6rZr7cIB/UT2rZBU2oWh+FeibL0qoe58dA"
-        "lCpt1dYA45DARUfZA5q4Ie50bMHvA+GdtjruZSAV80ybjKlET51WmLS5cJvIBJewsKSDp5BXWwOuZrPNUIqdKdDysZoDggTtuMsRPWMEVRD+"
-        "lShm9M7L+qSrbJ1lOnAuHAUvqWcMs53EOrw/c0PlK4U4arnXEbK8Z6oDpkUmj1ViMvyHmhODUcLgslAioUKUppxVzJmRx8RSDNhjqlcxYqQq"
-        "gn9ySNn4hoZDUaMnDrot96qtTywv98yOlYEtapCGnp8mF8j1riMjW2WyrE3e8B079nL05lmSSYUcDhcTHq/tqO3OAUQBp2DlmIsjEr36gOSL"
-        "pxBcmFoyhR7uKqKfvXK+ud4bYhJXR6COIWWTl1dgNsiIlClo3IYWnWaKuqZp52L4cTJAc+P7qwfafP1A6/vFrQd6w7vN195tvr3777xbbuo/"
-        "9u7DgrZPy+YJ3v0N1UopQQ=="
-    )
-)
-OLD_TOKENS = zlib.decompress(
-    base64.b64decode(
-        "eNoB0gAt/1NUSzGGAAAAceho93gBCw7x9zbkymFgYKhWSs4vzStRsjLRUSooys8tKInPSc1LL8lQsjLSUSpOTc9NzSuJz8xLy1eyio5OS8wp"
-        "TtUxitWJLikqBTFiEWpKSovyioGKDHQMgKLlqZnpGSXxZalFxZn5YPHYWkagfUxAzAzELEAMAT/qUekL+6F8IM3ICABkTS4cU1RLMQoAAABX"
-        "b9p+eAFjZAIAAAYABFNUSzEeAAAA3TdeIHgBi65WKqksSFWyUlBKK81LLsnMz1OqjQUAVxMHux0xVI0="
-    )
-)
-"""Two samples, the first with tokens, as the version before wrote them."""
-
-
-@pytest.fixture
-def old(tmp_path: Path) -> StorePaths:
-    paths = StorePaths.of(tmp_path / "old")
-    paths.results.parent.mkdir()
-    paths.results.write_bytes(OLD_RESULTS)
-    paths.results.with_suffix(".tokens").write_bytes(OLD_TOKENS)
-    return paths
-
-
-def test_a_run_of_an_earlier_version_names_its_converter_and_is_converted(old, paths, capsys):
-    for read in (lambda: list(read_results(old.results)), lambda: ResultLog(old)):
-        with pytest.raises(StoreError, match=r"python -m strands_env\.eval\.convert"):
-            read()
-    assert convert([str(old.results), str(paths.results)]) == 0
-    first, second = read_results(paths.results, with_tokens=True)
-    assert first.step_result.trajectories == with_token_data(0).step_result.trajectories
-    assert first.step_result.observation.tokens == first.step_result.trajectories[0].tokens
-    assert first.step_result.observation.tools == '[{"type": "function"}]'
-    assert (first.place, first.reward, second.reward) == (3, 1.0, 0.5)
-    ResultLog(paths).close()
-    assert convert([str(old.results), str(paths.results)]) == 1
-    assert "exists" in capsys.readouterr().err
-
-
-def test_damaged_tokens_of_an_earlier_version_are_refused(old, paths, capsys):
-    side = old.results.with_suffix(".tokens")
-    side.write_bytes(OLD_TOKENS[:20] + b"?" + OLD_TOKENS[21:])
-    assert convert([str(old.results), str(paths.results)]) == 1
-    assert "bytes 0 to 146" in capsys.readouterr().err

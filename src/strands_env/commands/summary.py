@@ -43,8 +43,11 @@ def summary_lines(
         lines.append(f"left out    {prompts} with lost or missing samples (group policy of the run)")
     for k, value in summary.pass_at.items():
         fewer = f", {short} of them with fewer samples" if (short := summary.short.get(k)) else ""
-        lines.append(f"pass@{k:<6} {interval(value)}  ({value.prompts} prompts{fewer})")
-    lines += [f"pass^{k:<6} {interval(value)}" for k, value in summary.pass_hat.items() if k > 1]
+        if summary.scored and not value.prompts:
+            lines.append(f"pass@{k:<6} -  (no prompt has {k} scored samples)")
+        else:
+            lines.append(f"pass@{k:<6} {interval(value)}  ({value.prompts} prompts{fewer})")
+    lines += [f"pass^{k:<6} {interval(value)}" for k, value in summary.pass_hat.items() if k > 1 and value.prompts]
     lines.append("ended       " + ", ".join(f"{reason} {count}" for reason, count in summary.terminations.items()))
     for label, errors in (("errors", summary.errors), ("tools", summary.tool_errors)):
         for name, count in errors.items():

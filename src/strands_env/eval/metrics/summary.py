@@ -76,7 +76,8 @@ def summarize(
     """Summarise a run.
 
     Args:
-        k_values: The k of pass@k and pass^k; by default 1, 2, 4, ... and the largest number of samples of a prompt.
+        k_values: The k of pass@k and pass^k; by default 1, 2, 4, ..., the largest number of samples of a prompt, and
+            the number that the run asked for.
         reward_threshold: A sample passes with at least this reward.
 
     Raises:
@@ -85,8 +86,11 @@ def summarize(
     check_tables("summarize", table)
     scores = table.by_prompt(reward_threshold)
     most = max((score.n for score in scores), default=0)
-    powers = {2**power for power in range(most.bit_length())}  # the largest is at most `most`
-    ks = sorted({1, max(1, most)} | powers if k_values is None else set(k_values))
+    if k_values is None:
+        powers = {2**power for power in range(most.bit_length())}  # the largest is at most `most`
+        # The k of the run too: where no prompt kept so many samples, the summary says so.
+        k_values = {*powers, most, table.n_samples} if most else {1}
+    ks = sorted(set(k_values))
     scored = int((~np.isnan(table.rewards)).sum())
     return RunSummary(
         prompts=len(table.prompt_ids),

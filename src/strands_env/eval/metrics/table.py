@@ -43,6 +43,7 @@ class ScoreTable:
         ungraded: Number of unscored samples whose reward function failed.
         unscored: Number of samples without a reward, for whatever reason.
         missing: Number of samples that the run should have and has not, being stopped or killed; 0 where not known.
+        n_samples: Samples that the run asked for of each prompt; 1 where not known.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
         left_out: Ids of the prompts that have no part in scores, see `leave_out_incomplete`.
     """
@@ -59,6 +60,7 @@ class ScoreTable:
         self.ungraded = 0
         self.unscored = 0
         self.missing = 0
+        self.n_samples = 1
         self.left_out: frozenset[str] = frozenset()
         self._incomplete: NDArray[np.bool_] | None = None
         self._lost: set[int] = set()

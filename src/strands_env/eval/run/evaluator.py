@@ -289,6 +289,9 @@ class Evaluator:
             results = self.results or self.load_results()
         table = self._grouping.apply(ScoreTable.from_results(results))
         metrics = flat_metrics(table, n=self.n_samples_per_prompt, reward_threshold=self.reward_threshold)
+        without = [name for name, value in metrics.items() if name.startswith("pass@") and math.isnan(value)]
+        if without and metrics["scored"]:
+            logger.warning("metrics=<%s> | NaN, as no prompt has so many scored samples", ", ".join(without))
         plain = self._grouping.counting(results)
         for function in self.metrics_fns:
             metrics.update(function(plain))

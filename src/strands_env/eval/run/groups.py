@@ -50,6 +50,7 @@ class Grouping:
 
     def apply(self, table: ScoreTable) -> ScoreTable:
         """Leave out of a finished table what does not count; returns the table."""
+        table.n_samples = self.n_samples
         if self.policy is not GroupPolicy.KEEP:
             table.leave_out_incomplete(self.n_samples)
         return table

@@ -122,8 +122,6 @@ class RunConfig:
             self.environment = found
             self._save()
         else:
-            if "reward" not in self.environment:  # an earlier version wrote it
-                found.pop("reward", None)
             self._refuse(differences(self.environment, found, "environment."))
 
     def _refuse(self, changed: list[tuple[str, str, str]]) -> None:

@@ -81,16 +81,10 @@ def read_entry(line: bytes, offset: int) -> Entry | None:
 
     Raises:
         StoreCorruptError: The line is damaged, or no sample.
-        StoreError: An earlier version wrote it.
     """
     if not is_whole(line):
         return None
     head = orjson.loads(line[: line.find(_BODY)] + b"}")
-    if "tokens" in head:  # places in a side file
-        raise StoreError(
-            "an earlier version wrote these results, with their tokens in another file: convert them with "
-            "python -m strands_env.eval.convert RUN NEW"
-        )
     known: dict[str, Any] = {name: head.get(name) for name in ("index", "place", "aborted", "reward")}
     prompt_id, task = map(sys.intern, (head["prompt_id"], head["task"]))  # one text for all samples of a prompt
     head_id = bytes.fromhex(head["id"])
