@@ -19,8 +19,8 @@ from strands.types.content import Messages, SystemContentBlock
 from strands.types.streaming import StreamEvent
 from strands.types.tools import ToolChoice, ToolSpec
 
+from .callers import Callers
 from .conversation import Conversation, SampledTurn, TurnRequest
-from .conversation.callers import Callers
 from .conversation.limits import CallCancelled
 from .conversation.messages import format_content_block, format_messages, format_tool_specs, sort_tool_results
 from .conversation.options import MalformedCalls, SGLangConfig

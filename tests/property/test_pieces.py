@@ -15,9 +15,9 @@ from tests.qwen_support import PATTERN, qwen3_tokenizer
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
-from strands_sglang.conversation.oniguruma import ALPHABET  # noqa: E402
-from strands_sglang.conversation.pieces import PieceDecoder, PieceEncoder, odd_texts  # noqa: E402
-from strands_sglang.conversation.tokenizer import Codec, codec_of  # noqa: E402
+from strands_sglang.tokenizer import Codec, codec_of  # noqa: E402
+from strands_sglang.tokenizer.oniguruma import ALPHABET  # noqa: E402
+from strands_sglang.tokenizer.pieces import PieceDecoder, PieceEncoder, odd_texts  # noqa: E402
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -284,7 +284,7 @@ def test_a_proof_without_comparisons_proves_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_pieces_that_fill_the_memory_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_sglang.conversation.pieces._KEPT_PIECES", 10)
+    monkeypatch.setattr("strands_sglang.tokenizer.pieces._KEPT_PIECES", 10)
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     encoder = PieceEncoder.of(rust)
     for number in range(50):
@@ -300,7 +300,7 @@ def test_a_backend_does_not_use_pieces_with_other_ids(monkeypatch: pytest.Monkey
     rust = tokenizer.backend_tokenizer
     text = "two  spaces"
     assert Codec(tokenizer).encode(text) == rust.encode(text, add_special_tokens=False).ids
-    monkeypatch.setattr("strands_sglang.conversation.oniguruma._SPACES", frozenset({32}))
+    monkeypatch.setattr("strands_sglang.tokenizer.oniguruma._SPACES", frozenset({32}))
     assert Codec(tokenizer).encode("a\n\n b") == rust.encode("a\n\n b", add_special_tokens=False).ids
     assert "its pieces give other ids" in caplog.text
 

@@ -19,10 +19,10 @@ from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.options import MalformedCalls
 from strands_sglang.conversation.reply import ModelReply
-from strands_sglang.conversation.tokenizer import Codec
 from strands_sglang.exceptions import MessageConversionError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply as Scripted
+from strands_sglang.tokenizer import Codec
 from strands_sglang.tool_parsers import get_tool_parser
 from strands_sglang.trajectory import TrajectoryForest
 

@@ -43,7 +43,7 @@ from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.backends.sglang.answer import read_answer
 from strands_sglang.backends.sglang.request import wire_fields
 from strands_sglang.conversation import Conversation, TurnRequest, limits
-from strands_sglang.conversation.tokenizer import TokenizerAdapter
+from strands_sglang.tokenizer import TokenizerAdapter
 from tests.provider_support import call, completion, tokenizer
 from tests.unit.eval_support import FakeEnv, outcome, sample, tasks
 

@@ -14,7 +14,7 @@ from strands.multiagent import GraphBuilder, Swarm
 from strands_env.core import Action, Environment
 from strands_env.core.types import TerminationReason
 from strands_env.testing import ScriptedModel, call
-from strands_sglang.conversation.fast_paths import FastPath
+from strands_sglang.fast_paths import FastPath
 
 ACTION = Action(message="go")
 

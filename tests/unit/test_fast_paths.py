@@ -15,7 +15,7 @@ from strands.hooks import AfterModelCallEvent, BeforeModelCallEvent, HookOrder
 
 from strands_env.core import Action, Environment, StepResult, TaskContext
 from strands_sglang import SGLangModel
-from strands_sglang.conversation.fast_paths import VARIABLE, FastPath
+from strands_sglang.fast_paths import VARIABLE, FastPath
 from strands_sglang.testing import Reply
 
 TWO = call(1, 2) + call(3, 4)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from provider_support import user
 
-from strands_sglang.conversation.fast_paths import FastPath
 from strands_sglang.exceptions import TrajectoryError
+from strands_sglang.fast_paths import FastPath
 from strands_sglang.trajectory import (
     Completion,
     Finish,

@@ -12,8 +12,8 @@ import pytest
 from provider_support import GO, add, after, assert_prefix_law, call, completion, make, tokenizer
 
 from strands_sglang import SGLangModel
-from strands_sglang.conversation.tokenizer import TokenizerAdapter
 from strands_sglang.testing import Reply
+from strands_sglang.tokenizer import TokenizerAdapter
 from strands_sglang.trajectory import FinishType
 
 EOS = tokenizer().eos_token_id

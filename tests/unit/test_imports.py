@@ -32,13 +32,13 @@ LIGHT_ENGINE = ("own_models", "request", "server", "smollm2", "templates", "tiny
 # Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
-    ["cache", "compat", "exceptions"],
+    ["cache", "compat", "exceptions", "fast_paths"],
     ["command_line"],
     ["template", "tool_parsers", "trajectory", "tool_limiter"],
-    ["backends"],
+    ["backends", "tokenizer"],
     ["client", "limiter", "rollout", "token", "utils"],  # modules of upstream
     ["conversation"],
-    ["model", "gateway"],
+    ["callers", "gateway", "model"],
     ["sglang"],
     ["testing"],
     ["commands"],
@@ -59,7 +59,7 @@ ENV_LAYERS = [
 ]
 ENV_STRANGERS = ("eval", "training", "distributed")
 LAYERS = {"strands_sglang": SGLANG_LAYERS, "strands_env": ENV_LAYERS}
-PURE = ["cache", "compat", "exceptions", "template", "tool_parsers", "trajectory"]
+PURE = ["cache", "compat", "exceptions", "fast_paths", "template", "tool_parsers", "trajectory"]
 
 
 @functools.cache

@@ -36,7 +36,7 @@ from strands.types.exceptions import ContextWindowOverflowException
 from strands_env.core import sdk_patches
 from strands_env.core.sdk_patches import PATCHES, inside_a_step
 from strands_env.testing import ScriptedModel, call, reply
-from strands_sglang.conversation.fast_paths import VARIABLE, FastPath
+from strands_sglang.fast_paths import VARIABLE, FastPath
 
 tracing = pytest.importorskip("opentelemetry.sdk.trace")
 exporting = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")

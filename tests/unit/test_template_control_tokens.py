@@ -8,10 +8,10 @@ import pytest
 from strands import Agent
 
 from strands_sglang import ControlTokenError, SGLangModel
-from strands_sglang.conversation.tokenizer import TokenizerAdapter
 from strands_sglang.template import DeltaRenderer
 from strands_sglang.template.control_tokens import mark, pattern_of, unmark
 from strands_sglang.testing import ScriptedClient
+from strands_sglang.tokenizer import TokenizerAdapter
 from tests.provider_support import completion, tokenizer
 from tests.unit.template_texts import CHATML
 

@@ -40,7 +40,7 @@ from strands.telemetry.tracer import Tracer
 from strands.types._events import StartEvent
 from strands.types.tools import AgentTool
 
-from strands_sglang.conversation.fast_paths import FastPath
+from strands_sglang.fast_paths import FastPath
 
 _is_inside: ContextVar[bool] = ContextVar("strands_env_sdk_patches", default=False)
 

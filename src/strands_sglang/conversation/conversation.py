@@ -28,6 +28,8 @@ from strands.types.tools import ToolSpec
 
 from ..backends import CONSTRAINTS, Backend, as_backend
 from ..exceptions import MediaError, MessageConversionError, TemplateError
+from ..fast_paths import FastPath
+from ..tokenizer import LONG_TEXT, TokenizerAdapter
 from ..tool_parsers import ToolParser, as_tool_parser
 from ..trajectory import (
     Completion,
@@ -42,7 +44,6 @@ from ..trajectory import (
     encode_value,
 )
 from ..trajectory.media import ImageExpander, image_expander
-from .fast_paths import FastPath
 from .generation import generate
 from .limits import CancelScope, Reservation, SharedBudget
 from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text, to_chat_messages
@@ -50,7 +51,6 @@ from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import Dialect, PreparedTurn, PromptBuilder, TurnRequest, drops_reasoning
 from .reply import ReadReply, SampledTurn, read_reply, without_stop
-from .tokenizer import LONG_TEXT, TokenizerAdapter
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from ..exceptions import (
     BackendContextLengthError,
     ContextOverflowError,
 )
+from ..tokenizer import TokenizerAdapter
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
 from ..trajectory.media import collapsed_values, expanded_ids
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .plan import CallPlan
-from .tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
 

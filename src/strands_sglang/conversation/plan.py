@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 
 from ..backends import CONSTRAINTS, Backend, BackendInfo, Capabilities, GenerateRequest, PromptScoring
 from ..exceptions import BackendRequestError, ContextOverflowError, MediaError, TokenBudgetReachedError
+from ..fast_paths import FastPath
+from ..tokenizer import TokenizerAdapter
 from ..trajectory import TrajectoryForest
 from ..trajectory.media import expanded_ids, move_media
 from ..trajectory.packed import TOKEN_TYPECODE
-from .fast_paths import FastPath, HeldPath, HeldPaths
+from .fast_paths import HeldPath, HeldPaths
 from .limits import Bounds, Reservation
 from .options import AbortPolicy, SGLangConfig
 from .prompts import PreparedTurn
-from .tokenizer import TokenizerAdapter
 
 
 class CallPlan(NamedTuple):

@@ -17,6 +17,7 @@ from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
 from ..exceptions import ControlTokenError, MediaError, MessageConversionError, TemplateError
+from ..fast_paths import FastPath
 from ..template import (
     ChatTemplate,
     ControlTokens,
@@ -31,14 +32,14 @@ from ..template import (
     special_values,
     tags_of,
 )
+from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import HermesToolParser, ToolParser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ThinkTokens
 from ..trajectory import Location, Turn, encode_value
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
-from .fast_paths import EncodedRoot, FastPath, SharedPrompts, digest_parts, shared_prompts
+from .fast_paths import EncodedRoot, SharedPrompts, digest_parts, shared_prompts
 from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
-from .tokenizer import TokenizerAdapter
 from .tool_calls import (
     CallIdForm,
     CallIds,

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 import pydantic
 
 from ..exceptions import StructuredOutputError
+from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import ToolParser, ToolParseResult
 from ..tool_parsers.reasoning import SegmentKind, ThinkTokens
 from ..tool_parsers.values import JSONError, load_json
 from ..trajectory import Completion, FinishType, ReplyPrint, ToolCall, Turn
 from .messages import MALFORMED_KEY
 from .options import MalformedCalls
-from .tokenizer import TokenizerAdapter
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from ...backends import client_class
 from ...backends.clients import get_tokenizer
 from ...backends.engine.own_models import ModelLoadError
-from ...conversation.tokenizer import TokenizerAdapter
 from ...exceptions import StrandsSGLangError, TemplateError
 from ...template import ChatTemplate
+from ...tokenizer import TokenizerAdapter
 
 _LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|\[/?[A-Z_]{3,20}\]|<(?:start|end)_of_turn>")
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
 from strands.types.tools import ToolResult
 
-from ..trajectory import ReplyPrint, TrajectoryForest, Turn
-from .messages import report_refused
-from .options import RefusedResults
+from .conversation.messages import report_refused
+from .conversation.options import RefusedResults
+from .trajectory import ReplyPrint, TrajectoryForest, Turn
 
 if TYPE_CHECKING:
     from .conversation import Conversation
