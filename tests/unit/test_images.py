@@ -369,6 +369,31 @@ async def test_memory_that_outlives_its_process_ends_no_sandbox(command: str | l
         assert (await text_of(sandbox, "for n in 1 2 3; do sleep 0.1 & done; wait; echo fine")) == "fine"
 
 
+TAKES_ALL = """import ctypes, itertools, os, sys, time
+libc = ctypes.CDLL(None)
+def take(make): return len(list(itertools.takewhile(lambda result: result >= 0, map(make, range(999)))))
+queues = take(lambda number: libc.mq_open(b"/%d" % number, 0o102, 0o600, None))
+with open("/taken.part", "w") as file: print(queues, take(lambda _: libc.inotify_init()), file=file)
+os.rename("/taken.part", "/taken")
+time.sleep(600)"""
+"""Every POSIX message queue and every inotify instance that a user may have."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's sandboxes share that user's limits")
+@pytest.mark.parametrize("user", ["root", "worker"])
+async def test_what_a_user_may_have_is_counted_for_each_sandbox(user: str) -> None:
+    image = root_with_python()
+    async with ImageSandbox(image) as hostile, ImageSandbox(image) as honest:
+        taken = []
+        for sandbox in (hostile, honest):
+            await sandbox.exec("chmod 777 /")
+            await sandbox.write_file("/take.py", TAKES_ALL)
+            await sandbox.exec("python3 /take.py > /dev/null 2>&1 &", user=user)
+            taken.append(await text_of(sandbox, "until [ -e /taken ]; do sleep 0.05; done; cat /taken", timeout=20))
+            assert await text_of(sandbox, "echo yes | nc -l -p 80 & sleep 0.2; nc 127.0.0.1 80 < /dev/null") == "yes"
+        assert taken[0] == taken[1] and "0" not in taken[0].split()
+
+
 async def test_memory_and_processes_are_limited() -> None:
     require_images()
     limits = SandboxLimits(memory_bytes=64 << 20, processes=40, wall_seconds=20)

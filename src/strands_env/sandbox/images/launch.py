@@ -19,6 +19,7 @@ from ..bubblewrap.command import (
     PythonHome,
     choose_mode,
     find_bubblewrap,
+    fresh_user,
     held_capabilities,
     isolating_arguments,
     python_home,
@@ -32,7 +33,7 @@ _GUEST = str(Path(__file__).parents[1] / "bubblewrap" / "guest")
 PROGRAMS = "/.sandbox"
 """Folder of the supervisor's interpreter; it is gone before any foreign code runs."""
 _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
-_NET_RAW, _SYS_PTRACE = 13, 19
+_NET_RAW, _SYS_PTRACE, _SETFCAP = 13, 19, 31
 _CAPABILITIES = {
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6,
     "CAP_SETUID": 7, "CAP_NET_BIND_SERVICE": 10, "CAP_NET_RAW": _NET_RAW, "CAP_SYS_CHROOT": 18,
@@ -71,11 +72,14 @@ def image_launch(
     capabilities = {name: number for name, number in _CAPABILITIES.items() if not (shares and number == _NET_RAW)}
     # To see what processes of other users have open, where this process has that capability to give.
     can_look = watched is not None and (mode is Mode.USER_NAMESPACE or _SYS_PTRACE in held_capabilities())
+    # Root of a shared network has to be the machine's own to listen on its low ports.
+    owner = fresh_user() if mode is Mode.OWN_USER and not shares and _SETFCAP in held_capabilities() else None
     bwrap = [*isolating_arguments(find_bubblewrap(overlays=True)), *([] if shares else ["--unshare-net"])]
     if mode is Mode.USER_NAMESPACE:
         bwrap += ["--unshare-user", "--uid", "0", "--gid", "0"]
-    # The first two are given up once the interpreter is hidden and the others are dropped.
-    for name in ("CAP_SYS_ADMIN", "CAP_SETPCAP", *capabilities, *(["CAP_SYS_PTRACE"] if can_look else [])):
+    # The first are given up once the interpreter is hidden and the others are dropped.
+    given_up = ["CAP_SYS_ADMIN", "CAP_SETPCAP", *([] if owner is None else ["CAP_SETFCAP"])]
+    for name in (*given_up, *capabilities, *(["CAP_SYS_PTRACE"] if can_look else [])):
         bwrap += ["--cap-add", name]
     for layer in layers:
         bwrap += ["--overlay-src", layer]
@@ -92,6 +96,7 @@ def image_launch(
         "user": code_user,
         "env": dict(environment),
         "is_root": mode is Mode.OWN_USER,
+        "owner": owner,
         "hostname": HOSTNAME,
         "hidden": sorted(_supervisor_files(python), reverse=True),
         "programs": PROGRAMS,

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import ctypes
 import errno
+import fcntl
 import fnmatch
 import os
 import re
@@ -21,6 +22,7 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import tarfile
 import time
 import warnings
@@ -61,6 +63,8 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "console")
 """The machine's own device nodes, as bubblewrap shows them."""
 _MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg")
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_CLONE_NEWUSER, _CLONE_NEWNET, _SYS_ADMIN = 0x10000000, 0x40000000, 21
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATH_BYTES = 3500
 """Longest path that another machine can be expected to open."""
@@ -266,6 +270,9 @@ def enter_image(config: dict[str, Any]) -> None:
         os.makedirs(config["work"], exist_ok=True)
     _bound_lasting_memory(config["limits"]["memory_bytes"])
     _protect_settings()
+    if image["owner"] is not None:
+        with contextlib.suppress(OSError):  # none may be made here: limits are those of the machine's users
+            _enter_user_namespace(image["owner"])
     for number in set(range(64)) - set(image["capabilities"]):
         with contextlib.suppress(OSError):  # the kernel knows fewer
             prctl(PR_CAPBSET_DROP, number)
@@ -275,6 +282,45 @@ def enter_image(config: dict[str, Any]) -> None:
     close_off()
     if image["seccomp"]:
         _filter_calls(base64.b64decode(image["seccomp"]))
+
+
+def _enter_user_namespace(owner: int) -> None:
+    """Enter a user namespace with the same users, so that the kernel counts what these may have for this sandbox alone.
+
+    Message queues, pending signals and inotify instances belong to a user *of a namespace*, and to the owner of that
+    namespace outside, which is a user that nobody else is. After the last mount: its root may not mount here.
+    """
+    parent, child = socket.socketpair()
+    maker = os.fork()
+    if maker == 0:
+        try:
+            parent.close()
+            os.seteuid(owner)
+            capset([_SYS_ADMIN])
+            check(LIBC.unshare(_CLONE_NEWUSER), "no user namespace")
+            socket.send_fds(child, [b"made"], [os.open("/proc/self/ns/user", os.O_RDONLY)])
+            child.recv(1)  # until it has its users
+        finally:
+            os._exit(0)
+    try:
+        child.close()
+        _, made, _, _ = socket.recv_fds(parent, 4, 1)
+        if not made:
+            raise OSError(errno.EPERM, "no user namespace can be made")
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/self/{name}") as file:
+                ranges = [line.split() for line in file]
+            with open(f"/proc/{maker}/{name}", "w") as file:
+                file.write("".join(f"{first} {first} {count}\n" for first, _, count in ranges))
+        check(LIBC.setns(made[0], _CLONE_NEWUSER), "the user namespace cannot be entered")
+        os.close(made[0])
+    finally:
+        parent.close()
+        os.waitpid(maker, 0)
+    # A network of this namespace's own: its root may listen on every port there, and use raw sockets.
+    check(LIBC.unshare(_CLONE_NEWNET), "no network namespace")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
 
 
 def _bound_lasting_memory(most: int) -> None:
