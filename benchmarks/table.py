@@ -25,7 +25,7 @@ import psutil
 from benchmarks.shape import ROOT, markers, write_between
 
 RESULTS = ROOT / "benchmarks" / "results"
-FAST_PATHS = "pieces history_memory held_paths shared_prompts shared_history silent_spans flat_loop"
+FAST_PATHS = "pieces history_memory shared_prompts shared_history silent_spans flat_loop"
 BENCHMARKS = {
     "rollouts": "rollouts",
     "fast_paths": f"rollouts --sizes 3k 36k --arms environment --without all {FAST_PATHS}",

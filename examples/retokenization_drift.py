@@ -14,7 +14,7 @@ import asyncio
 import sys
 from collections import Counter
 
-from strands_sglang.backends import GenerateRequest, PromptIds
+from strands_sglang.backends import GenerateRequest, token_array
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.trajectory.drift import DriftKind, find_drift
 
@@ -41,7 +41,7 @@ async def sample(engine: EmbeddedEngine, args: argparse.Namespace) -> list[list[
             "max_new_tokens": args.max_new_tokens,
             "sampling_seed": args.seed * 1_000_003 + number,
         }
-        ids = PromptIds.of(engine.tokenizer.encode(prompt, add_special_tokens=False))
+        ids = token_array(engine.tokenizer.encode(prompt, add_special_tokens=False))
         answer = await engine.ask(GenerateRequest(prompt=ids, sampling_params=params))
         sampled = answer.output_ids.tolist()
         return sampled if answer.finish.stop_token_id is None else sampled[:-1]

@@ -24,8 +24,6 @@ class FastPath(StrEnum):
     HISTORY_MEMORY = "history_memory"
     """The path of a history is followed from where the last call ended; plainly, from its start. In
     `trajectory/history.py`."""
-    HELD_PATHS = "held_paths"
-    """The prompt of a path grows turn by turn; plainly, it is written from all its turns. `HeldPaths`."""
     SHARED_PROMPTS = "shared_prompts"
     """Rollouts that begin alike share their first prompt; plainly, each renders it. `SharedPrompts`."""
     FLAT_LOOP = "flat_loop"

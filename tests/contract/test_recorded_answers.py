@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strands_sglang.backends.answer import parse_answer
-from strands_sglang.backends.contract import PromptIds, check_vocabulary
+from strands_sglang.backends.contract import check_prompt, token_array
 from strands_sglang.backends.http.retry import RetryClass
 from strands_sglang.backends.http.transport import worker_urls
 from strands_sglang.backends.sglang import SGLangClient
@@ -85,7 +85,7 @@ def test_error_answers_become_typed_errors_with_the_servers_words(record: dict[s
 def test_what_can_be_known_here_is_refused_before_it_is_sent(record: dict[str, Any]) -> None:
     request = record["request"]["json"]
     with pytest.raises(SGLangRequestError):
-        check_vocabulary(PromptIds.of(request["input_ids"]).highest, 1024)
+        check_prompt(token_array(request["input_ids"]), 1024)
         check_sampling_params(request["sampling_params"])
 
 
@@ -93,7 +93,7 @@ def test_what_can_be_known_here_is_refused_before_it_is_sent(record: dict[str, A
 def test_what_a_server_accepted_is_not_refused_here(record: dict[str, Any]) -> None:
     request = record["request"]["json"]
     if request.get("input_ids") and not isinstance(request["input_ids"][0], list):
-        check_vocabulary(PromptIds.of(request["input_ids"]).highest, 1024)
+        check_prompt(token_array(request["input_ids"]), 1024)
         if record["name"] != "bad_unknown_top_level":
             check_sampling_params(request.get("sampling_params") or {})
 

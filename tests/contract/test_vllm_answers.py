@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strands_sglang.backends import GenerateAnswer, GenerateRequest, PromptIds
+from strands_sglang.backends import GenerateAnswer, GenerateRequest, token_array
 from strands_sglang.backends.answer import parse_answer
 from strands_sglang.backends.http.retry import RetryClass, classify_status
 from strands_sglang.backends.vllm.answer import http_error, read_answer
@@ -28,7 +28,7 @@ def payload(name: str) -> Any:
 def read(parsed: Any, name: str = "plain", **changes: Any) -> GenerateAnswer:
     sent = RECORDED[name]["request"]
     request = GenerateRequest(
-        prompt=PromptIds.of(sent["token_ids"]),
+        prompt=token_array(sent["token_ids"]),
         sampling_params={"max_new_tokens": sent["sampling_params"]["max_tokens"]},
         vocab_size=1024,
         **{"logprobs": sent["sampling_params"].get("logprobs") is not None, **changes},

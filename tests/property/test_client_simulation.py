@@ -23,7 +23,7 @@ import pytest
 from aiohttp.client_proto import ResponseHandler
 
 from strands_sglang import SGLangClient
-from strands_sglang.backends import GenerateRequest, PromptIds
+from strands_sglang.backends import GenerateRequest, token_array
 from strands_sglang.backends.http import server, session
 from strands_sglang.backends.http.retry import RetryBudget
 from strands_sglang.exceptions import (
@@ -267,7 +267,7 @@ class Schedule:
         try:
             await asyncio.sleep(call.rng.random() * 3)
             request = GenerateRequest(
-                prompt=PromptIds.of([call.number, 7]), sampling_params={"max_new_tokens": 4}, before_attempt=call.begin
+                prompt=token_array([call.number, 7]), sampling_params={"max_new_tokens": 4}, before_attempt=call.begin
             )
             call.outcome = dict((await made.ask(request)).payload)
         except BaseException as error:

@@ -20,7 +20,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from strands_sglang.backends.contract import GenerateAnswer, GenerateRequest, PromptIds
+from strands_sglang.backends.contract import GenerateAnswer, GenerateRequest, token_array
 from strands_sglang.backends.engine import EmbeddedEngine, ModelLoadError
 from strands_sglang.backends.engine.loader import load_model
 from strands_sglang.backends.sglang.request import validate_fields
@@ -46,7 +46,7 @@ async def generate(engine: EmbeddedEngine, input_ids: list[int], **fields: Any) 
         raise ValueError(f"return_logprob must be true or false, got {logprobs!r}")
     images = fields.get("image_data") or ()
     request = GenerateRequest(
-        prompt=PromptIds.of(input_ids),
+        prompt=token_array(input_ids),
         sampling_params={name: value for name, value in params.items() if (name, value) != ("n", 1)},
         rid=fields.get("rid"),
         logprobs=logprobs,

@@ -20,9 +20,9 @@ from strands_sglang.backends import (
     GenerateAnswer,
     GenerateRequest,
     LogprobKind,
-    PromptIds,
     PromptScoring,
     as_backend,
+    token_array,
 )
 from strands_sglang.backends.sglang.request import wire_fields
 from strands_sglang.conversation import Conversation, SampledTurn, TurnRequest
@@ -148,13 +148,13 @@ async def test_a_wrapper_asks_the_inner_backend_for_everything_but_what_it_overr
 
 
 def test_a_limit_bounds_the_least_length_too() -> None:
-    request = GenerateRequest(prompt=PromptIds.of([1]), sampling_params={"max_new_tokens": 9, "min_new_tokens": 5})
+    request = GenerateRequest(prompt=token_array([1]), sampling_params={"max_new_tokens": 9, "min_new_tokens": 5})
     assert request.limited_to(3).sampling_params == {"max_new_tokens": 3, "min_new_tokens": 3}
     assert request.limited_to(20).sampling_params == {"max_new_tokens": 9, "min_new_tokens": 5}
 
 
 def test_a_request_in_the_names_of_sglang() -> None:
-    request = GenerateRequest(prompt=PromptIds.of([1, 2, 3]), score_from=2, experts_from=1, constrain_answer_only=True)
+    request = GenerateRequest(prompt=token_array([1, 2, 3]), score_from=2, experts_from=1, constrain_answer_only=True)
     fields = wire_fields(replace(request, images=("data:,",), show_prompt=True, fields={"priority": 1}))
     assert fields == {
         "priority": 1, "sampling_params": {"skip_special_tokens": False}, "return_logprob": True,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strands_sglang import SGLangClient, VLLMClient, get_client
-from strands_sglang.backends import GenerateRequest, PromptIds
+from strands_sglang.backends import GenerateRequest, token_array
 from strands_sglang.backends.http.retry import RequestRetryPolicy, RetryClass
 from strands_sglang.backends.http.transport import Outcome
 from strands_sglang.exceptions import SGLangClientError, SGLangConnectionError, SGLangRequestError
@@ -135,7 +135,7 @@ async def test_a_call_can_be_stopped_before_any_of_its_attempts(server: FaultySe
 
     server.script = [faults.busy(), faults.busy(), faults.busy()]
     with pytest.raises(StopError):
-        await client.ask(GenerateRequest(prompt=PromptIds.of([1, 2]), before_attempt=check))
+        await client.ask(GenerateRequest(prompt=token_array([1, 2]), before_attempt=check))
     assert len(server.requests) == 2
     await client.generate([1, 2])  # its turn was given back, and the next call is not checked
     assert len(server.requests) == 4

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from strands_sglang.backends import Backend, GenerateRequest, PromptIds, as_backend
+from strands_sglang.backends import Backend, GenerateRequest, as_backend, token_array
 from strands_sglang.backends.engine import EmbeddedEngine, make_tiny_model
 from strands_sglang.exceptions import BackendContextLengthError, BackendRequestError
 from strands_sglang.trajectory import FinishType, WeightSpan
@@ -29,7 +29,7 @@ def engine() -> Iterator[EmbeddedEngine]:
 
 
 def request(ids: list[int] = PROMPT, **params: Any) -> GenerateRequest:
-    return GenerateRequest(prompt=PromptIds.of(ids), sampling_params={"temperature": 0, "ignore_eos": True, **params})
+    return GenerateRequest(prompt=token_array(ids), sampling_params={"temperature": 0, "ignore_eos": True, **params})
 
 
 async def test_it_is_a_backend_without_an_adapter_and_its_answer_typed(engine: EmbeddedEngine) -> None:
@@ -74,7 +74,7 @@ async def test_ids_outside_the_vocabulary_and_images_never_reach_the_model(engin
     with pytest.raises(BackendRequestError, match="outside the vocabulary"):
         await engine.ask(request([1, engine.vocab_size]))
     with pytest.raises(BackendRequestError, match="takes no images"):
-        await engine.ask(GenerateRequest(prompt=PromptIds.of([1]), images=("data:image/png;base64,",)))
+        await engine.ask(GenerateRequest(prompt=token_array([1]), images=("data:image/png;base64,",)))
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, len(PROMPT) - 1])
@@ -93,4 +93,4 @@ async def test_every_attempt_is_announced(engine: EmbeddedEngine) -> None:
         raise RuntimeError("not now")
 
     with pytest.raises(RuntimeError, match="not now"):
-        await engine.ask(GenerateRequest(prompt=PromptIds.of([1]), before_attempt=refuse))
+        await engine.ask(GenerateRequest(prompt=token_array([1]), before_attempt=refuse))

@@ -17,7 +17,7 @@ from strands_env.core.seeds import RolloutSeed, SeededBackend, derive_seed
 from strands_env.distributed import ProcessExecutor
 from strands_env.eval import ConfigMismatchError, EvalError, Evaluator, read_results
 from strands_env.testing import ScriptedModel
-from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest, PromptIds
+from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest, token_array
 from strands_sglang.trajectory import Finish, FinishType
 from tests.unit.eval_support import FakeEnv, tasks
 
@@ -166,7 +166,7 @@ class Recorder(Backend):
 
 
 def request(prompt: list[int], **params: Any) -> GenerateRequest:
-    return GenerateRequest(prompt=PromptIds.of(prompt), sampling_params=params)
+    return GenerateRequest(prompt=token_array(prompt), sampling_params=params)
 
 
 async def test_calls_differ_by_prompt_and_repetition_and_not_by_order_or_version():

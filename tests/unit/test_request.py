@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_sglang.backends.contract import GenerateRequest, PromptIds, check_vocabulary
+from strands_sglang.backends.contract import GenerateRequest, check_prompt, token_array
 from strands_sglang.backends.http.server import GenerateCall
 from strands_sglang.backends.sglang.request import (
     SGLangSamplingParams,
@@ -165,13 +165,13 @@ def test_parameters_must_be_a_mapping() -> None:
 )  # fmt: skip
 def test_bad_ids_are_refused(ids: Any, words: str) -> None:
     with pytest.raises(SGLangRequestError, match=words):
-        check_vocabulary(PromptIds.of(ids).highest, 10)
+        check_prompt(token_array(ids), 10)
 
 
 @given(st.lists(st.integers(-3, 30), min_size=1), st.integers(1, 25))
 def test_exactly_the_ids_of_the_vocabulary_pass(ids: list[int], vocab_size: int) -> None:
     try:
-        check_vocabulary(PromptIds.of(ids).highest, vocab_size)
+        check_prompt(token_array(ids), vocab_size)
     except SGLangRequestError:
         assert min(ids) < 0 or max(ids) >= vocab_size
     else:
@@ -207,43 +207,23 @@ def test_token_ids_must_lie_in_a_known_vocabulary() -> None:
 # ------------------------------------------------------------------------------ as JSON
 
 
-@pytest.mark.parametrize("ids", [[3, 1, 2], (3, 1, 2), array("i", [3, 1, 2]), np.array([3, 1, 2], dtype=np.int32)])
-def test_ids_of_any_kind_are_the_same_text(ids: Any) -> None:
-    prompt = PromptIds.of(ids)
-    assert (b"".join(prompt.chunks), len(prompt), prompt.highest, prompt.size) == (b"3,1,2", 3, 3, 5)
-    assert prompt.tolist() == [3, 1, 2]
+@pytest.mark.parametrize("ids", [[3, 1, 2], (3, 1, 2), array("i", [3, 1, 2]), np.array([3, 1, 2], dtype=np.int64)])
+def test_ids_of_any_kind_are_one_array(ids: Any) -> None:
+    assert token_array(ids) == array("i", [3, 1, 2])
 
 
-def test_a_prompt_grows_by_text() -> None:
-    grown = PromptIds().followed_by(array("i", [7, 8])).followed_by(array("i")).followed_by(array("i", [1]))
-    assert (grown.tolist(), len(grown), grown.highest) == ([7, 8, 1], 3, 8)
-
-
-def test_chunks_are_shared_and_joined_in_time() -> None:
-    grown = PromptIds()
-    for token in range(100):
-        before, grown = grown, grown.followed_by(array("i", [token, 5]))
-        assert b"".join(grown.chunks) == b",".join(b"%d,5" % each for each in range(token + 1))
-        assert grown.size == len(b"".join(grown.chunks)) and len(grown.chunks) <= 32
-        assert len(grown.chunks) == 1 or grown.chunks[:-1] == before.chunks
-
-
-def test_what_follows_is_checked() -> None:
-    with pytest.raises(SGLangRequestError, match="-1"):
-        PromptIds.of([1]).followed_by(array("i", [-1]))
+def test_ids_that_no_vocabulary_has_are_refused() -> None:
+    with pytest.raises(SGLangRequestError, match="has 2147483648: expected token ids of 31 bits"):
+        token_array([1, 2**31])
 
 
 def test_a_body_is_the_json_of_the_request() -> None:
     fields = {"sampling_params": {"temperature": 1.0}, "return_logprob": None, "routing_key": "k", "rid": "r"}
-    prompt = PromptIds.of([1, 2])
-    checked = checked_fields(prompt, fields)
+    prompt = token_array([1, 2])
+    checked = checked_fields(fields)
     assert checked == {"sampling_params": {"temperature": 1.0}, "rid": "r", "routing_key": "k"}
-    call = GenerateCall.of(GenerateRequest(prompt=prompt), {"sampling_params": checked["sampling_params"]})
-    assert orjson.loads(call.body("r2", (b"rid", b"input_ids"))) == {
+    sent = {"sampling_params": checked["sampling_params"]}
+    call = GenerateCall(GenerateRequest(prompt=prompt), sent, ("rid", "input_ids"))
+    assert orjson.loads(call.body("r2")) == {
         "rid": "r2", "sampling_params": {"temperature": 1.0}, "input_ids": [1, 2],
     }  # fmt: skip
-
-
-def test_ids_beyond_the_vocabulary_are_refused_without_a_look_at_each() -> None:
-    with pytest.raises(SGLangRequestError, match="outside the vocabulary of 9"):
-        checked_fields(PromptIds((b"1,9",), 2, 9, 3), {}, vocab_size=9)

@@ -19,7 +19,7 @@ import pytest
 
 from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_sglang import SGLangClient, TokenModel, get_client, get_tokenizer
-from strands_sglang.backends import GenerateRequest, LogprobKind, PromptIds, client_class
+from strands_sglang.backends import GenerateRequest, LogprobKind, client_class, token_array
 from strands_sglang.backends.http import served
 from strands_sglang.backends.http.server import GenerateCall
 from strands_sglang.backends.vllm import VLLMClient
@@ -44,7 +44,7 @@ WARM = {"temperature": 0.7}
 
 def request(**fields: Any) -> GenerateRequest:
     params = {"max_new_tokens": 200, **fields.pop("sampling_params", {})}
-    return GenerateRequest(prompt=PromptIds.of(fields.pop("prompt", PROMPT)), sampling_params=params, **fields)
+    return GenerateRequest(prompt=token_array(fields.pop("prompt", PROMPT)), sampling_params=params, **fields)
 
 
 @asynccontextmanager
@@ -151,7 +151,7 @@ async def test_more_tokens_than_the_context_has_are_refused_because_vllm_would_c
 async def test_images_are_sent_beside_the_ids_with_their_placeholders() -> None:
     more = {"show_prompt": True, "constrain_answer_only": True, "experts_from": 2}
     asked = request(images=("data:image/png;base64,AA==",), growth=19, **more)
-    body = orjson.loads(GenerateCall.of(asked, wire_fields(asked)).body("r", VLLMClient.wire_names))
+    body = orjson.loads(GenerateCall(asked, wire_fields(asked), VLLMClient.wire_names).body("r"))
     assert body["content_parts"] == [{"type": "image_url", "url": "data:image/png;base64,AA=="}]
     assert (body["request_id"], body["token_ids"], body["return_token_ids"]) == ("r", PROMPT, True)
     assert (body["reasoning_ended"], body["sampling_params"]["routed_experts_prompt_start"]) == (False, 2)
@@ -163,7 +163,7 @@ def scoring_answer(prompt_logprobs: Any) -> dict[str, Any]:
 
 
 def test_a_scored_prompt_begins_where_asked_and_is_checked() -> None:
-    asked = GenerateRequest(prompt=PromptIds.of([7, 8, 9]), sampling_params={"max_new_tokens": 1}, score_from=0)
+    asked = GenerateRequest(prompt=token_array([7, 8, 9]), sampling_params={"max_new_tokens": 1}, score_from=0)
     assert wire_fields(asked)["sampling_params"]["prompt_logprobs"] == 0
     entries = [None, {"8": {"logprob": -0.5}}, {"9": {"logprob": -9999.0}}]
 
@@ -181,7 +181,7 @@ def test_a_scored_prompt_begins_where_asked_and_is_checked() -> None:
 
 def test_the_most_likely_tokens_come_by_rank_without_the_one_that_is_only_there_as_the_prompts() -> None:
     asked = GenerateRequest(
-        prompt=PromptIds.of([7, 8, 9]), sampling_params={"max_new_tokens": 1}, score_from=0, score_top_k=2
+        prompt=token_array([7, 8, 9]), sampling_params={"max_new_tokens": 1}, score_from=0, score_top_k=2
     )
     assert wire_fields(asked)["sampling_params"]["prompt_logprobs"] == 2
     first = {"8": {"logprob": -3.0, "rank": 5}, "4": {"logprob": -0.2, "rank": 1}, "5": {"logprob": -2.0, "rank": 2}}

@@ -229,7 +229,7 @@ def _model() -> Iterator[Finding]:
 def _server(url: str, tokenizer: str | None) -> Iterator[Finding]:
     """Sample one token at temperature 0.7, as training would."""
     from strands_sglang import get_tokenizer
-    from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
+    from strands_sglang.backends import BackendInfo, GenerateRequest, client_class, token_array
     from strands_sglang.exceptions import StrandsSGLangError
 
     try:
@@ -241,7 +241,7 @@ def _server(url: str, tokenizer: str | None) -> Iterator[Finding]:
 
         async def sample() -> BackendInfo:
             async with client:
-                prompt = PromptIds.of(loaded.encode("Hello", add_special_tokens=False))
+                prompt = token_array(loaded.encode("Hello", add_special_tokens=False))
                 params = {"max_new_tokens": 1, "temperature": 0.7}
                 await client.ask(GenerateRequest(prompt=prompt, sampling_params=params))
                 return await client.info()

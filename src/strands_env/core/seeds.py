@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest, PromptIds
+from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
 from strands_sglang.trajectory import FinishType
 
 FIELD = "rollout_seed"
@@ -93,10 +93,10 @@ class SeededBackend(BackendWrapper):
         params = {**request.sampling_params, "sampling_seed": seed}
         answer = await self.inner.ask(replace(request, sampling_params=params))
         if answer.finish.type is FinishType.ABORT:
-            self._partial[_digest(request.prompt.followed_by(answer.output_ids))] = seed
+            self._partial[_digest(request.prompt + answer.output_ids)] = seed
         return answer
 
 
-def _digest(prompt: PromptIds) -> bytes:
+def _digest(prompt: array[int]) -> bytes:
     """Digest of the ids, not of their representation: the same seeds sample the same in every version."""
-    return hashlib.blake2b(array("q", prompt.tolist()).tobytes(), digest_size=16).digest()
+    return hashlib.blake2b(array("q", prompt).tobytes(), digest_size=16).digest()

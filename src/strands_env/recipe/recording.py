@@ -51,7 +51,7 @@ from strands_sglang.trajectory import Finish, FinishType, WeightSpan
 from strands_sglang.trajectory.media.processor import ProcessorExpander
 from strands_sglang.trajectory.turn import LengthLimit
 
-FORMAT = "strands-env recording 3"
+FORMAT = "strands-env recording 4"
 _TIMES = ("_s", "Ms", "_time")
 """Ends of the names of fields that a replay cannot give again: how long something took."""
 CANCEL_SECONDS = 10.0

@@ -13,10 +13,10 @@ from .contract import (
     GenerateAnswer,
     GenerateRequest,
     LogprobKind,
-    PromptIds,
     PromptScoring,
     SamplingParams,
     ScoredPrompt,
+    token_array,
 )
 from .wrapper import BackendWrapper, as_backend
 
@@ -29,10 +29,10 @@ __all__ = [
     "GenerateAnswer",
     "GenerateRequest",
     "LogprobKind",
-    "PromptIds",
     "PromptScoring",
     "SamplingParams",
     "ScoredPrompt",
     "as_backend",
     "client_class",
+    "token_array",
 ]

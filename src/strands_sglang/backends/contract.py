@@ -15,15 +15,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from ..exceptions import BackendAnswerError, BackendRequestError
-from ..trajectory import Completion, FinishType
+from ..trajectory import FinishType, SampledTokens
+from ..trajectory.packed import TOKEN_TYPECODE
 from .sampling import CONSTRAINTS as CONSTRAINTS
 from .sampling import SamplingParams as SamplingParams
 from .sampling import check_sampling_params
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..trajectory.media import ImageExpander, PlacedMedium
 
 
@@ -97,83 +98,38 @@ class BackendInfo:
     vocab_size: int | None = None
 
 
-_CHUNKS = 32
-"""Chunks of a prompt's text that are kept apart; more are joined."""
+def token_array(ids: Sequence[int] | array[int] | NDArray[Any]) -> array[int]:
+    """Token ids of a user (a list, tuple, array or ndarray) as a compact array; no Python code runs per token.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PromptIds:
-    """Token ids of a prompt, checked once where they enter and held as the JSON text in which they are sent.
-
-    A path grows by appending text, so a turn costs what is new.
-
-    Attributes:
-        chunks: The ids in JSON, without the brackets, in chunks: a longer prompt shares those of the shorter one.
-        highest: The largest id, or -1 where there is none: what a vocabulary is compared with.
-        size: Bytes of all chunks.
+    Raises:
+        BackendRequestError: They are not integers of at most 31 bits in one dimension.
     """
-
-    chunks: tuple[bytes, ...] = ()
-    length: int = 0
-    highest: int = -1
-    size: int = 0
-
-    @classmethod
-    def of(cls, ids: Sequence[int] | array[int] | Any) -> PromptIds:
-        """Check ids (a list, tuple, array or ndarray) and write them as JSON.
-
-        Raises:
-            BackendRequestError: There are none, or they are not integers from 0 on in one dimension.
-        """
-        plain = _plain_ids(ids)
-        text = orjson.dumps(plain)[1:-1]
-        return cls((text,), len(plain), max(plain), len(text))
-
-    def followed_by(self, ids: array[int]) -> PromptIds:
-        """These ids and further ones, which alone are checked and encoded; `BackendRequestError` for a negative one."""
-        if not ids:
-            return self
-        values = ids.tolist()
-        text = orjson.dumps(values)
-        if b"-" in text:
-            PromptIds.of(ids)  # says what is wrong
-        chunk = b",%b" % text[1:-1] if self.length else text[1:-1]
-        chunks = (*self.chunks, chunk)
-        if len(chunks) > _CHUNKS:
-            chunks = (b"".join(chunks),)
-        return PromptIds(chunks, self.length + len(values), max(self.highest, max(values)), self.size + len(chunk))
-
-    def __len__(self) -> int:
-        return self.length
-
-    def tolist(self) -> list[int]:
-        """The ids as a fresh list."""
-        ids: list[int] = orjson.loads(b"".join((b"[", *self.chunks, b"]")))
-        return ids
-
-
-def _plain_ids(ids: Any) -> Sequence[int]:
-    """Ids as Python integers; no Python code runs per token."""
-    if not isinstance(ids, list | tuple):
-        if not hasattr(ids, "tolist"):  # an array has it, and an ndarray
+    listed: Any = ids
+    if not isinstance(listed, list | tuple):
+        if not hasattr(listed, "tolist"):  # an array has it, and an ndarray
             raise BackendRequestError(f"input_ids is a {type(ids).__name__}: expected a list of integer token ids")
-        ids = ids.tolist()
-        if not isinstance(ids, list):
+        listed = listed.tolist()
+        if not isinstance(listed, list):
             raise BackendRequestError("input_ids is a single number: expected a list of integer token ids")
+    if not set(map(type, listed)) <= {int}:
+        index = next(i for i, item in enumerate(listed) if type(item) is not int)
+        raise BackendRequestError(f"input_ids[{index}]={listed[index]!r}: expected an integer token id")
+    try:
+        return array(TOKEN_TYPECODE, listed)
+    except OverflowError as error:
+        raise BackendRequestError(f"input_ids has {max(listed, key=abs)}: expected token ids of 31 bits") from error
+
+
+def check_prompt(ids: array[int], vocab_size: int | None) -> None:
+    """Refuse (`BackendRequestError`) an empty prompt, and ids that would kill a server; `vocab_size` None: unknown."""
     if not ids:
         raise BackendRequestError("input_ids is empty: expected at least one token id")
-    if not set(map(type, ids)) <= {int}:
-        where = next(i for i, item in enumerate(ids) if type(item) is not int)
-        raise BackendRequestError(f"input_ids[{where}]={ids[where]!r}: expected an integer token id")
-    plain: Sequence[int] = ids
-    if (lowest := min(plain)) < 0:
+    import numpy as np
+
+    values = np.frombuffer(ids, dtype=np.int32)  # `min` and `max` of an array make an object of every id
+    if (lowest := int(values.min())) < 0:
         raise BackendRequestError(f"input_ids has {lowest}: a negative id would kill the server")
-    return plain
-
-
-def check_vocabulary(highest: int, vocab_size: int | None) -> None:
-    """Refuse a prompt (`BackendRequestError`) whose largest id is outside the vocabulary; None if it is unknown."""
-    if vocab_size is not None and highest >= vocab_size:
+    if vocab_size is not None and (highest := int(values.max())) >= vocab_size:
         raise BackendRequestError(
             f"input_ids has {highest}, outside the vocabulary of {vocab_size}: it would kill the server; "
             "is this the tokenizer of the served model?"
@@ -182,11 +138,12 @@ def check_vocabulary(highest: int, vocab_size: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """One call: a prompt, how to continue it, and what to return beside the ids. Everything in it was checked.
+    """One call: a prompt, how to continue it, and what to return beside the ids. Backends check the ids of the prompt.
 
     Positions count tokens of the prompt as the model sees it, images expanded.
 
     Attributes:
+        prompt: Ids of the prompt, one placeholder for each image.
         sampling_params: `SamplingParams`, and what the backend lets through beyond them.
         rid: Id of the first attempt, or None for a random one.
         routing_key: Session affinity key, or None: requests with the same key belong on one worker.
@@ -198,12 +155,12 @@ class GenerateRequest:
         show_prompt: Return the ids of the prompt as the model sees it.
         constrain_answer_only: The prompt ends inside a reasoning block, and the constraint begins behind it.
         fields: Fields of the backend's own, which `Backend.check_fields` has let through.
-        vocab_size: Number of ids the model has, or None if unknown; the answer is checked against it.
+        vocab_size: Number of ids the model has, or None if unknown; prompt and answer are checked against it.
         growth: Tokens by which the expanded prompt is longer than `prompt`.
         before_attempt: Called before each attempt, retries included; what it raises ends the call.
     """
 
-    prompt: PromptIds
+    prompt: array[int]
     sampling_params: Mapping[str, Any] = field(default_factory=dict)
     rid: str | None = None
     routing_key: str | None = None
@@ -268,8 +225,8 @@ class ScoredPrompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GenerateAnswer(Completion):
-    """A checked answer: a completion that agrees with itself and with the request, and what the backend says of it.
+class GenerateAnswer(SampledTokens):
+    """A checked answer: sampled tokens that agree with each other and with the request, and the facts beside them.
 
     Attributes:
         scored_prompt: Log-probabilities of the prompt, or None where the answer has none.
@@ -331,7 +288,7 @@ class Backend(ABC):
 
     async def score(
         self,
-        ids: Sequence[int] | array[int] | Any,
+        ids: Sequence[int] | array[int] | NDArray[Any],
         *,
         start: int = 0,
         top_k: int = 0,
@@ -357,13 +314,10 @@ class Backend(ABC):
             raise BackendRequestError(f"{type(self).__name__} scores no prompts{self.capabilities.hint('score')}")
         if images and not self.capabilities.images:
             raise BackendRequestError(f"{type(self).__name__} takes no images{self.capabilities.hint('images')}")
-        prompt = PromptIds.of(ids)
-        whole = array("i", prompt.tolist())
-        if images:
-            wire = whole[:]
-            for image in reversed(images):
-                del wire[image.offset + 1 : image.offset + image.length]
-            prompt = PromptIds.of(wire)
+        whole = token_array(ids)
+        prompt = whole[:]
+        for image in reversed(images):
+            del prompt[image.offset + 1 : image.offset + image.length]
         request = GenerateRequest(
             prompt=prompt,
             sampling_params={"max_new_tokens": 1, "temperature": 1.0},

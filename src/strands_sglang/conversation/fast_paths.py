@@ -8,14 +8,9 @@ import weakref
 from array import array
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..backends import PromptIds
 from ..cache import Recent
-from ..trajectory import Turn
-from ..trajectory.media import Medium, move_media
-
-# ---- dialects and first prompts ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,85 +57,3 @@ def digest_parts(value: Any, key: bytes = b"") -> bytes | None:
         return blake2b(marshal.dumps(value, 2), digest_size=16, key=key).digest()
     except ValueError:
         return None
-
-
-# ---- paths ------------------------------------------------------------------------------------------------------
-
-
-_CAPACITY_BYTES = 1 << 25
-"""Prompt text that one model keeps; the text of a path that was pushed out is written again from its ids."""
-
-
-class HeldPath(NamedTuple):
-    """The turns that a call extends.
-
-    Attributes:
-        media: Images of their prompts in order; positions are those in `ids`.
-        growth: Tokens by which those images make the path longer for the server.
-        first_prompt: Length of the first prompt as the server counts it, or None for the empty path.
-        stop_ids: Stop tokens that ended them.
-        expert_row_bytes: Bytes of routed experts of one token, or None if unknown.
-    """
-
-    ids: PromptIds = PromptIds()
-    media: tuple[Medium, ...] = ()
-    growth: int = 0
-    first_prompt: int | None = None
-    stop_ids: frozenset[int] = frozenset()
-    expert_row_bytes: int | None = None
-
-    @property
-    def tokens(self) -> int:
-        """Length of the path as the server counts it."""
-        return len(self.ids) + self.growth
-
-    def followed_by(self, turn: Turn, prompt: PromptIds | None = None) -> HeldPath:
-        """This path and one more turn; `prompt` is what that turn was sampled from, where it is at hand."""
-        prompt = prompt or self.ids.followed_by(turn.prompt_ids)
-        done = turn.completion
-        stop, rows = done.finish.stop_token_id, turn.expanded_end - 1 - max(turn.start + self.growth - 1, 0)
-        experts = done.routed_experts
-        return HeldPath(
-            ids=prompt.followed_by(done.output_ids),
-            media=self.media + move_media(turn.media, len(self.ids)),
-            growth=turn.growth,
-            first_prompt=len(prompt) + turn.growth if self.first_prompt is None else self.first_prompt,
-            stop_ids=self.stop_ids if stop is None else self.stop_ids | {stop},
-            expert_row_bytes=len(experts) // rows if experts and rows else self.expert_row_bytes,
-        )
-
-
-class HeldPaths:
-    """The paths that were extended lately, by their last turn. They may be asked for from several threads.
-
-    Args:
-        keeps: False makes every path from its turns.
-    """
-
-    def __init__(self, *, keeps: bool = True) -> None:
-        self._paths: Recent[HeldPath] = Recent(_CAPACITY_BYTES if keeps else 0)
-        self._keeps = keeps
-        self._asked: tuple[array[int], PromptIds] | None = None
-
-    def prompt(self, path: HeldPath, ids: array[int]) -> PromptIds:
-        """The prompt of a call that appends these ids to a path; the path of its turn goes on from there."""
-        prompt = path.ids.followed_by(ids)
-        self._asked = (ids, prompt) if self._keeps else None
-        return prompt
-
-    def up_to(self, turn: Turn | None) -> HeldPath:
-        """The path that ends with a turn; the empty one for None."""
-        missing: list[Turn] = []
-        path: HeldPath | None = None
-        while turn is not None and (path := self._paths.get(turn)) is None:
-            missing.append(turn)
-            turn = turn.parent
-        path = path or HeldPath()
-        for later in reversed(missing):
-            asked = self._asked  # by object: an array of ids is appended to one path only
-            path = path.followed_by(later, asked[1] if asked and asked[0] is later.prompt_ids else None)
-        if missing:
-            self._paths.put(missing[0], path, path.ids.size)
-            if missing[0].parent is not None:  # it has been extended; a second extension walks back from here
-                self._paths.drop(missing[0].parent)
-        return path

@@ -22,7 +22,7 @@ from ..exceptions import (
     ContextOverflowError,
 )
 from ..tokenizer import TokenizerAdapter
-from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
+from ..trajectory import Completion, Finish, FinishType, SamplingMask, Turn, WeightSpan
 from ..trajectory.media import collapsed_values, expanded_ids
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .plan import CallPlan
@@ -67,7 +67,7 @@ async def generate(backend: Backend, plan: CallPlan) -> Completion:
         is_aborted = answer.finish.type is FinishType.ABORT
         # A server looks for stop strings in what one request sampled, and one may have begun before an abort.
         if is_aborted or before:
-            stops = StopRule(plan.tokens, request.sampling_params, plan.path.stop_ids)
+            stops = StopRule(plan.tokens, request.sampling_params, _earlier_stops(plan.call.location.parent))
             if (ended := _own_end(output, stops, before, budget, is_aborted=is_aborted)) is not None:
                 return output.completion(ended)
         if not (is_aborted and plan.resumes):
@@ -115,7 +115,7 @@ class _Output:
         self._request = plan.request
         self._plan = plan
         self._backend = backend
-        self._experts = ExpertRows(plan.path.tokens, plan.path.expert_row_bytes)
+        self._experts = ExpertRows(plan.call.location.parent)
         self._logprobs: array[float] | None = array(LOGPROB_TYPECODE)
         self._prompt_logprobs: array[float] | None = None
         self._spans: list[WeightSpan] = []
@@ -133,7 +133,7 @@ class _Output:
             params["min_new_tokens"] = max(0, params["min_new_tokens"] - len(self.ids))
         return replace(
             first,
-            prompt=first.prompt.followed_by(self.ids),
+            prompt=first.prompt + self.ids,
             sampling_params=params,
             score_from=None if self.ids else first.score_from,
             experts_from=None if first.experts_from is None else self._experts.start,
@@ -250,14 +250,15 @@ class ExpertRows:
     """One row a token that was fed: all of a sequence but the last.
 
     Args:
-        held: Length of the held path. The row of its last token, which was not fed, comes with this call.
-        row_bytes: Bytes of a row on the held path, or None if unknown.
+        parent: The turn that is extended. The row of its last token, which was not fed, comes with this call.
     """
 
-    def __init__(self, held: int, row_bytes: int | None) -> None:
-        self.start = max(held - 1, 0)
+    def __init__(self, parent: Turn | None) -> None:
+        self.start = 0 if parent is None else parent.expanded_end - 1
         """Position of the first row that is not known yet."""
-        self._row_bytes = row_bytes
+        rows = 0 if parent is None else self.start - _first_row(parent)
+        known = None if parent is None else parent.completion.routed_experts
+        self._row_bytes = _row_bytes(len(known or b""), rows)
         self._data = bytearray()
 
     def append(self, data: bytes, end: int) -> None:
@@ -297,6 +298,11 @@ class ExpertRows:
         return bytes(self._data) if self.start == end else None
 
 
+def _first_row(turn: Turn) -> int:
+    """Position of the first row that came with a turn."""
+    return 0 if turn.parent is None else turn.parent.expanded_end - 1
+
+
 def _row_bytes(size: int, rows: int) -> int | None:
     return size // rows if rows and size and size % (_CELL * rows) == 0 else None
 
@@ -310,6 +316,16 @@ class Stop:
 
     length: int
     matched: int | str
+
+
+def _earlier_stops(turn: Turn | None) -> frozenset[int]:
+    """Stop tokens that ended the turns of a path."""
+    stops = set[int]()
+    while turn is not None:
+        if (stop := turn.completion.finish.stop_token_id) is not None:
+            stops.add(stop)
+        turn = turn.parent
+    return frozenset(stops)
 
 
 class StopRule:

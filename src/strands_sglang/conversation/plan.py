@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 from ..backends import CONSTRAINTS, Backend, BackendInfo, Capabilities, GenerateRequest, PromptScoring
 from ..exceptions import BackendRequestError, ContextOverflowError, MediaError, TokenBudgetReachedError
-from ..fast_paths import FastPath
 from ..tokenizer import TokenizerAdapter
 from ..trajectory import TrajectoryForest
 from ..trajectory.media import expanded_ids, move_media
 from ..trajectory.packed import TOKEN_TYPECODE
-from .fast_paths import HeldPath, HeldPaths
 from .limits import Bounds, Reservation
 from .options import AbortPolicy, SGLangConfig
 from .prompts import PreparedTurn
@@ -26,7 +24,6 @@ class CallPlan(NamedTuple):
     Attributes:
         request: The request, with an explicit `max_new_tokens`.
         call: The call it is for.
-        path: The path that the call extends.
         config: The options in force.
         context_length: Tokens that the model takes, or None if unknown.
         proof: The whole prompt as the server has to expand it, or None where that was proved before.
@@ -35,7 +32,6 @@ class CallPlan(NamedTuple):
 
     request: GenerateRequest
     call: PreparedTurn
-    path: HeldPath
     config: SGLangConfig
     bounds: Bounds
     context_length: int | None
@@ -56,8 +52,6 @@ class CallPlanner:
         self._tokens = tokens
         self._forest = forest
         self._vocab_size = vocab_size
-        self._paths = HeldPaths(keeps=FastPath.HELD_PATHS.is_on)
-        self._epoch = forest.epoch
 
     async def plan(
         self,
@@ -75,41 +69,43 @@ class CallPlanner:
             BackendRequestError: An option asks for what the backend cannot do.
             BackendError: The backend does not say what it serves.
         """
-        if self._epoch != self._forest.epoch:  # another episode began
-            self._paths, self._epoch = HeldPaths(keeps=FastPath.HELD_PATHS.is_on), self._forest.epoch
-        path = self._paths.up_to(call.location.parent)
+        parent = call.location.parent
+        prompt = array(TOKEN_TYPECODE) if parent is None else parent.path_ids()
+        prompt.extend(call.prompt.ids)
+        held_media = () if parent is None else parent.path_media()
+        held_tokens = 0 if parent is None else parent.expanded_end
         info = await self._info(backend, config)
         asked = call.request
         params = backend.check_sampling_params(asked.params) if asked.params else {}
         wanted = {**config["sampling_params"], **params, **asked.constraints}
         can = backend.capabilities
         refuse_incapable(can, config, wanted)
-        bounds = await self._bounds(info, can, call, path, config, reservation, wanted.get("max_new_tokens"))
+        bounds = await self._bounds(info, can, call, config, reservation, wanted.get("max_new_tokens"))
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
         # A budget may leave less than the least length asked for; servers refuse such a request.
         if wanted.get("min_new_tokens", 0) > longest:
             wanted["min_new_tokens"] = longest
-        seen = path.media + move_media(call.prompt.media, len(path.ids))
+        seen = held_media + move_media(call.prompt.media, len(prompt) - len(call.prompt.ids))
         if seen and not can.images:
             raise MediaError(f"the backend takes no images{can.hint('images')}")
         # The first request with images shows how the server expands them.
-        proves = bool(seen) and (not path.media or config["prove_images"] == "always")
+        proves = bool(seen) and (not held_media or config["prove_images"] == "always")
         wants_scores, limit = config["return_prompt_logprobs"], config["prompt_logprobs_limit"]
         if not config["return_logprob"] or can.prompt_scoring is PromptScoring.NONE:
             scores = False
         elif wants_scores == "appended":  # those behind a path, where they are cheap
             is_short = limit is None or call.prompt.tokens <= limit
-            scores = can.prompt_scoring is PromptScoring.CACHED and path.tokens > 0 and is_short
+            scores = can.prompt_scoring is PromptScoring.CACHED and held_tokens > 0 and is_short
         else:
             scores = wants_scores is True
         experts = config["return_routed_experts"] and can.routed_experts
         request = GenerateRequest(
-            prompt=self._paths.prompt(path, call.prompt.ids),
+            prompt=prompt,
             sampling_params=backend.check_sampling_params(wanted, vocab_size=info.vocab_size),
             routing_key=routing_key,
             logprobs=config["return_logprob"] and can.logprobs is not None,
-            score_from=path.tokens if scores else None,
-            experts_from=max(path.tokens - 1, 0) if experts else None,
+            score_from=held_tokens if scores else None,
+            experts_from=max(held_tokens - 1, 0) if experts else None,
             sampling_mask=config["return_sampling_mask"],
             images=tuple(medium.data for medium in seen),
             show_prompt=proves,
@@ -117,16 +113,15 @@ class CallPlanner:
             constrain_answer_only=bool(asked.constraints) and call.prompt.open is not None,
             fields={**config["request_fields"], **asked.fields},
             vocab_size=info.vocab_size,
-            growth=path.growth + call.prompt.tokens - len(call.prompt.ids),
+            growth=call.prompt_length - len(prompt),
         )
         return CallPlan(
             request=request,
             call=call,
-            path=path,
             config=config,
             bounds=bounds,
             context_length=info.context_length,
-            proof=expanded_ids(array(TOKEN_TYPECODE, path.ids.tolist()) + call.prompt.ids, seen) if proves else None,
+            proof=expanded_ids(prompt, seen) if proves else None,
             tokens=self._tokens,
         )
 
@@ -143,7 +138,6 @@ class CallPlanner:
         info: BackendInfo,
         can: Capabilities,
         call: PreparedTurn,
-        path: HeldPath,
         config: SGLangConfig,
         reservation: Reservation,
         requested: int | None,
@@ -158,7 +152,10 @@ class CallPlanner:
 
         if episode_limit is not None:
             left_of_episode()
-        response = 0 if path.first_prompt is None else used - path.first_prompt
+        root = call.location.parent
+        while root is not None and root.parent is not None:
+            root = root.parent
+        response = 0 if root is None else used - root.prompt_length
         context = info.context_length
         bounds = Bounds(
             reply=requested,

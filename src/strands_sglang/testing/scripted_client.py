@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends import PromptIds
+from ..backends.contract import check_prompt, token_array
 from ..backends.sglang.request import checked_fields
 from .replies import Reply, build_answer
 
@@ -67,9 +67,10 @@ class ScriptedClient:
 
     async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
         """The next reply of the script as a server's answer, or its exception."""
-        checked = checked_fields(PromptIds.of(input_ids), fields, vocab_size=self._vocab_size)
+        ids = token_array(input_ids)
+        check_prompt(ids, self._vocab_size)
+        checked, prompt = checked_fields(fields, vocab_size=self._vocab_size), ids.tolist()
         rid = checked.get("rid") or uuid.uuid4().hex
-        prompt = list(input_ids)
         self.requests.append(ScriptedRequest(input_ids=prompt, fields=checked, rid=rid))
         if self._function is None and not self._script:
             raise ScriptExhaustedError(f"the script has no reply for call {len(self.requests)}")

@@ -4,7 +4,7 @@ from .fingerprint import ReplyPrint, digest, encode_value
 from .forest import Location, TrajectoryForest
 from .history import RootReason
 from .packed import SamplingMask, Token, WeightSpan, pack_ids
-from .turn import Completion, Finish, FinishType, LengthLimit, ToolCall, Turn
+from .turn import Completion, Finish, FinishType, LengthLimit, SampledTokens, ToolCall, Turn
 from .views import TokenManager, Trajectory, join_routed_experts
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Location",
     "ReplyPrint",
     "RootReason",
+    "SampledTokens",
     "SamplingMask",
     "Token",
     "TokenManager",

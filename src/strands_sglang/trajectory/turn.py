@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from .fingerprint import ReplyPrint
-from .media import Medium, expanded_ids, expanded_values, media_growth
-from .packed import SamplingMask, TokenRun, WeightSpan
+from .media import Medium, expanded_ids, expanded_values, media_growth, move_media
+from .packed import TOKEN_TYPECODE, SamplingMask, TokenRun, WeightSpan
 
 
 class FinishType(StrEnum):
@@ -103,32 +103,43 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Completion:
-    """The tokens one model call sampled, ready to be committed; a backend's `GenerateAnswer` is one, too.
+class SampledTokens:
+    """Sampled tokens, and what is known of each.
 
     Attributes:
         output_ids: Sampled ids, the matched stop token included.
         output_logprobs: One value an output token (NaN = none), or None where there is none at all.
-        prompt_logprobs: One value a token of the turn's prompt delta (NaN = none), or None when not asked for.
         weight_spans: Weight versions over the output; the spans tile it.
-        request_ids: Request ids of all pieces; more than one when an aborted call was resumed.
         cached_tokens: Prompt tokens that came from a prefix cache, or None.
-        latency: Seconds the backend took, all pieces together, or None.
-        routed_experts: Raw little-endian int32 rows `[rows, layers, top_k]` for positions `max(start - 1, 0)` to
-            `end - 2` of the path, or None. Of an answer: from `experts_from`, or from position 0.
+        latency: Seconds the backend took, or None.
+        routed_experts: Raw little-endian int32 rows `[rows, layers, top_k]`, or None. Of an answer: for the positions
+            from `experts_from`, or from 0, on.
         sampling_mask: The tokens that survived top-k and top-p per output token, or None.
     """
 
     output_ids: array[int]
     output_logprobs: array[float] | None = None
-    prompt_logprobs: array[float] | None = None
     finish: Finish
     weight_spans: tuple[WeightSpan, ...] = ()
-    request_ids: tuple[str, ...] = ()
     cached_tokens: int | None = None
     latency: float | None = None
     routed_experts: bytes | None = None
     sampling_mask: SamplingMask | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Completion(SampledTokens):
+    """The tokens one model call sampled, over all its requests, ready to be committed.
+
+    `routed_experts` are for positions `max(start - 1, 0)` to `end - 2` of the path.
+
+    Attributes:
+        prompt_logprobs: One value a token of the turn's prompt delta (NaN = none), or None when not asked for.
+        request_ids: Request ids of all pieces; more than one when an aborted call was resumed.
+    """
+
+    prompt_logprobs: array[float] | None = None
+    request_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -182,6 +193,28 @@ class Turn:
     def prompt_length(self) -> int:
         """Number of tokens of the prompt delta, with its images expanded."""
         return len(self.prompt_ids) + media_growth(self.media)
+
+    def path_ids(self) -> array[int]:
+        """Ids of the path up to and including this turn, one placeholder for each image."""
+        pieces: list[array[int]] = []
+        turn: Turn | None = self
+        while turn is not None:  # hundreds of turns at every call: kept bare
+            pieces += turn.completion.output_ids, turn.prompt_ids
+            turn = turn.parent
+        pieces.reverse()
+        ids = array(TOKEN_TYPECODE)
+        ids.frombytes(b"".join(pieces))
+        return ids
+
+    def path_media(self) -> tuple[Medium, ...]:
+        """Images of the path up to and including this turn; positions are those in `path_ids`."""
+        media: tuple[Medium, ...] = ()
+        turn: Turn | None = self
+        while turn is not None:
+            if turn.media:
+                media = (*move_media(turn.media, turn.start), *media)
+            turn = turn.parent
+        return media
 
     def path(self) -> list[Turn]:
         """The turns from the root to this one."""

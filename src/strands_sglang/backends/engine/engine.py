@@ -37,7 +37,7 @@ from ..contract import (
     GenerateRequest,
     LogprobKind,
     PromptScoring,
-    check_vocabulary,
+    check_prompt,
 )
 from ..sampling import check_sampling_params
 from .grammar import GrammarCompiler
@@ -185,7 +185,7 @@ class EmbeddedEngine(Backend):
             BackendConnectionError: The engine is closed.
             BackendError: A step of the engine failed.
         """
-        check_vocabulary(request.prompt.highest, self.vocab_size)
+        check_prompt(request.prompt, self.vocab_size)
         params = self.check_sampling_params(request.sampling_params)
         if request.before_attempt is not None:
             request.before_attempt()

@@ -24,7 +24,7 @@ import orjson
 
 from ...exceptions import BackendError, BackendHTTPError, BackendRequestError, refuse_unknown
 from ..answer import parse_answer
-from ..contract import Backend, GenerateAnswer, GenerateRequest
+from ..contract import Backend, GenerateAnswer, GenerateRequest, check_prompt
 from . import served
 from .options import (
     Secrets,
@@ -53,32 +53,29 @@ _READ_IN_THREAD = 1 << 21
 
 @dataclass(slots=True)
 class GenerateCall:
-    """A request, and its fields in the words of the server but for prompt and id, which all attempts share.
+    """A request in the words of a server.
 
     Attributes:
-        encoded: The JSON of the fields, without braces.
+        fields: Its fields but for prompt and id.
+        names: The server's names for the id and for the prompt.
         opened: When the connection that brought the answer was opened (`time.monotonic`), or 0 if it is not known.
     """
 
     request: GenerateRequest
     fields: Mapping[str, Any]
-    encoded: bytes
+    names: tuple[str, str]
     opened: float = 0.0
 
-    @classmethod
-    def of(cls, request: GenerateRequest, fields: Mapping[str, Any]) -> GenerateCall:
-        """Encode the fields; `BackendRequestError` if JSON cannot represent them."""
+    def body(self, rid: str) -> bytes:
+        """The request of an attempt in JSON; `BackendRequestError` if JSON cannot represent a field."""
+        import numpy as np
+
+        id_name, prompt_name = self.names
+        prompt = np.frombuffer(self.request.prompt, dtype=np.int32)
         try:
-            return cls(request, fields, orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
+            return orjson.dumps({id_name: rid, **self.fields, prompt_name: prompt}, option=orjson.OPT_SERIALIZE_NUMPY)
         except orjson.JSONEncodeError as error:
             raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
-
-    def body(self, rid: str, names: tuple[bytes, bytes]) -> bytes:
-        """The request of an attempt in JSON; `names` are the server's for the id and for the prompt."""
-        id_name, prompt_name = names
-        head = b'{"%b":%b,' % (id_name, orjson.dumps(rid))
-        # The prompt is copied once, from its chunks into what is sent.
-        return b"".join((head, self.encoded, b',"%b":[' % prompt_name, *self.request.prompt.chunks, b"]}"))
 
 
 def _new_rid() -> str:
@@ -134,7 +131,7 @@ class ServerClient(Backend):
     """Path of abort calls."""
     answer_key: ClassVar[str]
     """A key that every generate answer has."""
-    wire_names: ClassVar[tuple[bytes, bytes]]
+    wire_names: ClassVar[tuple[str, str]]
     """Names of a request's id and prompt."""
     affinity_header: ClassVar[str]
     """The header by which routers keep an episode on one worker."""
@@ -239,8 +236,12 @@ class ServerClient(Backend):
     # ------------------------------------------------------------ of the server
 
     @abstractmethod
+    def _wire_fields(self, request: GenerateRequest) -> dict[str, Any]:
+        """The fields of a request in the server's words, without prompt and id; `BackendRequestError` for a wrong one."""
+
     def _write(self, request: GenerateRequest) -> GenerateCall:
-        """The call to make for the request of a conversation; `BackendRequestError` if it is wrong."""
+        """The call to make for the request of a conversation."""
+        return GenerateCall(request, self._wire_fields(request), self.wire_names)
 
     @abstractmethod
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
@@ -279,6 +280,7 @@ class ServerClient(Backend):
             BackendRequestError: The request is wrong; nothing was sent.
             BackendError: As of any backend.
         """
+        check_prompt(request.prompt, request.vocab_size or self._vocab_size)
         if call is None:
             call = self._write(request)
         headers = {**self._headers, **affinity_header(self._affinity_header, request.routing_key)}
@@ -340,7 +342,7 @@ class ServerClient(Backend):
             transport.in_flight[rid] = attempt
             self._sent_ids.append(rid)
             try:
-                request = HTTPRequest("POST", self._generate_url, headers, call.body(rid, self.wire_names))
+                request = HTTPRequest("POST", self._generate_url, headers, call.body(rid))
                 answer = await transport.http.request(
                     request, timeout=self.timeout, limit=self._max_answer_bytes, attempt=attempt
                 )

@@ -14,7 +14,7 @@ from ...exceptions import BackendAnswerError
 from ...trajectory import Finish, FinishType
 from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from ..answer import check_output, checked_ids, checked_logprobs, is_count, sampling_mask, top_rows, weight_spans
-from ..contract import GenerateAnswer, PromptIds, ScoredPrompt
+from ..contract import GenerateAnswer, ScoredPrompt
 from ..http.server import GenerateCall
 from .errors import http_error
 
@@ -22,7 +22,7 @@ _MAPPING = (dict, Mapping)  # the plain type first: it is tested faster
 
 
 def read_answer(
-    payload: Any, *, vocab_size: int | None = None, max_new_tokens: int | None = None, prompt: PromptIds | None = None
+    payload: Any, *, vocab_size: int | None = None, max_new_tokens: int | None = None, prompt: array[int] | None = None
 ) -> GenerateAnswer:
     """Check a generate answer and make it a typed value.
 
@@ -117,17 +117,16 @@ def _read_scored(name: str, entries: Any, known: Any = None, known_ids: array[in
     return ScoredPrompt(ids=ids, logprobs=checked_logprobs(name, values))
 
 
-def _restore_last_id(scored: ScoredPrompt, prompt: PromptIds, vocab_size: int | None) -> None:
+def _restore_last_id(scored: ScoredPrompt, prompt: array[int], vocab_size: int | None) -> None:
     """Name tokens of the last vocabulary id, for which SGLang says 0. They have no value: nothing proves whose it is.
 
     SGLang clips these names at `vocab_size - 1`, exclusive, because it stands hashes in for the tokens of images.
     """
-    last = prompt.highest if vocab_size is None else vocab_size - 1
-    if last <= 0 or prompt.highest != last or 0 not in scored.ids or len(scored.ids) > len(prompt):
+    if 0 not in scored.ids or len(scored.ids) > len(prompt):
         return
-    sent = prompt.tolist()[len(prompt) - len(scored.ids) :]
-    for place, (named, token) in enumerate(zip(scored.ids, sent, strict=True)):
-        if named == 0 and token == last:
+    last = max(prompt) if vocab_size is None else vocab_size - 1
+    for place, (named, token) in enumerate(zip(scored.ids, prompt[-len(scored.ids) :], strict=True)):
+        if named == 0 and token == last != 0:
             scored.ids[place], scored.logprobs[place] = last, math.nan
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from typing_extensions import override
 
 from ...exceptions import BackendAnswerError, BackendError, BackendHTTPError
-from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, PromptIds, check_vocabulary
+from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, token_array
 from ..http.retry import RetryClass
 from ..http.served import vocab_size_of, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
@@ -53,7 +53,7 @@ class SGLangClient(ServerClient):
     generate_path = "/generate"
     abort_path = "/abort_request"
     answer_key = "meta_info"
-    wire_names = b"rid", b"input_ids"
+    wire_names = "rid", "input_ids"
     affinity_header = ROUTING_KEY_HEADER
     kind = "sglang"
     start_command = "python -m sglang.launch_server --model-path MODEL --port PORT"
@@ -98,13 +98,13 @@ class SGLangClient(ServerClient):
             BackendAnswerError: The answer is not what it should be (`BackendAnswerLimitError`: it is too large, or
                 compressed).
         """
-        prompt, vocab_size = PromptIds.of(input_ids), self._vocab_size
-        given = {**fields, "routing_key": routing_key}
-        checked = checked_fields(prompt, given, vocab_size=vocab_size, extra_sampling_keys=self.extra_sampling_keys)
-        rid, key = checked.pop("rid", None), checked.pop("routing_key", None)
-        request = GenerateRequest(prompt=prompt, rid=rid, routing_key=key, vocab_size=vocab_size)
-        answer = await self.ask(request, call=GenerateCall.of(request, {**checked, "stream": False}))
-        return dict(answer.payload)
+        vocab_size = self._vocab_size
+        checked = checked_fields(fields, vocab_size=vocab_size, extra_sampling_keys=self.extra_sampling_keys)
+        request = GenerateRequest(
+            prompt=token_array(input_ids), rid=checked.pop("rid", None), routing_key=routing_key, vocab_size=vocab_size
+        )
+        call = GenerateCall(request, {**checked, "stream": False}, self.wire_names)
+        return dict((await self.ask(request, call=call)).payload)
 
     @override
     @property
@@ -112,9 +112,8 @@ class SGLangClient(ServerClient):
         return getattr(self.generate, "__func__", None) is not SGLangClient.generate
 
     @override
-    def _write(self, request: GenerateRequest) -> GenerateCall:
-        check_vocabulary(request.prompt.highest, self._vocab_size)
-        return GenerateCall.of(request, {**wire_fields(request), "stream": False})
+    def _wire_fields(self, request: GenerateRequest) -> dict[str, Any]:
+        return {**wire_fields(request), "stream": False}
 
     @override
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:

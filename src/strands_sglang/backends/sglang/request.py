@@ -13,7 +13,7 @@ from pydantic import Field, PlainValidator
 
 from ...exceptions import BackendRequestError
 from .. import sampling
-from ..contract import Capabilities, GenerateRequest, LogprobKind, PromptIds, PromptScoring, check_vocabulary
+from ..contract import Capabilities, GenerateRequest, LogprobKind, PromptScoring
 from ..http.options import check_rid
 from ..sampling import CONSTRAINTS, Count, SamplingParams
 
@@ -132,7 +132,6 @@ def validate_fields(fields: Mapping[str, Any], vocab_size: int | None = None) ->
 
 
 def checked_fields(
-    prompt: PromptIds,
     fields: Mapping[str, Any],
     *,
     vocab_size: int | None = None,
@@ -148,7 +147,6 @@ def checked_fields(
         BackendRequestError: A field this client cannot serve, an unknown sampling parameter, or a token id outside the
             vocabulary.
     """
-    check_vocabulary(prompt.highest, vocab_size)
     checked = validate_fields(fields, vocab_size)
     if "sampling_params" in checked:
         checked["sampling_params"] = check_sampling_params(
@@ -184,5 +182,4 @@ def wire_fields(request: GenerateRequest) -> dict[str, Any]:
         fields["require_reasoning"] = True
     if request.fields:
         fields = {**validate_fields(request.fields, request.vocab_size), **fields}
-    check_vocabulary(request.prompt.highest, request.vocab_size)
     return fields

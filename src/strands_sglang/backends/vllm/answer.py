@@ -133,7 +133,7 @@ def _read_scored(found: Any, request: GenerateRequest) -> ScoredPrompt | None:
     """The prompt from `score_from` on; nothing precedes the very first token, which has no value."""
     if found is None:
         return None
-    prompt = request.prompt.tolist()
+    prompt = request.prompt
     if len(found) != len(prompt):
         raise BackendAnswerError(f"prompt_logprobs has {len(found)} entries for a prompt of {len(prompt)} tokens")
     start, count = request.score_from or 0, request.score_top_k

@@ -31,8 +31,6 @@ from ..contract import (
     GenerateAnswer,
     GenerateRequest,
     LogprobKind,
-    PromptIds,
-    check_vocabulary,
 )
 from ..http.retry import RetryClass
 from ..http.served import MODELS, vocab_size_of_folder
@@ -72,7 +70,7 @@ class VLLMClient(ServerClient):
     generate_path = "/inference/v1/generate"
     abort_path = "/inference/v1/abort_requests"
     answer_key = "choices"
-    wire_names = b"request_id", b"token_ids"
+    wire_names = "request_id", "token_ids"
     affinity_header = "X-Session-ID"
     kind = "vllm"
     start_command = "vllm serve MODEL --port PORT"
@@ -138,7 +136,6 @@ class VLLMClient(ServerClient):
         info = await self.info()
         if request.vocab_size is None:
             request = replace(request, vocab_size=info.vocab_size)
-        check_vocabulary(request.prompt.highest, request.vocab_size)
         wanted = request.prompt_tokens + (request.max_new_tokens or 1)
         if info.context_length is not None and wanted > info.context_length:
             raise BackendContextLengthError(
@@ -201,7 +198,7 @@ class VLLMClient(ServerClient):
     ) -> tuple[float | None, float]:
         """Difference of the log-probabilities of the two most likely tokens, or None, and `GenerateCall.opened`."""
         probe = GenerateRequest(
-            prompt=PromptIds.of(ids),
+            prompt=ids,
             # The list begins with the sampled token and is cut to its length: the best two are in three.
             sampling_params={"max_new_tokens": 1, "temperature": temperature, "logprobs": 3},
             logprobs=False,
@@ -220,8 +217,8 @@ class VLLMClient(ServerClient):
     # ------------------------------------------------------------ of the server
 
     @override
-    def _write(self, request: GenerateRequest) -> GenerateCall:
-        return GenerateCall.of(request, wire_fields(request))
+    def _wire_fields(self, request: GenerateRequest) -> dict[str, Any]:
+        return wire_fields(request)
 
     @override
     def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
