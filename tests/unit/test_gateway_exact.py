@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -132,12 +133,12 @@ def test_json_is_read_as_it_is_written_or_refused(raw: bytes, value: Any) -> Non
 async def test_a_reply_that_cannot_be_written_fails_once_and_is_not_owed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, fails = Session.reply, [True]
+    given, fails = Session._reply, [True]
 
     def reply(*args: Any) -> Any:
         return replace(given(*args), text=object()) if fails and fails.pop() else given(*args)
 
-    monkeypatch.setattr(Session, "reply", reply)
+    monkeypatch.setattr(Session, "_reply", reply)
     stream = {} if "models" in path else {"stream": True}
     async with rig([completion("first"), completion("second")]) as r:
         status, text = await text_of(r, path, BODIES[path] | stream)
@@ -151,12 +152,22 @@ async def test_a_reply_that_cannot_be_written_fails_once_and_is_not_owed(
 async def test_a_reply_that_cannot_be_written_ends_an_open_stream_with_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = Session.reply
-    monkeypatch.setattr(Session, "reply", lambda *args: replace(given(*args), text=object()))
+    given = Session._reply
+    monkeypatch.setattr(Session, "_reply", lambda *args: replace(given(*args), text=object()))
     async with rig([replace(completion("first"), delay=0.2)], hold=0.01, ping_interval=0.05) as r:
         (failed,) = await r.events("/v1/chat/completions", BODIES["/v1/chat/completions"])
         assert failed["error"]["code"] == "unwritable"
         assert [t.is_discarded for t in r.session.trajectories] == [True]
+
+
+async def test_an_unexpected_error_ends_an_open_stream_with_an_error_that_hides_it() -> None:
+    async def fail(*_: Any) -> Any:
+        await asyncio.sleep(0.2)
+        raise RuntimeError("a secret")
+
+    async with rig([fail], hold=0.01, ping_interval=0.05) as r:
+        (failed,) = await r.events("/v1/chat/completions", BODIES["/v1/chat/completions"])
+        assert failed["error"]["code"] == "internal" and "a secret" not in str(failed)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +213,7 @@ async def test_equal_bytes_are_still_read_once() -> None:
         first = await r.chat([USER])
         said = first["choices"][0]["message"]
         await r.chat([USER, said, USER])
-        reading = r.session.readings[CHAT_COMPLETIONS.name]._recent
+        reading = r.session._readings[CHAT_COMPLETIONS.name]._recent
         assert len(reading) == 1 and len(reading[0].parts) == 3
         assert_prefix(r)
 

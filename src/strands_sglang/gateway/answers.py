@@ -3,8 +3,9 @@
 Equal requests are samples of their own: an agent that asks N times wants N. A request gets an answer that is there
 already, or is being sampled, only if it repeats the one that it was meant for, which is known
 
-- if the connection of an equal request was cut before its client had the answer. The next equal request takes the
-  answer over, whatever it says of itself: Claude Code and Codex repeat requests without a mark;
+- if the client of an equal request went away before it had the answer, which is sampled on for a second in case that
+  the client returns. The next equal request takes the answer over, whatever it says of itself: Claude Code and Codex
+  repeat requests without a mark;
 - if it carries the `Idempotency-Key` of that request, or a retry count above 0, and no other answer can be meant.
 
 In doubt a request is sampled: another sample is exact, a copy is not.
@@ -13,16 +14,19 @@ In doubt a request is sampled: another sample is exact, a copy is not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..cache import Recent
 from ..conversation import SampledTurn
 from ..trajectory import TrajectoryForest, Turn
-from .counters import Counters, count
+from .counters import Counters
 
 _REMEMBERED = 1024  # inputs of a session whose answers can still be asked for again
+_GRACE = 1.0  # seconds for which a reply that nobody waits for is sampled on
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +35,7 @@ class Answer:
 
     Attributes:
         key: Equal for equal requests.
-        counters: Counts of the session and of the client that asked first.
+        counters: Counts of the client that asked first.
         is_final: The final answer, after which every request is refused.
         task: Its sampling.
         turn: The turn, once it is sampled.
@@ -42,7 +46,7 @@ class Answer:
     """
 
     key: bytes
-    counters: tuple[Counters, ...]
+    counters: Counters
     is_final: bool = False
     task: asyncio.Task[SampledTurn] = field(init=False)
     turn: Turn | None = None
@@ -95,34 +99,42 @@ class Answers:
         answers = self._by_key.get(answer.key) or []
         return any(other is not None and other.turn is not None for other in answers if other is not answer)
 
-    def deliver(self, answer: Answer) -> None:
-        """Note that a client has the whole answer."""
+    @contextlib.contextmanager
+    def delivering(self, answer: Answer) -> Iterator[None]:
+        """One request waits for an answer and is sent it: delivered at the end of the block, not if that raises."""
+        answer.waiters += 1
+        try:
+            yield
+        except BaseException:
+            answer.waiters -= 1
+            if not answer.waiters and not answer.is_delivered:
+                if not answer.task.done():
+                    answer.is_owed = True
+                    asyncio.get_running_loop().call_later(_GRACE, self._stop, answer)
+                elif answer.turn is not None:
+                    self._set_aside(answer)
+            raise
         answer.waiters -= 1
         answer.is_delivered, answer.is_owed = True, False
         if answer.turn is not None:
             self._forest.keep(answer.turn)  # it may have been set aside before
 
     def note_cut(self, answer: Answer) -> None:
-        """Note that a connection ended, in flight or by a reset after the end: its client may not have the answer."""
+        """Note that a client reset its connection behind the answer, which it may not have read."""
         if answer.is_delivered and not answer.is_owed:
-            count(answer.counters, "cut")
+            answer.counters.cut += 1
         answer.is_owed = True
 
-    def abandon(self, answer: Answer) -> None:
-        """Note that a client went away before it had the whole answer; sampling ends when it was the last."""
-        answer.waiters -= 1
-        if answer.waiters or answer.is_delivered:
-            return
-        if not answer.task.done():
+    def _stop(self, answer: Answer) -> None:
+        """End the sampling of an answer that nobody has asked for since its last client went away."""
+        if not answer.waiters and not answer.task.done():
             answer.task.cancel()
             self._lose(answer)
-        elif answer.turn is not None:
-            self._set_aside(answer)
 
     def fail(self, answer: Answer) -> None:
         """Note that an answer cannot be written: nobody gets it, and a repeat is sampled anew."""
         if answer.turn is not None:
-            count(answer.counters, "undelivered")
+            answer.counters.undelivered += 1
             self._forest.discard(answer.turn)
             answer.turn = None
         self._lose(answer)
@@ -136,6 +148,6 @@ class Answers:
     def _set_aside(self, answer: Answer) -> None:
         """Keep an answer that no client got for a repeat; until then its turn counts as discarded."""
         assert answer.turn is not None
-        count(answer.counters, "undelivered")
+        answer.counters.undelivered += 1
         answer.is_owed = True
         self._forest.discard(answer.turn)

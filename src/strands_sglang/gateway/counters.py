@@ -13,7 +13,7 @@ OTHERS = "(others)"
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """Counts of one session, or of one client in it.
+    """Counts of one client in a session, or their sum.
 
     Attributes:
         requests: Requests that were read.
@@ -72,6 +72,9 @@ class Counters:
         """Histories in which a reply differs from what was sampled."""
         return self.roots["edited"]
 
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+
     def note(self, *, ignored: Iterable[str] = (), unknown_tools: Iterable[str] = ()) -> None:
         """Count a request that was read, its fields without effect, and the types of its tools that were left out."""
         self.requests += 1
@@ -86,12 +89,6 @@ class Counters:
             value = getattr(self, name)
             counts[name] = dict(value) if isinstance(value, Counter) else value
         return {**counts, "edited": self.edited, "extension_rate": self.extension_rate}
-
-
-def count(counters: Iterable[Counters], name: str) -> None:
-    """Add one to a count."""
-    for counts in counters:
-        setattr(counts, name, getattr(counts, name) + 1)
 
 
 def counters_of(clients: dict[str, Counters], client: str) -> Counters:

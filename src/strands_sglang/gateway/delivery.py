@@ -1,31 +1,25 @@
-"""Writing answers, and when one counts as delivered.
+"""One request on its connection: reading it, and writing its answer.
 
-A reply is delivered as soon as its terminal event has reached the socket: many clients stop reading there and reset the
-connection with the end of the response unread. Until then the client may be gone; a client that has only closed its
-sending side is answered.
+An answer is delivered as soon as its terminal event has reached the socket: many clients stop reading there and reset
+the connection with the end of the response unread. A client that ends its connection before, or only its sending side,
+has gone away.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
-from .answers import Answer
-from .dialects.wire import Refused, WireDialect, WireRequest
+from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import dumps
-from .session import Session
+from .requests import origin_of, read_body
 
 logger = logging.getLogger(__name__)
-
-_SETTLE = 0.05  # seconds in which a request begins to be served, or a client that is gone refuses what it is sent
-_PROBE_INTERVAL = 1.0  # seconds between the probes of a half-closed connection
 
 
 def refusal(dialect: WireDialect, refused: Refused) -> web.Response:
@@ -49,88 +43,21 @@ def as_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None 
     return web.Response(body=dumps(value), status=status, headers=headers, content_type="application/json")
 
 
-async def send(
-    request: web.Request,
-    dialect: WireDialect,
-    wire: WireRequest,
-    session: Session,
-    answer: Answer,
-    *,
-    hold: float,
-    ping_interval: float,
-) -> web.StreamResponse:
-    """Wait for an answer, write it, and say whether it was delivered. Sampling continues when this call is cancelled.
+class Connection(web.RequestHandler):
+    """A client's connection: logs no line of a request, which may hold a key, and knows what the client did not get.
 
-    Args:
-        hold: Seconds to wait before a stream's head is sent.
-        ping_interval: Seconds between pings after that.
-
-    Raises:
-        Refused: There is no answer, and nothing was written.
-        OSError: The client went away.
+    Attributes:
+        has_lost_output: The connection ended before the socket took everything that was written.
+        when_reset: Called if the client resets the connection behind an answer, before it sends anything else.
     """
-    headers, sampling = {"x-strands-session": session.id}, answer.task
-    if ignored := session.ignored_fields(wire):
-        headers["x-strands-ignored"] = ", ".join(sorted(set(ignored)))
-    try:
-        await asyncio.wait({sampling}, timeout=hold if wire.stream else None)
-        if not wire.stream:
-            body = _write(dialect, wire, session, answer)
-            response: web.StreamResponse = web.Response(body=body, headers=headers, content_type="application/json")
-            await response.prepare(request)
-            await response.write_eof()
-        else:
-            response = web.StreamResponse(headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-            response.content_type = "text/event-stream"
-            try:
-                if not sampling.done():
-                    await response.prepare(request)
-                while not sampling.done():
-                    await response.write(dialect.ping)
-                    await asyncio.wait({sampling}, timeout=ping_interval)
-                events = _write(dialect, wire, session, answer)
-            except Refused as refused:  # said by the status, unless that is gone or clients look for it in the stream
-                if not response.prepared and (refused.prompt is None or not dialect.overflow_in_stream):
-                    raise
-                events = dialect.error_event(refused)
-            await response.prepare(request)
-            # In one piece: clients stop reading at the terminal event, and what they leave unread looks like a reset.
-            await response.write_eof(events)
-        if request.transport is None:
-            raise ConnectionResetError("the client closed the connection")
-        if (connection := Connection.of(request)) is not None:
-            await connection.flush()
-    except BaseException:
-        session.answers.abandon(answer)
-        raise
-    session.answers.deliver(answer)
-    return response
 
-
-def _write(dialect: WireDialect, wire: WireRequest, session: Session, answer: Answer) -> bytes:
-    """The whole answer, before its first byte is sent; one that cannot be written is refused and forgotten."""
-    reply = session.reply(answer, wire)
-    try:
-        return b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
-    except Exception as error:  # whatever it is, a repeat would meet it again
-        session.answers.fail(answer)
-        session.failure = refused = hide(error)
-        refused.code = "unwritable"
-        raise refused from error
-
-
-class QuietProtocol(web.RequestHandler):
-    """HTTP that neither logs nor repeats the lines of a request, which may hold a key."""
-
-    __slots__ = ()
-
-    def log_access(self, request: web.BaseRequest, response: web.StreamResponse, time: float | None) -> None:
-        """Nothing is logged of a request that was served."""
+    has_lost_output = False
+    when_reset: Callable[[], None] | None = None
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The answer to bytes that are not a request, and to an error that no handler caught."""
+        """Respond to malformed requests and unhandled errors."""
         level = logging.DEBUG if isinstance(exc, ConnectionError) else logging.WARNING  # the client went away
         logger.log(level, "status=<%d>, error=<%s> | request failed", status, type(exc).__name__)
         if request.writer.output_size > 0:
@@ -139,116 +66,96 @@ class QuietProtocol(web.RequestHandler):
         response.force_close()
         return response
 
-
-class Connection(asyncio.Protocol):
-    """A client's connection: stands in front of the HTTP protocol and knows how the client's side ends.
-
-    The end of input alone does not say whether a client closed its sending side or went away. Bytes do: they reset the
-    connection of a client that is gone. So an interim response (102) is sent from time to time while the answer to a
-    half-closed connection is awaited and nothing of it has been sent.
-
-    Attributes:
-        when_cut: Called if the client ends the connection while it is answered, or resets it afterwards, before it
-            sends anything else.
-    """
-
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        self._protocol = protocol
-        self._transport: asyncio.Transport | None = None
-        self._flushed: asyncio.Future[None] | None = None
-        self._request: web.Request | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self.is_half_closed = False
-        self.when_cut: Callable[[], None] | None = None
-
-    @classmethod
-    def of(cls, request: web.Request) -> Connection | None:
-        """The connection of a request; None if the application runs on another server, or the client is gone."""
-        protocol = None if request.transport is None else request.transport.get_protocol()
-        return protocol if isinstance(protocol, cls) else None
-
-    @contextlib.contextmanager
-    def serving(self, request: web.Request) -> Iterator[None]:
-        """For the time in which a request is being answered."""
-        self._request = request
-        try:
-            yield
-        finally:
-            self._request = None
-
-    async def flush(self) -> None:
-        """Wait until the socket took all output, unrefused by a half-closed client; else `ConnectionResetError`."""
-        transport = self._transport
-        while transport is not None and transport.get_write_buffer_size():
-            self._flushed = asyncio.get_running_loop().create_future()
-            # With the limit at 0, `resume_writing` is called when the last byte is out.
-            transport.set_write_buffer_limits(high=0)
-            await self._flushed
-        if self.is_half_closed:  # a client that is gone refuses the bytes, which takes a round trip
-            await asyncio.sleep(_SETTLE)
-        if transport is None or transport.is_closing() or self._was_reset():
-            raise ConnectionResetError("the client closed the connection")
-
-    def _was_reset(self) -> bool:
-        """True if a connection from which nothing is read any more was reset."""
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
-        return sock is not None and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
-
-    async def _watch(self) -> None:
-        """From the end of input on: find out whether the client is gone."""
-        await asyncio.sleep(_SETTLE)
-        request, waited = self._request, False
-        while (transport := self._transport) is not None and not transport.is_closing():
-            if request is None or request is not self._request or not request.content.is_eof() or self._was_reset():
-                transport.abort()  # nothing is owed, nothing more can be asked, or nobody is there
-                return
-            if waited and not request.writer.output_size and request.version >= HttpVersion11:
-                transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
-                await asyncio.sleep(_SETTLE)
-                if self._was_reset():
-                    continue
-            await asyncio.sleep(_PROBE_INTERVAL)
-            waited = True
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio, as the methods below: a client connected."""
+        """Called by asyncio: a client connected."""
+        super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._protocol.connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # what writes waits until the socket has taken the last byte
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request came."""
-        self.when_cut = None
-        self._protocol.data_received(data)
+        """Called by asyncio: bytes of a request came."""
+        self.when_reset = None
+        super().data_received(data)
 
-    def eof_received(self) -> bool:
-        """The client closed its sending side, or went away; True keeps the connection open."""
-        self._protocol.eof_received()
-        self.is_half_closed = True
-        if self._request is not None and self.when_cut is not None:
-            self.when_cut()
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
-        return True
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Called by asyncio: the connection is closed. A handler that is at work is cancelled."""
+        self.has_lost_output = self.writing_paused
+        if isinstance(exc, ConnectionError) and self.when_reset is not None:
+            self.when_reset()
+        super().connection_lost(exc)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
-        self._transport = None
-        self._wake()
-        if self._watcher is not None:
-            self._watcher.cancel()
-        if isinstance(exc, ConnectionError) and self.when_cut is not None:
-            self.when_cut()
-        self._protocol.connection_lost(exc)
 
-    def pause_writing(self) -> None:
-        """The buffer is above its limit."""
-        self._protocol.pause_writing()
+class Exchange:
+    """A request to a path of a dialect, and the way back to its client.
 
-    def resume_writing(self) -> None:
-        """The buffer has been written."""
-        self._wake()
-        self._protocol.resume_writing()
+    Args:
+        hold: Seconds to wait before a stream's head is sent.
+        ping_interval: Seconds between pings after that.
 
-    def _wake(self) -> None:
-        if self._flushed is not None and not self._flushed.done():
-            self._flushed.set_result(None)
+    Attributes:
+        headers: Of the answer.
+    """
+
+    def __init__(
+        self, request: web.Request, dialect: WireDialect, route: Route, *, hold: float, ping_interval: float
+    ) -> None:
+        self.dialect, self.route, self.origin = dialect, route, origin_of(request)
+        self.headers: dict[str, str] = {}
+        self._request, self._hold, self._ping_interval = request, hold, ping_interval
+        assert isinstance(request.protocol, Connection)
+        self._connection: Connection = request.protocol
+        self._stream: web.StreamResponse | None = None
+
+    async def read(self) -> dict[str, Any]:
+        """The body, with what the path says."""
+        for name, value in self.route.query.items():
+            if self._request.query.get(name) != value:
+                raise Refused(f"this path needs ?{name}={value}", param=name)
+        path = {name: value for name, value in self._request.match_info.items() if name != "session"}
+        return {**await read_body(self._request), **path, **self.route.fields}
+
+    async def wait(self, sampling: asyncio.Task[Any], *, stream: bool) -> None:
+        """Wait for a reply; a stream's head is held back for a while, then pings follow."""
+        await asyncio.wait({sampling}, timeout=self._hold if stream else None)
+        while not sampling.done():
+            self._stream = self._stream or await self._open("text/event-stream")
+            await self._stream.write(self.dialect.ping)
+            await asyncio.wait({sampling}, timeout=self._ping_interval)
+
+    def refuse(self, refused: Refused, *, stream: bool) -> bytes:
+        """The event of a refusal that a status cannot tell any more, or that clients look for in the stream."""
+        if self._stream is None and not (stream and refused.prompt is not None and self.dialect.overflow_in_stream):
+            raise refused
+        return self.dialect.error_event(refused)
+
+    async def send(self, body: bytes, *, stream: bool, when_reset: Callable[[], None]) -> web.StreamResponse:
+        """Send the answer, or all events of a stream, and return when the socket has taken the last byte.
+
+        Args:
+            when_reset: Called if the client resets the connection afterwards.
+
+        Raises:
+            OSError: The client went away.
+        """
+        response = self._stream or await self._open("text/event-stream" if stream else "application/json", body)
+        self._connection.when_reset = when_reset
+        try:
+            # In one piece: clients stop reading at the terminal event, and what they leave unread looks like a reset.
+            await response.write_eof(body)
+        except asyncio.CancelledError:
+            # A client that has read everything may close at once, which cancels the handler.
+            if self._connection.connected or self._connection.has_lost_output:
+                raise
+        if self._connection.has_lost_output:
+            raise ConnectionResetError("the client closed the connection")
+        return response
+
+    async def _open(self, content_type: str, body: bytes | None = None) -> web.StreamResponse:
+        response = web.StreamResponse(headers=self.headers)
+        response.content_type = content_type
+        if content_type == "text/event-stream":
+            response.headers.update({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        elif body is not None:
+            response.content_length = len(body)
+        await response.prepare(self._request)
+        return response

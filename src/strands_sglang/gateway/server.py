@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import inspect
 import os
@@ -14,8 +13,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -25,12 +23,12 @@ from ..conversation import Conversation
 from ..conversation.options import DEFAULTS, SAMPLING_NAMES, RefusedResults
 from ..exceptions import refuse_unknown
 from .canonical import VOLATILE_RULES
-from .delivery import Connection, QuietProtocol, as_json, hide, refusal, send
+from .delivery import Connection, Exchange, as_json, hide, refusal
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.reading import label
-from .dialects.wire import Refused, Route, WireDialect, WireRequest
+from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import MAX_DEPTH, dumps, is_too_deep
-from .limits import Limits
+from .options import ConversationOptions, SessionOptions
 from .requests import (
     bytes_of,
     host_of,
@@ -38,12 +36,10 @@ from .requests import (
     is_loopback,
     is_of_other_page,
     key_digest,
-    origin_of,
     presented_key,
     printable,
-    read_body,
 )
-from .session import GatewayPolicy, Session
+from .session import Session
 from .session_routes import SessionRoutes
 
 MAX_BODY = 64 * 2**20
@@ -76,11 +72,12 @@ class Gateway:
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request, in flight or new, after which a session is sealed; None for never.
         model_name: Name that `/v1/models` lists.
-        strict, client_sampling, join_equal, volatile_rules, refused_results: See `GatewayPolicy`.
+        strict, client_sampling, join_equal, volatile_rules: See `SessionOptions`.
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.
-        **options: Options of every session's `Conversation`: `sampling_params`, `tool_parser`, `chat_template`, ...
+        **options: Options of every session's `Conversation`: `sampling_params`, `tool_parser`, `chat_template`, ...;
+            `refused_results` is `report` here by default.
 
     Raises:
         TypeError: An unknown option.
@@ -107,11 +104,10 @@ class Gateway:
         client_sampling: bool = False,
         join_equal: bool = False,
         volatile_rules: Collection[str] = tuple(VOLATILE_RULES),
-        refused_results: RefusedResults | Literal["raise", "report"] = RefusedResults.REPORT,
         max_body: int = MAX_BODY,
         hold: float = 10.0,
         ping_interval: float = 5.0,
-        **options: Any,
+        **options: Unpack[ConversationOptions],
     ) -> None:
         known = {*inspect.signature(Gateway).parameters, *inspect.signature(Conversation).parameters, *DEFAULTS}
         # `Conversation` says where sampling parameters go.
@@ -124,22 +120,20 @@ class Gateway:
             )
         if admin and host is not None and not is_loopback(host) and admin_key is None:
             raise ValueError(f"host={host!r} is reachable from other machines; give an admin_key")
-        if unknown := set(volatile_rules) - VOLATILE_RULES.keys():
-            raise ValueError(f"unknown volatile rules {sorted(unknown)}; known are {sorted(VOLATILE_RULES)}")
         self.client, self.tokenizer, self.model_name = client, tokenizer, model_name
         self.auto_sessions, self.session_ttl = auto_sessions, session_ttl
         self.max_body, self.hold, self.ping_interval = max_body, hold, ping_interval
-        self.policy = GatewayPolicy(
+        self.options = SessionOptions(
             strict=strict,
             client_sampling=client_sampling,
             join_equal=join_equal,
             volatile_rules=tuple(volatile_rules),
-            refused_results=RefusedResults(refused_results),
+            refused_results=RefusedResults(options.pop("refused_results", RefusedResults.REPORT)),
         )
         self.sessions: dict[str, Session] = {}
         self._by_key: dict[bytes, Session] = {}
         self._dropped_keys: Recent[bool] = Recent(_REMEMBERED_KEYS)
-        self._options = options
+        self._conversation_options = options
         self._admin, self._admin_key = admin, admin_key
         self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
         # A page that rebinds its name to this machine sends that name as `Host`.
@@ -169,8 +163,8 @@ class Gateway:
 
         def connection() -> Connection:
             assert runner.server is not None
-            # Bodies are unpacked by `read_body`, whose refusals are those of the dialect.
-            return Connection(QuietProtocol(runner.server, loop=loop, auto_decompress=False))
+            # Nothing is logged of a request. Bodies are unpacked by `read_body`, whose refusals are the dialect's.
+            return Connection(runner.server, loop=loop, access_log=None, auto_decompress=False)  # type: ignore[arg-type]
 
         try:
             self.url = "http://localhost"
@@ -230,11 +224,11 @@ class Gateway:
         Args:
             labels: Whatever identifies the rollout; JSON values, at most 100 levels deep.
             sampling: SGLang sampling parameters; they win over those of clients and of the gateway.
-            limits: Those of `Limits`, and `max_sampled_tokens` (of the session), `max_trajectory_tokens` (of one path),
-                `context_window_limit`.
+            limits: Those of `SessionOptions`, and `max_sampled_tokens` (of the session), `max_trajectory_tokens` (of
+                one path), `context_window_limit`.
             name: Name in paths; a random one by default.
             key: Its key, of no other open session; a random one of 128 bits by default.
-            join_equal: See `GatewayPolicy`; that of the gateway by default.
+            join_equal: See `SessionOptions`; that of the gateway by default.
             conversation: The core to put behind it, such as a model's; it keeps its own sampling and budgets.
 
         Raises:
@@ -259,19 +253,20 @@ class Gateway:
         holder = self._by_key.get(key_digest(key))
         if holder is not None and not holder.is_sealed:
             raise ValueError(f"the key belongs to the open session {holder.id!r}; close it, or give another key")
-        own, budgets = Limits.of(limits or {})
+        session_options, budgets = self.options.with_limits(limits or {})
+        if join_equal is not None:
+            session_options = replace(session_options, join_equal=join_equal)
         if conversation is not None and (sampling or budgets):
             raise ValueError("a conversation that is given keeps its own sampling and budgets")
         # A session's own values lie over those of the gateway, parameter by parameter.
-        options = {**self._options, **budgets}
+        options: ConversationOptions = {**self._conversation_options, **budgets}  # type: ignore[typeddict-item]
         if sampling:
             options["sampling_params"] = {**(options.get("sampling_params") or {}), **sampling}
         session = Session(
             id=name,
             key=key,
             conversation=conversation or Conversation(tokenizer=self.tokenizer, client=self.client, **options),
-            policy=self.policy if join_equal is None else replace(self.policy, join_equal=join_equal),
-            limits=own,
+            options=session_options,
             labels=dict(labels or {}),
         )
         self.sessions[name] = self._by_key[key_digest(key)] = session
@@ -291,7 +286,6 @@ class Gateway:
     def _address(self, session: Session) -> None:
         if self.url:
             session.anthropic_url = f"{self.url}/s/{session.id}"
-            session.base_url = f"{session.anthropic_url}/v1"
 
     def _session_of(self, request: web.Request, dialect: WireDialect) -> Session:
         """The session of the path, else of the key; never one of the body."""
@@ -332,65 +326,39 @@ class Gateway:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Keep web pages in a browser on this machine away, and bound what is answered to a wrong path."""
-        connection = Connection.of(request)
-        with contextlib.nullcontext() if connection is None else connection.serving(request):
-            try:
-                host = host_of(f"//{request.host}")
-                if host is None or (host not in self._hosts and not is_address(host)):
-                    raise Refused(f"host {label(host or request.host)} is not served here", status=403)
-                if is_of_other_page(request):
-                    raise Refused("requests of web pages are not served here", status=403)
-                response = await handler(request)
-            except Refused as refused:
-                response = refusal(CHAT_COMPLETIONS, refused)
-            except web.HTTPException as error:
-                if error.status < 400:
-                    raise
-                response = refusal(CHAT_COMPLETIONS, Refused(error.reason, status=error.status))
-            is_cut_off = response.status in (408, 413) or request.content.exception() is not None
-            if is_cut_off or (connection is not None and connection.is_half_closed):
-                response.force_close()
-            return response
+        try:
+            host = host_of(f"//{request.host}")
+            if host is None or (host not in self._hosts and not is_address(host)):
+                raise Refused(f"host {label(host or request.host)} is not served here", status=403)
+            if is_of_other_page(request):
+                raise Refused("requests of web pages are not served here", status=403)
+            response = await handler(request)
+        except Refused as refused:
+            response = refusal(CHAT_COMPLETIONS, refused)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            response = refusal(CHAT_COMPLETIONS, Refused(error.reason, status=error.status))
+        if response.status in (408, 413) or request.content.exception() is not None:  # a part of the body is left
+            response.force_close()
+        return response
 
     def _endpoint(self, dialect: WireDialect, route: Route) -> Handler:
         """A path of a dialect; refusals in the dialect's words."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            session: Session | None = None
             try:
                 session = self._session_of(request, dialect)
-                for name, value in route.query.items():
-                    if request.query.get(name) != value:
-                        raise Refused(f"this path needs ?{name}={value}", param=name)
-                path = {name: value for name, value in request.match_info.items() if name != "session"}
-                body = {**await read_body(request), **path, **route.fields}
-                wire = dialect.read(body, session.readings[dialect.name])
-                await session.conversation.read_images(wire.messages)  # type: ignore[arg-type]
-                if route.counts and dialect.count is not None:
-                    return as_json(dialect.count(await session.count_tokens(wire)))
-                return await self._respond(request, dialect, session, wire)
-            except Refused as error:
-                refused = error
+                pace = {"hold": self.hold, "ping_interval": self.ping_interval}
+                return await session.serve(Exchange(request, dialect, route, **pace))
+            except Refused as refused:
+                return refusal(dialect, refused)
             except (OSError, web.HTTPException):  # the client went away, or aiohttp has the answer
                 raise
             except Exception as error:
-                refused = hide(error)
-            if session is not None:
-                session.counters.refused += 1
-            return refusal(dialect, refused)
+                return refusal(dialect, hide(error))
 
         return handle
-
-    async def _respond(
-        self, request: web.Request, dialect: WireDialect, session: Session, wire: WireRequest
-    ) -> web.StreamResponse:
-        answer = await session.respond(wire, origin_of(request))
-        if (connection := Connection.of(request)) is not None:
-            connection.when_cut = partial(session.answers.note_cut, answer)
-            if connection.is_half_closed:  # already, before its request was read
-                connection.when_cut()
-        pace = {"hold": self.hold, "ping_interval": self.ping_interval}
-        return await send(request, dialect, wire, session, answer, **pace)
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:
         return web.Response()

@@ -64,9 +64,9 @@ class ProgramRun:
     ended: dict[str, Any] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        from strands_sglang.gateway.limits import Limits
+        from strands_sglang.gateway.options import SessionOptions
 
-        Limits.of(self.limits)  # a wrong one fails here
+        SessionOptions().with_limits(self.limits)  # a wrong one fails here
 
     async def run(
         self, agent: Agent, action: Action, sandbox: Sandbox, *, prompt: str, home: str | None = None
