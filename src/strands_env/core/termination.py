@@ -6,7 +6,7 @@ import asyncio
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -153,63 +153,73 @@ class Outcome(StrEnum):
 
 
 class TerminationReason(StrEnum):
-    """The end of an episode. Exactly one applies."""
+    """The end of an episode, and whose doing it is. Exactly one applies."""
 
-    NOT_TERMINATED = "not_terminated"
-    """No episode has run."""
+    NOT_TERMINATED = "not_terminated", Outcome.POLICY
+    """No episode has run, or an environment with a `step` of its own left it: then its reward counts."""
 
-    TASK_COMPLETE = "task_complete"
+    TASK_COMPLETE = "task_complete", Outcome.POLICY
     """The model ended its turn without another tool call."""
 
-    MAX_TOOL_ITERATIONS_REACHED = "max_tool_iterations_reached"
+    MAX_TOOL_ITERATIONS_REACHED = "max_tool_iterations_reached", Outcome.POLICY
     """`max_tool_iters` replies with tool calls were served."""
-    MAX_TOOL_CALLS_REACHED = "max_tool_calls_reached"
+    MAX_TOOL_CALLS_REACHED = "max_tool_calls_reached", Outcome.POLICY
     """`max_tool_calls` calls were served."""
-    MAX_MESSAGES_REACHED = "max_messages_reached"
+    MAX_MESSAGES_REACHED = "max_messages_reached", Outcome.POLICY
     """`max_messages` messages were added."""
-    MAX_TOKENS_REACHED = "max_tokens_reached"
+    MAX_TOKENS_REACHED = "max_tokens_reached", Outcome.POLICY
     """One reply used up the tokens it was allowed (`max_new_tokens`)."""
-    TOKEN_BUDGET_REACHED = "token_budget_reached"
+    TOKEN_BUDGET_REACHED = "token_budget_reached", Outcome.POLICY
     """A budget of the episode was used up: `max_total_tokens`, or the model's own (`max_sampled_tokens`)."""
-    CONTEXT_WINDOW_OVERFLOW = "context_window_overflow"
+    CONTEXT_WINDOW_OVERFLOW = "context_window_overflow", Outcome.POLICY
     """The prompt no longer fits the model's context, or the reply was cut at its end."""
 
-    PROGRAM_FAILED = "program_failed"
+    PROGRAM_FAILED = "program_failed", Outcome.POLICY
     """The agent program of a harness crashed, was killed, or broke a limit of its sandbox: its own doing, so scored."""
 
-    TASK_TIME_LIMIT_REACHED = "task_time_limit_reached"
+    TASK_TIME_LIMIT_REACHED = "task_time_limit_reached", Outcome.POLICY
     """The task gives its agent so much time, and it was used up: graded for what was done."""
 
-    TIMEOUT = "timeout"
-    """A deadline passed, ours or a client's; the error record says where."""
-    CANCELLED = "cancelled"
+    TIMEOUT = "timeout", Outcome.INFRASTRUCTURE
+    """A deadline passed, ours or a client's; the error record says where, and so whose doing it is: see `outcome`."""
+    CANCELLED = "cancelled", Outcome.INFRASTRUCTURE
     """The caller, a hook or a tool cancelled the agent."""
-    ABORTED = "aborted"
+    ABORTED = "aborted", Outcome.INFRASTRUCTURE
     """The server aborted the request (weight update, shutdown); the partial answer is not an answer."""
-    INTERRUPTED = "interrupted"
-    """The agent waits for a human (a Strands interrupt), and a rollout has none."""
-    CONTENT_FILTERED = "content_filtered"
+    INTERRUPTED = "interrupted", Outcome.POLICY
+    """The agent waits for a human (a Strands interrupt), and a rollout has none: its own call asked for one."""
+    CONTENT_FILTERED = "content_filtered", Outcome.POLICY
     """The model's service withheld the answer (a content filter, a guardrail)."""
-    THROTTLED = "throttled"
+    THROTTLED = "throttled", Outcome.INFRASTRUCTURE
     """The model's service refused for load, after all retries."""
-    AUTH_ERROR = "auth_error"
+    AUTH_ERROR = "auth_error", Outcome.INFRASTRUCTURE
     """The model's service refused the credentials, or had none."""
-    CONNECTION_ERROR = "connection_error"
+    CONNECTION_ERROR = "connection_error", Outcome.INFRASTRUCTURE
     """The model's service could not be reached, or the connection broke."""
-    MODEL_ERROR = "model_error"
+    MODEL_ERROR = "model_error", Outcome.INFRASTRUCTURE
     """A model call failed in any other way."""
-    TOOL_ERROR = "tool_error"
+    TOOL_ERROR = "tool_error", Outcome.INFRASTRUCTURE
     """Tools could not be provided, or a hook around a tool failed. A tool that fails gives a tool result instead."""
-    REWARD_ERROR = "reward_error"
+    REWARD_ERROR = "reward_error", Outcome.GRADER
     """The episode ended well, its reward function failed. `metrics["loop_termination_reason"]` says how it ended."""
-    SETUP_ERROR = "setup_error"
+    SETUP_ERROR = "setup_error", Outcome.INFRASTRUCTURE
     """`reset()`, or building the agent, failed; no model call was made."""
-    RECURSION_DEPTH_EXCEEDED = "recursion_depth_exceeded"
+    RECURSION_DEPTH_EXCEEDED = "recursion_depth_exceeded", Outcome.INFRASTRUCTURE
     """Python's recursion limit, reached in a hook or tool (the loop itself is flat)."""
-    UNCLASSIFIED_ERROR = "unclassified_error"
+    UNCLASSIFIED_ERROR = "unclassified_error", Outcome.INFRASTRUCTURE
     """Any other exception; the error record has it."""
-    AGENT_ERROR = "unclassified_error"
+    AGENT_ERROR = UNCLASSIFIED_ERROR
     """The earlier name of `UNCLASSIFIED_ERROR`, the same member."""
+
+    def __new__(cls, value: str, outcome: Outcome = Outcome.INFRASTRUCTURE) -> TerminationReason:
+        """A member with its outcome, which evaluator, statistics and trainers read through the method `outcome`."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member._outcome = outcome
+        return member
+
+    _value_: str
+    _outcome: Outcome
 
     def outcome(self, error: ErrorRecord | None = None) -> Outcome:
         """Whose doing this end is. `error` is the result's, which tells time-outs apart: `StepResult.outcome` has both.
@@ -222,7 +232,7 @@ class TerminationReason(StrEnum):
             # Else a hook, a tool's provider or `interact` waited for something of its own.
             if error.where is Phase.LOOP and error.type == _OWN_DEADLINE:
                 return Outcome.POLICY
-        return _OUTCOMES[self]
+        return self._outcome
 
     @property
     def is_limit(self) -> bool:
@@ -276,36 +286,6 @@ class TerminationReason(StrEnum):
 
 
 _OWN_DEADLINE = f"{EpisodeTimeoutError.__module__}.{EpisodeTimeoutError.__qualname__}"
-
-# The one table: evaluator, metrics, comparisons, rescoring and trainers read it, through `TerminationReason.outcome`.
-_OUTCOMES: Mapping[TerminationReason, Outcome] = {
-    # An environment with a `step` of its own may leave it: its reward counts.
-    TerminationReason.NOT_TERMINATED: Outcome.POLICY,
-    TerminationReason.TASK_COMPLETE: Outcome.POLICY,
-    TerminationReason.MAX_TOOL_ITERATIONS_REACHED: Outcome.POLICY,
-    TerminationReason.MAX_TOOL_CALLS_REACHED: Outcome.POLICY,
-    TerminationReason.MAX_MESSAGES_REACHED: Outcome.POLICY,
-    TerminationReason.MAX_TOKENS_REACHED: Outcome.POLICY,
-    TerminationReason.TOKEN_BUDGET_REACHED: Outcome.POLICY,
-    TerminationReason.CONTEXT_WINDOW_OVERFLOW: Outcome.POLICY,
-    TerminationReason.PROGRAM_FAILED: Outcome.POLICY,
-    TerminationReason.TASK_TIME_LIMIT_REACHED: Outcome.POLICY,
-    TerminationReason.CONTENT_FILTERED: Outcome.POLICY,
-    TerminationReason.INTERRUPTED: Outcome.POLICY,  # by a tool that the policy chose to call
-    TerminationReason.REWARD_ERROR: Outcome.GRADER,
-    # A client's, or the setup's; `outcome` knows that of the loop (the policy's) and of the reward (the grader's).
-    TerminationReason.TIMEOUT: Outcome.INFRASTRUCTURE,
-    TerminationReason.CANCELLED: Outcome.INFRASTRUCTURE,
-    TerminationReason.ABORTED: Outcome.INFRASTRUCTURE,
-    TerminationReason.THROTTLED: Outcome.INFRASTRUCTURE,
-    TerminationReason.AUTH_ERROR: Outcome.INFRASTRUCTURE,
-    TerminationReason.CONNECTION_ERROR: Outcome.INFRASTRUCTURE,
-    TerminationReason.MODEL_ERROR: Outcome.INFRASTRUCTURE,
-    TerminationReason.TOOL_ERROR: Outcome.INFRASTRUCTURE,
-    TerminationReason.SETUP_ERROR: Outcome.INFRASTRUCTURE,
-    TerminationReason.RECURSION_DEPTH_EXCEEDED: Outcome.INFRASTRUCTURE,
-    TerminationReason.UNCLASSIFIED_ERROR: Outcome.INFRASTRUCTURE,
-}
 
 _BY_STOP_REASON: dict[str, TerminationReason] = {
     "end_turn": TerminationReason.TASK_COMPLETE,
