@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 import time
@@ -227,6 +228,21 @@ async def test_work_that_ignores_cancellation_is_left_behind(monkeypatch: pytest
     with pytest.raises(EpisodeTimeoutError, match=r"loop took longer than its deadline of 0\.05 s"):
         await within(stubborn(), SOON, Phase.LOOP)
     release.set()
+
+
+async def test_cleanup_that_ignores_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline_module, "GRACE_SECONDS", SOON)
+    release = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+
+    env = LoggedEnv({"cleanup": stubborn}, cleanup_timeout=SOON)
+    result = await asyncio.wait_for(LocalExecutor(lambda: env).rollout(ACTION, timeout=LONG), LONG)
+    release.set()
+    assert result.cleanup_error.type.endswith("EpisodeTimeoutError")
 
 
 @pytest.mark.parametrize("ended_by", ["deadline", "cancellation"])

@@ -200,7 +200,7 @@ async def test_sync_tool_that_never_returns_is_an_error_result_and_keeps_its_pla
 
 @pytest.mark.parametrize("timeout", [0.05, 60.0], ids=["deadline", "agent"])
 async def test_async_tool_sees_its_cancellation_and_is_left_behind_where_it_ignores_it(timeout, monkeypatch):
-    monkeypatch.setattr("strands_env.core.limits.GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("strands_env.core.deadline.TOOL_GRACE_SECONDS", 0.05)
     started, unwound = asyncio.Event(), []
 
     @tool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,53 +18,47 @@ T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
 """Time that cancelled work has to unwind before it is left behind."""
+TOOL_GRACE_SECONDS = 1.0
+"""The same for a tool."""
 
 
 @dataclass(slots=True)
 class EpisodeProgress:
     """The phase of an episode, and whether it has a reward: set by its rollout, read by the owner of its deadline."""
 
-    phase: Phase = Phase.LOOP
+    phase: Phase = Phase.SETUP
     is_scored: bool = False
+    is_taken: bool = False
 
     @staticmethod
     @contextmanager
-    def take() -> Iterator[EpisodeProgress]:
-        """The progress for a rollout to set. Rollouts inside it find none, and set one that nobody reads."""
-        progress = _current.get() or EpisodeProgress()
-        token, running = _current.set(None), _running.set(progress)
-        try:
+    def current(*, take: bool = False) -> Iterator[EpisodeProgress]:
+        """The progress of the rollout that the calling code runs in; one that nobody reads where there is none.
+
+        `take`: for the rollout that begins here. Rollouts inside it have their own, which nobody reads.
+        """
+        progress = _current.get()
+        if progress is None or (take and progress.is_taken):
+            progress = EpisodeProgress()
+        progress.is_taken |= take
+        with progress.active():
             yield progress
-        finally:
-            _current.reset(token)
-            _running.reset(running)
-
-    @staticmethod
-    @contextmanager
-    def entered(phase: Phase) -> Iterator[None]:
-        """The rollout that the calling code runs in is in another phase meanwhile."""
-        progress = _running.get() or EpisodeProgress()
-        before, progress.phase = progress.phase, phase
-        try:
-            yield
-        finally:
-            progress.phase = before
 
     @contextmanager
     def active(self) -> Iterator[EpisodeProgress]:
-        """Make this the one that the next rollout takes."""
-        token = _current.set(self)
+        """Make this the current one; at the end its phase is again what it was."""
+        token, phase = _current.set(self), self.phase
         try:
             yield self
         finally:
             _current.reset(token)
+            self.phase = phase
 
 
 _current: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_episode", default=None)
-_running: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_running_episode", default=None)
 
 
-async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase | EpisodeProgress) -> T:
+async def within(work: Awaitable[T], seconds: float | None, where: Phase | EpisodeProgress) -> T:
     """Await work for at most this many seconds; None for no deadline.
 
     Args:
@@ -76,26 +70,23 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
         WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
         RuntimeError: The work raised something other than an `Exception`, such as `SystemExit`.
     """
-    is_episode = isinstance(where, EpisodeProgress)
-    progress = where if isinstance(where, EpisodeProgress) else EpisodeProgress(where)
-    # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
-    contained = contain_exits(work, "rollout" if is_episode else progress.phase)
     try:
         if seconds is None:
-            return await contained
-        task = asyncio.create_task(contained)
+            return await work
+        # Exits are contained inside the task: one that leaves a task ends asyncio's event loop.
+        task = asyncio.create_task(within(work, None, where))
         try:
             await asyncio.wait({task}, timeout=seconds)
-            if is_episode and progress.phase is Phase.CLEANUP:
-                await asyncio.wait({task})
+            await _finish_cleanup(task, where)
             if not task.done():
-                late = progress.phase
-                await stop(task, progress)
+                late = _phase_of(where)
+                await stop(task, where)
                 if not task.done() or task.cancelled() or task.exception() is not None:
-                    raise EpisodeTimeoutError(late, seconds, progress.is_scored)
+                    is_scored = isinstance(where, EpisodeProgress) and where.is_scored
+                    raise EpisodeTimeoutError(late, seconds, is_scored)
             return task.result()
         except asyncio.CancelledError:
-            await stop(task, progress)
+            await stop(task, where)
             raise
         finally:
             del task  # it holds its error, whose traceback holds this frame: core/garbage.py
@@ -104,7 +95,11 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
         if caller is None or caller.cancelling():
             forget_frames(error)
             raise
-        raise WorkCancelledError(progress.phase) from error
+        raise WorkCancelledError(_phase_of(where)) from error
+    except BaseException as error:
+        if isinstance(error, Exception) or is_closing(error):
+            raise
+        raise wrap_exit(error, "rollout" if isinstance(where, EpisodeProgress) else where) from error
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
@@ -128,18 +123,6 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
     finally:
         failure = None
         del task, cancelled  # no frame of an error holds it: core/garbage.py
-
-
-async def contain_exits(work: Coroutine[Any, Any, T], where: str) -> T:
-    """Await work; what it raises other than an `Exception` becomes one."""
-    try:
-        return await work
-    except (Exception, asyncio.CancelledError):
-        raise
-    except BaseException as error:
-        if is_closing(error):
-            raise
-        raise wrap_exit(error, where) from error
 
 
 def is_closing(error: BaseException) -> bool:
@@ -178,21 +161,17 @@ def forget_frames(error: BaseException, outer: BaseException | None = None) -> N
             pending += link.exceptions if isinstance(link, BaseExceptionGroup) else ()
 
 
-async def stop(task: asyncio.Future[Any], progress: EpisodeProgress, grace: float | None = None) -> None:
-    """Cancel work and wait for its end, for `GRACE_SECONDS` if not said otherwise.
-
-    An episode that is cleaning up ends under its own deadline, and has that time.
-    """
+async def stop(task: asyncio.Future[Any], where: Phase | EpisodeProgress) -> None:
+    """Cancel work and wait for its end, but not for ever; an episode that is cleaning up is waited for."""
     if task.done():
         return
-    grace = GRACE_SECONDS if grace is None else grace
+    grace = TOOL_GRACE_SECONDS if where is Phase.TOOL else GRACE_SECONDS
     task.cancel()
     await asyncio.wait({task}, timeout=grace)
-    if progress.phase is Phase.CLEANUP:
-        await asyncio.wait({task})
+    await _finish_cleanup(task, where)
     if not task.done():
         logger.warning(
-            "where=<%s>, grace=<%s> | work ignored its cancellation and is left behind", progress.phase, grace
+            "where=<%s>, grace=<%s> | work ignored its cancellation and is left behind", _phase_of(where), grace
         )
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
     elif task.cancelled():
@@ -202,3 +181,13 @@ async def stop(task: asyncio.Future[Any], progress: EpisodeProgress, grace: floa
             forget_frames(error)
     else:
         task.exception()  # it is not missed: the caller has the work's end, or another error
+
+
+async def _finish_cleanup(task: asyncio.Future[Any], where: Phase | EpisodeProgress) -> None:
+    """Wait for an episode that is cleaning up, which it does within a deadline of its own."""
+    if isinstance(where, EpisodeProgress) and where.phase is Phase.CLEANUP:
+        await asyncio.wait({task})
+
+
+def _phase_of(where: Phase | EpisodeProgress) -> Phase:
+    return where.phase if isinstance(where, EpisodeProgress) else where

@@ -324,7 +324,7 @@ class Environment:
         A failing `reset` gives a result with reason `SETUP_ERROR` or `TIMEOUT`; a failing `cleanup` is kept in
         `cleanup_error`. Only cancellation of the calling task raises, after the cleanup.
         """
-        with EpisodeProgress.take() as progress:
+        with EpisodeProgress.current(take=True) as progress:
             progress.is_scored = self.reward_fn is not None
             try:
                 try:
@@ -569,7 +569,8 @@ class Environment:
             computed = as_reward_function(self.reward_fn, self._own_thread).compute(action, shown)
             if not hasattr(computed, "__await__"):
                 raise TypeError(f"{type(self.reward_fn).__name__}.compute() must be async: write 'async def compute'")
-            with EpisodeProgress.entered(Phase.REWARD):
+            with EpisodeProgress.current() as progress:
+                progress.phase = Phase.REWARD
                 result.reward = await computed_reward(within(computed, self.reward_timeout, Phase.REWARD), seen)
             if result.reward.error is not None and result.reward.reward is None:
                 self._reward_failed(result, TerminationReason.REWARD_ERROR, result.reward.error)

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -13,9 +14,9 @@ from strands import tool as decorate
 from strands.types._events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
-from .deadline import EpisodeProgress, contain_exits, stop
+from .deadline import within
 from .sdk_patches import function_of, with_function
-from .termination import Phase
+from .termination import EpisodeTimeoutError, Phase
 from .threads import DaemonThreads, default_threads
 
 logger = logging.getLogger(__name__)
@@ -27,10 +28,6 @@ DEFAULT_TIMEOUT = 60.0
 """Seconds a wrapped tool may take."""
 DEFAULT_MAX_OUTPUT_CHARS = 20_000
 """Characters of text a wrapped tool may answer with."""
-GRACE_SECONDS = 1.0
-"""Seconds a cancelled tool may take to unwind before it is left behind."""
-
-_END = object()
 
 
 def with_limits(
@@ -109,44 +106,23 @@ class LimitedTool(WrappedTool):
         self._runner = _in_own_thread(tool, threads)
 
     async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
-        """Run the tool within its limits."""
-        loop = asyncio.get_running_loop()
-        end = None if self.timeout is None else loop.time() + self.timeout
-        events: asyncio.Queue[Any] = asyncio.Queue()
+        """Run the tool within its limits; its events come together at its end."""
+        events: deque[Any] = deque()
 
-        async def pump() -> None:
-            try:
-                async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
-                    events.put_nowait(event)
-                    del event  # on Python 3.13 the traceback of the tool's error holds this frame: core/garbage.py
-                    await asyncio.sleep(0)  # a tool that never awaits would starve everything else
-            finally:
-                events.put_nowait(_END)
+        async def collect() -> None:
+            async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
+                events.append(event)
+                del event  # on Python 3.13 the traceback of the tool's error holds this frame: core/garbage.py
+                await asyncio.sleep(0)  # a tool that never awaits would starve everything else
 
-        # The tool gets a task of its own: it must not be able to outlive its deadline by ignoring a cancellation.
-        task = asyncio.create_task(contain_exits(pump(), Phase.TOOL))
         try:
-            while True:
-                if task.done():
-                    end = None  # the events of a tool that has ended have no deadline
-                try:
-                    if end is not None and loop.time() >= end:
-                        raise TimeoutError  # a steady stream of events would starve the timer
-                    async with asyncio.timeout_at(end):
-                        event = await events.get()
-                except TimeoutError:
-                    yield ToolResultEvent(self._timed_out(tool_use))
-                    return
-                if event is _END:
-                    break
-                yield self._limit_event(event)
-            await asyncio.wait({task})
-            if task.cancelled():  # the SDK gives no tool result for a cancellation
-                raise RuntimeError("the tool was cancelled from inside")
-            task.result()
-        finally:
-            await stop(task, EpisodeProgress(Phase.TOOL), GRACE_SECONDS)
-            del task  # as in `within`
+            await within(collect(), self.timeout, Phase.TOOL)
+        except EpisodeTimeoutError as error:
+            if error.where is not Phase.TOOL:  # of an episode that the tool ran
+                raise
+            events = deque([ToolResultEvent(self._timed_out(tool_use))])
+        while events:
+            yield self._limit_event(events.popleft())
 
     def _timed_out(self, tool_use: ToolUse) -> Any:
         logger.debug("tool=<%s>, timeout=<%s> | tool timed out", self.tool_name, self.timeout)

@@ -58,7 +58,7 @@ class LocalExecutor:
             WorkCancelledError: The environment cancelled itself.
             RuntimeError: It raised something other than an `Exception`, such as `SystemExit`.
         """
-        progress = EpisodeProgress(Phase.SETUP)
+        progress = EpisodeProgress()
         return await within(self._run(action, progress), timeout, progress)
 
     async def close(self) -> None:
