@@ -474,6 +474,124 @@ x=1 \text{ and } y=2 | \boxed{x=1 \text{ or } y=2}
 """Ground truth and answer, which do not."""
 
 
+FAMILIES = r"""
+100\ \Omega | \boxed{100} | 1
+100\ \Omega | \boxed{0.1\ \text{k}\Omega} | 1
+100\ \Omega | \boxed{100\text{ ohms}} | 1
+100\ \Omega | \boxed{100\ \text{k}\Omega} | 0
+100\ \Omega | \boxed{10\ \Omega} | 0
+4.7\ \text{k}\Omega | \boxed{4700\ \Omega} | 1
+5\ \mu m | \boxed{5\times10^{-6}\text{ m}} | 1
+5\ \mu m | \boxed{5\times10^{-6} m} | 1
+5\ \mu\text{m} | \boxed{5 μm} | 1
+5\ \mu\text{m} | \boxed{5\ \text{m}} | 0
+5\ \mu\text{m} | \boxed{0.005\ \text{mm}} | 1
+5\ \mu\text{m} | \boxed{5\times10^{-3}\text{ m}} | 0
+1.6\times10^{-19}\ \text{C} | \boxed{1.6\times10^{-19}} | 1
+1.6\times10^{-19}\ \text{C} | \boxed{1.6\times10^{-19}\text{ C}} | 1
+1.6\times10^{-19}\ \text{C} | \boxed{1.6\times10^{-18}\text{ C}} | 0
+3\ \mu\text{F} | \boxed{3\times10^{-6}\ \text{F}} | 1
+25^\circ\text{C} | \boxed{77^\circ\text{F}} | 1
+25^\circ\text{C} | \boxed{25^\circ\text{F}} | 0
+25^\circ\text{C} | \boxed{298.15\text{ K}} | 1
+|x-1|<2 | \boxed{(-1,3)} | 1
+|x-1|<2 | \boxed{-1<x<3} | 1
+|x-1|<2 | \boxed{[-1,3]} | 0
+|x-1|<2 | \boxed{x<3} | 0
+(-1,3) | \boxed{|x-1|<2} | 1
+x\notin[2,5] | \boxed{x<2 \text{ or } x>5} | 1
+x<2 \text{ or } x>5 | \boxed{x \notin [2,5]} | 1
+x<2 \text{ or } x>5 | \boxed{x \in [2,5]} | 0
+x<2 \text{ or } x>5 | \boxed{x \notin (2,5)} | 0
+€5,50 | \boxed{5.50} | 1
+€5,50 | \boxed{550} | 0
+€5,50 | \boxed{€5.05} | 0
+5,50 € | \boxed{5.5} | 1
+12,34,567 | \boxed{1234567} | 1
+12,34,567 | \boxed{1234576} | 0
+1234567 | \boxed{12,34,567} | 1
+1.234,56 | \boxed{1234.56} | 1
+1.234,56 | \boxed{1.23456} | 0
+1.234.567 | \boxed{1234567} | 1
+1.234.567 | \boxed{1.234567} | 0
+1 234 567,89 | \boxed{1234567.89} | 1
+1 234 567,89 | \boxed{123456789} | 0
+x=1或x=2 | \boxed{x=1 \text{ or } x=2} | 1
+x=1或x=2 | \boxed{x=1} | 0
+x>1且x\neq 2 | \boxed{(1,2)\cup(2,+\infty)} | 1
+x>1且x\neq 2 | \boxed{(1,+\infty)} | 0
+\frac{d}{dx}x^2 | \boxed{2x} | 1
+\frac{d}{dx}x^2 | \boxed{x} | 0
+\frac{10!}{3!7!} | \boxed{120} | 1
+\frac{10!}{3!7!} | \boxed{121} | 0
+30^\circ 15' | \boxed{30.25^\circ} | 1
+30^\circ 15' | \boxed{30.15^\circ} | 0
+30^\circ 15' 36'' | \boxed{30.26^\circ} | 1
+H_2O | \boxed{\text{H}_2\text{O}} | 1
+H_2O | \boxed{\mathrm{H_2O}} | 1
+H_2O | \boxed{\ce{H2O}} | 1
+H_2O | \boxed{H₂O} | 1
+H_2O | \boxed{H_2O_2} | 0
+H_2O | \boxed{\text{HO}} | 0
+\ce{H2O} | \boxed{\ce{H2O2}} | 0
+\text{Fe}^{3+} | \boxed{\mathrm{Fe^{3+}}} | 1
+\text{Fe}^{3+} | \boxed{\text{Fe}^{2+}} | 0
+SO_4^{2-} | \boxed{\text{SO}_4^{2-}} | 1
+Ca(OH)_2 | \boxed{\mathrm{Ca(OH)_2}} | 1
+NaCl | \boxed{\text{NaCl}} | 1
+\ce{2H2 + O2 -> 2H2O} | \boxed{\ce{O2 + 2H2 -> 2H2O}} | 1
+\ce{2H2 + O2 -> 2H2O} | \boxed{\ce{H2 + O2 -> H2O}} | 0
+21 | \boxed{\text{twenty-one}} | 1
+21 | \boxed{\text{twenty-two}} | 0
+\text{twenty-one} | \boxed{21} | 1
+123 | \boxed{\text{one hundred twenty-three}} | 1
+2500 | \boxed{\text{two thousand five hundred}} | 1
+\frac23 | \boxed{\text{two thirds}} | 1
+\frac23 | \boxed{\text{two-thirds}} | 1
+\text{isosceles triangle} | \boxed{\text{an isosceles triangle}} | 1
+\text{an isosceles triangle} | \boxed{\text{isosceles triangle}} | 1
+\text{an isosceles triangle} | \boxed{\text{an equilateral triangle}} | 0
+-42 | The answer is negative 42. | 1
+-42 | The answer is minus forty-two. | 1
+42 | The answer is negative 42. | 0
+5 | \boxed{f(2)=5} | 1
+5 | \boxed{f(2)=6} | 0
+f(2)=5 | \boxed{5} | 1
+12:00 \text{ pm} | \boxed{\text{noon}} | 1
+\text{noon} | \boxed{12:00 \text{ p.m.}} | 1
+\text{noon} | \boxed{12:00 \text{ a.m.}} | 0
+\text{midnight} | \boxed{\text{noon}} | 0
+3 \pmod 7 | \boxed{3} | 1
+3 | \boxed{3 \pmod 7} | 1
+3 \pmod 7 | \boxed{4} | 0
+3 \pmod 7 | \boxed{10} | n
+9 \text{ pm} | \boxed{21:00} | 1
+45 | \boxed{45^\circ} | 1
+\frac{1}{2} | The answer is one half. | 1
+7:05 \text{ PM} | \boxed{19:05} | 1
+|x| \ge 2 | \boxed{(-\infty,-2]\cup[2,\infty)} | 1
+|x| \ge 2 | \boxed{[-2,2]} | 0
+x^2 < 9 | \boxed{-3<x<3} | 1
+x^2 < 9 | \boxed{x<3} | 0
+CO_2 | \boxed{CO} | 0
+NO_2 | \boxed{N_2O} | 0
+\ln|x| | \boxed{\ln x} | n
+3\ \text{kN} | \boxed{3000\ \text{N}} | 1
+3\ \text{kN} | \boxed{3000\ \text{kN}} | 0
+5\text{元} | \boxed{5元} | 1
+3 | \boxed{3种} | 1
+3 | \boxed{4种} | 0
+2\text{ 小时} | \boxed{120\text{ 分钟}} | 1
+2\text{ 小时} | \boxed{2\text{ 分钟}} | 0
+f(x) = x^2 | \boxed{f(t) = t^2} | 1
+P(A) = \frac14 | \boxed{0.25} | 1
+P(A) = \frac14 | \boxed{P(B) = \frac14} | 0
+f(3) = 7 | \boxed{f(2) = 7} | 0
+5 | \boxed{f(x)+1 = 5} | n
+"""
+"""Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""
+
+
 def pairs(table: str) -> list[tuple[str, str]]:
     return [
         (gold, answer.replace(r".\n", ".\n").replace(r">\n\n", ">\n\n"))
@@ -533,6 +651,14 @@ def test_texts_are_read_whole_and_compared_by_what_they_denote(gold: str, answer
     verdict = verify(gold, answer)
     assert bool(verdict.get("matched")) is matched, verdict
     assert verdict.get("reason") in (None, "answer_parse_failed", "answer_unreadable"), verdict
+
+
+@pytest.mark.parametrize("row", FAMILIES.strip().split("\n"))
+def test_each_way_of_writing_is_read_as_a_whole(row: str) -> None:
+    gold, answer, verdict = row.rsplit(" | ", 2)
+    found = verify(gold, answer)
+    is_unscored = found.get("reason") in ("undecided", "gold_parse_failed")
+    assert ("n" if is_unscored else str(int(bool(found.get("matched"))))) == verdict, found
 
 
 @pytest.mark.parametrize("gold", sorted({gold for gold, _ in (*pairs(RIGHT), *pairs(WRONG))}))

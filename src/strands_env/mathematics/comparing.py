@@ -6,25 +6,20 @@ depends on what was asked (`5` for `5 cm` does not, `0.5%` for `0.5` does).
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import sympy
-from sympy import Integer, MatrixBase, Rational, Symbol, oo
+from sympy import Integer, MatrixBase, Rational, Symbol
 
-from .reading import canonical
 from .scalars import Node
-from .values import POINTS, PRECISION, every, same_scalar
-from .vocabulary import FILLERS, QUANTITIES, UNITS
+from .sets import INTERVALS, JOINED, REVERSED, as_set, is_symbol, solved, united, variable_of
+from .values import PRECISION, every, places, same_scalar
+from .vocabulary import ARTICLES, FILLERS, QUANTITIES, TEMPERATURES, UNITS, canonical
 
-_LISTS = ("list", "sequence", "set", "tuple", "()", "[]", "(]", "[)")
-_INTERVALS = ("()", "[]", "(]", "[)")
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
 _ALIASES = {"dne": "does not exist"}
-_PLAIN_NAME = re.compile(r"\|?[A-Z]{1,4}'?\|?|[fghFGHP]'*\(\w+(?:=\d+)?\)")
-_REVERSED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
 def same(gold: Node, answer: Node) -> bool | None:
@@ -34,9 +29,12 @@ def same(gold: Node, answer: Node) -> bool | None:
     for kind, compare in _BY_KIND.items():
         if kind in (gold.kind, answer.kind):
             return compare(gold, answer)
-    if "row" in (gold.kind, answer.kind):
-        return _ordered(gold.args, answer.args)
     return same_scalar(gold, answer)
+
+
+def _replaced(gold: Node, answer: Node, old: Node, new: Node) -> bool | None:
+    """The verdict with `new` in place of `old`, which is one of both."""
+    return same(new, answer) if old is gold else same(gold, new)
 
 
 def _ordered(gold: Sequence[Node], answer: Sequence[Node]) -> bool | None:
@@ -68,7 +66,12 @@ def _unique(items: Sequence[Node]) -> list[Node]:
     return kept
 
 
-# Structures
+def _is_number(node: Node) -> bool:
+    """A scalar that is no matrix."""
+    return node.kind == "scalar" and not isinstance(node.args[0], MatrixBase)
+
+
+# Words
 
 
 def _letters(node: Node) -> list[str] | None:
@@ -76,43 +79,27 @@ def _letters(node: Node) -> list[str] | None:
     if node.kind == "group" and node.detail == "list":
         parts = [_letters(item) for item in node.args]
         return None if None in parts else sorted(letter for part in parts if part for letter in part)
-    if node.kind == "scalar" and not isinstance(node.args[0], MatrixBase):
-        names = [str(symbol) for symbol in node.args[0].free_symbols]
-        is_product = node.args[0] == sympy.Mul(*map(Symbol, names))
-    else:
-        names, is_product = list(str(node.args[0])) if node.kind == "word" else [], node.kind == "word"
-    return sorted(names) if is_product and names and all(re.fullmatch("[A-J]", name) for name in names) else None
+    name = str(node.args[0]) if node.kind == "word" or is_symbol(node) else ""
+    return sorted(name) if re.fullmatch("[A-J]+", name) else None
 
 
 def _same_word(gold: Node, answer: Node) -> bool | None:
-    if (
-        "group" in (gold.kind, answer.kind)
-        and (letters := _letters(gold)) is not None
-        and (other_letters := _letters(answer)) is not None
-    ):
-        return letters == other_letters
-    words = [
-        node.args[0].strip()
-        if node.kind == "word"
-        else str(node.args[0]).removeprefix("overline ")
-        if node.kind == "scalar"
-        else None
-        for node in (gold, answer)
-    ]
-    if None in words:
+    if "group" in (gold.kind, answer.kind):
+        letters, other_letters = _letters(gold), _letters(answer)
+        return letters is not None and letters == other_letters
+    names = [str(node.args[0]).removeprefix("overline ") for node in (gold, answer) if node.kind in ("word", "scalar")]
+    if len(names) < 2:
         return False
-    one, other = (_ALIASES.get(str(word).casefold(), " ".join(str(word).split())) for word in words)
+    one, other = (_ALIASES.get(name.casefold(), ARTICLES.sub("", " ".join(name.split()))) for name in names)
     if len(one) > 1 or len(other) > 1 or gold.kind == answer.kind == "word":
         one, other = one.casefold(), other.casefold()
     if one == other:
         return True
-    if bool(_NEGATIONS & {*one.split()}) != bool(_NEGATIONS & {*other.split()}):
+    words, other_words = {*one.split()}, {*other.split()}
+    if bool(_NEGATIONS & words) != bool(_NEGATIONS & other_words):
         return False
-    if gold.kind == answer.kind == "word" and (
-        set(one.split()) < set(other.split()) or set(other.split()) < set(one.split())
-    ):
-        return None
-    return False if one.casefold() != other.casefold() else None
+    is_part = gold.kind == answer.kind and (words < other_words or other_words < words)
+    return None if is_part or one.casefold() == other.casefold() else False
 
 
 def _same_phrase(gold: Node, answer: Node) -> bool | None:
@@ -128,9 +115,17 @@ def _same_option(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind:
         return bool(gold.args[0] == answer.args[0]) and same(gold.args[1], answer.args[1]) is not False
     option, other = (gold, answer) if gold.kind == "option" else (answer, gold)
-    if other.kind in ("word", "scalar") and str(other.args[0]).upper() in tuple("ABCDEFGHIJ"):
+    if other.kind in ("word", "scalar") and re.fullmatch("[A-Ja-j]", str(other.args[0])):
         return bool(option.args[0] == str(other.args[0]).upper())
-    return same(option.args[1], other)
+    return _replaced(gold, answer, option, option.args[1])
+
+
+def _same_formula(gold: Node, answer: Node) -> bool | None:
+    """Of chemistry: `Co` is not `CO`. A word may be the name of the substance."""
+    return None if any(node.kind == "word" and str(node.args[0])[1:].islower() for node in (gold, answer)) else False
+
+
+# Quantities
 
 
 def _worth(unit: tuple[tuple[str, int], ...]) -> tuple[Any, dict[str, int], list[str]]:
@@ -144,64 +139,48 @@ def _worth(unit: tuple[tuple[str, int], ...]) -> tuple[Any, dict[str, int], list
         factor = factor * worth**power
         for base, exponent in kind.items():
             dimension[base] = dimension.get(base, 0) + exponent * power
-    return factor, {base: exponent for base, exponent in dimension.items() if exponent}, nouns
+    return factor, {base: exponent for base, exponent in dimension.items() if exponent}, sorted(nouns)
 
 
-def _times(node: Node, factor: Any) -> Node:
+def _times(node: Node, factor: Any, offset: Any = 0) -> Node:
     if node.kind == "scalar":
-        return Node("scalar", (node.args[0] * factor,), node.detail, node.digits)
-    return Node(
-        node.kind,
-        tuple(_times(arg, factor) if isinstance(arg, Node) else arg for arg in node.args),
-        node.detail,
-        node.digits,
-    )
+        return Node("scalar", ((node.args[0] + offset) * factor,), node.detail, node.digits)
+    args = tuple(_times(arg, factor, offset) if isinstance(arg, Node) else arg for arg in node.args)
+    return Node(node.kind, args, node.detail, node.digits)
 
 
 def _same_quantity(gold: Node, answer: Node) -> bool | None:
-    (one, unit), (other, other_unit) = (
-        (node.args[0], node.detail) if node.kind == "quantity" else (node, ()) for node in (gold, answer)
-    )
-    halves = [
-        node.kind == "quantity" and bool({"am", "pm"} & {name for name, _ in node.detail}) for node in (gold, answer)
-    ]
-    times = _clock(gold), _clock(answer)
-    if any(halves) and times[0] is not None and times[1] is not None:
-        if times[0] == times[1] or all(halves) or times[0][1:] != times[1][1:]:
-            return times[0] == times[1]
-        return None  # which half of the day is not said
-    if not unit or not other_unit:
-        bare, united = (one, other) if not unit else (other, one)
-        named = unit or other_unit
-        if bare.kind in ("relation", "option", "word", "phrase", "cases", "congruence"):
-            return _BY_KIND[bare.kind](gold, answer)
-        factor, dimension, nouns = _worth(named)
-        if (
-            not dimension
-            and not nouns
-            and same(*((bare, _times(united, factor)) if not unit else (_times(united, factor), bare)))
-        ):
-            return True
-        if (
-            bare.kind == "scalar"
-            and not isinstance(bare.args[0], MatrixBase)
-            and (spelled := _spelled(bare)) is not None
-        ):
-            return _same_quantity(*((spelled, answer) if bare is gold else (gold, spelled)))  # `5m` for 5 m
-        verdict = same(one, other)
-        if verdict and named == (("percent", 1),) and one.kind == "scalar" and one.args[0].is_number:
-            if not unit and not one.args[0].is_Integer and one.digits is None:
-                return False  # nobody writes a percentage as a fraction
-            return None if abs(one.args[0]) < 1 else True
-        return verdict
+    if gold.kind != answer.kind:
+        quantity, bare = (gold, answer) if gold.kind == "quantity" else (answer, gold)
+        return _same_bare(gold, answer, quantity, bare)
+    (one,), unit, (other,), other_unit = gold.args, gold.detail, answer.args, answer.detail
     if unit == other_unit:
         return same(one, other)
+    names = [each[0][0] if len(each) == 1 else "" for each in (unit, other_unit)]
+    if all(name in TEMPERATURES for name in names):
+        return same(_times(one, *TEMPERATURES[names[0]]), _times(other, *TEMPERATURES[names[1]]))
     (factor, dimension, nouns), (other_factor, other_dimension, other_nouns) = _worth(unit), _worth(other_unit)
-    if dimension == other_dimension and sorted(nouns) == sorted(other_nouns):
+    if dimension == other_dimension and nouns == other_nouns:
         return same(_times(one, factor), _times(other, other_factor))
-    if nouns or other_nouns:
-        return None if same(one, other) is not False else False
-    return False
+    return None if (nouns or other_nouns) and same(one, other) is not False else False
+
+
+def _same_bare(gold: Node, answer: Node, quantity: Node, bare: Node) -> bool | None:
+    """A quantity and something without a unit."""
+    if bare.kind in ("relation", "option", "word", "phrase", "cases", "congruence"):
+        return _BY_KIND[bare.kind](gold, answer)
+    inner, unit = quantity.args[0], quantity.detail
+    factor, dimension, nouns = _worth(unit)
+    if not dimension and not nouns and _replaced(gold, answer, quantity, _times(inner, factor)):
+        return True
+    if _is_number(bare) and (spelled := _spelled(bare)) is not None:  # `5m` for 5 m
+        return _replaced(gold, answer, bare, spelled)
+    verdict = _replaced(gold, answer, quantity, inner)
+    if verdict and unit == (("percent", 1),) and _is_number(inner) and inner.args[0].is_number:
+        if quantity is answer and not inner.args[0].is_Integer and inner.digits is None:
+            return False  # nobody writes a percentage as a fraction
+        return None if abs(inner.args[0]) < 1 else True
+    return verdict
 
 
 def _spelled(node: Node) -> Node | None:
@@ -214,17 +193,17 @@ def _spelled(node: Node) -> Node | None:
     return Node("quantity", (Node("scalar", (number,), None, node.digits),), unit)
 
 
-def _clock(node: Node) -> tuple[int, ...] | None:
-    """Hour, minute and second of the day of `9:30 pm`."""
-    half = ""
-    if node.kind == "quantity" and len(node.detail) == 1 and node.detail[0][0] in ("am", "pm"):
-        half, node = node.detail[0][0], node.args[0]
-    parts = node.args if node.kind == "ratio" and node.detail else (node,) if node.kind == "scalar" and half else ()
-    values = [part.args[0] for part in parts if part.kind == "scalar" and part.args[0].is_Integer]
-    if not values or len(values) != len(parts):
-        return None
-    hour = int(values[0]) % 12 + 12 * (half == "pm") if half else int(values[0])
-    return (hour, *(int(value) for value in values[1:]), *[0] * (3 - len(values)))
+def _same_time(gold: Node, answer: Node) -> bool | None:
+    """Hour, minute and second of the day."""
+    time, other = (gold, answer) if gold.kind == "time" else (answer, gold)
+    if other.kind == "scalar":  # `9` for 9 p.m.
+        return bool(time.args[1:] == (0, 0) and other.args[0] in (time.args[0], (time.args[0] - 1) % 12 + 1))
+    if other.kind != "ratio" or not other.detail:
+        return False
+    parts = tuple(int(part.args[0]) for part in other.args) + (0,) * (3 - len(other.args))
+    if parts[1:] != time.args[1:] or (parts[0] - time.args[0]) % 12:
+        return False
+    return True if parts[0] == time.args[0] else None  # which half of the day is not said
 
 
 def _same_ratio(gold: Node, answer: Node) -> bool | None:
@@ -234,9 +213,8 @@ def _same_ratio(gold: Node, answer: Node) -> bool | None:
         if any(part.kind != "scalar" for part in (*gold.args, *answer.args)):
             return False
         first, other = gold.args[0].args[0], answer.args[0].args[0]
-        proportional = every(
-            [same(_times(a, other), _times(b, first)) for a, b in zip(gold.args, answer.args, strict=True)]
-        )
+        pairs = zip(gold.args, answer.args, strict=True)
+        proportional = every([same(_times(one, other), _times(two, first)) for one, two in pairs])
         return None if proportional and (gold.detail or answer.detail) else proportional
     ratio, other_node = (gold, answer) if gold.kind == "ratio" else (answer, gold)
     if other_node.kind == "scalar" and len(ratio.args) == 2 and all(part.kind == "scalar" for part in ratio.args):
@@ -248,120 +226,118 @@ def _same_ratio(gold: Node, answer: Node) -> bool | None:
 
 def _same_based(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind:
-        (digits, base), (other_digits, other_base) = gold.args, answer.args
-        if base == other_base:
-            return bool(int(digits, base) == int(other_digits, other_base))
-        return None if int(digits, base) == int(other_digits, other_base) else False
+        equal = int(*gold.args) == int(*answer.args)
+        return None if equal and gold.args[1] != answer.args[1] else equal
     based, other = (gold, answer) if gold.kind == "based" else (answer, gold)
     if other.kind != "scalar":
         return False
-    digits, base = based.args
-    if str(other.args[0]) == digits:
+    if str(other.args[0]) == based.args[0]:
         return True if based is gold else None
-    return None if other.args[0] == int(digits, base) else False
+    return None if other.args[0] == int(*based.args) else False
 
 
 def _same_congruence(gold: Node, answer: Node) -> bool | None:
     if gold.kind != answer.kind:
         congruence, other = (gold, answer) if gold.kind == "congruence" else (answer, gold)
-        residue = congruence.args[0].args[-1] if congruence.args[0].kind == "relation" else congruence.args[0]
+        inner, modulus = congruence.args
+        if inner.kind == other.kind == "scalar" and (equal := _same_residues((inner,), (other,), modulus)) is not None:
+            is_least = 0 <= inner.args[0] < modulus.args[0]  # then the modulus may be left out, like a unit
+            return is_least if inner.args[0] == other.args[0] else None if equal else False
+        residue = inner.args[-1] if inner.kind == "relation" else inner
         return None if other.kind in ("scalar", "relation") and same(residue, other) is not False else False
     (one, modulus), (other, other_modulus) = gold.args, answer.args
-    if not same(modulus, other_modulus):
-        return False
-    residues = [node.args[-1] if node.kind == "relation" else node for node in (one, other)]
-    names = [node.args[0] for node in (one, other) if node.kind == "relation"]
-    if len({node.detail for node in (one, other) if node.kind == "relation"}) > 1:
+    relations = [node for node in (one, other) if node.kind == "relation"]
+    names = [node.args[0] for node in relations]
+    if not same(modulus, other_modulus) or len({node.detail for node in relations}) > 1:
         return False
     if len(names) == 2 and not same(*names):
         return False
-    lists = [list(node.args) if node.kind == "group" else [node] for node in residues]
+    residues = [node.args[-1] if node.kind == "relation" else node for node in (one, other)]
+    one_list, other_list = (node.args if node.kind == "group" else (node,) for node in residues)
+    equal = _same_residues(one_list, other_list, modulus)
+    return same(*residues) if equal is None else equal
+
+
+def _same_residues(gold: Sequence[Node], answer: Sequence[Node], modulus: Node) -> bool | None:
+    """None where they are no whole numbers."""
     if (
-        all(part.kind == "scalar" and isinstance(part.args[0], Integer) for part in (*lists[0], *lists[1], modulus))
-        and modulus.args[0]
+        not all(_is_number(part) and part.args[0].is_Integer for part in (*gold, *answer, modulus))
+        or not modulus.args[0]
     ):
-        return sorted({int(part.args[0] % modulus.args[0]) for part in lists[0]}) == sorted(
-            {int(part.args[0] % modulus.args[0]) for part in lists[1]}
-        )
-    return same(*residues)
+        return None
+    one, other = ({part.args[0] % modulus.args[0] for part in parts} for parts in (gold, answer))
+    return one == other
 
 
 def _same_cases(gold: Node, answer: Node) -> bool | None:
     for node, other in ((gold, answer), (answer, gold)):
         if node.kind == "relation" and other.kind == "cases" and node.detail == ("=",):
-            return same(node.args[1], other) if node is gold else same(other, node.args[1])
+            return _replaced(gold, answer, node, node.args[1])
     if gold.kind != answer.kind:
         return False
     rest = list(answer.args)
     if len(rest) != len(gold.args):
         fewer, more = sorted((gold.args, answer.args), key=len)
-        return False if all(any(same(row, other) for other in more) for row in fewer) else None
-    unknown = False
+        return False if all(any(_same_row(row, other) for other in more) for row in fewer) else None
+    verdicts = []
     for row in gold.args:
-        found = None
-        for index, other in enumerate(rest):
-            if same(row.args[0], other.args[0]) is False:
-                continue
-            if len(row.args) != len(other.args):
-                return None
-            verdict = every([same(a, b) for a, b in zip(row.args[1:], other.args[1:], strict=True)])
-            words = any(arg.kind == "word" for arg in (*row.args[1:], *other.args[1:]))
-            if verdict is not False or words:
-                found, unknown = index, unknown or verdict is not True
-                break
-        if found is None:
+        candidates = [(verdict, other) for other in rest if (verdict := _same_row(row, other)) is not False]
+        if not candidates:
             return False
-        rest.pop(found)
-    return None if unknown else True
+        verdicts.append(candidates[0][0])
+        rest.remove(candidates[0][1])
+    return every(verdicts)
+
+
+def _same_row(gold: Node, answer: Node) -> bool | None:
+    """A value and its conditions; None where a condition is in words."""
+    if same(gold.args[0], answer.args[0]) is False:
+        return False
+    verdict = _ordered(gold.args[1:], answer.args[1:])
+    is_in_words = any(arg.kind == "word" for arg in (*gold.args[1:], *answer.args[1:]))
+    return None if verdict is False and (is_in_words or len(gold.args) != len(answer.args)) else verdict
+
+
+# Relations
 
 
 def _same_relation(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind:
         return _same_relations(gold, answer)
     relation, other = (gold, answer) if gold.kind == "relation" else (answer, gold)
-
-    def against(node: Node) -> bool | None:
-        return same(node, other) if relation is gold else same(other, node)
-
-    if other.kind in ("congruence", "based") and relation.detail != ("=",):
-        return False
     if relation.detail == ("in",) and _is_name(relation.args[0]):
-        return against(relation.args[1])
-    if other.kind in ("group", "named", "sets") and (interval := _interval(relation)) is not None:
-        return against(interval)
+        return _replaced(gold, answer, relation, relation.args[1])
+    if other.kind in ("group", "named", "sets") and (solution := solved(relation)) is not None:
+        return _replaced(gold, answer, relation, solution)
     if relation.detail == ("approx",) and not _is_name(relation.args[0]):
         exact, rounded = (node.args[0] if node.kind == "scalar" else None for node in relation.args)
         if getattr(exact, "is_number", False) and getattr(rounded, "is_number", False):
             is_near = bool(abs(sympy.N(exact) - sympy.N(rounded)) <= abs(sympy.N(exact)) / 100)
-            return is_near and any(against(node) for node in relation.args)
-    if not set(relation.detail) <= {"=", "approx"}:
+            return is_near and any(_replaced(gold, answer, relation, node) for node in relation.args)
+    if not {*relation.detail} <= {"=", "approx"}:
         return False
     first, *middle, last = relation.args
-    if middle and any(same(member, last) is False and not _is_formula(member) for member in middle):
+    if any(same(member, last) is False and not _is_formula(member) for member in middle):
         return False  # `x = 7 = 8`
     if _is_name(first) and (relation is gold or _is_plain_name(first)):
-        return against(last)
+        return _replaced(gold, answer, relation, last)
     if first.kind == "word":
         return False  # `twice the answer = 5`
-    if (
-        first.kind == "scalar"
-        and last.kind == "scalar"
-        and not isinstance(first.args[0], MatrixBase)
-        and not isinstance(last.args[0], MatrixBase)
-    ):
+    if _is_number(first) and _is_number(last):
         symbols = first.args[0].free_symbols | last.args[0].free_symbols
-        if not symbols:  # `2^3 = 8`
-            return against(last) if same(first, last) else False
-        if same(first, last):  # `(x+1)^2 = x^2+2x+1`
-            return against(last)
+        if same(first, last):  # `2^3 = 8`, `(x+1)^2 = x^2+2x+1`
+            return _replaced(gold, answer, relation, last)
+        if not symbols:
+            return False
         if len(symbols) == 1 and (symbol := next(iter(symbols))):
             polynomial = (first.args[0] - last.args[0]).as_poly(symbol)
             if polynomial is not None and polynomial.degree() == 1:
                 leading, constant = polynomial.all_coeffs()
-                return against(Node("scalar", (-constant / leading,), None, relation.args[-1].digits))
-        if isinstance(last.args[0], Symbol) and last.args[0] not in first.args[0].free_symbols:  # `5 = x`
-            return against(first)
-    return None if relation is answer and against(last) is not False else False
+                root = Node("scalar", (-constant / leading,), None, last.digits)
+                return _replaced(gold, answer, relation, root)
+        if is_symbol(last) and last.args[0] not in first.args[0].free_symbols:  # `5 = x`
+            return _replaced(gold, answer, relation, first)
+    return None if relation is answer and _replaced(gold, answer, relation, last) is not False else False
 
 
 def _is_formula(node: Node) -> bool:
@@ -372,159 +348,92 @@ def _is_plain_name(node: Node) -> bool:
     """A symbol, `f(x)`, `AB`, `|AB|`, `the answer`, `Area`: what an answer may have in front of its value."""
     if node.kind == "word":
         name = str(node.args[0])
-        return bool(_PLAIN_NAME.fullmatch(name)) or {*name.lower().split()} <= {*FILLERS, *QUANTITIES}
+        return bool(re.fullmatch(r"\|?[A-Z]{1,4}'?\|?", name)) or {*name.lower().split()} <= {*FILLERS, *QUANTITIES}
     if node.kind in ("group", "ratio"):
         return all(_is_plain_name(item) for item in node.args)
-    value = node.args[0] if node.kind == "scalar" else None
-    if isinstance(value, Symbol):
-        return True
-    if isinstance(value, sympy.Abs) and re.fullmatch(r"[A-Z]\*[A-Z]", str(value.args[0])):
-        return True
-    parts = value.args if isinstance(value, sympy.Mul) and len(value.args) == 2 else ()
-    return (
-        bool(parts)
-        and all(isinstance(part, Symbol) for part in parts)
-        and any(str(part)[0] in "fghpqFGHPEV" and not str(part)[1:].strip("'_0123456789") for part in parts)
-    )
+    return node.kind == "call" or is_symbol(node) or bool(re.fullmatch(r"Abs\([A-Z]\*[A-Z]\)", str(node.args[0])))
 
 
 def _is_name(node: Node) -> bool:
     """A symbol, words, `f(x)`, `x + y`, `|AB|`: the left side of what gives its value."""
-    if node.kind == "word":
+    if node.kind in ("word", "call"):
         return True
     if node.kind in ("group", "ratio"):
         return all(_is_name(item) for item in node.args)
-    if node.kind != "scalar":
+    if not _is_number(node):
         return False
     value = node.args[0]
-    symbols = getattr(value, "free_symbols", ())
-    if len(symbols) == 1 and (isinstance(value, sympy.Abs) or not isinstance(value, Symbol | sympy.Function)):
-        return False  # `-x = 5`, `|x| = 5`
-    return (
-        bool(getattr(value, "free_symbols", False))
-        and not isinstance(value, MatrixBase)
-        and all(
-            isinstance(part, Symbol) or part == -1 or not part.is_number or part == sympy.E
-            for part in sympy.preorder_traversal(value)
-        )
+    if len(value.free_symbols) == 1:  # `-x = 5`, `|x| = 5` are to be solved
+        return isinstance(value, Symbol | sympy.Function) and not isinstance(value, sympy.Abs)
+    return bool(value.free_symbols) and all(
+        isinstance(part, Symbol) or part == -1 or not part.is_number or part == sympy.E
+        for part in sympy.preorder_traversal(value)
     )
 
 
 def _same_relations(gold: Node, answer: Node) -> bool | None:
     members, operators, others, other_operators = gold.args, gold.detail, answer.args, answer.detail
-    if (operators == ("in",)) != (other_operators == ("in",)):
-        inside, other = (gold, answer) if operators == ("in",) else (answer, gold)
-        if (bounds := _interval(other)) is not None and inside.args[0] == Node("scalar", (_variable(other),)):
-            return same(*((inside.args[1], bounds) if inside is gold else (bounds, inside.args[1])))
     if operators == other_operators and (verdict := _ordered(members, others)) is not False:
         return verdict
-    turned = tuple(_REVERSED.get(operator, operator) for operator in reversed(other_operators))
-    is_turnable = all(operator in (*_REVERSED, "=", "!=", "equiv") for operator in other_operators)
+    turned = tuple(REVERSED.get(operator, operator) for operator in reversed(other_operators))
+    is_turnable = all(operator in (*REVERSED, "=", "!=", "equiv") for operator in other_operators)
     if is_turnable and operators == turned and (verdict := _ordered(members, others[::-1])) is not False:
         return verdict
-    if set(operators) | set(other_operators) == {"="}:
+    if {*operators, *other_operators} == {"="}:
         if len(members) > 2 or len(others) > 2:  # what a chain ends in
             chains = [Node("relation", (chain[0], chain[-1]), ("=",)) for chain in (members, others)]
             consistent = all(same(member, others[-1]) is not False or _is_formula(member) for member in others[1:])
             return _same_relations(*chains) if consistent else False
         return _same_equation(members, others)
-    interval, other_interval = _interval(gold), _interval(answer)
-    if interval is not None and other_interval is not None and _variable(gold) == _variable(answer):
-        return same(interval, other_interval)
-    if len(members) == len(others) == 2 and operators[0] in _REVERSED and other_operators[0] in _REVERSED:
+    solution, other_solution = solved(gold), solved(answer)
+    if solution is not None and other_solution is not None and variable_of(gold) == variable_of(answer):
+        return same(solution, other_solution)
+    if len(members) == len(others) == 2 and operators[0] in REVERSED and other_operators[0] in REVERSED:
         ratio = _ratio_of_sides(members, others)
         if ratio is None:
             return False
-        expected = operators[0] if ratio > 0 else _REVERSED[operators[0]]
-        return bool(expected == other_operators[0])
-    if {"equiv", "in", "to", "implies", "iff"} & (
-        set(operators) | set(other_operators)
-    ) and operators != other_operators:
-        return None
-    return False
+        return bool(other_operators[0] == (operators[0] if ratio > 0 else REVERSED[operators[0]]))
+    is_logic = {"equiv", "in", "to", "implies", "iff"} & {*operators, *other_operators}
+    return None if is_logic and operators != other_operators else False
 
 
 def _same_equation(members: Sequence[Node], others: Sequence[Node]) -> bool | None:
-    if (
-        _is_name(members[0])
-        and _is_name(others[0])
-        and isinstance(members[0].args[0], Symbol)
-        and isinstance(others[0].args[0], Symbol)
-    ):
-        known = members[0].args[0] == others[0].args[0]
-        if known and all(side.kind != "scalar" or not side.args[0].free_symbols for side in (members[1], others[1])):
-            return same(members[1], others[1])
-    function, other = _function(members), _function(others)
-    if function and other:
-        renamed = Node("scalar", (other[2].subs(other[1], function[1]),), None, others[1].digits)
-        return function[0] == other[0] and same(members[1], renamed)
-    if (function or other) and Node("scalar", (Symbol("y"),)) in (members[0], others[0]):
+    are_known = all(side.kind != "scalar" or not side.args[0].free_symbols for side in (members[1], others[1]))
+    if is_symbol(members[0]) and members[0] == others[0] and are_known:
+        return same(members[1], others[1])
+    calls = [sides[0] for sides in (members, others) if sides[0].kind == "call"]
+    if len(calls) == 2:
+        (name, variable), (other_name, other_variable) = (call.args for call in calls)
+        value = others[1]
+        if _is_number(value) and all(re.fullmatch("[a-z]", each) for each in (variable, other_variable)):
+            renamed = value.args[0].subs(Symbol(other_variable), Symbol(variable))
+            value, other_variable = Node("scalar", (renamed,), None, value.digits), variable
+        return (name, variable) == (other_name, other_variable) and same(members[1], value)
+    if calls and Node("scalar", (Symbol("y"),)) in (members[0], others[0]):
         return same(members[1], others[1])
     return _ratio_of_sides(members, others) is not None
 
 
-def _function(members: Sequence[Node]) -> tuple[str, Any, Any] | None:
-    """Name, variable and value of `f(x) = ...`."""
-    if any(member.kind != "scalar" or isinstance(member.args[0], MatrixBase) for member in members):
-        return None
-    names, value = sorted(members[0].args[0].free_symbols, key=str), members[1].args[0]
-    if len(names) != 2 or members[0].args[0] != names[0] * names[1] or str(names[0]) not in tuple("fghpFGHP"):
-        return None
-    return str(names[0]), names[1], value
-
-
 def _ratio_of_sides(members: Sequence[Node], others: Sequence[Node]) -> Any:
     """The constant that one difference of sides is of the other; None without one."""
-    sides = (*members, *others)
-    if any(side.kind != "scalar" or isinstance(side.args[0], MatrixBase) for side in sides):
+    if not all(map(_is_number, (*members, *others))):
         return None
     one, other = (pair[0].args[0] - pair[1].args[0] for pair in (members, others))
-    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
+    symbols = sorted(one.free_symbols, key=str)
     if not symbols or one.free_symbols != other.free_symbols:
         return None
     ratios = []
-    for shift in range(5):
-        place = dict(zip(symbols, itertools.islice(itertools.cycle(POINTS), shift, None), strict=False))
+    for place in places(symbols)[:5]:
         left, right = one.subs(place).evalf(PRECISION), other.subs(place).evalf(PRECISION)
         if not left.is_number or not right.is_number or not right or not left or left.has(sympy.nan, sympy.zoo):
             return None
         ratios.append(left / right)
-    is_constant = all(
-        abs(ratio - ratios[0]) <= abs(ratios[0]) * Rational(1, 10 ** (PRECISION - 12)) for ratio in ratios
-    )
+    error = abs(ratios[0]) * Rational(1, 10 ** (PRECISION - 12))
+    is_constant = all(abs(ratio - ratios[0]) <= error for ratio in ratios)
     return ratios[0] if is_constant and ratios[0].is_real else None
 
 
-def _variable(node: Node) -> Any:
-    return next((arg.args[0] for arg in node.args if arg.kind == "scalar" and isinstance(arg.args[0], Symbol)), None)
-
-
-def _interval(node: Node) -> Node | None:
-    """`a < x <= b` as an interval."""
-    if node.kind != "relation":
-        return None
-    members, operators = list(node.args), list(node.detail)
-    if operators[0] in (">", ">="):
-        members, operators = members[::-1], [_REVERSED.get(operator, operator) for operator in reversed(operators)]
-    infinite = Node("scalar", (oo,)), Node("scalar", (-oo,))
-    if operators == ["!="] and isinstance(members[0].args[0], Symbol):
-        return Node("sets", (Node("named", (), "R"), Node("group", (members[1],), "set")), "minus")
-    if (
-        not set(operators) <= {"<", "<="}
-        or len(members) not in (2, 3)
-        or any(part.kind not in ("scalar", "quantity") for part in members)
-    ):
-        return None
-    is_variable = [part.kind == "scalar" and isinstance(part.args[0], Symbol) for part in members]
-    if len(members) == 3 and is_variable[1]:
-        low, high, low_mark, high_mark = members[0], members[2], operators[0], operators[1]
-    elif len(members) == 2 and is_variable[0] and not is_variable[1]:
-        low, high, low_mark, high_mark = infinite[1], members[1], "<", operators[0]
-    elif len(members) == 2 and is_variable[1]:
-        low, high, low_mark, high_mark = members[0], infinite[0], operators[0], "<"
-    else:
-        return None
-    return Node("group", (low, high), ("(" if low_mark == "<" else "[") + (")" if high_mark == "<" else "]"))
+# Groups and sets
 
 
 def _same_group(gold: Node, answer: Node) -> bool | None:
@@ -532,149 +441,77 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
         return False
     if "word" in (gold.kind, answer.kind):
         return _same_word(gold, answer)
-    if gold.kind != "group" or answer.kind != "group":
-        group, other = (gold, answer) if gold.kind == "group" else (answer, gold)
-        if (
-            other.kind == "scalar"
-            and isinstance(other.args[0], MatrixBase)
-            and group.detail in ("tuple", "()", "[]", "list")
-        ):
-            if 1 in other.args[0].shape:
-                vector = [Node("scalar", (value,), None, other.digits) for value in other.args[0].flat()]
-                return _ordered(*((group.args, vector) if group is gold else (vector, group.args)))
-            return False
-        if group.detail == "set" and len(group.args) == 1 and group.args[0].kind not in ("named", "sets", "group"):
-            return same(group.args[0], answer) if group is gold else same(gold, group.args[0])
-        if group.detail == "set" and len(_unique(group.args)) == 1 and len(group.args) > 1:
-            return same(*((group.args[0], other) if group is gold else (other, group.args[0])))
-        if group.detail in _JOINED and (interval := _united(group)) is not None and other.kind != "scalar":
-            return same(*((interval, other) if group is gold else (other, interval)))
-        if other.kind in ("named", "sets"):
-            return _same_sets(gold, answer)
-        return False
+    if gold.kind == answer.kind:
+        return _same_groups(gold, answer)
+    group, other = (gold, answer) if gold.kind == "group" else (answer, gold)
+    if other.kind == "scalar" and not _is_number(other):
+        return _replaced(gold, answer, other, _rows(other.args[0], other.digits))
+    if group.detail == "set" and other.kind not in ("named", "sets") and len(single := _unique(group.args)) == 1:
+        return _replaced(gold, answer, group, single[0]) if single[0].kind not in ("named", "sets", "group") else False
+    if other.kind != "scalar" and (interval := united(group)) is not None:
+        return _replaced(gold, answer, group, interval)
+    return _same_sets(gold, answer) if other.kind in ("named", "sets", "solved") else False
+
+
+def _rows(matrix: Any, digits: int | None) -> Node:
+    """A matrix as a tuple of its rows, a vector as a tuple of its elements."""
+    lists = [list(matrix)] if 1 in matrix.shape else matrix.tolist()
+    rows = [Node("group", tuple(Node("scalar", (one,), None, digits) for one in row), "tuple") for row in lists]
+    return rows[0] if len(rows) == 1 else Node("group", tuple(rows), "tuple")
+
+
+def _same_groups(gold: Node, answer: Node) -> bool | None:
     kinds = {gold.detail, answer.detail}
-    if kinds & {*_JOINED} and not kinds <= {*_JOINED}:
-        one, other_one = (_united(node) if node.detail in _JOINED else node for node in (gold, answer))
-        if one is not None and other_one is not None:
-            return _same_sets(one, other_one)
-    if kinds <= {*_JOINED} and (united := _united(gold)) and (other_united := _united(answer)):
-        return same(united, other_united)
-    if kinds == {"all", "list"}:
-        return _unordered(gold.args, answer.args)
-    if gold.detail == answer.detail:
-        if gold.detail in ("all", "any"):
-            return _unordered(gold.args, answer.args)
-        if gold.detail == "set":
-            return _unordered(_unique(gold.args), _unique(answer.args))
-        if gold.detail == "list":
-            gold, answer = _inherit(gold), _inherit(answer)
-            verdict = _unordered(gold.args, answer.args)
-            if verdict is False and len(gold.args) != len(answer.args):  # whether repeated ones count is not said
-                return None if _unordered(_unique(gold.args), _unique(answer.args)) is not False else False
-            return verdict
-        return _ordered(gold.args, answer.args)
-    if "list" in kinds:
-        group = answer if gold.detail == "list" else gold
-        bare = gold if gold.detail == "list" else answer
-        bare, is_named = _inherit(bare), False
-        if all(item.kind == "relation" and item.detail == ("=",) and _is_name(item.args[0]) for item in bare.args):
-            names = [str(item.args[0].args[0]) for item in bare.args]
-            order = (
-                sorted(bare.args, key=lambda item: str(item.args[0].args[0]))
-                if len(set(names)) == len(names)
-                else bare.args
-            )
-            bare, is_named = Node("group", tuple(item.args[1] for item in order), "list"), len(set(names)) == len(names)
-        if group.detail == "set":
-            return _unordered(
-                _unique(gold.args if group is gold else bare.args), _unique(bare.args if group is gold else answer.args)
-            )
-        if group.detail in ("tuple", "()", "[]"):
-            ordered = _ordered(bare.args, group.args)
-            if ordered is not False or is_named:
-                return ordered
-            return None if _unordered(bare.args, group.args) is not False else False
-        return False
-    if kinds <= {"tuple", "[]"} and not (gold.detail in _INTERVALS and answer.detail in _INTERVALS):
-        return _ordered(gold.args, answer.args)
-    if kinds <= {"tuple", "()"}:
-        return _ordered(gold.args, answer.args)
-    if "sequence" in kinds and kinds <= {"sequence", "list", "set", "tuple"}:
-        return None if _ordered(gold.args, answer.args) is not False else False
-    return False
+    if kinds & {*JOINED}:
+        one, other = (united(node) if node.detail in JOINED else node for node in (gold, answer))
+        if one is not None and other is not None:
+            return _same_sets(one, other)
+        gold, answer = _inherited(gold), _inherited(answer)
+    brackets = kinds - {"list"}
+    if brackets and brackets <= {"set", "tuple", "()", "[]"}:
+        gold, answer = _assigned(gold), _assigned(answer)
+        kinds = {gold.detail, answer.detail}
+    ordered = _ordered(gold.args, answer.args)
+    if (len(kinds) == 1 and kinds <= {"sequence", "tuple", *INTERVALS}) or kinds in ({"tuple", "[]"}, {"tuple", "()"}):
+        return ordered
+    unordered = _unordered(gold.args, answer.args)
+    if kinds in ({"all", "list"}, {"all"}, {"any"}):
+        return unordered
+    if kinds <= {"list", "set"}:
+        unique = _unordered(_unique(gold.args), _unique(answer.args))
+        if "set" in kinds or unordered is not False or len(gold.args) == len(answer.args):
+            return unique if "set" in kinds else unordered
+        return None if unique is not False else False  # whether repeated ones count is not said
+    if "list" in kinds and kinds <= {"list", "tuple", "()", "[]"}:
+        return ordered if ordered is not False else None if unordered is not False else False
+    return None if "sequence" in kinds and kinds <= {"sequence", "list", "set", "tuple"} and ordered else False
 
 
-def _inherit(group: Node) -> Node:
-    """`x = 1, 2` as `x = 1, x = 2`."""
+def _inherited(group: Node) -> Node:
+    """`x = 1, 2` and `x = 1, x = 2` as the values of one name."""
     items: list[Node] = []
     for item in group.args:
-        if item.kind != "relation" and items and items[-1].kind == "relation" and items[-1].detail == ("=",):
-            item = Node("relation", (items[-1].args[0], item), ("=",))
-        if (
-            item.kind == "relation"
-            and item.detail == ("=",)
-            and item.args[1].kind == "group"
-            and item.args[1].detail == "list"
-        ):
-            items += [Node("relation", (item.args[0], value), ("=",)) for value in item.args[1].args]
+        is_equation = item.kind == "relation" and item.detail == ("=",)
+        if not is_equation and items and items[-1].kind == "relation" and items[-1].detail == ("=",):
+            item, is_equation = Node("relation", (items[-1].args[0], item), ("=",)), True
+        values = [item.args[1]] if is_equation else []
+        if values and values[0].kind == "group" and values[0].detail == "list":
+            items += [Node("relation", (item.args[0], value), ("=",)) for value in values[0].args]
         else:
             items.append(item)
-    names = {str(item.args[0]) for item in items if item.kind == "relation" and item.detail == ("=",)}
-    if (
-        len(names) == 1
-        and len(items) > 1
-        and all(item.kind == "relation" and item.detail == ("=",) and _is_plain_name(item.args[0]) for item in items)
-    ):
+    names = [item.args[0] if item.kind == "relation" and item.detail == ("=",) else None for item in items]
+    if len(items) > 1 and names[0] is not None and names.count(names[0]) == len(names) and _is_plain_name(names[0]):
         items = [item.args[1] for item in items]
     return Node("group", tuple(items), group.detail)
 
 
-_JOINED = ("list", "all", "any")
-"""Items apart by commas; by `and`, where all hold; by `or`, where one does."""
-
-
-def _united(group: Node) -> Node | None:
-    """`x < 1 or x > 3` as a union of intervals, `x > 1 and x < 3` as what they share; commas as what is not trivial."""
-    intervals = [_interval(item) for item in group.args]
-    if None in intervals or len({str(_variable(item)) for item in group.args}) != 1:
-        return None
-    parts = tuple(interval for interval in intervals if interval is not None)
-    shared = Node("sets", parts, "cap")
-    if group.detail == "list":
-        sets = _as_set(shared)
-        return Node("sets", parts, "cup") if sets is None or sets.is_empty else shared
-    return shared if group.detail == "all" else Node("sets", parts, "cup")
-
-
-_DOMAINS = {
-    "R": sympy.S.Reals,
-    "Z": sympy.S.Integers,
-    "N": sympy.S.Naturals,
-    "Q": sympy.S.Rationals,
-    "C": sympy.S.Complexes,
-}
-
-
-def _as_set(node: Node) -> Any:
-    """A set of SymPy, None where there is none."""
-    if node.kind == "named":
-        return sympy.S.EmptySet if node.detail == "empty" else _DOMAINS.get(node.detail)
-    if node.kind == "sets":
-        parts = [_as_set(arg) for arg in node.args]
-        if None in parts:
-            return None
-        function = {"cup": sympy.Union, "cap": sympy.Intersection, "minus": sympy.Complement}[node.detail]
-        return function(*parts)
-    if node.kind == "relation" and (interval := _interval(node)) is not None:
-        return _as_set(interval)
-    if node.kind != "group" or any(item.kind != "scalar" or isinstance(item.args[0], MatrixBase) for item in node.args):
-        return None
-    values = [item.args[0] for item in node.args]
-    if node.detail in _INTERVALS and all(value.is_extended_real for value in values):
-        if not values[0] < values[1]:  # no interval
-            return None
-        return sympy.Interval(*values, left_open=node.detail[0] == "(", right_open=node.detail[1] == ")")
-    return sympy.FiniteSet(*values) if node.detail in ("set", "list") else None
+def _assigned(group: Node) -> Node:
+    """`y = 2, x = 1` beside brackets: the tuple of the values in the order of the names."""
+    names = [str(item.args[0].args[0]) for item in group.args if item.kind == "relation" and _is_name(item.args[0])]
+    if group.detail != "list" or len({*names}) < len(group.args) or any(item.detail != ("=",) for item in group.args):
+        return group
+    order = sorted(group.args, key=lambda item: str(item.args[0].args[0]))
+    return Node("group", tuple(item.args[1] for item in order), "tuple")
 
 
 def _same_sets(gold: Node, answer: Node) -> bool | None:
@@ -682,30 +519,23 @@ def _same_sets(gold: Node, answer: Node) -> bool | None:
         compare = _ordered if gold.detail == "minus" else _unordered
         if compare(gold.args, answer.args):
             return True
+    if gold.kind == answer.kind == "group":
+        return _same_groups(gold, answer)
     if "such" in (gold.kind, answer.kind):
-        if gold.kind == answer.kind:
-            return True if _ordered(gold.args, answer.args) else None
+        return True if gold.kind == answer.kind and _ordered(gold.args, answer.args) else None
+    is_empty = Node("named", (), "empty") in (gold, answer)
+    if gold.kind == answer.kind == "named" or {"scalar", "word"} & {gold.kind, answer.kind}:
+        return False
+    if is_empty and "group" in (gold.kind, answer.kind):
+        return False
+    one, other = as_set(gold), as_set(answer)
+    if one is None or other is None:
         return None
-    if gold.kind == answer.kind == "named":
-        return False
-    nodes = [node for node in (gold, answer) if node.kind == "group"]
-    if Node("named", (), "empty") in (gold, answer) and nodes:
-        return False
-    if answer.kind == "scalar" or gold.kind == "scalar" or "word" in (gold.kind, answer.kind):
-        return False
-    sets = _as_set(gold), _as_set(answer)
-    if None in sets:
-        return None
-    if sets[0] == sets[1]:
+    difference = sympy.SymmetricDifference(one, other)
+    if one == other or difference.is_empty:
         return True
-    difference = sympy.SymmetricDifference(*sets)
-    return (
-        True
-        if difference.is_empty
-        else False
-        if difference.is_empty is False or not difference.has(sympy.Intersection, sympy.Complement)
-        else None
-    )
+    is_known = difference.is_empty is False or not difference.has(sympy.Intersection, sympy.Complement)
+    return False if is_known else None
 
 
 def _same_undefined(gold: Node, answer: Node) -> bool | None:
@@ -716,17 +546,21 @@ _BY_KIND = {
     "undefined": _same_undefined,
     "option": _same_option,
     "phrase": _same_phrase,
+    "formula": _same_formula,
     "cases": _same_cases,
     "congruence": _same_congruence,
+    "time": _same_time,
     "quantity": _same_quantity,
     "relation": _same_relation,
     "dots": _same_group,
     "group": _same_group,
     "named": _same_sets,
     "sets": _same_sets,
+    "solved": _same_sets,
     "such": _same_sets,
     "ratio": _same_ratio,
     "based": _same_based,
+    "call": lambda gold, answer: False,
     "word": _same_word,
 }
 """By kind, the first that one of both nodes has; scalars come last."""

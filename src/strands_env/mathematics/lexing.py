@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .vocabulary import FUNCTIONS, PROSE, UNITS
+from .vocabulary import FUNCTIONS, PROSE, UNITS, is_bare_unit, words
 
 
 class Unreadable(Exception):
@@ -33,132 +33,126 @@ class Token(NamedTuple):
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")
 _SYMBOLS = {
-    "−": "-",
-    "–": "-",
-    "—": "-",
-    "‐": "-",
-    "‑": "-",
-    "×": r"\times ",
-    "·": r"\cdot ",
-    "⋅": r"\cdot ",
-    "∙": r"\cdot ",
-    "*": r"\cdot ",
-    "÷": r"\div ",
-    "∕": "/",
-    "∞": r"\infty ",
-    "π": r"\pi ",
-    "θ": r"\theta ",
-    "α": r"\alpha ",
-    "β": r"\beta ",
-    "γ": r"\gamma ",
-    "λ": r"\lambda ",
-    "φ": r"\phi ",
-    "ω": r"\omega ",
-    "≤": r"\le ",
-    "⩽": r"\le ",
-    "≥": r"\ge ",
-    "⩾": r"\ge ",
-    "≠": r"\ne ",
-    "≈": r"\approx ",
-    "≡": r"\equiv ",
-    "±": r"\pm ",
-    "∓": r"\mp ",
-    "∪": r"\cup ",
-    "∩": r"\cap ",
-    "∖": r"\setminus ",
-    "∈": r"\in ",
-    "∅": r"\emptyset ",
-    "°": r"\degree ",
-    "º": r"\degree ",
-    "∠": r"\angle ",
-    "△": r"\triangle ",
-    "→": r"\to ",
-    "⟨": r"\langle ",
-    "⟩": r"\rangle ",
-    "〈": r"\langle ",
-    "〉": r"\rangle ",
-    "ℝ": r"\mathbb{R}",
-    "ℤ": r"\mathbb{Z}",
-    "ℕ": r"\mathbb{N}",
-    "ℚ": r"\mathbb{Q}",
-    "ℂ": r"\mathbb{C}",
-    "…": r"\ldots ",
-    "⋯": r"\ldots ",
-    "′": "'",
-    "。": ".",
-    "、": ",",
-    "€": r"\euro ",
-    "£": r"\pounds ",
-    "¥": r"\yen ",
-    "元": r"\text{yuan}",
-    "个": "",
-    "米": r"\text{m}",
-    "度": r"\degree ",
-    "\u200b": "",
-    "\ufeff": "",
+    char: new
+    for new, chars in {
+        "-": "−–—‐‑",
+        r"\times ": "×",
+        r"\cdot ": "·⋅∙*",
+        r"\div ": "÷",
+        "/": "∕",
+        r"\infty ": "∞",
+        r"\le ": "≤⩽",
+        r"\ge ": "≥⩾",
+        r"\ne ": "≠",
+        r"\approx ": "≈",
+        r"\equiv ": "≡",
+        r"\pm ": "±",
+        r"\mp ": "∓",
+        r"\cup ": "∪",
+        r"\cap ": "∩",
+        r"\setminus ": "∖",
+        r"\in ": "∈",
+        r"\notin ": "∉",
+        r"\emptyset ": "∅",
+        r"\degree ": "°º",
+        r"\angle ": "∠",
+        r"\triangle ": "△",
+        r"\to ": "→",
+        r"\langle ": "⟨〈",
+        r"\rangle ": "⟩〉",
+        r"\ldots ": "…⋯",
+        r"\euro ": "€",
+        r"\pounds ": "£",
+        r"\yen ": "¥",
+        r"\text{ or }": "或",
+        r"\text{ and }": "且和与",
+        "'": "′’",
+        '"': "″”",
+        ".": "。",
+        ",": "、",
+        "": "\u200b\ufeff∴",
+    }.items()
+    for char in chars
 }
-_REWRITES = [
+_COMMANDS = {
+    name: new
+    for new, names in {
+        r"\frac": "dfrac tfrac cfrac sfrac nicefrac",
+        r"\binom": "dbinom tbinom",
+        r"\le": "leq leqslant leqq",
+        r"\ge": "geq geqslant geqq",
+        r"\ne": "neq",
+        "|": "vert lvert rvert",
+        r"\norm": "Vert lVert rVert",
+        r"\{": "lbrace",
+        r"\}": "rbrace",
+        "[": "lbrack",
+        "]": "rbrack",
+        r"\ldots": "dots cdots dotsc dotsb hdots",
+        r"\degree": "degrees",
+        r"\emptyset": "varnothing empty null",
+        r"\setminus": "backslash",
+        ":": "colon",
+        r"\mathbbR": "R reals",
+        r"\dollar": "textdollar",
+        " ": "left right middle big Big bigg Bigg bigl bigr bigm Bigl Bigr Bigm biggl biggr Biggl Biggr displaystyle "
+        "textstyle limits nolimits strut bf rm it tt sf sc em tiny scriptsize footnotesize small normalsize large "
+        "Large LARGE huge Huge therefore",
+    }.items()
+    for name in words(names)
+}
+"""Commands that are another spelling of one, or have no meaning."""
+_MARKS = dict(
+    zip(
+        words(r"\! \/ ` \% \$ \| <= =< >= != -> := == \( \) \[ \]"),
+        ("", "", "", "%", r"\dollar ", r"\norm ", r"\le ", r"\le ", r"\ge ", r"\ne ", r"\to ", "=", "=", *" " * 4),
+        strict=True,
+    )
+)
+_IN_TEXT = r"\\(?:text|mathrm|textrm)\s*\{\s*"
+_AFTER_NUMBER = r"(\d(?:\s|~|\\[ ,;:])*|\d\}(?:\s|~|\\[ ,;:])+)"
+_REWRITES: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(pattern), new)
     for pattern, new in (
         (r"√\s*(\d+(?:\.\d+)?|[a-z])", r"\\sqrt{\1}"),
         (r"∛\s*(\d+(?:\.\d+)?|[a-z])", r"\\sqrt[3]{\1}"),
         (r"√", r"\\sqrt "),
         (r"(?<!\\)\\(?:left|right)\s*\.", " "),
-        (
-            r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|strut|bf|rm|it|tt|sf|sc|em"
-            r"|tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge)(?![A-Za-z])",
-            " ",
-        ),
         (r"\\(?:(?:hspace|vspace|phantom|label|tag)\*?|color|(?:text|f?)color(?:box)?)\s*\{[^{}]*\}", " "),
         (r"\\underline\s*(?=\{)", " "),
-        (r"\\!|\\/|`", ""),
-        (r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac"),
-        (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
-        (r"\\(?:leq|leqslant|leqq)(?![A-Za-z])", r"\\le "),
-        (r"\\(?:geq|geqslant|geqq)(?![A-Za-z])", r"\\ge "),
-        (r"\\(?:neq|not\s*=)", r"\\ne "),
-        (r"<=|=<", r"\\le "),
-        (r">=", r"\\ge "),
-        (r"!=|≠", r"\\ne "),
-        (r"->", r"\\to "),
-        (r":=|==", "="),
-        (r"\\[lr]?vert(?![A-Za-z])", "|"),
-        (r"\\[lr]Vert(?![A-Za-z])|\\\|", r"\\norm "),
-        (r"\\lbrace(?![A-Za-z])", r"\\{"),
-        (r"\\rbrace(?![A-Za-z])", r"\\}"),
-        (r"\\lbrack(?![A-Za-z])", "["),
-        (r"\\rbrack(?![A-Za-z])", "]"),
-        (r"\\l?parenthesis", "("),
-        (r"\\(?:dots|cdots|dotsc|dotsb|hdots)(?![A-Za-z])|(?<!\.)\.\.\.(?!\.)", r"\\ldots "),
-        (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\^\\degree|\\degrees?(?![A-Za-z])", r"\\degree "),
-        (r"\\varnothing(?![A-Za-z])|\\(?:empty|null)(?![A-Za-z])", r"\\emptyset "),
-        (r"\\backslash(?![A-Za-z])", r"\\setminus "),
-        (r"\\colon(?![A-Za-z])", ":"),
+        (r"\\not\s*=", r"\\ne "),
+        (r"\\not\s*\\(equiv|in)(?![A-Za-z])", lambda found: r"\nequiv " if found[1] == "equiv" else r"\notin "),
+        (r"(?<!\.)\.\.\.(?!\.)", r"\\ldots "),
+        (r"\^\s*(?:\\(?:circ|degree)(?![A-Za-z])|\{\s*\\(?:circ|degree)\s*\})", r"\\degree "),
+        (r"\^\s*(?:\\prime(?![A-Za-z])|\{\s*\\prime\s*\})", "'"),
         (r"\\(?:mathop|operatorname)\*?\s*\{\s*([A-Za-z]+)\s*\}", r"\\\1 "),
         (r"\\(?:mathrm|text|textrm|mathit|rm)\s*\{\s*([eid])\s*\}", r" \1 "),
         (r"\\mathbb\s*\{?([RZNQC])\}?", r"\\mathbb\1 "),
         (r"\\mathbb(?![RZNQC] )\s*", " "),
-        (r"\\(?:R|reals)(?![A-Za-z])", r"\\mathbbR "),
-        (r"\\textdollar(?![A-Za-z])|\\\$", r"\\dollar "),
-        (r"\\%", "%"),
-        (r"\\[()\[\]]", " "),
         (r"(?i)(?<=[\s\d{])([ap])\s?\.\s?m\b(?:\s?\.)?", r"\1m"),
-        (
-            r"(?<=\d)\s*\^?\s*\{?\s*\\(?:text|mathrm|textrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?|(?<=\d)(?:st|nd|rd|th)\b",
-            "",
-        ),
-        (r"\\not\s*\\equiv", r"\\nequiv "),
-        (r"\\not\s*\\in(?![A-Za-z])", r"\\notin "),
+        (rf"(?<=\d)\s*\^?\s*\{{?\s*{_IN_TEXT}(?:st|nd|rd|th)\s*\}}\s*\}}?|(?<=\d)(?:st|nd|rd|th)\b", ""),
         (
             r"(\d[\dA-Za-z]*)\s*(?:\\text\s*\{)?\s*(?:\\?\s)*\(?\s*(?:in\s+)?base[\s~-]*(\d+|[a-z]+)\s*\)?\s*\}?",
             r"\1_{\2}",
         ),
         (r"(?i)(?<=\d)\s*(am|pm)\b", r" \\text{\1} "),
+        # Micrometres and kiloohms, whose letters are Greek.
+        (
+            rf"{_AFTER_NUMBER}(?:{_IN_TEXT})?\\mu\s*\}}?\s*(?:{_IN_TEXT})?([mgslLAVWFHCNT])\}}?(?![A-Za-z])",
+            r"\1\\text{ u\2}",
+        ),
+        (rf"{_AFTER_NUMBER}(?:{_IN_TEXT})?([kMG]?)\s*\}}?\s*\\Omega\s*\}}?(?=\s*(?:[,.;}}]|$))", r"\1\\text{ \2ohm}"),
     )
 ]
-_THOUSANDS = re.compile(
-    r"(?<![\d.,^_])(?<![\d.,^_]\{)"
-    r"\d{1,3}(?:(\{,\}|,|\\,|\\;|\\:|\\ |[ \u202f'~])\d{3})(?:\1\d{3})*(?![\d]|,\d|\s*/\s*\d)"
+_GROUPS = re.compile(
+    r"(?<![\d.,^_])(?<![\d.,^_]\{)(?:"
+    r"(?P<decimal>\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:(?:[ \u202f'~]|\\,)\d{3})+,(?:\d\d?|\d{4,}))(?![.,]?\d)"  # 1.234,56
+    r"|\d{1,3}(?:\.\d{3}){2,}(?![.,]?\d)"
+    r"|\d{1,2}(?:,\d{2})+,\d{3}(?!\d|,\d)"  # 12,34,567
+    r"|\d{1,3}(?:(\{,\}|,|\\,|\\;|\\:|\\ |[ \u202f'~])\d{3})(?:\2\d{3})*(?!\d|,\d|\s*/\s*\d))"
+)
+_CENTS = re.compile(
+    r"(?:(?<=\\euro )|(?<=\\pounds )|(?<=\\dollar ))(\d+),(\d\d)(?!,?\d)|(\d+),(\d\d)(?=\s*(?:\\euro|EUR))"
 )
 _LEXEME = re.compile(
     r"""(?P<space>\s+|\\[,;:>\ ]|\\q?quad(?![A-Za-z])|~|\\newline)
@@ -199,12 +193,16 @@ def normalise(text: str) -> str:
             top, bottom = unicodedata.normalize("NFKC", char).split("⁄")
             pieces.append(rf"\frac{{{top}}}{{{bottom}}}" if bottom else char)
         else:
-            pieces.append(_SYMBOLS.get(char) or ("" if char in _SYMBOLS else unicodedata.normalize("NFKC", char)))
+            pieces.append(_SYMBOLS[char] if char in _SYMBOLS else _letter(char))
     text = "".join(pieces)
-    for pattern, new in _REWRITES:
-        text = pattern.sub(new, text)
+    for mark, new in _MARKS.items():
+        text = re.sub(rf"(?<!\\){re.escape(mark)}", new.replace("\\", r"\\"), text)
+    for pattern, rewrite in _REWRITES:
+        text = pattern.sub(rewrite, text)
+    text = re.sub(r"\\([A-Za-z]+)", lambda command: _COMMANDS.get(command[1], command[0]), text)
     if text.count("$") % 2:  # a single sign is money
         text = re.sub(r"\$(?=\s*[\d.])", r"\\dollar ", text, count=1)
+    text = _CENTS.sub(lambda cents: ".".join(filter(None, cents.groups())), text)
     text = re.sub(r"(?:\\\\\s*)+$", "", text.replace("$", " ").strip()).strip()
     while (stop := re.fullmatch(r"(.*[^\\.\s])\s*[.,;:!]*(?<!\\)[.,;:]", text, re.DOTALL)) is not None:
         text = stop[1]
@@ -217,24 +215,36 @@ def normalise(text: str) -> str:
     return text
 
 
-def _join_thousands(text: str, commas: bool) -> str:
-    """Digits in groups of three to one number; groups with commas only where `commas`, and outside brackets."""
+def _letter(char: str) -> str:
+    r"""A letter of any alphabet or font as TeX writes it: `α` is `\alpha`, `ℝ` a set."""
+    if unicodedata.name(char, "").startswith("DOUBLE-STRUCK CAPITAL"):
+        return rf"\mathbb{{{unicodedata.normalize('NFKC', char)}}}"
+    char = unicodedata.normalize("NFKC", char)
+    greek = re.fullmatch("GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(char, "") if len(char) == 1 else "")
+    if greek is None:
+        return char
+    return f"\\{greek[2].lower() if greek[1] == 'SMALL' else greek[2].capitalize()} "
+
+
+def _join_groups(text: str, commas: bool) -> str:
+    """Digits in groups to one number; groups with commas only where `commas`, and outside brackets."""
 
     def join(group: re.Match[str]) -> str:
-        if group[1] == ",":
+        if "," in group[0] and (group[2] or ",") == ",":
             before = text[: group.start()]
             depth = sum(before.count(mark) for mark in "([") - sum(before.count(mark) for mark in ")]")
             if not commas or depth > 0 or before.count("\\{") > before.count("\\}"):
                 return group[0]
-        return re.sub(r"\D", "", group[0])
+        whole, _, part = group[0].rpartition(",") if group["decimal"] else (group[0], "", "")
+        return re.sub(r"\D", "", whole) + (f".{part}" if part else "")
 
-    return _THOUSANDS.sub(join, text)
+    return _GROUPS.sub(join, text)
 
 
 def lex(text: str, *, commas: bool = True) -> list[Token]:
     """Tokens of a text from `normalise`."""
     tokens: list[Token] = []
-    _lex(_join_thousands(text, commas), tokens, in_text=False)
+    _lex(_join_groups(text, commas), tokens, in_text=False)
     return _words(tokens)
 
 
@@ -300,7 +310,10 @@ def _words(tokens: list[Token]) -> list[Token]:
                 )
                 result.append(Token("command", "\\" + name, token.spaced))
             elif (
-                token.kind == "word" or is_prose or (name in UNITS and ((after_number and len(name) > 1) or is_divisor))
+                token.kind == "word"
+                or is_prose
+                or (after_number and is_bare_unit(name))
+                or (is_divisor and name in UNITS)
             ):
                 result.append(Token("word", name, token.spaced))
             else:

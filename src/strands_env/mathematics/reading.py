@@ -3,48 +3,51 @@ r"""A mathematical text to what it denotes, read whole or not at all.
 A recursive descent over the tokens of `lexing`: whatever it does not know, and whatever is left at the end, makes the
 text unreadable. So a number inside of something unknown never stands for the whole.
 
-    readings("3 1/2")                  [Node("scalar", (7/2,))]
-    readings(r"x \in [1, 2)")          [Node("relation", (x, Node("group", (1, 2), "[)")), ("in",))]
-
-`Node.kind` is one of: scalar, word, group (list, set, brackets, matrix, ratio), relation, sets, quantity, congruence,
-cases, based, option, phrase, dots.
+`Node.kind` is one of: scalar, word, group (list, set, brackets), relation, call, sets, named, such, quantity, time,
+ratio, congruence, cases, based, option, phrase, formula, dots.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import sympy
-from sympy import Integer, Symbol
+from sympy import Integer, Rational, Symbol
 
-from .lexing import Token, Undefined, Unreadable, lex, normalise
+from .lexing import Undefined, Unreadable
 from .scalars import Node, ScalarReader
-from .vocabulary import COUNTED, FILLERS, MULTIPLIERS, NOT_NOUNS, NUMBER_WORDS, QUANTITIES, RELATIONS, UNITS
+from .vocabulary import (
+    FILLERS,
+    MULTIPLES,
+    NOT_NOUNS,
+    NUMBER_WORDS,
+    PARTS,
+    QUANTITIES,
+    RELATIONS,
+    UNITS,
+    canonical,
+    words,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One way to read a text; one that is not `certain` is possible, but another comes first."""
-
-    node: Node
-    certain: bool = True
-
-
-_MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SET_OPERATORS = {r"\cup": "cup", r"\cap": "cap", r"\setminus": "minus"}
 _MONEY = {r"\dollar": "dollar", r"\euro": "euro", r"\pounds": "sterling", r"\yen": "yen"}
 _WORDS = {
-    words: Node("named", (), name)
-    for names, name in (
-        ("no solution;no solutions;no real solution;no real solutions;empty set;the empty set", "empty"),
-        ("all real numbers;all reals;real numbers;the real numbers;all real", "R"),
-        ("all integers;the integers;integers", "Z"),
+    name: node
+    for names, node in (
+        (
+            "no solution;no solutions;no real solution;no real solutions;empty set;the empty set",
+            Node("named", (), "empty"),
+        ),
+        ("all real numbers;all reals;real numbers;the real numbers;all real", Node("named", (), "R")),
+        ("all integers;the integers;integers", Node("named", (), "Z")),
+        ("noon;midday;at noon", Node("time", (12, 0, 0))),
+        ("midnight;at midnight", Node("time", (0, 0, 0))),
     )
-    for words in names.split(";")
+    for name in names.split(";")
 }
+_HALVES = {((name, 1),): hours for name, hours in (("am", 0), ("midnight", 0), ("pm", 12), ("noon", 12))}
 _CLOSERS = {"(": ")]", "[": ")]", "]": "[]"}
 
 
@@ -145,7 +148,7 @@ class Reader(ScalarReader):
     def _relation(self) -> Node:
         if self._peek().value in (r"\approx", "="):  # what is left of it is in the question
             self._at += 1
-        members, operators = [self._ratio()], []
+        members, operators = [self._attempt(self._call) or self._ratio()], []
         while (mark := self._peek().value) in RELATIONS and self._peek().kind in ("mark", "command"):
             self._at += 1
             operators.append(RELATIONS[mark])
@@ -155,10 +158,27 @@ class Reader(ScalarReader):
             return Node("congruence", (node, modulus))
         return node
 
+    def _call(self) -> Node:
+        """`f(x)`, `P(A)`, `f'(2)` as the name of what stands behind the equals sign."""
+        name = self._token().value
+        if not re.fullmatch("[fghpqFGHPEV]", name):
+            raise Unreadable("no function")
+        while (mark := self._take("'", "^", "_")) is not None:
+            name += mark if mark == "'" else f"{mark}{self._argument(signed=True)}"
+        self._expect("(")
+        text, depth = "", 1
+        while self._peek().kind != "end":
+            text += self._peek().value
+            depth += {"(": 1, ")": -1}.get(self._token().value, 0)
+            if not depth:
+                break
+        if self._peek().value not in ("=", r"\approx"):
+            raise Unreadable("a product")
+        return Node("call", (name, text[:-1]))
+
     def _modulus(self) -> Node:
         bracket = self._take("(")
-        command = self._expect(r"\pmod", r"\bmod", r"\mod", "mod", r"\pod")
-        del command
+        self._expect(r"\pmod", r"\bmod", r"\mod", "mod", r"\pod")
         modulus = self._scalar()
         if bracket:
             self._expect(")")
@@ -171,12 +191,16 @@ class Reader(ScalarReader):
             token = self._peek()
             is_clock &= token.kind == "number" and len(token.value) == 2 and not token.spaced and int(token.value) < 60
             members.append(self._sets())
-        if len(members) == 1:
-            return members[0]
         *first, last = members
-        if last.kind == "quantity":  # `9:30 pm`
-            node = Node("ratio", (*first, last.args[0]), is_clock)
-            return Node("quantity", (node,), last.detail)
+        if last.kind == "quantity" and last.detail in _HALVES:  # `9:30 pm`
+            hour, *rest = (part.args[0] for part in (*first, last.args[0]))
+            if not is_clock or last.args[0].kind != "scalar" or not all(part.is_Integer for part in (hour, *rest)):
+                raise Unreadable("no time")
+            return Node("time", (int(hour) % 12 + _HALVES[last.detail], *map(int, rest), *[0] * (2 - len(rest))))
+        if len(members) == 1:
+            return last
+        if last.kind == "quantity":
+            return Node("quantity", (Node("ratio", (*first, last.args[0]), is_clock),), last.detail)
         return Node("ratio", tuple(members), is_clock)
 
     def _sets(self) -> Node:
@@ -207,40 +231,48 @@ class Reader(ScalarReader):
                     return node
                 self._at = start
         unit: dict[str, int] = {}
-        start = self._at
-        negative = self._peek().value == "-" and self._peek(1).value in _MONEY
-        if negative:
-            self._at += 1
+        is_negative = self._peek().value == "-" and self._peek(1).value in _MONEY
+        is_negative |= self._peek().kind == "word" and self._peek().value.lower() in ("negative", "minus")
+        self._at += is_negative
         if (mark := self._take(*_MONEY)) is not None:
             unit[_MONEY[mark]] = 1
-        before = self._at
-        if self._peek().kind == "word":
-            word = self._peek().value.lower()
-            if word in NUMBER_WORDS:
-                self._at += 1
-                node = Node("scalar", (Integer(NUMBER_WORDS.index(word)),))
-            else:
-                raise Unreadable("a word")
-        else:
-            node = self._scalar()
-        if negative:
+        node = self._cardinal() if self._peek().kind == "word" else self._scalar()
+        if is_negative:
             node = Node("scalar", (-node.args[0],), None, node.digits)
-        if self._at == before:
-            raise Unreadable("nothing")
         for name, power in self._unit().items():
             unit[name] = unit.get(name, 0) + power
-        for name, factor in _MULTIPLES.items():
+        for name, factor in MULTIPLES.items():
             if unit.pop(name, 0):
                 node = Node("scalar", (node.args[0] * factor,), None, node.digits)
         unit = {name: power for name, power in unit.items() if power}
-        if len(unit) == 1 and (rest := self._attempt(partial(self._smaller, *unit))) is not None:
-            own, other = UNITS[next(iter(unit))][0], UNITS[rest.detail[0][0]][0]
-            return Node(
-                "quantity", (Node("scalar", (node.args[0] * own / other + rest.args[0].args[0],)),), rest.detail
-            )
-        if not unit:
-            return node
-        return Node("quantity", (node,), tuple(sorted(unit.items())))
+        if len(unit) == 1 and [*unit.values()] == [1]:
+            return self._with_smaller(node, *unit)
+        return Node("quantity", (node,), tuple(sorted(unit.items()))) if unit else node
+
+    def _cardinal(self) -> Node:
+        """`forty-two`, `one hundred twenty`, `two thirds`."""
+        total, current, word = 0, 0, self._peek().value.lower()
+        if word not in NUMBER_WORDS:
+            raise Unreadable("a word")
+        while word in NUMBER_WORDS or word in MULTIPLES:
+            value = NUMBER_WORDS.get(word, 0)
+            if word in NUMBER_WORDS and current % 100 and (current % 10 or value > 9):
+                break  # `one two`
+            self._at += 1
+            if word in NUMBER_WORDS:
+                current += value
+            elif word == "hundred":
+                current *= 100
+            else:
+                total, current = total + current * MULTIPLES[word], 0
+            joint = "-" if value > 19 else "and" if word in MULTIPLES else ""
+            is_joined = self._peek().value == joint and self._peek(1).value.lower() in NUMBER_WORDS
+            self._at += is_joined
+            word = self._peek().value.lower()
+        self._at += self._peek().value == "-" and self._peek(1).value.lower() in PARTS
+        parts = PARTS.get(self._peek().value.lower(), 1)
+        self._at += parts > 1
+        return Node("scalar", (Rational(total + current, parts),))
 
     def _lettered(self) -> Node:
         """`CAT`, `HHT`: capitals side by side are a word, not a product whose order is free."""
@@ -266,11 +298,20 @@ class Reader(ScalarReader):
             raise Unreadable("no date")
         return Node("word", (text,))
 
+    def _with_smaller(self, node: Node, name: str) -> Node:
+        """`3 hours 20 minutes`, `30° 15'` in the smaller unit."""
+        if (rest := self._attempt(partial(self._smaller, name))) is None:
+            return Node("quantity", (node,), ((name, 1),))
+        factor = UNITS[name][0] / UNITS[rest.detail[0][0]][0]
+        return Node("quantity", (Node("scalar", (node.args[0] * factor + rest.args[0].args[0],)),), rest.detail)
+
     def _smaller(self, name: str) -> Node:
-        """`20 minutes` behind `3 hours`."""
         self._take("and", ",")
         if self._peek().kind != "number":
             raise Unreadable("no number")
+        if name in ("degree", "arcminute") and self._peek(1).value in ("'", '"'):
+            node, mark = Node("scalar", (self._number(self._token()),)), self._token().value
+            return self._with_smaller(node, "arcsecond" if mark == '"' or self._take("'") else "arcminute")
         rest = self._member()
         smaller = rest.detail[0][0] if rest.kind == "quantity" and len(rest.detail) == 1 else ""
         if name not in UNITS or smaller not in UNITS or not UNITS[name][1]:
@@ -313,14 +354,16 @@ class Reader(ScalarReader):
                         power = exponent
                     else:
                         unit[name] = 1
-                elif name in ("of", "a", "an", "the", "in", "the") and name not in UNITS:
+                elif name in ("of", "a", "an", "the", "in") and name not in UNITS:
                     continue
                 elif name == "to":
                     self._at -= 1
                     break
-                elif set(re.split(r"\W+", name)) & set(NOT_NOUNS):
+                elif {*re.split(r"\W+", name)} & {*NOT_NOUNS}:
                     raise Unreadable(f"{name!r} is no unit")
-                elif (len(name) == 1 or token.value == "MM") and token.value not in UNITS:
+                elif area := re.fullmatch("(平方|立方)(.+)", name):
+                    unit[canonical(area[2])] = sign * (2 if area[1] == "平方" else 3)
+                elif re.fullmatch("[a-z]|mm", name) and token.value not in UNITS:
                     raise Unreadable("42 M")
                 else:
                     last = canonical(name)
@@ -431,7 +474,7 @@ class Reader(ScalarReader):
         if token.kind == "number" and token.value.isdigit():
             return int(token.value)
         if token.value.lower() in NUMBER_WORDS:
-            return NUMBER_WORDS.index(token.value.lower())
+            return NUMBER_WORDS[token.value.lower()]
         raise Unreadable("no base")
 
     def _environment(self) -> Node:
@@ -486,50 +529,9 @@ class Reader(ScalarReader):
 
 
 _AFTER = frozenset(
-    (
-        ",",
-        ";",
-        "and",
-        "or",
-        ")",
-        "]",
-        "[",
-        r"\}",
-        "}",
-        "&",
-        r"\\",
-        r"\end",
-        "|",
-        ":",
-        r"\rangle",
-        *RELATIONS,
-        *_SET_OPERATORS,
-        r"\pmod",
-        r"\bmod",
-        r"\mod",
-    )
+    (*words(r", ; and or ) ] [ \} } & \\ \end | : \rangle \pmod \bmod \mod"), *RELATIONS, *_SET_OPERATORS)
 )
-
-
-def canonical(name: str) -> str:
-    """One name for all spellings of a unit; a noun without its plural."""
-    if name in UNITS:
-        return next(other for other, worth in UNITS.items() if worth == UNITS[name])
-    return name.lower().removesuffix("s") or name
-
-
-def foreign_nouns(node: Node, known: str, asked: str) -> set[str]:
-    """Nouns behind numbers that are no unit, nothing one counts, and not in these texts: `42 dozen`."""
-    found = {name for name, _ in node.detail} if node.kind == "quantity" else set[str]()
-    for arg in node.args:
-        if isinstance(arg, Node):
-            found |= foreign_nouns(arg, known, asked)
-    own, others = (
-        {canonical(word) for word in re.findall(r"[^\W\d_]+", text)} | set(re.findall(r"[^\W\d_]+", text.lower()))
-        for text in (known, asked)
-    )
-    allowed = own | (others - {canonical(word) for word in MULTIPLIERS}) | {canonical(word) for word in COUNTED}
-    return {name for name in found if name not in UNITS and not name.startswith("degree")} - allowed
+"""Behind a structure that is not part of a product."""
 
 
 def _renamed(node: Node, old: Any, new: Any) -> Node:
@@ -552,92 +554,3 @@ def _symbols(node: Node) -> set[Any]:
         elif hasattr(arg, "free_symbols"):
             found |= arg.free_symbols
     return found
-
-
-def _read(text: str, *, commas: bool, tight: bool = False) -> tuple[Node, bool]:
-    reader = Reader(lex(text, commas=commas), tight=tight)
-    node = reader.whole()
-    if reader.signs:
-        other = Reader(lex(text, commas=commas), sign=-1, tight=tight).whole()
-        node = _both(node, other, reader.signs)
-    return node, reader.is_loose
-
-
-def _both(plus: Node, minus: Node, signs: int) -> Node:
-    """The two values of a text with plus-minus signs."""
-    if plus.kind == minus.kind == "relation" and plus.args[0] == minus.args[0] and len(plus.args) == 2:
-        right = _both(plus.args[1], minus.args[1], signs)
-        return Node("relation", (plus.args[0], right), plus.detail)
-    if plus.kind == minus.kind == "group" and plus.detail == "list":
-        pairs = zip(plus.args, minus.args, strict=True)
-        return Node(
-            "group", tuple(item for pair in pairs for item in (pair if pair[0] != pair[1] else pair[:1])), "list"
-        )
-    return Node("group", (plus, minus), "list")
-
-
-def readings(text: str) -> list[Reading]:
-    """What a text may denote, the most likely first; empty where it cannot be read whole.
-
-    What is read and denotes nothing is of kind "undefined".
-    `1,234` is a number and may be a list; `3,14` is a list and may be a number; `1/2x` is x/2 and may be 1/(2x).
-    """
-    text = normalise(text)
-    found: list[Reading] = []
-
-    def add(source: str, *, certain: bool, **options: bool) -> bool:
-        try:
-            node, is_loose = _read(source, **options)
-        except Unreadable:
-            return False
-        except Undefined as undefined:
-            node, is_loose = Node("undefined", (str(undefined),)), False
-        if all(other.node != node for other in found):
-            found.append(Reading(node, certain and (not found or found[0].certain)))
-        return is_loose
-
-    is_loose = add(text, certain=True, commas=True)
-    if is_loose:
-        add(text, certain=False, commas=True, tight=True)
-    if re.search(r"\d,\d{3}", text):
-        add(text, certain=True, commas=False)
-    if re.fullmatch(r"-?\d+,(?!\d{3}$)\d+", text) or re.search(r"\d\{,\}\d(?!\d\d(?!\d))", text):
-        add(re.sub(r"(?<=\d)(?:,|\{,\})(?=\d)", ".", text), certain=True, commas=False)
-    if not found and _OPERATORS.search(text) and (value := _evaluated(text)) is not None:
-        found.append(Reading(Node("scalar", (value,), None, 1 if "." in text else None)))
-    return found
-
-
-_OPERATORS = re.compile(r"\\(?:int|sum|prod|lim)(?![A-Za-z])")
-
-
-def _evaluated(text: str) -> Any:
-    """An integral, sum, product or limit as math-verify's parser reads it; None where it does not read all of it."""
-    from latex2sympy2_extended import latex2sympy
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-
-    try:
-        # Its grammar may stop before the end. What it has read to the end is one side of an equation with the mark.
-        config = ConversionConfig(lowercase_symbols=False)
-        equation = latex2sympy(text + r" = \Omega", normalization_config=None, conversion_config=config)
-        value = equation.lhs.doit() if isinstance(equation, sympy.Eq) and str(equation.rhs) == "Omega" else None
-    except Exception:  # whatever it cannot read
-        return None
-    if not isinstance(value, sympy.Expr) or value.has(sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.nan):
-        return None
-    return value.xreplace({symbol: Symbol(symbol.name) for symbol in value.free_symbols})
-
-
-def plain(text: str) -> str:
-    """The text without spaces, sizes and fonts: two texts that denote different things differ in it."""
-    try:
-        tokens = lex(normalise(text))
-    except Unreadable:
-        return re.sub(r"\s+", " ", text).strip()
-    text, last = "", Token("end", "", False)
-    for token in tokens:
-        is_word = token.kind == "word"
-        text += " " if is_word or (token.kind == last.kind == "number" and token.spaced) else ""
-        text += token.value.lower() if is_word and len(token.value) > 1 else token.value
-        last = token
-    return text.strip()

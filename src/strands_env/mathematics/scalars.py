@@ -183,6 +183,8 @@ class ScalarReader:
         token = self._peek()
         if token.kind in ("letter", "symbol"):
             return True
+        if token.kind == "number":  # `3!7!`
+            return self._peek(-1).value == "!" and not token.spaced
         if token.kind == "command":
             name = token.value[1:]
             return name in _STARTING or name in FUNCTIONS
@@ -193,8 +195,6 @@ class ScalarReader:
     def _factor(self) -> Any:
         value = self._postfix(self._atom())
         if self._take("^"):
-            if self._take(r"\prime"):
-                return self._primed(value)
             exponent = self._argument(signed=True)
             if isinstance(value, sympy.MatrixBase):
                 if isinstance(exponent, Integer) and abs(exponent) < 50 and value.is_square:
@@ -206,11 +206,6 @@ class ScalarReader:
                 raise Unreadable("a matrix as exponent")
             return self._postfix(_power(value, exponent))
         return value
-
-    def _primed(self, value: Any) -> Any:
-        if not isinstance(value, Symbol):
-            raise Unreadable("a prime")
-        return Symbol(value.name + "'")
 
     def _postfix(self, value: Any) -> Any:
         while True:
@@ -225,8 +220,8 @@ class ScalarReader:
             elif self._depth and self._peek().value == "%":
                 self._at += 1
                 value = value / 100
-            elif self._take("'"):
-                value = self._primed(value)
+            elif isinstance(value, Symbol) and self._take("'"):
+                value = Symbol(value.name + "'")
             else:
                 return value
 
@@ -307,7 +302,7 @@ class ScalarReader:
 
     def _token(self) -> Token:
         self._at += 1
-        return self._tokens[self._at - 1]
+        return self._peek(-1)
 
     def _fail(self, what: str) -> Any:
         raise Unreadable(what)
@@ -404,6 +399,8 @@ class ScalarReader:
     def _command(self, name: str) -> Any:
         match name:
             case "frac":
+                if self._peek().value == "{" and self._peek(1).value == "d" and self._peek(2).value in ("}", "^"):
+                    raise Unreadable("a derivative")
                 top, bottom = self._digit_argument(), self._digit_argument()
                 return self._divide(top, bottom)
             case "sqrt":

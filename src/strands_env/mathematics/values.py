@@ -20,8 +20,8 @@ from .scalars import LOG_BASE, Node
 
 DIGITS = 6
 """Significant digits from which on a decimal may stand for a number that it rounds."""
-FLOAT_DIGITS = 15
-"""Significant digits that a float has; what differs behind them is noise."""
+FLOAT_DIGITS = (15, 17)
+"""Significant digits that a float has, and that it is printed with; what differs between them is noise."""
 PRECISION = 40
 POINTS = tuple(
     Rational(numerator, 10_007) for numerator in (6151, 23417, -8123, 14009, 34567, -21911, 2741, 17123, 9343)
@@ -71,31 +71,31 @@ def _same_values(one: Any, other: Any, digits: int | None, other_digits: int | N
     symbols = sorted(one.free_symbols | other.free_symbols, key=str)
     if not symbols:
         return _close(one, other, digits, other_digits)
-    verdicts = []
-    places = [
-        dict(zip(symbols, itertools.islice(itertools.cycle(POINTS), shift, None), strict=False)) for shift in range(9)
-    ]
-    if any(power.base.is_negative and power.exp.free_symbols for power in (one + other).atoms(sympy.Pow)) or (
-        {str(symbol) for symbol in symbols} <= {"n", "k", "m"} and (one + other).has(sympy.sin, sympy.cos)
-    ):
-        places = [
-            {symbol: Integer(3 * shift + 2 * place + 1) for place, symbol in enumerate(symbols)} for shift in range(7)
-        ]
-    for place in places:
+    both = one + other
+    is_whole = {str(symbol) for symbol in symbols} <= {"n", "k", "m"} and both.has(sympy.sin, sympy.cos)
+    is_whole |= any(power.base.is_negative and power.exp.free_symbols for power in both.atoms(sympy.Pow))
+    verdicts: list[bool | None] = []
+    for place in places(symbols, is_whole=is_whole):
         left, right = one.subs(place), other.subs(place)
         if left.has(sympy.nan, sympy.zoo, oo) or right.has(sympy.nan, sympy.zoo, oo):
             continue
         is_positive = all(value > 0 for value in place.values())
-        if (
-            not is_positive
-            and (_is_complex(left) or _is_complex(right))
-            and not (one.has(sympy.I) or other.has(sympy.I))
-        ):
-            continue  # roots and logarithms where they are not defined
+        if not is_positive and not both.has(sympy.I) and (_is_complex(left) or _is_complex(right)):
+            # Roots and logarithms where they are not defined; `ln x` says less than an expected `ln |x|`.
+            verdicts += [None] if one.has(sympy.Abs) and not other.has(sympy.Abs) and not _is_complex(left) else []
+            continue
         verdicts.append(_close(left, right, digits, other_digits))
         if verdicts[-1] is False:
             return False
     return every(verdicts) if verdicts else None
+
+
+def places(symbols: Sequence[Any], *, is_whole: bool = False) -> list[dict[Any, Any]]:
+    """Values of symbols at which formulas are compared."""
+    if is_whole:
+        return [{symbol: Integer(3 * shift + 2 * at + 1) for at, symbol in enumerate(symbols)} for shift in range(7)]
+    rows = (itertools.islice(itertools.cycle(POINTS), shift, None) for shift in range(9))
+    return [dict(zip(symbols, row, strict=False)) for row in rows]
 
 
 def _is_complex(value: Any) -> bool:
@@ -125,7 +125,8 @@ def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -
     (coarse, coarser), (fine, finer) = sorted(
         [(value, digits or 0), (other_value, other_digits or 0)], key=lambda pair: pair[1] or math.inf
     )
-    if max(coarser, finer) >= FLOAT_DIGITS and abs(value - other_value) <= abs(value) / 10 ** (FLOAT_DIGITS - 1):
+    least, most = FLOAT_DIGITS
+    if least <= max(coarser, finer) <= most and abs(value - other_value) <= abs(value) / 10 ** (least - 1):
         return True
     return (not finer or finer >= coarser + 2) and _rounds(coarse, fine, coarser)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sympy import Expr, Rational, pi
 
 
@@ -22,10 +24,24 @@ SYMBOLS = words(
 """Commands that are symbols, or names of functions that nothing more is known of."""
 NAMING = words("angle triangle overline vec hat bar tilde overrightarrow widehat widetilde odot square")
 """Commands that make a name of the letters behind them."""
-NUMBER_WORDS = words(
+_SMALL = words(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen twenty"
+    "seventeen eighteen nineteen"
 )
+_TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
+NUMBER_WORDS = {word: value for value, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+PARTS = {
+    name: parts
+    for names, parts in (
+        *(("half halves", 2), ("third thirds", 3), ("quarter quarters fourth fourths", 4), ("fifth fifths", 5)),
+        *(("sixth sixths", 6), ("seventh sevenths", 7), ("eighth eighths", 8), ("ninth ninths", 9)),
+        *(("tenth tenths", 10), ("hundredth hundredths", 100), ("thousandth thousandths", 1000)),
+    )
+    for name in names.split()
+}
+"""Behind a number in words, the parts of a whole that it counts: `two thirds`."""
+ARTICLES = re.compile(r"(?i)^(?:an?|the)\s+")
 PROSE = words(
     "the is are was of at to no yes not by per an all any for if we it its so only but one two six ten odd even each"
 )
@@ -53,7 +69,8 @@ COUNTED = words(
     "solution solutions root roots digit digits number numbers integer integers pair pairs triple triples element "
     "elements set sets subset subsets triangle triangles square squares rectangle rectangles book books ball balls "
     "coin coins card cards marble marbles apple apples orange oranges cat cats dog dogs bird birds car cars page pages "
-    "box boxes bag bags game games month months quart quarts cup cups item items am pm"
+    "box boxes bag bags game games month months quart quarts cup cups item items "
+    "个 種 种 只 隻 条 次 人 名 位 本 件 张 块 支 枚 组 对 岁 题 根 颗 辆 项 方法 元素"
 )
 """Nouns that may stand behind a number without being in the question."""
 MULTIPLIERS = words(
@@ -77,59 +94,90 @@ RELATIONS = dict(
     )
 )
 _TABLE = """
-m 1 length m metre metres meter meters
-km 1000 length km kilometer kilometers kilometre kilometres kms
-cm 1/100 length cm centimeter centimeters centimetre centimetres cms
-mm 1/1000 length mm millimeter millimeters millimetre millimetres
-nm 1/1000000000 length nm nanometer nanometers
-in 127/5000 length in inch inches
-ft 381/1250 length ft foot feet
-yd 1143/1250 length yd yard yards
-mi 201168/125 length mi mile miles
-s 1 time s sec secs second seconds
-ms 1/1000 time ms millisecond milliseconds
-min 60 time min mins minute minutes
-h 3600 time h hr hrs hour hours
-day 86400 time day days
-week 604800 time week weeks
-year 31557600 time year years yr yrs
-g 1 mass g gram grams gm
-kg 1000 mass kg kilogram kilograms kgs
-mg 1/1000 mass mg milligram milligrams
-t 1000000 mass tonne tonnes
-lb 45359237/100000 mass lb lbs pound pounds
-oz 45359237/1600000 mass oz ounce ounces
-L 1/1000 length3 L l liter liters litre litres
-mL 1/1000000 length3 mL ml milliliter milliliters millilitre millilitres
-gal 473176473/125000000000 length3 gal gallon gallons
-dollar 1 dollar dollar dollars USD usd
-cent 1/100 dollar cent cents
-euro 1 euro euro euros EUR
-sterling 1 sterling sterling GBP
-yen 1 yen yen JPY
-yuan 1 yuan yuan RMB CNY
-rupee 1 rupee rupee rupees Rs INR
-N 1 force N newton newtons
-J 1 energy J joule joules
-kJ 1000 energy kJ kilojoule kilojoules
-W 1 power W watt watts
-kW 1000 power kW kilowatt kilowatts
-V 1 voltage V volt volts
-A 1 current ampere amperes amp amps
-ohm 1 resistance ohm ohms
-Pa 1 pressure Pa pascal pascals
-Hz 1 frequency Hz hertz
-mol 1 amount mol mole moles
-K 1 temperature K kelvin
-percent 1/100 - percent pct percentage
-radian 1 - radian radians rad rads
+m 1 length si m metre metres meter meters 米
+g 1 mass si g gram grams gm 克
+s 1 time si s sec secs second seconds 秒
+L 1/1000 length3 si L l liter liters litre litres 升
+N 1 force si N newton newtons
+J 1 energy si J joule joules
+W 1 power si W watt watts
+V 1 voltage si V volt volts
+A 1 current si A ampere amperes amp amps
+C 1 charge si C coulomb coulombs
+F 1 capacitance si F farad farads
+T 1 induction si T tesla teslas
+ohm 1 resistance si ohm ohms Omega Ω
+Pa 1 pressure si Pa pascal pascals
+Hz 1 frequency si Hz hertz
+eV 1 electronvolt si eV electronvolt electronvolts
+mol 1 amount si mol mole moles
+byte 1 data si byte bytes
+K 1 temperature - K kelvin kelvins
+in 127/5000 length - in inch inches
+ft 381/1250 length - ft foot feet
+yd 1143/1250 length - yd yard yards
+mi 201168/125 length - mi mile miles
+公里 1000 length - 公里 kms
+kg 1000 mass - 公斤 kgs
+min 60 time - min mins minute minutes 分钟
+h 3600 time - h hr hrs hour hours 小时
+day 86400 time - day days 天
+week 604800 time - week weeks
+year 31557600 time - year years yr yrs 年
+t 1000000 mass - tonne tonnes
+lb 45359237/100000 mass - lb lbs pound pounds
+oz 45359237/1600000 mass - oz ounce ounces
+gal 473176473/125000000000 length3 - gal gallon gallons
+cc 1/1000000 length3 - cc
+dollar 1 dollar - dollar dollars USD usd
+cent 1/100 dollar - cent cents
+euro 1 euro - euro euros EUR
+sterling 1 sterling - sterling GBP
+yen 1 yen - yen JPY
+yuan 1 yuan - yuan RMB CNY 元
+rupee 1 rupee - rupee rupees Rs INR
+percent 1/100 - - percent pct percentage
+radian 1 - - radian radians rad rads
 """
+_PREFIXES = (
+    *(("G giga", 10**9), ("M mega", 10**6), ("k kilo 千", 10**3), ("c centi 厘", Rational(1, 100))),
+    *(("m milli 毫", Rational(1, 10**3)), ("μ u micro", Rational(1, 10**6)), ("n nano", Rational(1, 10**9))),
+    ("p pico", Rational(1, 10**12)),
+)
 UNITS: dict[str, tuple[Expr, dict[str, int]]] = {}
 """For every name of a unit: what it is worth in the unit of its dimension, and this dimension."""
 for _line in _TABLE.strip().split("\n"):
-    _symbol, _worth, _dimension, *_names = _line.split()
+    _symbol, _worth, _dimension, _system, *_names = _line.split()
     _base = {} if _dimension == "-" else {_dimension.rstrip("3"): 3 if _dimension.endswith("3") else 1}
     UNITS |= dict.fromkeys(_names, (Rational(_worth), _base))
-UNITS |= dict.fromkeys(("degree", "degrees", "deg"), (pi / 180, {}))
+    for _forms, _factor in _PREFIXES if _system == "si" else ():
+        for _form in _forms.split():  # symbols go with symbols, words with words
+            _fits = [
+                name for name in _names if (len(_form) > 2) == (len(name) > 3) and _form.isascii() == name.isascii()
+            ]
+            UNITS |= {
+                f"{_form}{name}": (Rational(_worth) * _factor, _base) for name in _fits if f"{_form}{name}" != "pm"
+            }
+UNITS |= dict.fromkeys(("degree", "degrees", "deg", "度"), (pi / 180, {}))
+UNITS["arcminute"], UNITS["arcsecond"] = (pi / 10800, {}), (pi / 648000, {})
 UNITS["mph"] = Rational(201168, 125 * 3600), {"length": 1, "time": -1}
 UNITS |= dict.fromkeys(("kmh", "kmph", "kph"), (Rational(1000, 3600), {"length": 1, "time": -1}))
+TEMPERATURES = {
+    "degreeC": (Rational(1), Rational(27315, 100)),
+    "degreeF": (Rational(5, 9), Rational(45967, 100)),
+    "K": (Rational(1), Rational(0)),
+}
+"""What a degree is worth, and how many of them the scale begins above nothing."""
+
+
+def canonical(name: str) -> str:
+    """One name for all spellings of a unit; a noun without its plural."""
+    if name in UNITS:
+        return next(other for other, worth in UNITS.items() if worth == UNITS[name])
+    return name.lower().removesuffix("s") or name
+
+
+def is_bare_unit(name: str) -> bool:
+    """Whether letters behind a number are a unit without being marked as text: `5cm`, but not `3kT`."""
+    is_product = re.fullmatch("(?!mL)[pnmcMuG][A-Z]|k[TCFA]|[pnucGMk][sl]|[pnucGM]g|[uGM]m|cc", name)
+    return name in UNITS and len(name) > 1 and not is_product
