@@ -232,7 +232,8 @@ async def test_a_reply_is_split_by_the_tags_of_its_template_with_and_without_too
         used.append((is_open or [named])[0])
         return f"{'' if is_open else named[0]}{THOUGHT if used[-1][0] else ''}{used[-1][1]}The answer."
 
-    for mode, tools in itertools.product(MODES, ([], [SPEC])):
+    heard = [mode for mode in MODES if not mode or any(key in text for key in mode)]
+    for mode, tools in itertools.product(heard, ([], [SPEC])):
         used: list[tuple[str, str]] = []
         for parser in (None, "hermes"):
             conversation = Conversation(
