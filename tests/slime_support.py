@@ -17,8 +17,7 @@ from strands import Agent, tool
 
 from strands_env.core import Environment
 from strands_env.training import slime
-from strands_env.training.slime import settings as _settings
-from strands_env.training.slime.call import SCORING, STREAK
+from strands_env.training.slime.session import SESSION
 from strands_sglang.testing import Reply
 
 
@@ -89,6 +88,12 @@ class AddEnv(Environment):
         return [add]
 
 
+def begin_process() -> None:
+    """What rollouts of a process share begins anew; those that earlier tests left suspended end."""
+    SESSION.suspended.close_at_exit()
+    SESSION.__init__()  # type: ignore[misc]
+
+
 class Rig:
     """slime as far as our functions see it.
 
@@ -109,9 +114,7 @@ class Rig:
         monkeypatch.setitem(sys.modules, "slime.rollout.sglang_rollout", module)
         generate = sys.modules["strands_env.training.slime.generate"]  # the package hands on a function of this name
         monkeypatch.setattr(generate, "get_client_from_slime_args", lambda args, **options: self.client)
-        monkeypatch.setattr(_settings, "_PROVEN", set())
-        STREAK.reset()
-        SCORING.reset()
+        begin_process()
         self.client: Any = None
         self.environment: Callable[..., Any] = AddEnv
         self.options: dict[str, Any] = {"reward_fn": lambda action, result: 1.0}

@@ -29,7 +29,7 @@ async def run(prompt, trainer):
         harness=mini_swe_agent(args.mini), read_only=[args.programs], repository=args.repository, test=args.test,
         max_requests=20, final_answer=True,
     )  # fmt: skip
-    return samples_from_step(await env.rollout(Action(message=prompt)))
+    return samples_from_step(await env.rollout(Action(message=prompt)), placement=None)
 
 
 async def prepare(trainer):

@@ -11,7 +11,7 @@ from provider_support import Replay, add, call, completion
 from slime_support import AddEnv, Rig, Sample, check, rig, settle
 from strands import tool
 
-from strands_env.training.slime.rollout import SUSPENDED
+from strands_env.training.slime.session import SESSION
 from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make
@@ -80,7 +80,7 @@ async def test_whatever_the_end_of_a_step_breaks_is_aborted(rig, before, answer,
     sample = await rig.run(Sample(session_id="broken"))
     assert (sample.status, sample.reward, sample.remove_sample) == (Sample.Status.ABORTED, None, False)
     assert len(client.requests) == len(before) + 1
-    if (episode := SUSPENDED.take("broken")) is not None:
+    if (episode := SESSION.suspended.take("broken")) is not None:
         await episode.cancel()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import copy
 import types
 from typing import Any
 
@@ -12,7 +12,7 @@ from provider_support import completion
 from slime_support import AddEnv, Rig, Sample, WaitingEnv, rig, waiting_call
 
 from strands_env.core import Environment
-from strands_env.training import slime
+from strands_env.training import attempts, slime
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
@@ -171,6 +171,16 @@ async def test_too_many_failures_in_a_row_end_the_run(
         assert await run(FAILS) is Sample.Status.FAILED  # the count starts again once it was reported
 
 
+async def test_a_run_that_ends_leaves_the_sample_as_it_was(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 1
+    rig.serve(ConnectionError("gone"))
+    sample = Sample(tokens=[1, 2], response="old", metadata={"mine": 1})
+    before = copy.deepcopy(sample)
+    with pytest.raises(slime.FailureStreakError):
+        await rig.run(sample)
+    assert sample == before
+
+
 async def test_limits_without_room_for_one_token_end_the_run(rig: Rig) -> None:
     rig.args.strands_env_max_failures = 2
     rig.args.rollout_max_context_len, rig.args.eval_max_context_len = 10, 400  # less than any prompt, and enough
@@ -258,7 +268,7 @@ async def test_the_time_of_a_suspension_is_not_the_policys(rig: Rig) -> None:
 
 
 async def test_a_failed_rollout_is_tried_again_in_a_fresh_environment(rig: Rig, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sys.modules["strands_env.training.slime.generate"], "RETRY_PAUSE", 0.0)
+    monkeypatch.setattr(attempts, "RETRY_PAUSE", 0.0)
     rig.args.strands_env_retries = 2
     client = rig.serve(ConnectionError("gone"), completion("3"), completion("4"))
     assert (await rig.run()).status is Sample.Status.COMPLETED

@@ -30,7 +30,7 @@ from slime_support import (
 from strands_env.core import RewardResult
 from strands_env.testing import ScriptedModel
 from strands_env.training import slime
-from strands_env.training.slime.rollout import SUSPENDED
+from strands_env.training.slime.session import SESSION
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
@@ -165,7 +165,7 @@ async def test_a_partial_rollout_goes_on_where_it_was(rig: Rig) -> None:
     assert done.weight_versions == ["1", "1", "2"]
     assert len(rig.client.requests) == requests + 1
     assert done.tokens[: len(rig.client.prompts[-1])] == rig.client.prompts[-1]
-    assert SUSPENDED.take("partial") is None
+    assert SESSION.suspended.take("partial") is None
 
 
 async def test_tokens_from_before_the_resumption_can_be_masked(rig: Rig) -> None:

@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 from provider_support import Replay, call, completion, tokenizer
-from slime_support import PARAMS
+from slime_support import PARAMS, begin_process
 
 from strands_env.core import Action, TaskContext
-from strands_env.training import slime
+from strands_env.training import attempts, slime
 from strands_env.training.formats import PromptRecord, draw_rows, prompt_rows, write_rows
 from strands_env.training.slime import hooks
-from strands_env.training.slime.call import SCORING, STREAK
 from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, GenerateRequest, PromptScoring, ScoredPrompt
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.trajectory import Finish, FinishType
@@ -121,9 +120,8 @@ def run(
 ) -> Iterator[Any]:
     """Makes a `Run`."""
     monkeypatch.setattr(importlib.import_module("ray"), "put", lambda value, **_: value)
-    monkeypatch.setattr(importlib.import_module("strands_env.training.slime.generate"), "RETRY_PAUSE", 0.0)
-    STREAK.reset()
-    SCORING.reset()
+    monkeypatch.setattr(attempts, "RETRY_PAUSE", 0.0)
+    begin_process()
     with Router() as router:
         yield lambda *flags, **more: Run(checkpoint, tmp_path, router, *flags, **more)
         importlib.import_module("slime.rollout.fully_async_rollout")._stop_global_worker()

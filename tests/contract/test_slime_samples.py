@@ -18,7 +18,7 @@ from strands.telemetry import EventLoopMetrics
 
 from strands_env.core import RewardResult
 from strands_env.training import slime
-from strands_env.training.slime.hooks import rollout_metrics
+from strands_env.training.slime.log import rollout_metrics
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]

@@ -10,7 +10,8 @@ import pytest
 from provider_support import completion
 from slime_support import AddEnv, Rig, Sample, rig, settle
 
-from strands_env.training.slime.rollout import SUSPENDED, Episode, SuspendedEpisodes
+from strands_env.training.slime.rollout import Episode
+from strands_env.training.slime.session import SESSION, SuspendedEpisodes
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
@@ -46,14 +47,14 @@ async def test_a_rollout_that_slime_never_asks_for_again_is_ended(rig: Rig) -> N
     await settle()
     await rig.run(Sample(session_id="another"))
     await settle()
-    assert (len(SUSPENDED), Sandboxed.cleaned) == (0, [1, 1])
+    assert (len(SESSION.suspended), Sandboxed.cleaned) == (0, [1, 1])
 
 
 async def test_a_rollout_waits_for_its_call_up_to_a_limit(rig: Rig) -> None:
     sample = await suspend(rig, "waits")
     await rig.run(Sample(session_id="another"))
     await settle()
-    assert (len(SUSPENDED), Sandboxed.cleaned) == (1, [1])
+    assert (len(SESSION.suspended), Sandboxed.cleaned) == (1, [1])
     assert (await rig.run(sample)).metadata["strands_env"]["suspensions"] == 1
 
 
@@ -78,11 +79,11 @@ def test_a_rollout_of_another_loop_is_ended_there(rig: Rig, how: str) -> None:
     loop, thread, sample = on_a_loop_of_its_own(rig)
     try:
         if how == "exit":
-            SUSPENDED.close_at_exit()
+            SESSION.suspended.close_at_exit()
         else:
             assert asyncio.run(rig.run(sample)).status is Sample.Status.COMPLETED
         assert pending_of(loop) == set()
-        assert (len(SUSPENDED), len(Sandboxed.cleaned)) == (0, 2 if how.startswith("asked") else 1)
+        assert (len(SESSION.suspended), len(Sandboxed.cleaned)) == (0, 2 if how.startswith("asked") else 1)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -96,8 +97,8 @@ async def test_what_belongs_to_a_closed_loop_is_forgotten() -> None:
     loop.close()
     suspended = SuspendedEpisodes()
     for key in ("taken", "replaced", "closed"):
-        suspended.put(key, Episode(task=future, is_aborted=lambda: False))
+        suspended.put(key, Episode(task=future, call=None))
     assert suspended.take("taken") is None
-    suspended.put("replaced", Episode(task=future, is_aborted=lambda: False))
+    suspended.put("replaced", Episode(task=future, call=None))
     suspended.close_at_exit()
     assert len(suspended) == 0

@@ -262,7 +262,7 @@ ROW = {"raw_prompt": [{"role": "user", "content": "1 + 2?"}], "reward_model": {"
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_env.training.verl.agent_loop.RETRY_PAUSE", 0.0)
+    monkeypatch.setattr("strands_env.training.attempts.RETRY_PAUSE", 0.0)
 
 
 async def rollout(manager: ServerManager, make_environment: Any = AddEnv, **options: Any) -> dict[str, Any]:

@@ -30,10 +30,11 @@ from strands_env.core import Action, Environment
 from strands_env.eval import Evaluator
 from strands_env.eval.store import ResultLog, StorePaths
 from strands_env.training.sample import TrainingSample
+from strands_env.training.slime.call import RolloutCall
 from strands_env.training.slime.rollout import Episode as SlimeEpisode
 from strands_env.training.slime.rollout import RolloutBackend
-from strands_env.training.slime.sample import fill
-from strands_env.training.slime.settings import Needs
+from strands_env.training.slime.sample import put, token_fields
+from strands_env.training.slime.settings import SLIME, SlimeSettings, TokenRequirements
 from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest
 from strands_sglang.backends.http import server as server_module
@@ -129,6 +130,18 @@ class SlimeSample(SimpleNamespace):
         COMPLETED = "completed"
 
 
+def slimes_call() -> RolloutCall:
+    """A call of slime without limits but one."""
+    return RolloutCall(
+        **{"args": None, "sample": None, "sampling_params": {}, "evaluation": False, "trainer": SLIME, "state": None},
+        settings=SlimeSettings(),
+        sampled_limit=1_000_000,
+        requirements=TokenRequirements(),
+        partial=False,
+        fanout=False,
+    )
+
+
 class Episode:
     """A conversation that is driven turn by turn, without the SDK."""
 
@@ -137,7 +150,7 @@ class Episode:
         backend: Backend = self.client
         options: dict[str, Any] = {}
         if by_slime:
-            running = SlimeEpisode(is_aborted=lambda: False, sampled_limit=1_000_000)
+            running = SlimeEpisode(call=slimes_call())
             backend, options = RolloutBackend(self.client, running), {"max_response_tokens": 500_000}
         self.conversation = Conversation(client=backend, tokenizer=tokenizer(), **options)
         self.messages: list[Any] = [{"role": "user", "content": [{"text": "Add numbers."}]}]
@@ -315,7 +328,7 @@ def test_filling_a_slime_sample_makes_no_object_for_a_token_without_loss() -> No
     target = SlimeSample()
     tracemalloc.start()
     try:
-        fill(target, source, Needs(), text_of=lambda ids: f"{len(ids)} tokens")
+        put(target, [token_fields(source, TokenRequirements())])
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -31,8 +31,7 @@ from strands_env.training import (
     verl,
 )
 from strands_env.training.export import reference_logprobs
-from strands_env.training.slime import settings as _settings
-from strands_env.training.slime.generate import prompt_images
+from strands_env.training.slime.prompt import prompt_images
 from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, GenerateRequest
 from strands_sglang.backends.contract import PromptScoring
@@ -163,10 +162,12 @@ def slimes_sample() -> Any:
     return Sample(prompt=prompt, multimodal_inputs={"images": [RED], "videos": None})
 
 
-async def run_slime(rig: Rig, tiny: TinyModel, folder: Path, *, max_new_tokens: int = 60) -> Any:
+async def run_slime(rig: Rig, tiny: TinyModel, folder: Path, *, max_new_tokens: int = 60, reward_fn: Any = None) -> Any:
     rig.state = types.SimpleNamespace(aborted=False, tokenizer=tiny.tokenizer, processor=object())
     rig.args.hf_checkpoint, rig.args.strands_env_model_options = str(folder), {"sampling_params": SAMPLING}
     rig.environment = LookEnv
+    if reward_fn is not None:
+        rig.options = {"reward_fn": reward_fn}
     async with engine_of(tiny) as rig.client:
         return await rig.run(slimes_sample(), params={"max_new_tokens": max_new_tokens})
 
@@ -203,12 +204,14 @@ def test_slimes_images_must_fit_the_prompt(inputs: dict[str, Any], message: str,
         prompt_images(given, object())  # type: ignore[arg-type]
 
 
-def test_a_failed_rollout_with_images_has_no_image_tokens(sample: TrainingSample) -> None:
-    from strands_env.training.slime.sample import fill_unusable
+async def test_a_failed_rollout_with_images_has_no_image_tokens(rig, tiny, folder):
+    done = await run_slime(rig, tiny, folder, reward_fn=fails)
+    assert done.status is Sample.Status.FAILED and done.remove_sample
+    assert (len(done.tokens), done.loss_mask) == (2, [0])
 
-    target = Sample()
-    fill_unusable(target, sample, _settings.Needs())
-    assert not set(target.tokens) & set(sample.token_ids.tolist()) - {0}
+
+def fails(action: Any, result: Any) -> float:
+    raise LookupError("no judge")
 
 
 # ---- others ----------------------------------------------------------------------------------------------------------

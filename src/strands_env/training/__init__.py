@@ -5,7 +5,8 @@ from __future__ import annotations
 from strands_sglang.trajectory import SamplingMask
 
 from .advantages import group_advantages
-from .build import collect_rollouts, samples_from_model, samples_from_step, status_of
+from .attempts import collect_rollouts, status_of
+from .build import samples_from_model, samples_from_step
 from .export import image_inputs
 from .sample import InvalidSampleError, SampleStatus, TrainingSample
 from .storage import load_samples, save_samples

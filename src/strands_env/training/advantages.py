@@ -14,6 +14,7 @@ def group_advantages(
     rollout_ids: Sequence[Hashable],
     scale_by_std: bool = True,
     epsilon: float = 1e-6,
+    min_rollouts: int = 2,
 ) -> list[float]:
     """Advantage of every sample: its rollout's reward minus the mean over the rollouts of its group.
 
@@ -27,16 +28,17 @@ def group_advantages(
             they differ, their mean is the rollout's.
         scale_by_std: Divide by the standard deviation of the group (with n - 1, as torch does).
         epsilon: Added to the divisor.
+        min_rollouts: Rollouts with a reward that a group must have to be trained; one alone has no statistics.
 
     Returns:
-        One advantage per sample; 0.0 for a sample without a reward and for a group of one.
+        One advantage per sample; 0.0 for a sample without a reward and for a group of too few rollouts.
 
     Raises:
         ValueError: The lengths differ, or a reward is no number.
     """
     if not len(rewards) == len(group_ids) == len(rollout_ids):
         raise ValueError(f"got {len(rewards)} rewards, {len(group_ids)} group ids and {len(rollout_ids)} rollout ids")
-    values = [_number(reward) for reward in rewards]
+    values = [finite_number(reward) for reward in rewards]
     # Scalars of torch hash by identity: each would be a group of its own.
     groups_of, rollouts_of = (
         [each.item() if hasattr(each, "item") else each for each in ids] for ids in (group_ids, rollout_ids)
@@ -52,7 +54,7 @@ def group_advantages(
         statistics[group] = mean, math.sqrt(math.fsum((each - mean) ** 2 for each in means) / others)
     advantages = []
     for value, group in zip(values, groups_of, strict=True):
-        if value is None or len(groups[group]) < 2:
+        if value is None or len(groups[group]) < max(min_rollouts, 2):
             advantages.append(0.0)
             continue
         mean, std = statistics[group]
@@ -60,8 +62,8 @@ def group_advantages(
     return advantages
 
 
-def _number(reward: object) -> float | None:
-    """A reward as a float, whatever library's number it is; None for one that is missing."""
+def finite_number(reward: object) -> float | None:
+    """A reward as a float, whatever library's number it is; None for one that is missing, NaN or infinite."""
     if reward is None:
         return None
     try:

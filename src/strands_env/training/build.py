@@ -1,4 +1,4 @@
-"""Training samples out of step results and models, and the rollouts of a batch.
+"""Training samples out of step results and models.
 
 A rollout gives one sample per path of the trajectory forest. A sampled token carries loss in the first path that holds
 it and is context in the others. Left out are the paths of agents that are not trained and, unless asked
@@ -7,37 +7,18 @@ for, completions that a retry threw away; used paths own what they share with di
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core.termination import ErrorRecord, Outcome, TerminationReason
 from strands_env.core.tokens import Trajectory, trajectories_of
 from strands_env.core.types import StepResult
 from strands_env.rewards.turns import Placement, rewards_of_paths
+from strands_env.training.attempts import status_of
 from strands_env.training.sample import SampleStatus, TrainingSample
-
-logger = logging.getLogger(__name__)
-
-_ABORTED = frozenset({TerminationReason.ABORTED, TerminationReason.CANCELLED})
-
-
-def status_of(reason: TerminationReason, error: ErrorRecord | None = None) -> SampleStatus:
-    """The status of a rollout that ended for this reason, with this error.
-
-    What the reward function failed on is complete and has no reward: its tokens are what the policy sampled.
-    """
-    outcome = reason.outcome(error)
-    if outcome is Outcome.INFRASTRUCTURE:
-        return SampleStatus.ABORTED if reason in _ABORTED else SampleStatus.FAILED
-    if outcome is Outcome.GRADER or reason in (TerminationReason.TASK_COMPLETE, TerminationReason.NOT_TERMINATED):
-        return SampleStatus.COMPLETED
-    return SampleStatus.TRUNCATED
 
 
 def samples_from_step(
@@ -170,56 +151,3 @@ def _samples(
             )
         )
     return [sample for sample in samples if sample.trained_tokens] or samples[:1]
-
-
-RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]
-"""Runs one rollout and returns its samples."""
-
-_BROKEN = frozenset({SampleStatus.FAILED, SampleStatus.ABORTED})
-
-
-async def collect_rollouts(
-    runs: Sequence[RunRollout], *, retries: int = 2, pause: float = 1.0
-) -> list[Sequence[TrainingSample]]:
-    """Run all rollouts concurrently; one that breaks does not break the others.
-
-    A rollout that raises, is lost to infrastructure or gives no sample is run again. The policy's outcomes are not,
-    slow rollouts among them: run again until they are short, they would bias what is trained.
-
-    Args:
-        runs: One function a rollout, called once for every attempt.
-        retries: Further attempts of a rollout that broke.
-        pause: Seconds before the first further attempt, twice as long before each next one.
-
-    Returns:
-        The samples of every rollout, in order; empty for one that never gave any. Adapters export those as rows
-        without loss.
-
-    Raises:
-        ExceptionGroup: Every rollout raised, to the last attempt: the configuration is wrong.
-    """
-    outcomes = await asyncio.gather(*(run_until_whole(run, retries=retries, pause=pause) for run in runs))
-    errors = [error for _, error in outcomes if error is not None]
-    if errors and len(errors) == len(outcomes):
-        raise ExceptionGroup(f"all {len(errors)} rollouts of the batch raised", errors)
-    return [samples for samples, _ in outcomes]
-
-
-async def run_until_whole(
-    run: RunRollout, *, retries: int, pause: float
-) -> tuple[Sequence[TrainingSample], Exception | None]:
-    """The samples of the first attempt that does not break, else of the last, and what that one raised."""
-    samples: Sequence[TrainingSample] = ()
-    error: Exception | None = None
-    for attempt in range(1 + retries):
-        if attempt:
-            await asyncio.sleep(pause * 2 ** (attempt - 1))
-        try:
-            samples, error = await run(), None
-        except Exception as failure:  # the boundary of a rollout: whatever it was, the others go on
-            samples, error = (), failure
-        if samples and not any(sample.status in _BROKEN for sample in samples):
-            break
-        words = "attempt=<%d>, attempts=<%d>, error=<%r> | rollout broke or sampled nothing"
-        logger.warning(words, attempt + 1, 1 + retries, error)
-    return samples, error

@@ -122,7 +122,8 @@ def one_row(
     if row.is_usable:
         raise InvalidSampleError(f"routed experts were requested, but rollout {row.rollout_id!r} has none")
     layers, top_k = experts_shape
-    experts = np.broadcast_to(np.arange(top_k, dtype="<i4"), (len(row) - 1, layers, top_k)).tobytes()
+    distinct = np.arange(top_k, dtype="<i4") if top_k > 1 else np.ones(1, dtype="<i4")  # slime refuses a layer of zeros
+    experts = np.broadcast_to(distinct, (len(row) - 1, layers, top_k)).tobytes()
     return replace(row, routed_experts=experts, experts_shape=experts_shape)
 
 

@@ -155,10 +155,11 @@ class TrainingSample:
 
     def response_logprobs(self) -> list[float]:
         """Log-probabilities of the response, 0.0 without loss; `InvalidSampleError` if a trained token has none."""
-        if self.logprobs is None:
-            raise InvalidSampleError("the sample has no log-probabilities: sample with return_logprob=True")
         response = slice(self.prompt_length, None)
-        mask, values = self.loss_mask[response], self.logprobs[response]
+        mask = self.loss_mask[response]
+        if self.logprobs is None and mask.any():
+            raise InvalidSampleError("the sample has no log-probabilities: sample with return_logprob=True")
+        values = np.zeros(len(mask)) if self.logprobs is None else self.logprobs[response]
         if np.isnan(values[mask == 1]).any():  # 0.0 in its place would say that the token was certain
             raise InvalidSampleError(no_logprob(self))
         filled = [0.0] * len(values)  # no object for each token: most are results of tools

@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 from functools import partial
 from typing import Any
 
-from strands_env.core import StepResult
-from strands_env.core.chat import is_image
-from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
+from strands_env.core import Outcome, StepResult, TerminationReason
+from strands_env.training.attempts import FailureStreakError, run_attempts
 from strands_env.training.build import samples_from_step
-from strands_env.training.export import with_all_sampled_tokens
-from strands_env.training.slime.call import (
-    STREAK,
-    Call,
-    FailureStreakError,
-    is_swallowed,
-    raise_in_the_run,
-    read_prompt,
-)
+from strands_env.training.export import image_tensors, with_all_sampled_tokens
+from strands_env.training.sample import InvalidSampleError
+from strands_env.training.slime.call import RolloutCall, drops_exceptions
+from strands_env.training.slime.prompt import expand_prompt, has_images, image_expander, prompt_images, read_prompt
 from strands_env.training.slime.proof import why_left_out
-from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
-from strands_env.training.slime.sample import (
-    expand_prompt,
-    image_expander,
-    write,
-    write_aborted,
-    write_failed,
-    write_left_out,
-)
+from strands_env.training.slime.rollout import Episode, RolloutBackend
+from strands_env.training.slime.sample import SlimeRollout, check_tokens, fields_that_stop_the_run, put, write
+from strands_env.training.slime.session import SESSION
 from strands_env.training.slime.settings import SlimeConfigError, warn_once
 from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
-from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
-
-logger = logging.getLogger(__name__)
-
-RETRY_PAUSE = 1.0
-"""Seconds before the first further attempt of a rollout, twice as long before each next one."""
-
-
-class TaskLeftOutError(Exception):
-    """A task that fails the proof of its reward: nothing is sampled for it."""
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
@@ -75,146 +52,93 @@ async def generate_miles(input: Any) -> Any:
 
 
 async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation: bool, state: Any = None) -> Any:
-    """Attempts of a rollout until one does not fail. The state is looked up where the trainer did not give it."""
+    """Run the rollout, compute the fields of its samples, count it, and only then write them."""
     try:
-        call = Call.of(args, sample, sampling_params, evaluation=evaluation, state=state)
-        with STREAK.running(call):
-            for attempt in range(1 + call.settings.retries):
-                samples = await _run(call)
-                failure = call.failure
-                if failure is None or failure.is_final or attempt == call.settings.retries or call.is_stopping:
-                    break
-                words = "sample=<%s>, attempt=<%d>, error=<%s> | rollout failed, trying again"
-                logger.warning(words, getattr(sample, "index", None), attempt + 1, failure.error.message)
-                await asyncio.sleep(RETRY_PAUSE * 2**attempt)
-            call.count_failure()
-            return samples
+        call = RolloutCall.from_arguments(args, sample, sampling_params, evaluation=evaluation, state=state)
+        with SESSION.rollout_failures.running(call):
+            rollout = await run_attempts(
+                partial(_attempt, call),
+                lambda error: SlimeRollout(error=error),
+                retries=call.settings.retries,
+                is_stopping=lambda: call.is_stopping,
+                fatal=(SlimeConfigError,),
+            )
+            if rollout.is_lost and call.is_stopping:  # slime asks again for what the end of its step has broken
+                rollout = SlimeRollout(is_stopped=True)
+            rows = write(call, rollout)
+            _count(call, rollout)
     except (SlimeConfigError, FailureStreakError) as error:
-        if is_swallowed():
-            return raise_in_the_run(sample, error)
-        raise
+        if not drops_exceptions():
+            raise
+        rows = [fields_that_stop_the_run(error)]
+    return put(sample, rows)
 
 
-async def _run(call: Call) -> Any:
-    """One attempt: the rollout that waits for this call or a new one, to its end, into slime's sample."""
-    call.failure = None  # of an earlier attempt, which this one makes good
-    episode = None
-    try:
-        episode = _resume(call) or await _start(call)
-        result = await episode.run()
-        if episode.config_error is not None:
-            raise episode.config_error
-        if result is None:
-            if call.partial:
-                SUSPENDED.put(call.key, episode)
-            return write_aborted(call, episode)
-        if any(path.images for path in result.trajectories):
-            return await asyncio.to_thread(_finish, call, episode, result)  # processes them for the trainer
-        return _finish(call, episode, result)
-    except (SlimeConfigError, FailureStreakError):
-        raise
-    except TaskLeftOutError as error:
-        return write_left_out(call, str(error))
-    except Exception as error:  # boundary: slime lets an exception of one rollout end the whole step
-        index = getattr(call.sample, "index", None)
-        logger.warning("sample=<%s>, error=<%s> | rollout failed", index, error, exc_info=True)
-        record = ErrorRecord.from_exception(error, Phase.LOOP)
-        return write_failed(call, episode, TerminationReason.UNCLASSIFIED_ERROR, record)
+def _count(call: RolloutCall, rollout: SlimeRollout) -> None:
+    """Count a failure in a row, or begin again. Evaluations end by themselves."""
+    if call.evaluation or rollout.is_stopped or rollout.left_out is not None:
+        return
+    if (error := rollout.streak_error) is not None:
+        SESSION.rollout_failures.add(call, error, call.settings.max_failures)
+    elif rollout.failure is None:
+        SESSION.rollout_failures.reset()
 
 
-def _resume(call: Call) -> Episode | None:
+async def _attempt(call: RolloutCall) -> SlimeRollout:
+    """One attempt: the rollout that waits for this call or a new one, to its end or to the end of slime's step.
+
+    Raises:
+        SlimeConfigError: The prompt cannot be sent, the factory makes no environment, or no model can be made.
+    """
+    episode = _resume(call) or await _start(call)
+    result = None if episode.task is None else await episode.run()
+    if episode.config_error is not None:
+        raise episode.config_error
+    if result is not None:
+        has_pictures = any(path.images for path in result.trajectories)  # which are processed for the trainer
+        collect = partial(_collect, call, episode, result)
+        rollout = await asyncio.to_thread(collect) if has_pictures else collect()
+    else:
+        rollout = SlimeRollout(episode=episode, is_stopped=episode.left_out is None, left_out=episode.left_out)
+        if rollout.is_stopped and call.partial:
+            SESSION.suspended.put(call.key, episode)
+    return rollout
+
+
+def _resume(call: RolloutCall) -> Episode | None:
     """The rollout that waits for this call; none where it broke meanwhile, for then it starts over."""
-    episode = SUSPENDED.take(call.key) if call.partial else None
-    SUSPENDED.expire(call.settings.max_suspension)
+    episode = SESSION.suspended.take(call.key) if call.partial else None
+    SESSION.suspended.expire(call.settings.max_suspension)
     if episode is None or episode.has_failed:
         return None
-    episode.is_aborted = lambda: call.is_stopping  # slime may have replaced its state
-    episode.sample = call.sample
+    episode.call = call  # slime may have replaced its state
     return episode
 
 
-async def _start(call: Call) -> Episode:
-    """A new rollout: the environment of the factory, on the prompt of the sample.
-
-    Raises:
-        SlimeConfigError: The prompt cannot be sent, or the factory makes no environment.
-        TaskLeftOutError: The task fails the proof of its reward.
-    """
+async def _start(call: RolloutCall) -> Episode:
+    """A new rollout: the environment of the factory, on the prompt of the sample. A task that is left out has none."""
     sample = call.sample
-    has_media = bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
     # Encoding takes long enough to be felt by the rollouts beside it.
-    images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_media else ()
+    images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_images(sample) else ()
     action, system = read_prompt(sample, images)
-    episode = Episode(
-        is_aborted=lambda: call.is_stopping,
-        suspends=call.partial,
-        sampled_limit=call.sampled_limit,
-        sample=sample,
-        trainer=call.trainer,
-        keeps_top_p=call.needs.top_p,
-    )
+    episode = Episode(call=call)
     environment = call.settings.make_environment(
-        model_factory=lambda: _make_model(call, episode),
-        args=call.args,
-        sample=sample,
-        evaluation=call.evaluation,
+        model_factory=partial(_make_model, episode), args=call.args, sample=sample, evaluation=call.evaluation
     )
     if system is not None:
         environment.system_prompt = system
     reward_fn = getattr(environment, "reward_fn", None)
-    if not call.evaluation and (why := await why_left_out(call.args, call.settings, reward_fn, action)) is not None:
-        raise TaskLeftOutError(why)
     episode.scores = reward_fn is not None
-    episode.task = asyncio.ensure_future(environment.rollout(action))
+    if not call.evaluation:
+        episode.left_out = await why_left_out(call.args, call.settings, reward_fn, action)
+    if episode.left_out is None:
+        episode.task = asyncio.ensure_future(environment.rollout(action))
     return episode
 
 
-def prompt_images(sample: Any, expander: ProcessorExpander | None) -> list[bytes]:
-    """The images of slime's prompt as PNG, in the order of their parts; for a thread.
-
-    slime has loaded them (`--multimodal-keys`), one for every image part of the messages.
-
-    Raises:
-        SlimeConfigError: Nothing expands them, they do not fit the messages, or there are videos or audio.
-    """
-    inputs = getattr(sample, "multimodal_inputs", None) or {}
-    # By length where there is one, for the truth value of a tensor is an error.
-    given = sorted(
-        name
-        for name, value in inputs.items()
-        if value is not None and not (hasattr(value, "__len__") and not len(value))
-    )
-    if others := [name for name in given if name != "images"]:
-        raise SlimeConfigError(
-            f"the data has multimodal inputs {others!r}: only images can be sent exactly, for with video or audio in a "
-            "request SGLang decodes the ids and tokenises them again"
-        )
-    places = sum(map(is_image, _parts(sample.prompt)))
-    if not given and not places:
-        return []
-    if expander is None:
-        raise SlimeConfigError(
-            f"the data has multimodal inputs {given or ['images']!r}, and nothing expands them: slime found no "
-            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
-        )
-    images = list(inputs.get("images") or ()) if given else []
-    if len(images) != places:
-        raise SlimeConfigError(
-            f"the prompt has {places} image parts, and the data's multimodal inputs have {len(images)} images: give "
-            "images with --multimodal-keys, and the prompt as messages"
-        )
-    return [encode(as_rgb(image), ImageEncoding.PNG) for image in images]
-
-
-def _parts(prompt: Any) -> list[Any]:
-    if isinstance(prompt, str):
-        return []
-    contents = [message.get("content") for message in prompt]
-    return [part for content in contents if not isinstance(content, str) for part in content or ()]
-
-
-def _make_model(call: Call, episode: Episode) -> Any:
+def _make_model(episode: Episode) -> Any:
     """A model of this rollout. One that cannot be made for its options would fail in every rollout."""
+    call = episode.call
     args, trainer, settings, params = call.args, call.trainer, call.settings, call.model_params
     tokenizer = getattr(call.state, "tokenizer", None) or get_tokenizer(args.hf_checkpoint)
     try:
@@ -230,9 +154,9 @@ def _make_model(call: Call, episode: Episode) -> Any:
                 **(getattr(args, "apply_chat_template_kwargs", None) or {}),
                 **(getattr(call.sample, "apply_chat_template_kwargs", None) or {}),
             },
-            "return_routed_experts": call.needs.experts_shape is not None,
+            "return_routed_experts": call.requirements.experts_shape is not None,
             "require_routed_experts": True,
-            "return_sampling_mask": call.needs.top_p,
+            "return_sampling_mask": call.requirements.top_p,
             "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
             **({} if expander is None else {"processor": expander}),
             **settings.model_options,
@@ -250,18 +174,21 @@ def _make_model(call: Call, episode: Episode) -> Any:
     return model
 
 
-def _finish(call: Call, episode: Episode, result: StepResult) -> Any:
-    """The samples of a rollout that ended, well or not."""
-    shape = call.needs.experts_shape
+def _collect(call: RolloutCall, episode: Episode, result: StepResult) -> SlimeRollout:
+    """A rollout that ended: its samples, checked for what slime needs of them, and the pixels of their images."""
     index = call.sample.index
-    rollout_id = None if index is None else str(index)  # None: one of its own
-    sources = samples_from_step(result, rollout_id=rollout_id, experts_shape=shape, placement=None)
-    sampled = sum(source.trained_tokens for source in sources)
-    if sources and not call.fanout:  # one sample stands for the rollout, so it trains all that was sampled on it
+    samples = samples_from_step(
+        result,
+        rollout_id=None if index is None else str(index),  # None: one of its own
+        experts_shape=call.requirements.experts_shape,
+        placement=None,
+    )
+    sampled = sum(sample.trained_tokens for sample in samples)
+    if samples and not call.fanout:  # one sample stands for the rollout, so it trains all that was sampled on it
         main = result.main_trajectory  # of the final answer; a sample holds the very array of its trajectory
-        of_main = (each for each in sources if main is not None and each.token_ids is main.tokens.token_ids_array)
-        sources = [with_all_sampled_tokens(next(of_main, sources[-1]))]
-    exported = sum(source.trained_tokens for source in sources)
+        of_main = (each for each in samples if main is not None and each.token_ids is main.tokens.token_ids_array)
+        samples = [with_all_sampled_tokens(next(of_main, samples[-1]))]
+    exported = sum(sample.trained_tokens for sample in samples)
     if exported < sampled and not call.evaluation:
         warn_once(
             "fanout=<False> | a rollout has several paths and only its last is trained: name reward_post_process in "
@@ -269,7 +196,29 @@ def _finish(call: Call, episode: Episode, result: StepResult) -> Any:
             "tokens that is lost (untrained/other_paths)"
         )
     if call.partial and getattr(call.args, "mask_offpolicy_in_partial_rollout", False):
-        sources = [episode.take_loss_off_policy(source) for source in sources]
-    trained = sum(source.trained_tokens for source in sources)
-    tokens = {"sampled": sampled, "other_paths": sampled - exported, "off_policy": exported - trained}
-    return write(call, episode, result, sources, tokens)
+        samples = [episode.take_loss_off_policy(sample) for sample in samples]
+    trained = sum(sample.trained_tokens for sample in samples)
+    expander, pixels, error = image_expander(call), [], None
+    if expander is None and any(sample.media for sample in samples):
+        raise SlimeConfigError(
+            f"rollout {samples[0].rollout_id!r} has images, and nothing gives them to the trainer: slime found no "
+            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
+        )
+    try:
+        if result.outcome is not Outcome.POLICY:
+            pass  # its samples are not trained
+        elif episode.suspensions and result.termination_reason is TerminationReason.TIMEOUT:
+            # The clock of the step ran on while the rollout was suspended: that time is not the policy's.
+            raise TimeoutError("the deadline of the step passed, and the rollout was suspended meanwhile")
+        elif not samples:
+            raise InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
+        else:
+            for sample in samples if len(samples[0]) else ():
+                check_tokens(sample, call.requirements)
+                pixels.append(image_tensors(sample, expander) if sample.media and expander is not None else None)
+    except (TimeoutError, InvalidSampleError, ValueError) as problem:
+        error = problem
+    counts = {"sampled": sampled, "other_paths": sampled - exported, "off_policy": exported - trained}
+    return SlimeRollout(
+        samples=samples, result=result, error=error, episode=episode, pixels=pixels, token_counts=counts
+    )

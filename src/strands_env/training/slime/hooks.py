@@ -1,28 +1,36 @@
-"""slime's other hooks: rewards, group statistics that count every rollout once, the filter, the log."""
+"""slime's other hooks: rewards, group statistics that count every rollout once, the filter, a teacher."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import logging
-import math
-import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from strands_env.core import Observation, StepResult
+from strands_env.core import Observation, RewardResult, StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.core.types import as_reward_function, computed_reward
 from strands_env.training.advantages import group_advantages
+from strands_env.training.attempts import FailureStreakError
 from strands_env.training.sample import SampleStatus, TrainingSample
-from strands_env.training.slime.call import SCORING, FailureStreakError, is_swallowed, raise_in_the_run, read_prompt
+from strands_env.training.slime.call import drops_exceptions
+from strands_env.training.slime.prompt import read_prompt
 from strands_env.training.slime.proof import why_left_out
-from strands_env.training.slime.sample import notes_of, read_reward, reward_value, rollout_key, unusable_reward
+from strands_env.training.slime.sample import (
+    fields_that_stop_the_run,
+    flatten,
+    group_rollouts,
+    notes_of,
+    put,
+    read_reward,
+    reward_value,
+    rollout_key,
+    unusable_reward,
+)
+from strands_env.training.slime.session import SESSION
 from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, Trainer, load
 from strands_env.training.teacher import score_with_teacher
 from strands_sglang import get_client, get_tokenizer
@@ -46,25 +54,22 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
     Returns:
         Raw rewards and those to train on, in the order of the samples.
     """
-    flat = list(_flatten(samples))
+    flat = list(flatten(samples))
     numbers = [read_reward(args, sample) for sample in flat]
     raw = [reward or 0.0 for reward in numbers]
+    usable = [
+        None if getattr(sample, "remove_sample", False) else reward
+        for sample, reward in zip(flat, numbers, strict=True)
+    ]
     estimator = getattr(args, "advantage_estimator", "grpo")
     normalises = estimator in ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
     if not (normalises and getattr(args, "rewards_normalization", True)):
-        return raw, [0.0 if _is_removed(sample) else reward for sample, reward in zip(flat, raw, strict=True)]
+        return raw, [reward or 0.0 for reward in usable]
     scales = estimator != "reinforce_plus_plus_baseline" and getattr(args, "grpo_std_normalization", True)
     keys = [rollout_key(sample, position) for position, sample in enumerate(flat)]
     groups = _groups(args, flat, keys)
-    rewards = [None if _is_removed(sample) else reward for sample, reward in zip(flat, numbers, strict=True)]
-    # A group of one usable rollout has no statistics to learn from: its advantage would be 0, or noise.
-    usable: dict[Any, set[Any]] = defaultdict(set)
-    for group, key, reward in zip(groups, keys, rewards, strict=True):
-        if reward is not None:
-            usable[group].add(key)
-    least = _min_usable(args)
-    kept = [None if len(usable[group]) < least else reward for group, reward in zip(groups, rewards, strict=True)]
-    return raw, group_advantages(kept, group_ids=groups, rollout_ids=keys, scale_by_std=scales)
+    least = SlimeSettings.from_args(args, factory_required=False).min_usable
+    return raw, group_advantages(usable, group_ids=groups, rollout_ids=keys, scale_by_std=scales, min_rollouts=least)
 
 
 def check_reward_nonzero_std(args: Any, samples: Sequence[Any], **kwargs: Any) -> Any:
@@ -72,20 +77,20 @@ def check_reward_nonzero_std(args: Any, samples: Sequence[Any], **kwargs: Any) -
 
     Elements may be samples or lists of samples (fan-out), which count once. Removed samples do not count.
     """
-    firsts = [first for element in samples if (first := next(_flatten([element]), None)) is not None]
-    trainer = Trainer.of(firsts[0] if firsts else None)
-    scored = [read_reward(args, sample) for sample in firsts if not _is_removed(sample)]
-    rewards = [reward for reward in scored if reward is not None]
-    if not rewards:
-        return _filter_output(trainer, False, "no_usable_rollout")
-    if len(rewards) < _min_usable(args):
-        return _filter_output(trainer, False, "too_few_usable_rollouts")
-    keep = max(rewards) - min(rewards) > 1e-6
-    return _filter_output(trainer, keep, None if keep else f"zero_std_{round(rewards[0], 1)}")
-
-
-def _min_usable(args: Any) -> int:
-    return SlimeSettings.from_args(args, factory_required=False).min_usable
+    firsts = [members[0] for members in group_rollouts(samples).values()]
+    usable = [read_reward(args, sample) for sample in firsts if not getattr(sample, "remove_sample", False)]
+    rewards = [reward for reward in usable if reward is not None]
+    reason = None
+    if len(rewards) < max(SlimeSettings.from_args(args, factory_required=False).min_usable, 1):
+        reason = "too_few_usable_rollouts" if rewards else "no_usable_rollout"
+    elif max(rewards) - min(rewards) <= 1e-6:
+        reason = f"zero_std_{round(rewards[0], 1)}"
+    try:
+        trainer = Trainer.of_sample(firsts[0] if firsts else None)
+        module = importlib.import_module(f"{trainer.name}.rollout.filter_hub.base_types")
+    except ImportError:
+        return reason is None
+    return module.DynamicFilterOutput(keep=reason is None, reason=reason)
 
 
 def _groups(args: Any, samples: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
@@ -95,26 +100,6 @@ def _groups(args: Any, samples: Sequence[Any], keys: Sequence[Any]) -> list[Any]
     slices = [("slice", numbers.setdefault(key, len(numbers)) // size) for key in keys]
     indices = [getattr(sample, "group_index", None) for sample in samples]
     return [place if index is None else index for index, place in zip(indices, slices, strict=True)]
-
-
-def _filter_output(trainer: Trainer, keep: bool, reason: str | None) -> Any:
-    try:
-        module = importlib.import_module(f"{trainer.name}.rollout.filter_hub.base_types")
-    except ImportError:
-        return keep
-    return module.DynamicFilterOutput(keep=keep, reason=reason)
-
-
-def _is_removed(sample: Any) -> bool:
-    return bool(getattr(sample, "remove_sample", False))
-
-
-def _flatten(samples: Iterable[Any]) -> Iterator[Any]:
-    for sample in samples:
-        if isinstance(sample, list | tuple):
-            yield from _flatten(sample)
-        else:
-            yield sample
 
 
 async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
@@ -129,23 +114,19 @@ async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
         FailureStreakError: `strands_env_reward` failed too many times in a row in training.
     """
     samples = list(sample) if isinstance(sample, Sequence) else [sample]
-    keys = [(one.group_index, rollout_key(one, position)) for position, one in enumerate(samples)]
-    rollouts: dict[Any, list[Any]] = defaultdict(list)
-    for key, one in zip(keys, samples, strict=True):
-        rollouts[key].append(one)
+    rollouts = list(group_rollouts(samples).values())
     try:
-        scores = await asyncio.gather(*(_reward(args, members) for members in rollouts.values()))
+        scores = await asyncio.gather(*(_score_rollout(args, members) for members in rollouts))
+        score_of = {id(one): score for members, score in zip(rollouts, scores, strict=True) for one in members}
+        rewards = [score_of[id(one)] if one.reward is None else one.reward for one in samples]
     except (SlimeConfigError, FailureStreakError) as error:
-        if not is_swallowed():
+        if not drops_exceptions():
             raise
-        rewards = [raise_in_the_run(one, error).reward for one in samples]
-    else:
-        of = dict(zip(rollouts, scores, strict=True))
-        rewards = [of[key] if one.reward is None else one.reward for key, one in zip(keys, samples, strict=True)]
+        rewards = [put(one, [fields_that_stop_the_run(error)]).reward for one in samples]
     return rewards if isinstance(sample, Sequence) else rewards[0]
 
 
-async def _reward(args: Any, samples: Sequence[Any]) -> Any:
+async def _score_rollout(args: Any, samples: Sequence[Any]) -> Any:
     """The reward of a rollout; an abstention removes its samples."""
     sample = samples[0]
     if sample.reward is not None:
@@ -156,39 +137,34 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
             "nothing scores this rollout: give the environment a reward_fn, or set strands_env_reward to the import "
             "path of a reward function"
         )
-    made = load(settings.reward)
-    function = as_reward_function(made() if isinstance(made, type) else made)
+    loaded = load(settings.reward)
+    function = as_reward_function(loaded() if isinstance(loaded, type) else loaded)
     notes = notes_of(sample)
     answer = notes.get("final_response", sample.response) or ""
-    evaluation, call = bool(notes.get("evaluation")), object()
-    with SCORING.running(call):
+    evaluation, call, scored = bool(notes.get("evaluation")), object(), RewardResult(reward=None)
+    with SESSION.reward_failures.running(call):
         try:
             result = StepResult(
                 observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
                 termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
             )
             action, _ = read_prompt(sample)
-            if not evaluation and await why_left_out(args, settings, function, action) is not None:
-                reward, info = None, {}
-            else:
+            if evaluation or await why_left_out(args, settings, function, action) is None:
                 scored = await computed_reward(function.compute(action, result), result.observation)
-                reward, info = scored.reward, scored.info
-            SCORING.reset()
+            SESSION.reward_failures.reset()
         except SlimeConfigError:
             raise
         except Exception as error:
-            logger.warning(
-                "sample=<%s>, error=<%s> | reward failed", getattr(sample, "index", None), error, exc_info=True
-            )
-            reward, info = None, {}
+            index = getattr(sample, "index", None)
+            logger.warning("sample=<%s>, error=<%s> | reward failed", index, error, exc_info=True)
             if not evaluation:
                 record = ErrorRecord.from_exception(error, Phase.REWARD)
-                SCORING.add(call, record, settings.max_failures)
-    if reward is None:
+                SESSION.reward_failures.add(call, record, settings.max_failures)
+    if scored.reward is None:
         for one in samples:
             one.remove_sample = True
-        return unusable_reward(args, sample, "unscored", evaluation=evaluation)
-    return reward_value(args, reward, info, evaluation=evaluation)
+        return unusable_reward(args, sample.tokens, "unscored", evaluation=evaluation)
+    return reward_value(args, scored.reward, scored.info, evaluation=evaluation)
 
 
 # ---- a teacher ----------------------------------------------------------------------------------------------------
@@ -237,118 +213,3 @@ async def teacher_log_probs(args: Any, sample: Any, evaluation: bool = False) ->
         sample.remove_sample = True
     except ValueError as error:
         raise SlimeConfigError(str(error)) from error
-
-
-# ---- the log ------------------------------------------------------------------------------------------------------
-
-
-def log_rollout(rollout_id: Any, args: Any, samples: Any, rollout_extra_metrics: Any, rollout_time: Any) -> bool:
-    """Log a training rollout. For `--custom-rollout-log-function-path`.
-
-    Returns:
-        False, so that slime's own metrics are logged as well.
-    """
-    seconds = {} if rollout_time is None else {"time_s": float(rollout_time)}
-    _write(args, "rollout", rollout_id, seconds, samples)
-    return False
-
-
-def log_eval_rollout(rollout_id: Any, args: Any, data: Any, extra_metrics: Any) -> bool:
-    """Log an evaluation, one line per data set. For `--custom-eval-rollout-log-function-path`.
-
-    Returns:
-        False, so that slime's own metrics are logged as well.
-    """
-    for name, part in data.items():
-        samples = part.get("samples") if isinstance(part, Mapping) else part
-        _write(args, f"eval_{name}", rollout_id, {}, samples or ())
-    return False
-
-
-def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
-    """Means over rollouts, each counted once: rewards, lengths, ends, tool calls, cache hits, weight versions.
-
-    `untrained/other_paths` is the share of sampled tokens that only paths hold which are not exported,
-    `untrained/off_policy` of those that `--mask-offpolicy-in-partial-rollout` takes the loss off.
-
-    A mean over nothing is NaN. Elements may be samples or lists of samples.
-    """
-    flat = list(_flatten(samples))
-    firsts = _first_of_each_rollout(flat)
-    usable = [sample for sample in firsts if not _is_removed(sample)]
-    rewards = [reward for sample in usable if (reward := read_reward(args, sample)) is not None]
-    metrics: dict[str, float] = {
-        "rollouts": len(firsts),
-        "samples": len(flat),
-        "removed": len(firsts) - len(usable),
-        "reward": _mean(rewards),
-        "response_tokens": _mean([getattr(sample, "response_length", None) or 0 for sample in flat]),
-        "trained_tokens": _mean([sum(getattr(sample, "loss_mask", None) or ()) for sample in flat]),
-        "weight_versions": _mean([len(set(getattr(sample, "weight_versions", None) or ())) for sample in flat]),
-    }
-    notes = [notes_of(sample) for sample in firsts]
-    for reason, count in Counter(note.get("termination_reason", "unknown") for note in notes).items():
-        metrics[f"ended/{reason}"] = count / len(firsts)
-    tokens = [counts for note in notes if (counts := note.get("tokens"))]
-    if sampled := sum(counts["sampled"] for counts in tokens):
-        for reason in ("other_paths", "off_policy"):
-            metrics[f"untrained/{reason}"] = sum(counts[reason] for counts in tokens) / sampled
-    for name in ("tool_calls", "tool_iters", "tool_s", "wall_s", "reward_latency_s"):
-        given = [(note.get("metrics") or {}).get(name) for note in notes]
-        values = [value for value in given if isinstance(value, int | float)]
-        if values:
-            metrics[name] = _mean(values)
-    cache = [info for sample in firsts if (info := getattr(sample, "prefix_cache_info", None)) is not None]
-    if prompt := sum(info.total_prompt_tokens for info in cache):
-        metrics["prefix_cache_hit_rate"] = sum(info.cached_tokens for info in cache) / prompt
-    return metrics
-
-
-def _first_of_each_rollout(flat: Sequence[Any]) -> list[Any]:
-    firsts: dict[Any, Any] = {}
-    for position, sample in enumerate(flat):
-        firsts.setdefault((getattr(sample, "group_index", None), rollout_key(sample, position)), sample)
-    return list(firsts.values())
-
-
-def _write(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float], samples: Iterable[Any]) -> None:
-    """Log a step. Whatever goes wrong in it is a warning: a full disk or a lost network must not end the training."""
-    try:
-        settings = SlimeSettings.from_args(args, factory_required=False)
-        flat = list(_flatten(samples))
-        measured = {**metrics, **rollout_metrics(args, flat)}
-        logger.info("kind=<%s>, rollout=<%s>, metrics=<%s> | rollout finished", kind, rollout_id, measured)
-        shown = [_row(args, sample) for sample in _first_of_each_rollout(flat)[: settings.log_messages]]
-        # A mean over nothing is NaN, which JSON has no word for and trackers draw as a gap or not at all.
-        known = {name: value if math.isfinite(value) else None for name, value in measured.items()}
-        if settings.log_dir:
-            folder = Path(settings.log_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            line = json.dumps({"rollout_id": rollout_id, "metrics": known, "samples": shown}, default=str)
-            with (folder / f"{kind.replace('/', '_')}.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        # slime imports wandb where it is used, and opens its run, which has steps of its own; it is not ours to open.
-        run = getattr(sys.modules.get("wandb"), "run", None)
-        if getattr(args, "use_wandb", False) and run is not None:
-            numbers = {f"strands/{kind}/{name}": value for name, value in known.items() if value is not None}
-            run.define_metric("strands/*", step_metric="strands/step")
-            run.log({**numbers, "strands/step": rollout_id})
-    except SlimeConfigError:
-        raise
-    except Exception as error:
-        logger.warning("kind=<%s>, rollout=<%s>, error=<%s> | rollout not logged", kind, rollout_id, error)
-
-
-def _row(args: Any, sample: Any) -> dict[str, Any]:
-    return {
-        "reward": read_reward(args, sample),
-        "status": getattr(getattr(sample, "status", None), "value", None),
-        "ended": notes_of(sample).get("termination_reason"),
-        "prompt": getattr(sample, "prompt", None),
-        "response": getattr(sample, "response", None),
-        "label": getattr(sample, "label", None),
-    }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from strands_env.core import Action
 from strands_env.rewards.proof import RewardProof, TaskProof, TaskVerdict, asks_models, prove_reward
-from strands_env.training.slime.call import read_prompt
+from strands_env.training.slime.prompt import read_prompt
+from strands_env.training.slime.session import SESSION
 from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings
 
 logger = logging.getLogger(__name__)
@@ -33,47 +33,48 @@ async def why_left_out(args: Any, settings: SlimeSettings, reward_fn: Any, actio
     """
     if not settings.proof_seconds or reward_fn is None or asks_models(reward_fn):
         return None
-    proofs = _OF_LOOP.setdefault(asyncio.get_running_loop(), _Proofs())
+    proofs = SESSION.proofs.setdefault(asyncio.get_running_loop(), TaskProofs())
     return await proofs.look_up(args, settings.proof_seconds, reward_fn, action)
 
 
-class _Proofs:
-    """What the proofs of one process have found."""
+class TaskProofs:
+    """The proofs of one process, each made once, whoever waits for it."""
 
     def __init__(self) -> None:
         self._first: asyncio.Task[None] | None = None
         self._running: dict[str, asyncio.Task[RewardProof]] = {}
-        self._found: dict[str, TaskProof | None] = {}
+        self._proofs: dict[str, TaskProof | None] = {}
         self._failed: set[str] = set()
         self._has_sound = self._decides = self._has_warned = self._is_slow = False
 
     async def look_up(self, args: Any, seconds: float, reward_fn: Any, action: Action) -> str | None:
+        """Prove the task if that is new; why it is left out, if it is."""
         if self._first is None:
-            self._first = asyncio.create_task(self._begin(args, seconds, reward_fn))
+            self._first = asyncio.create_task(self._prove_data(args, seconds, reward_fn))
         # Shielded: others wait for the same proof.
         await asyncio.shield(self._first)
-        key = _key(action)
-        if key not in self._found and not self._is_slow:
+        key = _task_key(action)
+        if key not in self._proofs and not self._is_slow:
             if key not in self._running:
                 self._running[key] = asyncio.create_task(self._prove([action], seconds, reward_fn))
             await asyncio.shield(self._running[key])
             self._running.pop(key, None)
-        row = self._found.setdefault(key, None)
-        if row is None or row.verdict is TaskVerdict.SOUND or not self._decides:
+        proof = self._proofs.setdefault(key, None)
+        if proof is None or proof.verdict is TaskVerdict.SOUND or not self._decides:
             return None
         self._failed.add(key)
         if not self._has_warned:
             self._has_warned = True
             words = "task=<%s>, reason=<%s> | it fails the proof of its reward, and is left out of training"
-            logger.warning(words, row.id, row.reason)
+            logger.warning(words, proof.id, proof.reason)
         if len(self._failed) >= FAILED_AT_MOST and not self._has_sound:
             raise SlimeConfigError(
-                f"the first {len(self._failed)} tasks all fail the proof of their reward, the last for {row.reason}: "
-                "mend the reward or the labels, or set strands_env_proof_seconds to 0 to train them unproven"
+                f"the first {len(self._failed)} tasks all fail the proof of their reward, the last for {proof.reason}: "
+                "fix the reward or the labels, or set strands_env_proof_seconds to 0 to train them unproven"
             )
-        return f"{row.verdict}: {row.reason}"
+        return f"{proof.verdict}: {proof.reason}"
 
-    async def _begin(self, args: Any, seconds: float, reward_fn: Any) -> None:
+    async def _prove_data(self, args: Any, seconds: float, reward_fn: Any) -> None:
         tasks = await asyncio.to_thread(_read_tasks, args)
         proof = await self._prove(tasks, seconds, reward_fn, seed=getattr(args, "rollout_seed", None) or 0)
         proof.warn(f"and they are {'' if self._decides else 'not '}left out of training")
@@ -86,21 +87,15 @@ class _Proofs:
             self._is_slow = True  # every new task would wait for nothing
             words = "seconds=<%g> | too short for the proof of the reward on one task: tasks are trained unproven"
             logger.warning(words, seconds)
-        self._take(tasks, proof)
-        return proof
-
-    def _take(self, tasks: list[Action], proof: RewardProof) -> None:
-        keys = {task.task_context.id: _key(task) for task in tasks}
-        self._found |= {keys[row.id]: row for row in proof.rows}
+        keys = {task.task_context.id: _task_key(task) for task in tasks}
+        self._proofs |= {keys[row.id]: row for row in proof.rows}
         self._has_sound |= any(row.verdict is TaskVerdict.SOUND for row in proof.rows)
         # A reward that gives every answer the same reads something else.
         self._decides |= proof.decides and proof.loses
+        return proof
 
 
-_OF_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, _Proofs] = WeakKeyDictionary()
-
-
-def _key(action: Action) -> str:
+def _task_key(action: Action) -> str:
     """The content of a task: slime numbers samples, not tasks."""
     return json.dumps([action.prompt, action.task_context.ground_truth], sort_keys=True, default=str)
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import base64
-import concurrent.futures
-import contextlib
-import logging
 import sys
-import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,13 +16,10 @@ from numpy.typing import NDArray
 from strands_env.core import StepResult
 from strands_env.core.tokens import common_prefix
 from strands_env.training.sample import TrainingSample
-from strands_env.training.slime.settings import SLIME, Trainer
+from strands_env.training.slime.call import RolloutCall
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
 from strands_sglang.exceptions import BackendAbortedError, BackendAnswerError, TokenBudgetReachedError
 from strands_sglang.trajectory import FinishType, SamplingMask
-
-logger = logging.getLogger(__name__)
-
 
 POLL_SECONDS = 0.3
 """Interval at which each running rollout reads slime's flag, which nothing else announces."""
@@ -45,12 +37,9 @@ class Episode:
     """A rollout in progress: its task, its abort, its budget, its suspension, and what its models have sampled.
 
     Attributes:
-        is_aborted: True once slime has asked to stop.
-        task: Runs `Environment.rollout`.
-        suspends: An aborted rollout waits to be resumed (partial rollout) instead of ending.
-        sampled_limit: Tokens that all models of the rollout sample together; None for no limit.
-        sample: slime's sample, for its trace.
-        keeps_top_p: Its calls keep the survivors of top-p.
+        call: slime's call that waits for it: another one after a suspension.
+        task: Runs `Environment.rollout`; None where the task of the data is left out.
+        left_out: Why it is.
         scores: Its environment has a reward function.
         config_error: The reason why every rollout of this configuration fails, if one was found.
         models: The models it has made.
@@ -61,13 +50,9 @@ class Episode:
         held: Ids that were sampled before the last resumption, each from the start of its path.
     """
 
-    is_aborted: Callable[[], bool]
+    call: RolloutCall
     task: asyncio.Task[StepResult] | None = None
-    suspends: bool = False
-    sampled_limit: int | None = None
-    sample: Any = None
-    trainer: Trainer = SLIME
-    keeps_top_p: bool = False
+    left_out: str | None = None
     scores: bool = False
     config_error: Exception | None = None
     models: list[Any] = field(default_factory=list)
@@ -106,8 +91,8 @@ class Episode:
             self.held.extend(list(path.token_ids) for model in self.models for path in model.trajectories)
         try:
             while not self.running.done():
-                if self.is_aborted():
-                    if self.suspends:
+                if self.call.is_stopping:
+                    if self.call.partial:
                         self.paused = True  # until slime asks again, whatever its flag says until then
                         self.suspensions += 1
                     else:
@@ -129,21 +114,20 @@ class Episode:
 
     def check(self) -> None:
         """Raise where a call may not be started."""
-        if self.paused or self.is_aborted():
+        if self.paused or self.call.is_stopping:
             raise HeldError
 
     def left_to_sample(self) -> int | None:
         """Tokens that the rollout may still sample; None for no limit, `TokenBudgetReachedError` if none are left."""
-        if self.sampled_limit is None:
-            return None
-        if (sampled := self.counters["completion_tokens"]) >= self.sampled_limit:
-            raise TokenBudgetReachedError("strands_env_max_sampled_tokens", self.sampled_limit, sampled)
-        return self.sampled_limit - sampled
+        limit = self.call.sampled_limit
+        if limit is not None and (sampled := self.counters["completion_tokens"]) >= limit:
+            raise TokenBudgetReachedError("strands_env_max_sampled_tokens", limit, sampled)
+        return None if limit is None else limit - self.counters["completion_tokens"]
 
     async def wait(self, prompt: Callable[[], Sequence[int]]) -> None:
         """Wait for the resumption, and note the ids of the call that waits; `BackendAbortedError` if none will come."""
-        while self.paused or self.is_aborted():
-            if not self.suspends:
+        while self.paused or self.call.is_stopping:
+            if not self.call.partial:
                 raise BackendAbortedError("slime ended the rollout step; no further turn is started")
             # A call that the server aborted carries what it has sampled in its prompt, and no trajectory holds it yet.
             self.held.append(list(prompt()))
@@ -208,12 +192,13 @@ class RolloutBackend(BackendWrapper):
         return ids if not request.images or self._expand is None else self._expand(ids, request.images)
 
     async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
-        episode, trainer, suspensions = self._episode, self._episode.trainer, self._episode.suspensions
+        episode, suspensions = self._episode, self._episode.suspensions
+        trainer, keeps_top_p = episode.call.trainer, episode.call.requirements.top_p
         left = episode.left_to_sample()  # of all paths together; each path has its own bound in the model
         if left is not None and left < (request.max_new_tokens or sys.maxsize):
             request = request.limited_to(left)
         # slime's patched server sends the survivors because of `custom_params`, and knows no other way to ask for them.
-        asks = request.sampling_mask and (trainer.asks_for_top_p or not episode.keeps_top_p)
+        asks = request.sampling_mask and (trainer.asks_for_top_p or not keeps_top_p)
         request = replace(request, before_attempt=episode.check, sampling_mask=asks)
         trace: Any = sys.modules.get(trainer.traces or "")  # the trainer has imported it where it runs
         answer = await (self.inner.ask(request) if trace is None else self._ask_in_span(trace, request))
@@ -228,13 +213,13 @@ class RolloutBackend(BackendWrapper):
             counters.update({name: int(meta.get(name) or 0) for name in _SPECULATIVE})
         if suspensions != episode.suspensions:  # begun before the suspension, ended after it
             episode.held.append([*self._prompt_as_seen(request), *answer.output_ids])
-        if episode.keeps_top_p and answer.sampling_mask is None:
+        if keeps_top_p and answer.sampling_mask is None:
             answer = replace(answer, sampling_mask=sampling_mask_of(meta, len(answer.output_ids)))
         return answer
 
     async def _ask_in_span(self, trace: Any, request: GenerateRequest) -> GenerateAnswer:
         """A call in a span of slime's trace of the sample, from which slime makes its `perf/*` metrics of requests."""
-        sample, trainer = self._episode.sample, self._episode.trainer
+        sample, trainer = self._episode.call.sample, self._episode.call.trainer
         with trace.trace_span(sample, trainer.span, attrs={"max_new_tokens": request.max_new_tokens}) as span:
             answer = await self.inner.ask(request)
             if hasattr(span, "update"):  # slime yields its target instead of a span where it cannot trace
@@ -267,65 +252,3 @@ def _int32(value: Any) -> NDArray[np.int32]:
     if isinstance(value, str):
         return np.frombuffer(base64.b64decode(value, validate=True), dtype="<i4").astype(np.int32)
     return np.array(value, dtype=np.int32)
-
-
-# ---- rollouts that wait to be resumed -------------------------------------------------------------------------------
-
-
-EXIT_SECONDS = 30.0
-"""Longest wait at exit for their cleanups."""
-
-
-class SuspendedEpisodes:
-    """Rollouts that wait, by the key of their sample, the longest waiting first."""
-
-    def __init__(self) -> None:
-        self._waiting: OrderedDict[Any, tuple[Episode, float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, key: Any, episode: Episode) -> None:
-        """Keep a rollout; another one of that key is ended."""
-        if earlier := self._waiting.pop(key, None):
-            _end(earlier[0])
-        self._waiting[key] = (episode, time.monotonic())
-
-    def take(self, key: Any) -> Episode | None:
-        """Remove and return the rollout of that key; one of another event loop is ended there, and None returned."""
-        episode, _ = self._waiting.pop(key, (None, 0.0))
-        if episode is None or episode.running.get_loop() is asyncio.get_running_loop():
-            return episode
-        _end(episode)
-        return None
-
-    def expire(self, seconds: float) -> None:
-        """End what has waited for longer; 0 for no limit."""
-        while seconds and self._waiting and time.monotonic() - next(iter(self._waiting.values()))[1] > seconds:
-            key, (episode, _) = self._waiting.popitem(last=False)
-            logger.warning(
-                "sample=<%s>, seconds=<%g> | suspended rollout ended: strands_env_max_suspension", key, seconds
-            )
-            _end(episode)
-
-    def close_at_exit(self) -> None:
-        """End those whose event loops run in other threads, and wait for their cleanups for a while."""
-        ends = []
-        while self._waiting:
-            episode, _ = self._waiting.popitem()[1]
-            loop = episode.running.get_loop()
-            if loop.is_running():
-                ends.append(asyncio.run_coroutine_threadsafe(episode.cancel(), loop))
-        concurrent.futures.wait(ends, timeout=EXIT_SECONDS)
-
-
-def _end(episode: Episode) -> None:
-    """Cancel a rollout on its own event loop, unless that is closed."""
-    with contextlib.suppress(RuntimeError):
-        episode.running.get_loop().call_soon_threadsafe(episode.running.cancel)
-
-
-SUSPENDED = SuspendedEpisodes()
-"""The suspended rollouts of this process."""
-
-atexit.register(SUSPENDED.close_at_exit)

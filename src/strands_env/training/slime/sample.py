@@ -1,275 +1,257 @@
-"""A rollout in slime's `Sample`s: the trained, the failed and the waiting, and what our hooks read of them."""
+"""A rollout as the fields of slime's `Sample`s, and what our hooks read of them. Only `put` changes a sample."""
 
 from __future__ import annotations
 
-import base64
 import copy
-import functools
-import math
 import uuid
-from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-import numpy as np
-
-from strands_env.core import StepResult
-from strands_env.core.termination import ErrorRecord, Outcome, Phase, TerminationReason
-from strands_env.training.export import image_tensors
+from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
+from strands_env.training.advantages import finite_number
+from strands_env.training.attempts import Rollout
+from strands_env.training.export import one_row
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_env.training.slime.call import STREAK, Call, Failure
+from strands_env.training.slime.call import RolloutCall
 from strands_env.training.slime.rollout import Episode
-from strands_env.training.slime.settings import METADATA_KEY, Needs, SlimeConfigError, warn_once
-from strands_sglang.exceptions import MediaError
+from strands_env.training.slime.settings import METADATA_KEY, TokenRequirements
 from strands_sglang.trajectory import SamplingMask
-from strands_sglang.trajectory.media import ProcessorExpander
 
-# ---- a rollout ------------------------------------------------------------------------------------------------------
+Fields: TypeAlias = dict[str, Any]
+"""Fields of a slime `Sample` and their values."""
+
+_NO_ROOM = (
+    "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten prompt and tools"
+)
 
 
-def write(
-    call: Call, episode: Episode, result: StepResult, sources: Sequence[TrainingSample], tokens: Mapping[str, int]
-) -> Any:
-    """The samples of a rollout that ended, well or not.
+@dataclass(frozen=True, kw_only=True)  # without slots, which break super()
+class SlimeRollout(Rollout):
+    """A rollout after an attempt, with what slime needs beside its samples.
 
-    Args:
-        sources: Its paths that are trained, the main one first.
-        tokens: Number of sampled tokens, and of those not trained, by reason.
+    Attributes:
+        episode: Its models and counters; None where it was not started.
+        pixels: Tensors of the images of each sample; None for one without.
+        token_counts: Number of sampled tokens, and of those not trained, by reason.
+        is_stopped: slime has ended its step, and asks for the rollout again.
+        left_out: Why its task is not trained; nothing was sampled then.
     """
-    reason = result.termination_reason
-    # The clock of the step ran on while the rollout was suspended: that time is not the policy's.
-    waited = reason is TerminationReason.TIMEOUT and episode.suspensions > 0
-    if waited or result.outcome is not Outcome.POLICY:
-        return write_failed(call, episode, reason, result.error, sources[-1] if sources else None)
-    notes: dict[str, Any] = {
-        "termination_reason": reason.value,
-        "final_response": result.observation.final_response or "",
-        "evaluation": call.evaluation,
-        "metrics": result.observation.metrics,
-        "suspensions": episode.suspensions,
-        "tokens": dict(tokens),
+
+    episode: Episode | None = None
+    pixels: Sequence[Mapping[str, Any] | None] = ()
+    token_counts: Mapping[str, int] = field(default_factory=dict)
+    is_stopped: bool = False
+    left_out: str | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Another attempt is due."""
+        return not self.is_stopped and self.left_out is None and super().is_lost
+
+    @property
+    def is_empty(self) -> bool:
+        """The policy brought it to its end before a token came."""
+        return self.failure is None and len(self.samples) > 0 and not len(self.samples[0])
+
+    @property
+    def reason(self) -> TerminationReason:
+        """The end of its episode."""
+        return TerminationReason.UNCLASSIFIED_ERROR if self.result is None else self.result.termination_reason
+
+    @property
+    def streak_error(self) -> ErrorRecord | None:
+        """The error that counts towards the end of the run; None for a time-out of a rollout that was suspended."""
+        has_waited = self.episode is not None and self.episode.suspensions > 0
+        if has_waited and self.reason is TerminationReason.TIMEOUT:
+            return None
+        if not self.is_empty:
+            return self.failure
+        own = None if self.result is None else self.result.error
+        return own or ErrorRecord(type=self.reason.value, message=_NO_ROOM, traceback="", where=Phase.MODEL)
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
+    """The fields of slime's samples: one dict for each path that is exported, with every field a rollout may set."""
+    if rollout.is_stopped:
+        return [_blank_fields(call.sample) | _held_fields(call, rollout)]
+    is_trained = rollout.failure is None and rollout.left_out is None
+    paths: Sequence[TrainingSample] = rollout.samples if is_trained else ()
+    if has_placeholder := not is_trained or rollout.is_empty:  # slime's tensors cannot be empty
+        paths = [one_row(paths, experts_shape=call.requirements.experts_shape)]
+    notes = _notes(call, rollout)
+    rows = []
+    for number, path in enumerate(paths):
+        row = _blank_fields(call.sample) | token_fields(path, call.requirements) | {"status": path.status}
+        row |= _reward_fields(call, rollout, path.reward, row["tokens"])
+        row["metadata"][METADATA_KEY] = {**copy.deepcopy(notes), "agent_name": path.agent_name}
+        if not has_placeholder:
+            row["response"] = _response_text(rollout, row["tokens"][path.prompt_length :])
+        if rollout.pixels and rollout.pixels[number] is not None:
+            row["multimodal_train_inputs"] = rollout.pixels[number]
+        rows.append(row)
+    rows[0] |= _counter_fields(call.sample, rollout)
+    if call.fanout:  # slime counts rollouts by this id; without one it would count paths
+        known = [getattr(call.sample, name, None) for name in ("rollout_id", "index")]
+        shared = next((value for value in known if value is not None), uuid.uuid4().int >> 65)
+        rows = [row | {"rollout_id": shared} for row in rows]
+    return rows
+
+
+def put(sample: Any, rows: Sequence[Fields]) -> Any:
+    """Write fields into slime's sample, and those of further paths into siblings of it.
+
+    Returns:
+        The sample, or with fan-out always a list: slime flattens a batch by its first element, and fails on one that
+        mixes samples and lists.
+    """
+    samples = [sample, *(copy.copy(sample) for _ in rows[1:])]
+    for target, fields in zip(samples, rows, strict=True):
+        for name, value in fields.items():
+            setattr(target, name, getattr(type(sample).Status, value.name) if name == "status" else value)
+    for sibling in samples[1:]:
+        if hasattr(sibling, "trace"):
+            sibling.trace = None  # its requests are counted on the first
+    return samples if "rollout_id" in rows[0] else sample
+
+
+def fields_that_stop_the_run(error: Exception) -> Fields:
+    """A finished sample at which slime's run, not its worker, stops.
+
+    The fully asynchronous worker logs an exception and goes on, so that the run would wait for the group forever. The
+    run reads `int(sample.index)` of each finished group: the text of the error is no number, and the `ValueError`
+    quotes it.
+    """
+    return {"status": SampleStatus.COMPLETED, "reward": 0.0, "index": f"{type(error).__name__}: {error}"}
+
+
+_OPTIONAL = (
+    *("rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets"),
+    "multimodal_train_inputs",
+)
+_COUNTERS = {"spec_info": "spec_verify_ct", "prefix_cache_info": "prompt_tokens"}
+"""Counters of a sample, each with the number without which it is not added to."""
+
+
+def _blank_fields(sample: Any) -> Fields:
+    """A sample without a rollout."""
+    metadata = {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY}
+    return {
+        **{"tokens": [], "response": "", "response_length": 0, "loss_mask": None, "rollout_log_probs": None},
+        **{"weight_versions": [], "reward": None, "remove_sample": False, "metadata": metadata},
+        **{name: None for name in _OPTIONAL if hasattr(sample, name)},
+        **{name: type(getattr(sample, name))() for name in _COUNTERS if hasattr(sample, name)},
+        "non_generation_time": 0.0,
     }
-    if result.reward is not None:
-        notes["reward_info"] = copy.copy(result.reward.info)
-    if result.cleanup_error is not None:
-        notes["cleanup_error"] = result.cleanup_error.message
-    if sources and not len(sources[0]):  # the policy's outcome, before a token came: nothing failed
-        message = "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten "
-        error = ErrorRecord(type=reason.value, message=f"{message}prompt and tools", traceback="", where=Phase.MODEL)
-        error, notes = result.error or error, {**notes, "agent_name": "agent"}
-        made = _write_untrained(call, episode, reason, error, notes, category="no_tokens")
-        if (reward := sources[0].reward) is not None and not is_distilled(call.args, evaluation=call.evaluation):
-            info = {} if result.reward is None else result.reward.info  # it counts in the statistics of its group
-            call.sample.reward = reward_value(call.args, reward, info, evaluation=call.evaluation)
-            call.sample.remove_sample = False
-        return made
-    if not sources:
-        nothing = InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
-        return write_failed(call, episode, reason, ErrorRecord.from_exception(nothing, Phase.LOOP))
-    expander = image_expander(call)
-    if expander is None and any(source.media for source in sources):
-        raise SlimeConfigError(
-            f"rollout {sources[0].rollout_id!r} has images, and nothing gives them to the trainer: slime found no "
-            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
-        )
-    clear(call.sample)
-    _count(call.sample, episode, result)
-    samples = [call.sample, *(sibling_of(call.sample) for _ in sources[1:])]
-    text_of = episode.text_of if episode.models else lambda ids: notes["final_response"]
-    reward, scored = sources[0].reward, result.reward is not None or episode.scores
-    for target, source in zip(samples, sources, strict=True):
-        try:
-            fill(target, source, call.needs, text_of)
-            if source.media and expander is not None:
-                target.multimodal_train_inputs = image_tensors(source, expander)
-        except (InvalidSampleError, ValueError) as error:
-            return write_failed(call, episode, reason, ErrorRecord.from_exception(error, Phase.LOOP), source)
-        target.remove_sample = scored and reward is None  # the reward function abstains, or was not to score this end
-        if target.remove_sample:
-            target.reward = unusable_reward(call.args, target, "unscored", evaluation=call.evaluation)
-        elif scored and not is_distilled(call.args, evaluation=call.evaluation):
-            info = result.reward.info if result.reward is not None else {}
-            target.reward = reward_value(call.args, reward, info, evaluation=call.evaluation)
-        own = {**notes, "agent_name": source.agent_name}
-        note(target, own if target is call.sample else copy.deepcopy(own))  # siblings share no container
-    if not call.evaluation:
-        STREAK.reset()
-    return _as_return_value(call, samples)
 
 
-def write_failed(
-    call: Call,
-    episode: Episode | None,
-    reason: TerminationReason,
-    error: ErrorRecord | None,
-    source: TrainingSample | None = None,
-) -> Any:
-    """A rollout that failed: a sample that trains nothing. One that the end of slime's step broke may be run again."""
-    if call.is_stopping and reason.is_failure:
-        return write_aborted(call, None)
-    if error is None:
-        message = f"the rollout ended with {reason.value}"
-        error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.LOOP)
-    described = {"type": error.type, "message": error.message, "where": error.where.value}
-    notes = {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described}
-    return _write_untrained(call, episode, reason, error, notes, source)
-
-
-def write_aborted(call: Call, episode: Episode | None) -> Any:
-    """Slime is stopping: one sample that may be run again. It is empty, unless the rollout waits to be resumed.
-
-    Args:
-        episode: The rollout; None where it is over.
-    """
-    sample = call.sample
-    clear(sample)
-    set_status(sample, SampleStatus.ABORTED)
-    if episode is None or not call.partial:
-        return sample
-    paths = [path for model in episode.models for path in model.trajectories if not path.is_discarded]
+def _held_fields(call: RolloutCall, rollout: SlimeRollout) -> Fields:
+    """Slime is stopping: a sample that it asks for again. It is empty, unless the rollout waits to be resumed."""
+    fields: Fields = {"status": SampleStatus.ABORTED}
+    if not call.partial or rollout.episode is None:
+        return fields
+    paths = [path for model in rollout.episode.models for path in model.trajectories if not path.is_discarded]
     if paths:  # the longest of them; slime looks whether anything is held
         held = max(paths, key=len)
         start = held.initial_prompt_length
-        sample.tokens = held.token_ids
-        sample.response_length = len(held) - start
-        sample.loss_mask = held.loss_mask[start:]
-        sample.rollout_log_probs = [value or 0.0 for value in held.logprobs[start:]]
-        sample.response = episode.text_of(held.token_ids[start:])
-    return sample
+        fields["tokens"] = held.token_ids
+        fields["response_length"] = len(held) - start
+        fields["loss_mask"] = held.loss_mask[start:]
+        fields["rollout_log_probs"] = [value or 0.0 for value in held.logprobs[start:]]
+        fields["response"] = rollout.episode.text_of(held.token_ids[start:])
+    return fields
 
 
-def write_left_out(call: Call, why: str) -> Any:
-    """A task that is not trained, for its reward cannot be trusted: no failure, and no rollout."""
-    sample = call.sample
-    clear(sample)
-    fill_unusable(sample, None, call.needs)
-    sample.reward = unusable_reward(call.args, sample, "left_out", evaluation=call.evaluation)
-    set_status(sample, SampleStatus.FAILED)
-    note(sample, {"left_out": why, "evaluation": call.evaluation})
-    return _as_return_value(call, [sample])
+def token_fields(path: TrainingSample, requirements: TokenRequirements) -> Fields:
+    """The tokens of a path. Which optional fields there are depends on the requirements alone."""
+    start = path.prompt_length
+    fields: Fields = {
+        "tokens": path.token_ids.tolist(),
+        "response_length": path.response_length,
+        "loss_mask": list(path.loss_mask[start:].tobytes()),
+        "rollout_log_probs": path.response_logprobs(),
+        # One version per call; two for a call that was resumed with other weights.
+        "weight_versions": [span.version for span in path.weight_versions if span.version is not None],
+    }
+    if requirements.experts_shape is not None and (experts := path.experts_array()) is not None:
+        fields["rollout_routed_experts"] = experts.copy()  # slime makes a tensor of its memory
+    if requirements.top_p:
+        survivors = (path.sampling_mask or SamplingMask.empty(len(path))).part(start, len(path))
+        fields["rollout_top_p_token_ids"] = survivors.ids.tolist()
+        fields["rollout_top_p_token_offsets"] = survivors.offsets.tolist()
+    return fields
 
 
-def _write_untrained(
-    call: Call,
-    episode: Episode | None,
-    reason: TerminationReason,
-    error: ErrorRecord,
-    notes: dict[str, Any],
-    source: TrainingSample | None = None,
-    category: str = "failed",
-) -> Any:
-    """A sample that trains nothing: FAILED, or TRUNCATED where no token came in time. Both may end the run."""
-    sample = call.sample
-    clear(sample)
-    if episode is not None:
-        _count(sample, episode)
-    fill_unusable(sample, source, call.needs)
-    sample.reward = unusable_reward(call.args, sample, category, evaluation=call.evaluation)
-    set_status(sample, SampleStatus.TRUNCATED if category == "no_tokens" else SampleStatus.FAILED)
-    note(sample, notes)
-    call.failure = Failure(error=error, reason=reason, has_waited=episode is not None and episode.suspensions > 0)
-    return _as_return_value(call, [sample])
-
-
-def _as_return_value(call: Call, samples: list[Any]) -> Any:
-    """The return value of `generate` for a finished rollout: a sample, or with fan-out always a list.
-
-    slime flattens a batch by its first element, and fails on one that mixes samples and lists.
-    """
-    first = samples[0]
-    if not call.fanout:
-        return first
-    # slime counts rollouts by this id; without one it would count paths.
-    shared = first.rollout_id if getattr(first, "rollout_id", None) is not None else first.index
-    if shared is None:
-        shared = uuid.uuid4().int >> 65
-    for sample in samples:
-        sample.rollout_id = shared
-    return samples
-
-
-def _count(sample: Any, episode: Episode, result: StepResult | None = None) -> None:
-    """Cache and speculative counters and the time of tools, once for the rollout."""
-    counters = episode.counters
-    if hasattr(sample, "prefix_cache_info"):
-        sample.prefix_cache_info.add(counters)
-    if hasattr(sample, "spec_info") and counters["spec_verify_ct"]:
-        sample.spec_info.add(counters)
-    seconds = None if result is None else result.observation.metrics.get("tool_s")
-    if isinstance(seconds, int | float):
-        sample.non_generation_time = float(seconds)
-
-
-# ---- one sample -----------------------------------------------------------------------------------------------------
-
-
-def set_status(sample: Any, status: SampleStatus) -> None:
-    """Set slime's status."""
-    sample.status = getattr(type(sample).Status, status.name)
-
-
-def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[list[int]], str]) -> None:
-    """Write a training sample into slime's sample. Which fields are set depends on `needs` alone.
-
-    Args:
-        text_of: Decodes the response, for logs: nothing is ever encoded again from it.
-
-    Raises:
-        InvalidSampleError: Something needed is missing: a log-probability, experts, top-p data of a trained token.
-    """
-    source.validate(logprobs_required=True)
-    logprobs, start = source.response_logprobs(), source.prompt_length
-    experts = None if needs.experts_shape is None else source.experts_array()
-    # All is checked before anything is set: a sample is written whole or not at all.
-    if needs.experts_shape is not None and experts is None:
+def check_tokens(path: TrainingSample, requirements: TokenRequirements) -> None:
+    """`InvalidSampleError` where a path lacks something that slime needs of every trained token."""
+    path.validate(logprobs_required=True)
+    if requirements.experts_shape is not None and path.experts_array() is None:
         raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
-    if needs.top_p and source.sampling_mask is None:
+    if requirements.top_p and path.sampling_mask is None:
         raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
-    sample.tokens = source.token_ids.tolist()
-    sample.response_length = source.response_length
-    sample.loss_mask = list(source.loss_mask[start:].tobytes())
-    sample.rollout_log_probs = logprobs
-    if experts is not None:
-        sample.rollout_routed_experts = experts.copy()  # slime makes a tensor of its memory
-    if needs.top_p and source.sampling_mask is not None:
-        survivors = source.sampling_mask.part(start, len(source))
-        sample.rollout_top_p_token_ids = survivors.ids.tolist()
-        sample.rollout_top_p_token_offsets = survivors.offsets.tolist()
-    sample.response = text_of(sample.tokens[start:])
-    # One version per call; two for a call that was resumed with other weights.
-    sample.weight_versions = [span.version for span in source.weight_versions if span.version is not None]
-    set_status(sample, source.status)
 
 
-def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> None:
-    """Make a sample that slime can carry and that trains nothing: mask 0, removed.
+def _response_text(rollout: SlimeRollout, ids: list[int]) -> str:
+    """The response for logs: nothing is ever encoded again from it."""
+    if rollout.episode is not None and rollout.episode.models:
+        return rollout.episode.text_of(ids)
+    # Models of another provider decode nothing.
+    return (rollout.result.observation.final_response or "") if rollout.result is not None else ""
 
-    The fields are those that every sample of the run has, for slime decides by the first sample of a batch. A rollout
-    that sampled nothing is given one masked token, since slime's tensors cannot be empty.
-    """
-    if source is not None and source.media:
-        source = None  # its image tokens without pixels would break the trainer's forward pass
-    if source is None or not source.response_length:
-        prompt = ([] if source is None else source.token_ids.tolist()) or [0]
-        ids = np.array([*prompt, prompt[-1]], dtype=np.int32)
-        source = TrainingSample(token_ids=ids, prompt_length=len(prompt), loss_mask=np.zeros(len(ids), np.uint8))
-    count, experts = len(source), None
-    if needs.experts_shape is not None:  # placeholders in which no layer is all 0, as slime checks
-        layers, top_k = needs.experts_shape
-        row = np.arange(top_k, dtype="<i4") if top_k > 1 else np.ones(1, dtype="<i4")
-        experts = np.broadcast_to(row, (count - 1, layers, top_k)).tobytes()
-    untrained = TrainingSample(
-        token_ids=source.token_ids,
-        prompt_length=source.prompt_length,
-        loss_mask=np.zeros(count, dtype=np.uint8),
-        logprobs=np.zeros(count),
-        weight_versions=source.weight_versions,
-        routed_experts=experts,
-        experts_shape=needs.experts_shape,
-        sampling_mask=SamplingMask(ids=np.zeros(0, dtype=np.int32), offsets=np.zeros(count + 1, dtype=np.int64)),
-    )
-    fill(sample, untrained, needs, lambda ids: "")
-    sample.remove_sample = True
+
+def _notes(call: RolloutCall, rollout: SlimeRollout) -> dict[str, Any]:
+    """The notes that we leave in a sample's metadata, for our hooks and for whoever looks at it."""
+    notes: dict[str, Any] = {"evaluation": call.evaluation}
+    if rollout.left_out is not None:
+        return notes | {"left_out": rollout.left_out}
+    notes["termination_reason"] = rollout.reason.value
+    if (error := rollout.failure) is not None:
+        return notes | {"error": {"type": error.type, "message": error.message, "where": error.where.value}}
+    if (result := rollout.result) is not None and rollout.episode is not None:
+        notes["final_response"] = result.observation.final_response or ""
+        notes["metrics"] = result.observation.metrics
+        notes["suspensions"] = rollout.episode.suspensions
+        notes["tokens"] = dict(rollout.token_counts)
+        if result.reward is not None:
+            notes["reward_info"] = result.reward.info
+        if result.cleanup_error is not None:
+            notes["cleanup_error"] = result.cleanup_error.message
+    return notes
+
+
+def _counter_fields(sample: Any, rollout: SlimeRollout) -> Fields:
+    """Cache and speculative counters and the time of tools, once for the rollout."""
+    fields: Fields = {}
+    counters: Counter[str] = Counter() if rollout.episode is None else rollout.episode.counters
+    for name, needed in _COUNTERS.items():
+        if hasattr(sample, name) and counters[needed]:
+            fields[name] = type(getattr(sample, name))()
+            fields[name].add(counters)
+    seconds = None if rollout.result is None else rollout.result.observation.metrics.get("tool_s")
+    if isinstance(seconds, int | float):
+        fields["non_generation_time"] = float(seconds)
+    return fields
+
+
+# ---- rewards ---------------------------------------------------------------------------------------------------------
+
+
+def _reward_fields(call: RolloutCall, rollout: SlimeRollout, reward: float | None, tokens: Sequence[int]) -> Fields:
+    """Slime's reward of a path, None where slime is to ask for it. A path that must not count is removed."""
+    category = "left_out" if rollout.left_out is not None else "unscored" if rollout.failure is None else "failed"
+    result = None if rollout.result is None else rollout.result.reward
+    is_scored = result is not None or (rollout.episode is not None and rollout.episode.scores)
+    if reward is None and (is_scored or category != "unscored"):  # a reward function may abstain
+        value = unusable_reward(call.args, tokens, category, evaluation=call.evaluation)
+        return {"reward": value, "remove_sample": True}
+    if reward is None or is_distilled(call.args, evaluation=call.evaluation):
+        return {"reward": None}
+    info = {} if result is None else result.info
+    return {"reward": reward_value(call.args, reward, info, evaluation=call.evaluation)}
 
 
 def reward_value(
@@ -298,14 +280,17 @@ def is_distilled(args: Any, *, evaluation: bool = False) -> bool:
     return path.endswith("on_policy_distillation.post_process_rewards") and not evaluation
 
 
-def unusable_reward(args: Any, sample: Any, category: str, *, evaluation: bool = False) -> Any:
+def unusable_reward(args: Any, tokens: Sequence[int], category: str, *, evaluation: bool = False) -> Any:
     """A reward for a removed sample that slime's own functions can read. Nothing is learnt from it."""
     reward: Any = 0.0
     if is_distilled(args, evaluation=evaluation):
-        scores = [[None if place == 0 else 0.0, token, None] for place, token in enumerate(sample.tokens)]
+        scores = [[None if place == 0 else 0.0, token, None] for place, token in enumerate(tokens)]
         # No two are equal: slime rounds rewards that are, which it cannot with answers of a teacher.
         reward = {"meta_info": {"id": uuid.uuid4().hex, "input_token_logprobs": scores}}
     return reward_value(args, reward, evaluation=evaluation, category=category)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_reward(args: Any, sample: Any) -> float | None:
@@ -314,13 +299,19 @@ def read_reward(args: Any, sample: Any) -> float | None:
     if isinstance(value, dict):
         keys = [getattr(args, "reward_key", None), getattr(args, "eval_reward_key", None)]
         value = next((value[key] for key in keys if key and key in value), None)
-    if value is None or isinstance(value, str | bytes):
-        return None
     try:
-        number = float(value)  # numbers of numpy and torch too
-    except (TypeError, ValueError):
+        return finite_number(value)
+    except ValueError:
         return None
-    return number if math.isfinite(number) else None
+
+
+def flatten(samples: Iterable[Any]) -> Iterator[Any]:
+    """The samples of a step, whose elements may be lists of samples."""
+    for sample in samples:
+        if isinstance(sample, list | tuple):
+            yield from flatten(sample)
+        else:
+            yield sample
 
 
 def rollout_key(sample: Any, position: int) -> Any:
@@ -332,87 +323,16 @@ def rollout_key(sample: Any, position: int) -> Any:
     return ("position", position)
 
 
-def note(sample: Any, notes: dict[str, Any]) -> None:
-    """Leave our notes in the sample's metadata, which is replaced and not changed."""
-    sample.metadata = {**(sample.metadata or {}), METADATA_KEY: notes}
+def group_rollouts(samples: Iterable[Any]) -> dict[Any, list[Any]]:
+    """The samples of each rollout, in order."""
+    rollouts: dict[Any, list[Any]] = {}
+    for position, sample in enumerate(flatten(samples)):
+        key = getattr(sample, "group_index", None), rollout_key(sample, position)
+        rollouts.setdefault(key, []).append(sample)
+    return rollouts
 
 
 def notes_of(sample: Any) -> dict[str, Any]:
     """Our notes, possibly empty."""
     notes = (getattr(sample, "metadata", None) or {}).get(METADATA_KEY)
     return notes if isinstance(notes, dict) else {}
-
-
-def clear(sample: Any) -> None:
-    """Forget an earlier attempt, so that nothing is doubled."""
-    sample.tokens, sample.response, sample.response_length = [], "", 0
-    sample.loss_mask = sample.rollout_log_probs = sample.reward = None
-    sample.weight_versions = []
-    sample.remove_sample = False
-    if sample.metadata and METADATA_KEY in sample.metadata:
-        sample.metadata = {key: value for key, value in sample.metadata.items() if key != METADATA_KEY}
-    optional = ("rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets")
-    for name in (*optional, "multimodal_train_inputs"):
-        if hasattr(sample, name):
-            setattr(sample, name, None)
-    _reset_counters(sample)
-
-
-def sibling_of(sample: Any) -> Any:
-    """Another sample of the same rollout; containers are its own."""
-    sibling = copy.copy(sample)
-    sibling.metadata = copy.copy(sample.metadata)
-    if hasattr(sample, "trace"):
-        sibling.trace = None  # its requests are counted on the first
-    _reset_counters(sibling)  # counted once, on the first
-    return sibling
-
-
-def _reset_counters(sample: Any) -> None:
-    for name in ("spec_info", "prefix_cache_info"):
-        if hasattr(sample, name):
-            setattr(sample, name, type(getattr(sample, name))())
-    sample.non_generation_time = 0.0
-
-
-# ---- its images -----------------------------------------------------------------------------------------------------
-
-
-_load_expander = functools.cache(ProcessorExpander.of_model)
-
-
-def image_expander(call: Call) -> ProcessorExpander | None:
-    """What expands images as the trained model does; None if it takes no images, or its family is not proved.
-
-    Raises:
-        SlimeConfigError: The processor that `strands_env_processor` names cannot be used.
-    """
-    if (named := call.settings.processor) is not None:
-        try:
-            return _load_expander(named)
-        except MediaError as error:
-            raise SlimeConfigError(f"strands_env_processor: {error}") from error
-    if getattr(call.state, "processor", None) is None:
-        return None  # slime itself found none
-    try:
-        return _load_expander(call.args.hf_checkpoint)
-    except MediaError as error:
-        warn_once(f"error=<{error}> | the model is trained without images")
-        return None
-
-
-def expand_prompt(expander: ProcessorExpander, ids: Sequence[int], images: Sequence[str]) -> array[int]:
-    """A prompt with every placeholder replaced by what its image expands to."""
-    spans = iter(images)
-    out: array[int] = array("i")
-    for token in ids:
-        if token == expander.placeholder_id:
-            out += _span(expander, next(spans))
-        else:
-            out.append(token)
-    return out
-
-
-@functools.lru_cache(maxsize=1024)  # every turn of every rollout of a group has the same images
-def _span(expander: ProcessorExpander, url: str) -> array[int]:
-    return expander.enter(base64.b64decode(url.partition(",")[2])).span

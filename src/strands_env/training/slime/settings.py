@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, StrictBool, ValidationError
 
 from strands_env.core.termination import message_of
+from strands_env.training.slime.session import SESSION
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class SlimeSettings(BaseModel):
             environment = made(**arguments)
         except wrong as error:
             # It has worked before, so this task is at fault and not the configuration.
-            if repr(self) in _PROVEN:
+            if repr(self) in SESSION.working_settings:
                 raise
             raise SlimeConfigError(
                 f"{self.factory!r} makes no environment with strands_env_options {dict(self.options)!r}: {error}"
@@ -158,12 +159,8 @@ class SlimeSettings(BaseModel):
                 f"{self.factory!r} returned {type(environment).__name__!r}, expected an Environment; a factory is a "
                 "plain function, and move whatever must be awaited to Environment.reset()"
             )
-        _PROVEN.add(repr(self))
+        SESSION.working_settings.add(repr(self))
         return environment
-
-
-_PROVEN: set[str] = set()
-"""Settings with which an environment was made in this process."""
 
 
 def load(path: str) -> Any:
@@ -213,7 +210,7 @@ class Trainer:
     replays_top_p: bool = True
 
     @classmethod
-    def of(cls, sample: Any) -> Trainer:
+    def of_sample(cls, sample: Any) -> Trainer:
         """The trainer whose sample it is; slime for one of any other class."""
         return _FORKS.get(type(sample).__module__.partition(".")[0], SLIME)
 
@@ -247,7 +244,7 @@ _FORKS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class TokenRequirements:
     """The optional data that every sample of a run must have, by its arguments alone.
 
     Attributes:
@@ -259,8 +256,8 @@ class Needs:
     top_p: bool = False
 
     @classmethod
-    def of(cls, args: Any, trainer: Trainer, *, evaluation: bool) -> Needs:
-        """The needs of training. An evaluation has none: it samples with its own parameters."""
+    def from_args(cls, args: Any, trainer: Trainer, *, evaluation: bool) -> TokenRequirements:
+        """Those of training. An evaluation has none: it samples with its own parameters."""
         if evaluation:
             return cls()
         # slime reads off the first sample which optional fields a batch has, so arguments decide, not answers.

@@ -12,7 +12,8 @@ from typing import Any
 from strands_env.core import Action, Environment, TaskContext
 from strands_env.core.chat import ChatPrompt
 from strands_env.training.advantages import group_advantages
-from strands_env.training.build import run_until_whole, samples_from_step, status_of
+from strands_env.training.attempts import Rollout, run_attempts
+from strands_env.training.build import samples_from_step
 from strands_env.training.export import image_inputs, one_row, written_for
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.verl.backend import ServerManagerBackend, stop_token_ids
@@ -20,9 +21,6 @@ from strands_sglang import SGLangModel
 from strands_sglang.trajectory.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
-
-RETRY_PAUSE = 1.0
-"""Seconds before the first further attempt of a rollout, twice as long before each next one."""
 
 _ENDED = frozenset({SampleStatus.COMPLETED, SampleStatus.TRUNCATED})
 _WRONG_CODE = (TypeError, NameError, AttributeError, ImportError)
@@ -198,55 +196,56 @@ async def run_rollout(
     stops = stop_token_ids(tokenizer)  # the answer itself does not say whether it was cut
     options = {**({"return_routed_experts": True} if routed_experts else {}), **(model_options or {})}
 
+    backends: list[ServerManagerBackend] = []  # one for each attempt
+    environment = None
+
     def make_model() -> SGLangModel:
         return SGLangModel(
             tokenizer=tokenizer,
-            client=backend,
+            client=backends[-1],
             sampling_params={"max_new_tokens": response_length},
             max_sampled_tokens=response_length,
             max_response_tokens=response_length,  # verl counts tool results as well
             **options,
         )
 
-    seconds, result, environment = 0.0, None, None
-    backend = ServerManagerBackend(server_manager, sampling_params, stops)
-    make_model()  # wrong options raise before any attempt
-
-    async def attempt() -> list[TrainingSample]:
-        nonlocal backend, seconds, result, environment
-        backend, result = ServerManagerBackend(server_manager, sampling_params, stops), None
+    async def attempt() -> Rollout:
+        nonlocal environment
+        backends.append(ServerManagerBackend(server_manager, sampling_params, stops))
         environment = make_environment(model_factory=make_model)
         if prompt.system is not None:
             environment.system_prompt = prompt.system
         result = await environment.rollout(action)
-        seconds += backend.seconds
-        return samples_from_step(result, experts_shape=backend.experts_shape or experts_shape, placement=None)
+        shape = backends[-1].experts_shape or experts_shape
+        return Rollout(samples=samples_from_step(result, experts_shape=shape, placement=None), result=result)
 
-    samples, error = await run_until_whole(attempt, retries=retries, pause=RETRY_PAUSE)
-    if isinstance(error, _WRONG_CODE):
-        raise error
-    status = SampleStatus.FAILED if result is None else status_of(result.termination_reason, result.error)
+    backends.append(ServerManagerBackend(server_manager, sampling_params, stops))
+    make_model()  # wrong options raise before any attempt
+    ended = await run_attempts(attempt, lambda error: Rollout(error=error), retries=retries)
+    if isinstance(ended.error, _WRONG_CODE):
+        raise ended.error
+    result, backend = ended.result, backends[-1]
     # A `step` or `rollout` of its own may give a reward, though not every time.
     own = [getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step")]
     may_score = getattr(environment, "reward_fn", None) is not None or any(own)
-    if result is not None and status in _ENDED and result.reward is None and not may_score:
+    if result is not None and ended.status in _ENDED and result.reward is None and not may_score:
         raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
     shape = backend.experts_shape or experts_shape
     if routed_experts and shape is None:
         raise InvalidSampleError("the rollout failed before its routed experts had a shape: give experts_shape")
     metrics = result.observation.metrics if result is not None else {}
     return agent_loop_output(
-        samples,
+        ended.samples,
         prompt_length=prompt_length,
         response_length=response_length,
         metrics={
-            "generate_sequences": seconds,
+            "generate_sequences": sum(each.seconds for each in backends),
             "tool_calls": float(metrics.get("tool_s", 0.0)),
             "compute_score": float(metrics.get("reward_latency_s", 0.0)),
         },
         num_turns=int(metrics.get("message_count", 0)),
         experts_shape=shape if routed_experts else None,
-        status=status,
+        status=ended.status,
         extra_fields={} if backend.steps is None else dict(zip(_STEP_FIELDS, backend.steps, strict=True)),
     )
 

@@ -1,0 +1,214 @@
+"""The driver of rollouts for every trainer: attempts, batches, failures in a row. Adapters only map fields.
+
+An attempt is repeated if it raised, was lost to infrastructure (`core/termination.py` has the table), or gave nothing
+that the trainer takes. The policy's outcomes are never repeated, slow rollouts among them: sampled again until they
+are short, they would bias what is trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from strands_env.core.termination import ErrorRecord, Outcome, Phase, TerminationReason
+from strands_env.core.types import StepResult
+from strands_env.training.sample import SampleStatus, TrainingSample
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE = 1.0
+"""Seconds before the first further attempt of a rollout, twice as long before each next one."""
+
+RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]
+"""Runs one rollout and returns its samples."""
+
+_ABORTED = frozenset({TerminationReason.ABORTED, TerminationReason.CANCELLED})
+_LOST = frozenset({SampleStatus.FAILED, SampleStatus.ABORTED})
+
+
+def status_of(reason: TerminationReason, error: ErrorRecord | None = None) -> SampleStatus:
+    """The status of a rollout that ended for this reason, with this error.
+
+    What the reward function failed on is complete and has no reward: its tokens are what the policy sampled.
+    """
+    outcome = reason.outcome(error)
+    if outcome is Outcome.INFRASTRUCTURE:
+        return SampleStatus.ABORTED if reason in _ABORTED else SampleStatus.FAILED
+    if outcome is Outcome.GRADER or reason in (TerminationReason.TASK_COMPLETE, TerminationReason.NOT_TERMINATED):
+        return SampleStatus.COMPLETED
+    return SampleStatus.TRUNCATED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """A rollout after an attempt.
+
+    Attributes:
+        samples: One a path; empty where nothing was sampled.
+        result: Returned by the environment; None where it raised, or where the user's own loop gave the samples.
+        error: Raised by the attempt, or why the trainer cannot take its samples.
+    """
+
+    samples: Sequence[TrainingSample] = ()
+    result: StepResult | None = None
+    error: Exception | None = None
+
+    @property
+    def status(self) -> SampleStatus:
+        """The end of the rollout; `failed` where nothing says it."""
+        if self.result is not None:
+            return status_of(self.result.termination_reason, self.result.error)
+        return self.samples[0].status if self.samples else SampleStatus.FAILED
+
+    @property
+    def is_lost(self) -> bool:
+        """Another attempt is due."""
+        return self.error is not None or not self.samples or any(sample.status in _LOST for sample in self.samples)
+
+    @property
+    def failure(self) -> ErrorRecord | None:
+        """The reason why it is not trained, whoever's doing that is; None where it may be."""
+        if self.error is not None:
+            return ErrorRecord.from_exception(self.error, Phase.LOOP)
+        if self.result is None or self.result.outcome is Outcome.POLICY:
+            return None
+        reason = self.result.termination_reason.value
+        without_error = ErrorRecord(
+            type=reason, message=f"the rollout ended with {reason}", traceback="", where=Phase.LOOP
+        )
+        return self.result.error or without_error
+
+
+R = TypeVar("R", bound=Rollout)
+
+
+async def run_attempts(
+    attempt: Callable[[], Awaitable[R]],
+    failed: Callable[[Exception], R],
+    *,
+    retries: int,
+    pause: float | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
+    fatal: tuple[type[Exception], ...] = (),
+) -> R:
+    """The first attempt that is not lost, else the last one.
+
+    Args:
+        attempt: Called once for every attempt.
+        failed: Makes the rollout of an attempt that raised.
+        retries: Further attempts of a rollout that was lost.
+        pause: Seconds before the first further attempt, twice as long before each next one; `RETRY_PAUSE` if None.
+        is_stopping: True once the trainer wants no further attempt.
+        fatal: Errors that pass, for every attempt would raise them.
+    """
+    for number in range(1 + retries):
+        if number:
+            await asyncio.sleep((RETRY_PAUSE if pause is None else pause) * 2 ** (number - 1))
+        try:
+            rollout = await attempt()
+        except fatal:
+            raise
+        except Exception as error:  # the boundary of a rollout: whatever it was, the others go on
+            rollout = failed(error)
+        if not rollout.is_lost or is_stopping():
+            break
+        words = "attempt=<%d>, attempts=<%d>, error=<%s> | rollout lost"
+        reason = "it sampled nothing" if rollout.failure is None else rollout.failure.message
+        logger.warning(words, number + 1, 1 + retries, reason, exc_info=rollout.error)
+    return rollout
+
+
+async def collect_rollouts(
+    runs: Sequence[RunRollout], *, retries: int = 2, pause: float = RETRY_PAUSE
+) -> list[Sequence[TrainingSample]]:
+    """Run all rollouts concurrently; one that breaks does not break the others.
+
+    A rollout that raises, is lost to infrastructure or gives no sample is run again. The policy's outcomes are not.
+
+    Args:
+        runs: One function a rollout, called once for every attempt.
+        retries: Further attempts of a rollout that broke.
+        pause: Seconds before the first further attempt, twice as long before each next one.
+
+    Returns:
+        The samples of every rollout, in order; empty for one that never gave any. Adapters export those as rows
+        without loss.
+
+    Raises:
+        ExceptionGroup: Every rollout raised, to the last attempt: the configuration is wrong.
+    """
+
+    async def drive(run: RunRollout) -> Rollout:
+        async def attempt() -> Rollout:
+            return Rollout(samples=await run())
+
+        return await run_attempts(attempt, lambda error: Rollout(error=error), retries=retries, pause=pause)
+
+    rollouts = await asyncio.gather(*map(drive, runs))
+    errors = [rollout.error for rollout in rollouts if rollout.error is not None]
+    if errors and len(errors) == len(rollouts):
+        raise ExceptionGroup(f"all {len(errors)} rollouts of the batch raised", errors)
+    return [rollout.samples for rollout in rollouts]
+
+
+class FailureStreakError(RuntimeError):
+    """Too many rollouts in a row failed, the last with `error`; the run ends instead of sampling forever."""
+
+    def __init__(self, count: int, error: ErrorRecord) -> None:
+        super().__init__(count, error)
+        self.count = count
+        self.error = error
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} rollouts in a row failed, the last with {self.error.type} in {self.error.where.value}: "
+            f"{self.error.message!r}; fix the cause, or raise strands_env_max_failures (0 for no limit)"
+        )
+
+
+class FailureStreak:
+    """Counts failures of rollouts that began after the last good one.
+
+    Rollouts run concurrently and failures come fast. So a failure does not count if another rollout has succeeded
+    since it began, and the run does not end before all rollouts that ran beside the first failure have ended.
+    """
+
+    def __init__(self) -> None:
+        self._successes = 0
+        self._count = 0
+        self._running: dict[object, int] = {}  # with the number of successes at its start
+        self._beside_first: set[object] = set()
+
+    @contextmanager
+    def running(self, rollout: object) -> Iterator[None]:
+        """A rollout runs for the length of a `with` block."""
+        self._running[rollout] = self._successes
+        try:
+            yield
+        finally:
+            del self._running[rollout]
+            self._beside_first.discard(rollout)
+
+    def reset(self) -> None:
+        """A rollout succeeded."""
+        self._successes += 1
+        self._count = 0
+
+    def add(self, rollout: object, error: ErrorRecord, limit: int) -> None:
+        """Count the failure of a running rollout; at `limit` in a row (0 for none) `FailureStreakError`.
+
+        Then the count starts again.
+        """
+        if self._running[rollout] != self._successes:
+            return
+        if not self._count:  # those that run beside it may yet succeed, which starts the count again
+            self._beside_first = set(self._running)
+        self._count += 1
+        self._beside_first.discard(rollout)
+        if limit and self._count >= limit and not self._beside_first:
+            count, self._count = self._count, 0
+            raise FailureStreakError(count, error)
