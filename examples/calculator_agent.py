@@ -18,9 +18,9 @@ from collections.abc import AsyncIterator
 
 from strands import Agent
 
+from strands_env.eval.drift import find_drift
 from strands_env.tools.calculator import calculator
 from strands_sglang import SGLangClient, SGLangModel, get_tokenizer, get_tool_parser
-from strands_sglang.trajectory.drift import find_drift
 
 OPERATIONS = ("+", "-", "*")
 

@@ -14,9 +14,9 @@ import asyncio
 import sys
 from collections import Counter
 
+from strands_env.eval.drift import DriftKind, find_drift
 from strands_sglang.backends import GenerateRequest, token_array
 from strands_sglang.backends.engine import EmbeddedEngine
-from strands_sglang.trajectory.drift import DriftKind, find_drift
 
 QUESTIONS = (
     "Write a short poem about the sea in French, with emoji.",

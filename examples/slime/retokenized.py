@@ -21,12 +21,12 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
+from strands_env.eval.drift import find_drift
 from strands_env.training import slime
 from strands_sglang import get_tokenizer
 from strands_sglang.conversation.messages import format_messages, format_tool_specs
 from strands_sglang.exceptions import TokenBudgetReachedError
 from strands_sglang.template import ChatTemplate
-from strands_sglang.trajectory.drift import count_changed_tokens
 
 REFUSED = {
     **dict.fromkeys(("use_rollout_logprobs", "use_tis", "partial_rollout", "use_rollout_routing_replay"), False),
@@ -161,7 +161,7 @@ def count_tokens(sampled: Sequence[list[int]], tokenizer: Any) -> dict[str, int]
     """Tokens of the sampled replies, and those of them that encoding their text again changes."""
     return {
         "sampled": sum(map(len, sampled)),
-        "changed": sum(count_changed_tokens(ids, tokenizer) for ids in sampled),
+        "changed": sum(span.end - span.start for ids in sampled for span in find_drift(ids, tokenizer)),
     }
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from strands import tool
 from task import TOOL, Problem
 
+from strands_env.eval.drift import find_drift
 from strands_env.training import TrainingSample, samples_from_model
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.options import MalformedCalls
 from strands_sglang.gateway import Gateway
-from strands_sglang.trajectory.drift import count_changed_tokens
 
 TURNS = 2
 """A call and an answer. A rollout that calls the tool again ends there, without reward for the answer."""
@@ -161,7 +161,7 @@ def _rollout(source: Any, chat: list[dict[str, Any]], problem: Problem, group: i
         messages=chat,
         called=called,
         answered=answered,
-        drifted_tokens=count_changed_tokens(sampled, tokenizer),
+        drifted_tokens=sum(span.end - span.start for span in find_drift(sampled, tokenizer)),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from strands_env.commands import demo
 from strands_env.commands.cli import main as command_line
-from strands_sglang.trajectory.drift import DriftTotals
+from strands_env.eval.drift import DriftTotals
 
 TINY = ["demo", "--model", "tiny", "--questions", "1", "--samples", "2", "--max-new-tokens", "24"]
 

@@ -11,12 +11,12 @@ from strands_env.commands import verify
 from strands_env.commands.cli import main
 from strands_env.core import Environment, ErrorRecord, Phase, StepResult, TokenObservation, Trajectory
 from strands_env.eval import EvalSample, Evaluator, read_results
+from strands_env.eval.drift import DriftTotals
 from strands_env.eval.follow import Follower
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.testing import ScriptedModel
 from strands_sglang.__main__ import main as sglang_main
-from strands_sglang.trajectory.drift import DriftTotals
 from tests.unit.eval_hooks import three_tasks
 from tests.unit.eval_support import sample, with_tokens
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine

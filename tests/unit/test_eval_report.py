@@ -20,12 +20,12 @@ from strands_env import report
 from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval import Evaluator, ScoreTable, StoreError, read_results
+from strands_env.eval.drift import DriftKind
 from strands_env.eval.metrics import flat_metrics, mean_interval, summarize
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 from strands_env.report.details import TokenTexts, branches, details, reasons_of
 from strands_env.report.overview import _running_mean
-from strands_sglang.trajectory.drift import DriftKind
 from strands_sglang.trajectory.media import PlacedMedium
 from tests.unit.eval_support import FakeEnv, sample, tasks, with_tokens
 

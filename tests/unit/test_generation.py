@@ -52,10 +52,10 @@ async def test_an_aborted_call_goes_on_from_its_partial_tokens_within_the_same_b
     assert manager.segment_info == [(False, len(prompt)), (True, 6)]
     assert manager.token_ids[-6:] == [5, 6, 7, 8, 9, 10]
     start = len(prompt)
-    assert manager.weight_versions == [
+    assert manager.weight_versions == (
         WeightSpan(version="v1", start=start, end=start + 3),
         WeightSpan(version="v2", start=start + 3, end=start + 6),
-    ]
+    )
     assert len(set(model.trajectories[0].request_ids)) == 4
 
 

@@ -73,10 +73,10 @@ def test_weight_versions_join_touching_spans() -> None:
     manager.add_response([5], weight_version="a")
     manager.add_prompt([6])
     manager.add_response([7], weight_version="b")
-    assert manager.weight_versions == [
+    assert manager.weight_versions == (
         WeightSpan(version="a", start=2, end=5),
         WeightSpan(version="b", start=6, end=7),
-    ]
+    )
 
 
 def test_reset_allows_reuse() -> None:

@@ -17,9 +17,9 @@ from strands_env.core import Action, ModelFactory, StepResult
 from strands_env.core.seeds import RolloutSeed, derive_seed
 from strands_env.eval import EvalError
 from strands_env.eval.benchmarks.arithmetic import ArithmeticEvaluator
+from strands_env.eval.drift import DriftKind, DriftSpan, DriftTotals
 from strands_env.recipe.models import loading, make_model_factory
 from strands_sglang.command_line import Exit
-from strands_sglang.trajectory.drift import DriftKind, DriftSpan, DriftTotals
 
 ROUNDS = 5
 """Times the questions are asked, with new seeds, until a rollout drifts."""

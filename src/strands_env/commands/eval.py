@@ -22,6 +22,7 @@ from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
 from strands_env.core.jsonable import redact
 from strands_env.eval import EvalError, Evaluator, RunSummary, ScoreTable, StoreError, TooManyFailuresError, summarize
+from strands_env.eval.drift import DriftTotals
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
@@ -32,7 +33,6 @@ from strands_env.recipe.options import resolve
 from strands_env.recipe.recording import Recorder
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
 from strands_sglang.command_line import Exit
-from strands_sglang.trajectory.drift import DriftTotals
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from strands_env.commands.terminal import format_number, format_seconds, one_line
 from strands_env.core import Outcome, Phase
 from strands_env.eval import read_results
+from strands_env.eval.drift import DriftTotals
 from strands_env.eval.metrics import Interval, RunSummary
 from strands_sglang.command_line import Exit
-from strands_sglang.trajectory.drift import DriftTotals
 
 MESSAGE = 160
 """Characters of an error's message in a summary."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, StoreError, naming_errors
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
@@ -15,7 +16,6 @@ from strands_env.eval.store.config import checksum_of
 from strands_env.eval.store.line import read_entry, read_sample
 from strands_env.eval.store.results import read_lines
 from strands_sglang.backends.engine.own_models import UnknownModelError
-from strands_sglang.trajectory.drift import DriftTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from strands_env.core import StepResult, TokenObservation, Trajectory
 from strands_env.core.tokens import common_prefix
+from strands_env.eval.drift import DriftTotals
 from strands_env.eval.sample import EvalSample, recorded_trajectories
-from strands_sglang.trajectory.drift import DriftTotals
 
 MAX_TEXT = 100_000
 """Characters of one block that are kept."""

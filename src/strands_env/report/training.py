@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import TerminationReason
+from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, naming_errors
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
@@ -19,7 +20,6 @@ from strands_env.eval.store import ResultReader
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.page import now, page
 from strands_env.report.run import ReportResult
-from strands_sglang.trajectory.drift import DriftTotals
 
 ANSWER = 1200
 """Characters of an answer that are kept."""

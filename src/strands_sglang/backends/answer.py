@@ -16,7 +16,7 @@ import orjson
 
 from ..exceptions import BackendAnswerError, BackendContextLengthError, BackendHTTPError, BackendThrottledError
 from ..trajectory import Finish, FinishType, SamplingMask, WeightSpan
-from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
+from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE, pack_ids
 
 THROTTLED_STATUS_CODES = frozenset({429, 503})
 """Statuses that become `BackendThrottledError`: the server is full, or asks to slow down."""
@@ -32,17 +32,7 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 def checked_ids(name: str, listed: Any) -> array[int]:
     """Token ids as a compact array. A wrong one, sent back in the next prompt, would kill the server."""
-    if not isinstance(listed, list):
-        listed = listed.tolist() if hasattr(listed, "tolist") else list(listed)
-    if not set(map(type, listed)) <= {int}:
-        raise BackendAnswerError(f"{name}={listed!r:.200}: expected a list of token ids")
-    try:
-        ids = array(TOKEN_TYPECODE, listed)
-    except OverflowError as error:
-        raise BackendAnswerError(f"{name}={listed!r:.200}: expected token ids of 31 bits") from error
-    if ids and (lowest := min(ids)) < 0:
-        raise BackendAnswerError(f"{name} has {lowest}, expected ids from 0")
-    return ids
+    return pack_ids(listed, name, BackendAnswerError)
 
 
 def checked_logprobs(name: str, values: Sequence[Any]) -> array[float]:

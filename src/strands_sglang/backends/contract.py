@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..exceptions import BackendAnswerError, BackendRequestError
 from ..trajectory import FinishType, SampledTokens
-from ..trajectory.packed import TOKEN_TYPECODE
+from ..trajectory.packed import pack_ids
 from .sampling import CONSTRAINTS as CONSTRAINTS
 from .sampling import SamplingParams as SamplingParams
 from .sampling import check_sampling_params
@@ -99,25 +99,8 @@ class BackendInfo:
 
 
 def token_array(ids: Sequence[int] | array[int] | NDArray[Any]) -> array[int]:
-    """Token ids of a user (a list, tuple, array or ndarray) as a compact array; no Python code runs per token.
-
-    Raises:
-        BackendRequestError: They are not integers of at most 31 bits in one dimension.
-    """
-    listed: Any = ids
-    if not isinstance(listed, list | tuple):
-        if not hasattr(listed, "tolist"):  # an array has it, and an ndarray
-            raise BackendRequestError(f"input_ids is a {type(ids).__name__}: expected a list of integer token ids")
-        listed = listed.tolist()
-        if not isinstance(listed, list):
-            raise BackendRequestError("input_ids is a single number: expected a list of integer token ids")
-    if not set(map(type, listed)) <= {int}:
-        index = next(i for i, item in enumerate(listed) if type(item) is not int)
-        raise BackendRequestError(f"input_ids[{index}]={listed[index]!r}: expected an integer token id")
-    try:
-        return array(TOKEN_TYPECODE, listed)
-    except OverflowError as error:
-        raise BackendRequestError(f"input_ids has {max(listed, key=abs)}: expected token ids of 31 bits") from error
+    """Token ids of a user as a compact array; `BackendRequestError` unless they are integers in one dimension."""
+    return pack_ids(ids, "input_ids", BackendRequestError)
 
 
 def check_prompt(ids: array[int], vocab_size: int | None) -> None:

@@ -103,10 +103,21 @@ class SamplingMask:
         return SamplingMask(ids=self.ids[offsets[0] : offsets[-1]], offsets=offsets - offsets[0])
 
 
-def pack_ids(ids: Iterable[int]) -> array[int]:
-    """Token ids as a compact array."""
-    # Not copied: arrays of ids are never changed once they are made.
-    return ids if isinstance(ids, array) and ids.typecode == TOKEN_TYPECODE else array(TOKEN_TYPECODE, ids)
+def pack_ids(ids: Any, name: str = "token_ids", error: type[Exception] = ValueError) -> array[int]:
+    """Token ids of a list, tuple, array or ndarray as a compact array; no Python code runs per token.
+
+    Raises:
+        error: They are not integers from 0 on, of at most 31 bits, in one dimension.
+    """
+    listed = ids.tolist() if hasattr(ids, "tolist") else ids  # an array has it, and an ndarray
+    if not isinstance(listed, list | tuple):
+        raise error(f"{name} is a {type(listed).__name__}: expected a list of integer token ids")
+    if not set(map(type, listed)) <= {int}:
+        index = next(i for i, item in enumerate(listed) if type(item) is not int)
+        raise error(f"{name}[{index}]={listed[index]!r:.200}: expected an integer token id")
+    if listed and ((wrong := min(listed)) < 0 or (wrong := max(listed)) >= 1 << 31):
+        raise error(f"{name} has {wrong}: expected token ids from 0 to 2147483647")
+    return array(TOKEN_TYPECODE, listed)
 
 
 def pack_logprobs(logprobs: Iterable[float | None] | None, length: int, what: str) -> array[float] | None:

@@ -20,6 +20,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from .packed import TokenRun, WeightSpan, closed_schema
+from .views import TokenView, logprob_list
 
 _MAGIC = b"STOK1\n"
 _HEADER = struct.Struct("<I")
@@ -38,7 +39,7 @@ class Segment:
     turn: int
 
 
-class TokenSequence:
+class TokenSequence(TokenView):
     """One linear token trajectory: the first prompt, then everything sampled and every tool result, in order.
 
     All per-token sequences have the length of `token_ids`; the `rollout_*` ones start after the initial prompt, the way
@@ -126,30 +127,14 @@ class TokenSequence:
     # Everything, one value a token
 
     @property
-    def token_ids(self) -> list[int]:
-        """All token ids."""
-        return _int_list(self._ids)
+    def sequence(self) -> TokenSequence:
+        """These tokens."""
+        return self
 
     @property
     def prompt_length(self) -> int:
         """Number of tokens of the initial prompt."""
         return self._prompt_length
-
-    @property
-    def loss_mask(self) -> list[int]:
-        """1 where the token carries loss: the model sampled it and no other trajectory trains it."""
-        return _int_list(self._mask)
-
-    @property
-    def output_mask(self) -> list[bool]:
-        """True where the model sampled the token, trained here or not."""
-        listed: list[bool] = self.output_mask_array.view(np.bool_).tolist()
-        return listed
-
-    @property
-    def logprobs(self) -> list[float | None]:
-        """Natural log-probabilities, None where there is none."""
-        return _logprob_list(self._logprobs)
 
     @property
     def is_all_trained(self) -> bool:
@@ -168,11 +153,6 @@ class TokenSequence:
     def segments(self) -> tuple[Segment, ...]:
         """The runs of prompt and sampled tokens, in order."""
         return self._segments
-
-    @property
-    def segment_info(self) -> list[tuple[bool, int]]:
-        """`(is_output, number of tokens)` of every segment."""
-        return [(segment.is_output, segment.end - segment.start) for segment in self._segments]
 
     @property
     def turn_spans(self) -> dict[int, list[tuple[int, int]]]:
@@ -208,7 +188,7 @@ class TokenSequence:
     @property
     def rollout_logprobs(self) -> list[float | None]:
         """Log-probabilities after the initial prompt."""
-        return _logprob_list(self._logprobs[self._prompt_length :])
+        return logprob_list(self._logprobs[self._prompt_length :])
 
     # Without a copy, for exporters
 
@@ -299,9 +279,6 @@ class TokenSequence:
             "weight_versions": [asdict(span) for span in self._weights],
         }
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TokenSequence):
             return NotImplemented
@@ -369,13 +346,6 @@ def _logprob_array(values: Iterable[float | None], count: int) -> NDArray[np.flo
 
 def _int_list(values: NDArray[Any]) -> list[int]:
     listed: list[int] = values.tolist()
-    return listed
-
-
-def _logprob_list(values: NDArray[np.float64]) -> list[float | None]:
-    listed: list[float | None] = values.tolist()
-    for index in np.flatnonzero(np.isnan(values)).tolist():
-        listed[index] = None
     return listed
 
 

@@ -10,7 +10,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
@@ -21,14 +21,27 @@ from .packed import SamplingMask, Token, TokenRun, WeightSpan, closed_schema, pa
 from .turn import Finish, ToolCall, Turn
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .forest import TrajectoryForest
     from .tokens import TokenSequence
 
 _FACTS = ("agent_name", "trainable", "is_main", "is_discarded", "finish_reason", "order")
 _FIELDS = frozenset((*_FACTS, "tokens", "media", "routed_experts"))
 
 
+def logprob_list(values: NDArray[Any]) -> list[float | None]:
+    """Log-probabilities as a list, None where there is none."""
+    listed: list[float | None] = values.tolist()
+    for index in (values != values).nonzero()[0].tolist():  # NaN
+        listed[index] = None
+    return listed
+
+
 class TokenView:
     """Read access to a token sequence. Lists are fresh copies, one value a token."""
+
+    __slots__ = ()
 
     @property
     def sequence(self) -> TokenSequence:
@@ -36,32 +49,35 @@ class TokenView:
         raise NotImplementedError
 
     def __len__(self) -> int:
-        return len(self.sequence)
+        return len(self.sequence.token_ids_array)
 
     @property
     def token_ids(self) -> list[int]:
         """All token ids in order."""
-        return self.sequence.token_ids
+        listed: list[int] = self.sequence.token_ids_array.tolist()
+        return listed
 
     @property
     def loss_mask(self) -> list[int]:
-        """1 where a token carries loss (the model sampled it), 0 elsewhere."""
-        return self.sequence.loss_mask
+        """1 where a token carries loss: the model sampled it, and no other trajectory trains it."""
+        listed: list[int] = self.sequence.loss_mask_array.tolist()
+        return listed
 
     @property
     def output_mask(self) -> list[bool]:
-        """True where the model sampled the token."""
-        return self.sequence.output_mask
+        """True where the model sampled the token, trained here or not."""
+        listed: list[bool] = self.sequence.output_mask_array.view("bool").tolist()
+        return listed
 
     @property
     def logprobs(self) -> list[float | None]:
         """Natural log-probabilities, None where the server returned none (all rendered tokens)."""
-        return self.sequence.logprobs
+        return logprob_list(self.sequence.logprobs_array)
 
     @property
     def segment_info(self) -> list[tuple[bool, int]]:
         """`(is_output, number of tokens)` of every segment."""
-        return self.sequence.segment_info
+        return [(part.is_output, part.end - part.start) for part in self.sequence.segments]
 
     @property
     def initial_prompt_length(self) -> int:
@@ -69,9 +85,9 @@ class TokenView:
         return self.sequence.prompt_length
 
     @property
-    def weight_versions(self) -> list[WeightSpan]:
+    def weight_versions(self) -> tuple[WeightSpan, ...]:
         """Weight versions of the sampled tokens as spans over the whole sequence; touching equal spans are joined."""
-        return list(self.sequence.weight_versions)
+        return self.sequence.weight_versions
 
 
 @dataclass(kw_only=True)
@@ -235,17 +251,6 @@ def _join_sampling_masks(turns: Sequence[Turn]) -> SamplingMask | None:
     return SamplingMask.join(parts)
 
 
-class CurrentPath(Protocol):
-    """The forest, as its view needs it."""
-
-    @property
-    def current(self) -> Turn | None:
-        """The end of the current path."""
-
-    def reset(self) -> None:
-        """Forget every turn."""
-
-
 class TokenManager(TokenView):
     """Token ids, loss mask and log-probabilities of one trajectory.
 
@@ -258,7 +263,7 @@ class TokenManager(TokenView):
             alive, for it is the model that holds the manager.
     """
 
-    def __init__(self, forest: CurrentPath | None = None, *, on_reset: Callable[[], None] | None = None) -> None:
+    def __init__(self, forest: TrajectoryForest | None = None, *, on_reset: Callable[[], None] | None = None) -> None:
         self._forest = forest
         self._on_reset = weakref.WeakMethod(on_reset) if inspect.ismethod(on_reset) else on_reset
         self._own: list[TokenRun] = []
@@ -340,7 +345,7 @@ class TokenManager(TokenView):
     ) -> None:
         if self._forest is not None:
             raise TrajectoryError("this token manager shows what its model sampled; tokens cannot be added by hand")
-        ids = pack_ids(token_ids)
+        ids = pack_ids(list(token_ids))
         packed = pack_logprobs(logprobs, len(ids), "token_ids")
         if not ids:
             return

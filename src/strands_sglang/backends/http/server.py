@@ -237,7 +237,7 @@ class ServerClient(Backend):
 
     @abstractmethod
     def _wire_fields(self, request: GenerateRequest) -> dict[str, Any]:
-        """The fields of a request in the server's words, without prompt and id; `BackendRequestError` for a wrong one."""
+        """The request under the server's names, without prompt and id; `BackendRequestError` if a field is wrong."""
 
     def _write(self, request: GenerateRequest) -> GenerateCall:
         """The call to make for the request of a conversation."""

@@ -121,11 +121,6 @@ class DriftTotals:
         }
 
 
-def count_changed_tokens(token_ids: Sequence[int], tokenizer: Any) -> int:
-    """Number of sampled tokens that would not survive decoding and encoding."""
-    return sum(span.end - span.start for span in find_drift(token_ids, tokenizer))
-
-
 def _resynchronise(ids: list[int], again: list[int], i: int, j: int) -> tuple[int, int]:
     """Tokens to skip on both sides so that the sequences agree again; the fewest in sum, or all that is left."""
     # By the sum of both skips: the first place where the two agree is then the smallest difference that explains it.
