@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template import ChatTemplate, DeltaRenderer, Path
+from strands_sglang.template import ChatTemplate, DeltaRenderer, HistoryPart
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS
 
 # The three print a sampled turn literally, so here a full rendering is the truth.
@@ -81,7 +81,7 @@ def test_the_parts_add_up_to_the_whole(family: str, data: st.DataObject) -> None
         _assert_is_the_turn(sampled.removesuffix(delta.closer), turn)
         trajectory += sampled + delta.text
     assert trajectory == whole
-    assert delta.path is (Path.FULL if family == "numbered" else Path.COMPACT)
+    assert delta.history is (HistoryPart.FULL if family == "numbered" else HistoryPart.SHORT)
 
 
 def _assert_is_the_turn(sampled: str, turn: dict[str, Any]) -> None:

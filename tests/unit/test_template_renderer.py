@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template import ChatTemplate, DeltaRenderer, Path
+from strands_sglang.template import ChatTemplate, DeltaRenderer, HistoryPart
 from strands_sglang.template import renderer as renderer_module
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, system, text, user
 
@@ -79,7 +79,7 @@ ENDS |= {NO_END: ["</s>"], ALIKE: ["</s>"], ONLY_PARTS: ["</s>"], TWO_ENDS: ["<|
 def test_a_delta_is_what_follows_the_sampled_turn(source: str, step: Any, emitted: str | None, expected: str) -> None:
     delta = renderer(source, tools=TOOLS if source in (CHATML, GLM, LLAMA) else None).delta(*step, emitted=emitted)
     assert delta.text == expected
-    assert (delta.path, delta.closer == "") == (Path.COMPACT, source in (NO_END, ALIKE))
+    assert (delta.history, delta.closer == "") == (HistoryPart.SHORT, source in (NO_END, ALIKE))
 
 
 def test_stop_token_nobody_announced_is_found_where_it_is_printed() -> None:

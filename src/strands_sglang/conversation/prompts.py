@@ -27,8 +27,8 @@ from ..template import (
     Rendered,
     TemplateVerdict,
     image_problem,
-    leading_system,
     opened_tags,
+    short_history,
     special_values,
     tags_of,
 )
@@ -305,7 +305,7 @@ class PromptBuilder:
     def root(self, dialect: Dialect, location: Location, messages: Messages, system_prompt: str) -> Prompt:
         """The whole history as a fresh prompt."""
         chat = self._to_chat(dialect, messages, system_prompt)
-        self._heads[location.key] = _head(chat.messages[: leading_system(chat.messages)], chat.messages)
+        self._heads[location.key] = short_history(chat.messages)
         # An impure template, such as one that prints the date, may print another text next time.
         is_alone = chat.images or dialect.key is None or not dialect.renderer.template.is_pure
         key = None if is_alone else digest_parts(chat.messages, dialect.key or b"")
@@ -335,27 +335,18 @@ class PromptBuilder:
 
         head = self._heads.get(parent.key)
         if head is None:
-            earlier = whole()
-            head = _head(earlier[: leading_system(earlier)], earlier)
-        self._heads[location.key] = _head(head, new.messages)
-        if dialect.renderer.report.needs_full_history:
-            delta = self._render_delta(dialect, whole(), parent, new)
-        else:
-            try:
-                delta = self._render_delta(dialect, head, parent, new)
-            except TemplateError:  # the whole history is the definition; refuse only what it refuses
-                delta = self._render_delta(dialect, whole(), parent, new)
-        return self._encode(dialect, delta, new)
-
-    def _render_delta(self, dialect: Dialect, history: list[ChatMessage], parent: Turn, new: ChatConversation) -> Delta:
+            head = short_history(whole())
+        self._heads[location.key] = short_history(head, new.messages)
         stop_id = parent.completion.finish.stop_token_id
         ends_with_stop = stop_id is not None and parent.completion.output_ids[-1:].tolist() == [stop_id]
-        return dialect.renderer.delta(
-            [*history, _stub(parent)],
+        delta = dialect.renderer.delta(
+            [*head, _stub(parent)],
             new.messages,
+            whole=whole,
             emitted=self._tokens.token_text(cast(int, stop_id)) if ends_with_stop else None,
             truncated=not ends_with_stop,
         )
+        return self._encode(dialect, delta, new)
 
     def _encode(self, dialect: Dialect, rendered: Rendered | Delta, chat: ChatConversation) -> Prompt:
         ids = self._tokens.encode(rendered.text, rendered.literal)
@@ -439,17 +430,6 @@ def drops_reasoning(dialect: Dialect, new: Messages) -> bool:
         return True
     has_user_text = any("toolResult" not in block for message in new for block in message["content"])
     return has_user_text and Flag.DROPS_REASONING_AT_USER in flags
-
-
-def _head(before: list[ChatMessage], new: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Leading system messages and the latest user message: all that a delta depends on, however long the history.
-
-    `before` holds them as they were before the new messages.
-    """
-    for message in reversed(new):
-        if message["role"] == "user":
-            return [*before[: leading_system(before)], message]
-    return before
 
 
 def _stub(turn: Turn) -> ChatMessage:

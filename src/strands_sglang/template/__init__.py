@@ -11,7 +11,7 @@ Method and guarantees: `docs/chat-templates.md`.
 
 from __future__ import annotations
 
-from .chat_messages import ArgumentForm, ContentForm, Path, leading_system
+from .chat_messages import ArgumentForm, ContentForm, HistoryPart, short_history
 from .chat_template import ChatTemplate, special_values
 from .control_tokens import ControlTokens, Rendered, Span, pattern_of
 from .loss import DroppedContent
@@ -29,7 +29,7 @@ __all__ = [
     "DeltaRenderer",
     "DroppedContent",
     "Flag",
-    "Path",
+    "HistoryPart",
     "Rendered",
     "Report",
     "Shape",
@@ -37,10 +37,10 @@ __all__ = [
     "TemplateVerdict",
     "generation_opens_reasoning",
     "image_problem",
-    "leading_system",
     "opened_tags",
     "pattern_of",
     "probe_tools",
+    "short_history",
     "special_values",
     "tags_of",
 ]

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from ..exceptions import TemplateError
 
 Message = Mapping[str, Any]
 """A chat message as templates read it: `role`, `content`, `tool_calls`, `tool_call_id`, `name`, ..."""
+M = TypeVar("M", bound=Message)
 
 
 class ArgumentForm(StrEnum):
@@ -35,15 +35,6 @@ class ContentForm(StrEnum):
     """Either."""
 
 
-class Path(StrEnum):
-    """The part of the history that is rendered before the assistant turn."""
-
-    COMPACT = "compact"
-    """Leading system messages and the latest user message."""
-    FULL = "full"
-    """The full history."""
-
-
 def calls_of(message: Message) -> Sequence[Mapping[str, Any]]:
     """Tool calls of a message, possibly none."""
     return message.get("tool_calls") or ()
@@ -63,18 +54,31 @@ def leading_system(history: Sequence[Message]) -> int:
     return count
 
 
-def short_base(history: Sequence[Message]) -> list[Message]:
+def short_history(messages: Sequence[M], new: Sequence[M] = ()) -> list[M]:
     """Leading system messages and the latest user message (they may carry switches such as /no_think).
 
-    The last message of `history`, the assistant turn, is not part of it.
+    All that most templates need of a history before an assistant turn. `new` messages follow; a short history and what
+    follows it give the next one.
     """
-    base = [history[i] for i in range(leading_system(history))]
-    # Hundreds of tool rounds may follow it, so this loop is the one cost that grows: keep it bare.
-    for message in islice(reversed(history), 1, None):
-        if message["role"] == "user":
-            base.append(message)
-            break
-    return base
+    short = [messages[i] for i in range(leading_system(messages))]  # no copy: hundreds of tool rounds may follow
+    for part in (new, messages):
+        for message in reversed(part):
+            if message["role"] == "user":
+                return [*short, message]
+    return short
+
+
+class HistoryPart(StrEnum):
+    """The part of a history that is rendered before an assistant turn."""
+
+    SHORT = "short"
+    """`short_history`."""
+    FULL = "full"
+    """The full history."""
+
+    def of(self, messages: Sequence[Message]) -> list[Message]:
+        """This part of the messages before the turn."""
+        return short_history(messages) if self is HistoryPart.SHORT else list(messages)
 
 
 def name_results(last: Message, new: Sequence[Message]) -> list[Message]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ..cache import Recent
 from ..exceptions import LostContentError, TemplateError
-from .chat_messages import Message, Path, calls_of, name_results, short_base
+from .chat_messages import HistoryPart, Message, calls_of, name_results, short_history
 from .chat_template import ChatTemplate, pin, plain
 from .control_tokens import ControlTexts, ControlTokens, Rendered, Span, mark, render_marked, spelled_error, unmark
 from .loss import DroppedContent, Skeletons, require_calls, require_content, split_text_from_calls
@@ -32,12 +32,13 @@ class Delta:
 
     Attributes:
         text: From behind the sampled ids to the end of the next generation prompt.
+        history: Messages that were rendered before the turn.
         literal: Spans of the text that spell control tokens and came from content: encode them as ordinary text.
         closer: The template's end of such a turn; empty if none.
     """
 
     text: str
-    path: Path
+    history: HistoryPart
     closer: str
     literal: tuple[Span, ...] = ()
 
@@ -162,15 +163,20 @@ class DeltaRenderer:
         return render_marked(render, messages, self._controls, self._control_tokens, tools_spell=self._tools_spell)
 
     def delta(
-        self, history: Sequence[Message], new: Sequence[Message], *, emitted: str | None = None, truncated: bool = False
+        self,
+        history: Sequence[Message],
+        new: Sequence[Message],
+        *,
+        whole: Callable[[], Sequence[Message]] | None = None,
+        emitted: str | None = None,
+        truncated: bool = False,
     ) -> Delta:
         """Render what has to be appended after a sampled assistant turn.
 
         Args:
             history: Messages up to and including that turn. Of the turn only ids and names of its calls are read.
-                Unless `report.needs_full_history`, only leading system messages, the latest user message and the turn
-                count, the rest may be missing.
             new: Messages that follow: any roles but assistant. Tool results without name or id get those of their call.
+            whole: Makes the messages before the turn, where `history` has only `short_history` of them.
             emitted: Text of the stop token at the end of the sampled ids. None: the one the template prints.
             truncated: The sampled ids end without a stop token (length limit, stop string).
 
@@ -182,57 +188,55 @@ class DeltaRenderer:
             raise TemplateError("history must end with the assistant turn that was sampled")
         if not new or "assistant" in [message["role"] for message in new]:
             raise TemplateError(f"expected at least one new message, none from the assistant, got {len(new)}")
-        new = name_results(history[-1], new)
+        last = history[-1]
+        new = name_results(last, new)
         if truncated:
             emitted = None
-        report = self._ready().report
-        ready = self._checked
-        if emitted is not None and emitted not in self._step.vocabulary.stops:
-            # The engine stopped on a token that was not announced: wherever it is printed, it ends a turn.
-            known = self._step.vocabulary
-            ready = replace(ready, vocabulary=Vocabulary((*known.stops, emitted), (*known.specials, emitted)))
-        if report.path is Path.FULL:
-            return self._render_delta(ready, history, new, Path.FULL, emitted, truncated)
-        base = [*short_base(history), history[-1]]
-        try:
-            return self._render_delta(ready, base, new, Path.COMPACT, emitted, truncated)
-        except TemplateError as refused:
-            # Refused only what the template cannot express: the full history is the definition of that.
+        refused: TemplateError | None = None
+        if not self.report.needs_full_history:
             try:
-                return self._render_delta(ready, history, new, Path.FULL, emitted, truncated)
-            except TemplateError:
-                raise refused from refused.__cause__
+                return self._render_delta(HistoryPart.SHORT, short_history(history), last, new, emitted, truncated)
+            except TemplateError as error:
+                refused = error
+        # Refused is only what the template cannot express: the full history is the definition of that.
+        try:
+            full = history[:-1] if whole is None else whole()
+            return self._render_delta(HistoryPart.FULL, full, last, new, emitted, truncated)
+        except TemplateError:
+            if refused is None:
+                raise
+            raise refused from refused.__cause__
 
     def _render_delta(
         self,
-        step: StepRenderer,
-        history: Sequence[Message],
+        part: HistoryPart,
+        base: Sequence[Message],
+        last: Message,
         new: Sequence[Message],
-        path: Path,
         emitted: str | None,
         truncated: bool,
     ) -> Delta:
-        suffix: Suffix | None = None
+        step = self._checked
+        if emitted is not None and emitted not in step.vocabulary.stops:
+            # The engine stopped on a token that was not announced: wherever it is printed, it ends a turn.
+            known = step.vocabulary
+            step = replace(step, vocabulary=Vocabulary((*known.stops, emitted), (*known.specials, emitted)))
+        turn, suffix = len(base), None
 
         def render(messages: Sequence[Message]) -> str:
             nonlocal suffix
-            suffix = step.suffix(messages[: len(history)], messages[len(history) :], path)
+            suffix = step.suffix(messages[:turn], messages[turn], messages[turn + 1 :])
             return _reconcile(suffix, emitted, truncated)
 
-        rendered = self._render_marked(render, [*history, *new])
+        rendered = self._render_marked(render, [*base, last, *new])
         assert suffix is not None
         require_content(
             new,
             unmark(suffix.text).text,
-            lambda other: unmark(step.suffix(history, other, path).text).text,
+            lambda other: unmark(step.suffix(base, last, other).text).text,
             skeletons=self._skeletons,
         )
-        return Delta(
-            text=rendered.text,
-            literal=rendered.literal,
-            path=path,
-            closer=suffix.boundary.closer,
-        )
+        return Delta(text=rendered.text, literal=rendered.literal, history=part, closer=suffix.boundary.closer)
 
     def printed_call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> str | None:
         """The text of one structured call in an assistant turn, between its header and the end of the turn.

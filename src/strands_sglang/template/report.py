@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .chat_messages import ArgumentForm, ContentForm, Path
+from .chat_messages import ArgumentForm, ContentForm, HistoryPart
 from .reasoning import generation_opens_reasoning
 
 
@@ -63,21 +63,21 @@ class ShapeResult:
 
     Attributes:
         answered: Probes that rendered, of `total`.
-        path: Messages that have to be rendered; None if no probe rendered.
+        history: Messages that have to be rendered; None if no probe rendered.
         closer: End of the assistant turn; empty if the template prints nothing.
         reason: First reason why a probe was refused; empty if none was.
     """
 
     answered: int
     total: int
-    path: Path | None
+    history: HistoryPart | None
     closer: str
     reason: str
 
     @property
     def ok(self) -> bool:
         """The shape can be expressed, perhaps not in every context."""
-        return self.path is not None
+        return self.history is not None
 
     @property
     def complete(self) -> bool:
@@ -90,7 +90,7 @@ class Report:
     """Result of the self-check of one template with given variables, with or without tools.
 
     Attributes:
-        path: Messages that are rendered for a step.
+        history: Messages that are rendered for a step.
         content_forms: Form of the content, by role.
         shapes: Result by shape. Without tools only `text>user`.
         prints_tools: The first prompt shows the tools; True without tools.
@@ -100,7 +100,7 @@ class Report:
     """
 
     verdict: TemplateVerdict
-    path: Path
+    history: HistoryPart
     argument_form: ArgumentForm
     content_forms: Mapping[str, ContentForm]
     shapes: Mapping[Shape, ShapeResult]
@@ -117,7 +117,7 @@ class Report:
     @property
     def needs_full_history(self) -> bool:
         """`delta` needs the full history; otherwise system messages, latest user message and last turn suffice."""
-        return self.path is Path.FULL
+        return self.history is HistoryPart.FULL
 
     @property
     def closers(self) -> dict[Shape, str]:
@@ -132,7 +132,7 @@ class Report:
     @property
     def summary(self) -> str:
         """One line for a log."""
-        parts = [str(self.verdict), f"path={self.path}", f"arguments={self.argument_form}"]
+        parts = [str(self.verdict), f"history={self.history}", f"arguments={self.argument_form}"]
         parts.append("closers={" + ", ".join(f"{k}: {v!r}" for k, v in self.closers.items()) + "}")
         if self.flags:
             parts.append("flags=[" + ", ".join(sorted(self.flags)) + "]")

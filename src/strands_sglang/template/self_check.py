@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..exceptions import TemplateError
-from .chat_messages import ArgumentForm, ContentForm, Message, Path
+from .chat_messages import ArgumentForm, ContentForm, HistoryPart, Message
 from .reasoning import keep_reasoning_candidates
 from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
 from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, plant_sentinel
@@ -67,7 +67,8 @@ def text(content: str, **extra: Any) -> Message:
 class Probe:
     """A step to try."""
 
-    history: tuple[Message, ...]
+    before: tuple[Message, ...]
+    turn: Message
     new: tuple[Message, ...]
 
 
@@ -93,7 +94,7 @@ def probes(*, tools_present: bool) -> dict[Shape, list[Probe]]:
     for shape, turn, new in turns:
         for lead in ((), (SYSTEM,)):
             for body in ((USER,), past, longer):
-                out.setdefault(shape, []).append(Probe(history=(*lead, *body, turn), new=new))
+                out.setdefault(shape, []).append(Probe(before=(*lead, *body), turn=turn, new=new))
     return out
 
 
@@ -123,8 +124,8 @@ def self_check(step: StepRenderer) -> Knowledge:
     candidates = [_with(step, plants=order) for order in orders]
     measured = [(*_measure(candidate, trials), candidate) for candidate in candidates]
     _, shapes, flags, step = min(measured, key=lambda each: each[0])
-    stateful = any(result.path is Path.FULL for result in shapes.values()) or _numbers_media(step)
-    path = Path.FULL if stateful else Path.COMPACT
+    stateful = any(result.history is HistoryPart.FULL for result in shapes.values()) or _numbers_media(step)
+    history = HistoryPart.FULL if stateful else HistoryPart.SHORT
     flags |= _loss_flags(step)
     closers = {result.closer for result in shapes.values() if result.ok}
     if "" in closers:
@@ -140,8 +141,8 @@ def self_check(step: StepRenderer) -> Knowledge:
     if prompt is not None and closed is not None:
         generation = prompt[len(closed) :] if prompt.startswith(closed) else prompt[prompt.rfind("Usr1XQ") + 6 :]
     report = Report(
-        verdict=_verdict(shapes, path),
-        path=path,
+        verdict=_verdict(shapes, history),
+        history=history,
         argument_form=step.forms.arguments,
         content_forms=step.forms.content,
         shapes=shapes,
@@ -228,9 +229,9 @@ def _measure(
         closer = reason = ""
         for probe in tried:
             deltas: list[str | None] = []
-            for path in Path:
+            for history in HistoryPart:
                 try:
-                    suffix = step.suffix(probe.history, probe.new, path)
+                    suffix = step.suffix(history.of(probe.before), probe.turn, probe.new)
                     for content, role in [(message["content"], message["role"]) for message in probe.new]:
                         if content not in suffix.text and json.dumps(content)[1:-1] not in suffix.text:
                             raise TemplateError(
@@ -242,24 +243,24 @@ def _measure(
                 else:
                     closer = suffix.boundary.closer
                     deltas.append(suffix.text)
-            compact, full = deltas
-            if compact is None and full is None:
+            short, full = deltas
+            if short is None and full is None:
                 continue
             answered += 1
-            length += len(compact or full or "")
+            length += len(short or full or "")
             # One-sided: the template cannot express an earlier step of that history, so it cannot occur.
-            same += compact is None or full is None or compact == full
-            printed = full or compact or ""
+            same += short is None or full is None or short == full
+            printed = full or short or ""
             flags |= {flag for flag, marks in _REPEATS.items() if any(mark in printed for mark in marks)}
         shapes[shape] = ShapeResult(
             answered=answered,
             total=len(tried),
-            path=None if not answered else Path.COMPACT if same == answered else Path.FULL,
+            history=None if not answered else HistoryPart.SHORT if same == answered else HistoryPart.FULL,
             closer=closer,
             reason=reason,
         )
     results = shapes.values()
-    cost = (sum(not r.ok for r in results), sum(r.path is Path.FULL for r in results), length)
+    cost = (sum(not r.ok for r in results), sum(r.history is HistoryPart.FULL for r in results), length)
     return cost, shapes, flags
 
 
@@ -271,20 +272,20 @@ def _numbers_media(step: StepRenderer) -> bool:
     """True if images or videos are numbered over the whole conversation, as Qwen's templates do on request."""
     for kind in ("image", "video"):
         shown: Message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
-        probe = Probe(history=(shown, text("Mid."), NEXT, text("Ans.")), new=(shown,))
+        before = (shown, text("Mid."), NEXT)
         with suppress(TemplateError):  # a template without media says nothing of them
-            compact, full = (step.suffix(probe.history, probe.new, path).text for path in Path)
-            if compact != full:
+            short, full = (step.suffix(part.of(before), text("Ans."), [shown]).text for part in HistoryPart)
+            if short != full:
                 return True
     return False
 
 
-def _verdict(shapes: Mapping[Shape, ShapeResult], path: Path) -> TemplateVerdict:
+def _verdict(shapes: Mapping[Shape, ShapeResult], history: HistoryPart) -> TemplateVerdict:
     needed = [shapes[shape] for shape in (Shape.TEXT_USER, Shape.CALL_TOOL) if shape in shapes]
     if not all(shape.ok for shape in needed):
         return TemplateVerdict.UNSUPPORTED
     if all(shape.complete for shape in shapes.values()):
-        return TemplateVerdict.EXACT if path is Path.COMPACT else TemplateVerdict.EXACT_FULL
+        return TemplateVerdict.EXACT if history is HistoryPart.SHORT else TemplateVerdict.EXACT_FULL
     return TemplateVerdict.PARTIAL
 
 

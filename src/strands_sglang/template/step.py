@@ -14,10 +14,8 @@ from .chat_messages import (
     ArgumentForm,
     ContentForm,
     Message,
-    Path,
     calls_of,
     function_of,
-    short_base,
     with_arguments,
     with_content_form,
 )
@@ -134,16 +132,14 @@ class StepRenderer:
         shaped = [with_content_form(with_arguments(message, arguments), form) for message in messages]
         return self.template.render(shaped, tools=self.tools, add_generation_prompt=generate, **self.kwargs)
 
-    def suffix(self, history: Sequence[Message], new: Sequence[Message], path: Path) -> Suffix:
-        """Render the step and cut behind the end of the assistant turn, the last message of `history`.
+    def suffix(self, base: Sequence[Message], last: Message, new: Sequence[Message]) -> Suffix:
+        """Render a step and cut behind the end of the assistant turn `last`; `base` is the history before it.
 
         Raises:
             TemplateError: The template raises, does not print the turn, or loses a new message.
         """
-        last = history[-1]
-        base = short_base(history) if path is Path.COMPACT else list(history[:-1])
         leads_with_system = bool(base) and base[0]["role"] == "system"
-        key = (path, _shape(last, new), self.tools is not None, leads_with_system, self.vocabulary.stops)
+        key = (_shape(last, new), self.tools is not None, leads_with_system, self.vocabulary.stops)
         boundary = self.boundaries.get(key)
         if boundary is None:
             boundary = self.boundaries[key] = self._learn_with_opener(base, last, new)
@@ -166,7 +162,7 @@ class StepRenderer:
         at = text.rfind(SENTINEL)
         return None if at < 0 else text[at + len(SENTINEL) :]
 
-    def _learn_with_opener(self, base: list[Message], last: Message, new: Sequence[Message]) -> Boundary:
+    def _learn_with_opener(self, base: Sequence[Message], last: Message, new: Sequence[Message]) -> Boundary:
         boundary = self._learn(base, last, new)
         if boundary.closer not in self.vocabulary.stops:
             return boundary
@@ -181,7 +177,7 @@ class StepRenderer:
             return boundary
         return replace(boundary, is_opener=other != boundary.closer and other in self.vocabulary.stops)
 
-    def _learn(self, base: list[Message], last: Message, new: Sequence[Message]) -> Boundary:
+    def _learn(self, base: Sequence[Message], last: Message, new: Sequence[Message]) -> Boundary:
         marked = [{**message, "content": marker(i)} for i, message in enumerate(new)]
         rejected: TemplateError | None = None
         for plant in self.forms.plants if calls_of(last) else (Plant.CONTENT,):
@@ -331,7 +327,7 @@ def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], ca
     answer: Message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": "Done."}
     turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
-        suffix = step.suffix([_LONE_USER, turn], [answer], Path.COMPACT)
+        suffix = step.suffix([_LONE_USER], turn, [answer])
     except TemplateError:
         return None
     closer = suffix.boundary.closer

@@ -79,7 +79,7 @@ def check_template(args: argparse.Namespace) -> int:
 
 def _as_text(report: Report, source: Source, printed: str | None, *, with_tools: bool) -> Iterator[str]:
     yield f"verdict    {report.verdict}: {_VERDICTS[report.verdict]}"
-    yield f"path       {report.path}"
+    yield f"history    {report.history}"
     stops = " ".join(map(repr, source.stop_tokens))
     yield f"stops      {stops or 'not known: pass --stop TOKEN for each token the engine stops on'}"
     if source.assumed:
@@ -117,7 +117,7 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
 
 
 def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, Any]:
-    names = ("verdict", "path", "closers", "refused", "argument_form", "prints_tools", "opens_reasoning")
+    names = ("verdict", "history", "closers", "refused", "argument_form", "prints_tools", "opens_reasoning")
     return {name: getattr(report, name) for name in names} | {
         "stop_tokens": source.stop_tokens,
         "assumed": dict(source.assumed),
