@@ -9,7 +9,7 @@ import pytest
 
 from strands_env.core import Action, StepResult
 from strands_env.distributed import QuarantinedTaskError, Recipe, WorkerLostError
-from strands_env.distributed.pool import MAX_STARTS, WorkerPool
+from strands_env.distributed.pool import MAX_STARTS, Link, WorkerPool
 from tests.unit.eval_support import outcome, task
 
 
@@ -61,6 +61,9 @@ class FakePool(WorkerPool):
 
     def _worker(self, number: int) -> FakeWorker:
         return FakeWorker(number)
+
+    async def open_link(self) -> Link:
+        raise AssertionError("workers are fakes")
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ async def test_a_lost_node_costs_no_rollout(cluster):
         evaluator = Evaluator(executor=executor, max_concurrency=8, retry=RetryPolicy(max_attempts=1), output_path=None)
         run = asyncio.create_task(evaluator.run(tasks(8)))
         workers = executor.workers
-        while not all(worker._life and worker._life.running for worker in workers):
+        while not all(worker.link and worker.link.running for worker in workers):
             await asyncio.sleep(0.1)
         await asyncio.to_thread(cluster.remove_node, cluster.nodes[0], allow_graceful=False)
         results = await asyncio.wait_for(run, 150)

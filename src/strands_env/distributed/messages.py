@@ -1,4 +1,4 @@
-"""Messages between a process and its workers over a socket, and the recipe of an environment factory.
+"""Messages between a process and its workers over a socket, their answers, and the recipe of an environment factory.
 
 A message is a length, then a pickle of plain values, so that it can always be read. What a user's code made travels in
 it as bytes, pickled separately: what cannot be read costs only that rollout.
@@ -10,17 +10,14 @@ import asyncio
 import pickle
 import struct
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Any
 
 from strands_env.core import StepResult, TerminationReason
-from strands_env.core.deadline import wrap_exit
-from strands_env.core.garbage import tune_garbage_collection
 from strands_env.core.jsonable import call_name, name_of
-from strands_env.core.rollout import LocalExecutor
 
 _LENGTH = struct.Struct("<Q")
 
@@ -113,26 +110,3 @@ class Recipe:
         make = resolve_name(self.make) if isinstance(self.make, str) else self.make
         made: Callable[..., Any] = make(**self.arguments)
         return made
-
-
-def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Awaitable[None]]) -> LocalExecutor:
-    """The executor inside a worker; `on_environment` is called with the description of the first environment."""
-    env_factory = recipe.env_factory()
-    tune_garbage_collection()  # the process is ours
-    return LocalExecutor(env_factory, on_environment)
-
-
-async def run_packed(runner: LocalExecutor, request: bytes) -> bytes:
-    """Run the rollout of a pickled action and timeout; whatever it raises is an answer, for the other side waits.
-
-    Only a cancellation that was asked for raises: one from inside is a `WorkCancelledError`.
-    """
-    try:
-        action, timeout = pickle.loads(request)
-        return pack(await runner.rollout(action, timeout=timeout))
-    except asyncio.CancelledError:
-        raise
-    except Exception as error:
-        return pack(error)
-    except BaseException as error:
-        return pack(wrap_exit(error))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Self
 
 from strands_env.core import Action, StepResult
 from strands_env.core.jsonable import canonical, plain
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.distributed.errors import QuarantinedTaskError, WorkerLostError
-from strands_env.distributed.messages import Recipe
+from strands_env.distributed.messages import Recipe, unpack
+from strands_env.distributed.worker import SHUTDOWN_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -19,38 +22,150 @@ MAX_DEATHS = 2
 """Workers that a task may end while it runs alone, before it is quarantined."""
 STUCK_SECONDS = 60.0
 """Seconds without a sign of life after which a worker is killed."""
+BEAT_SECONDS = 1.0
+"""Seconds between two signs of life."""
 MAX_STARTS = 3
 """Workers that may end one after the other before a rollout began on them."""
 
 
-class Worker(ABC):
+class Link(ABC):
+    """A process or an actor from its start to its death, as the `RolloutHost` that runs there.
+
+    Attributes:
+        running: Rollouts it has now.
+        at_death: Rollouts it had when it was lost.
+        was_stuck: It did not respond, and was killed.
+        is_lost: Its loss was noticed while nothing was asked.
+    """
+
+    running = at_death = 0
+    was_stuck = is_lost = False
+
+    @abstractmethod
+    async def ask(self, method: str, *arguments: bytes) -> Any:
+        """Call a method of the host; `ConnectionError` with the reason if the other side is lost."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End it at once, whatever it does."""
+
+    @abstractmethod
+    async def close(self, seconds: float = SHUTDOWN_SECONDS) -> None:
+        """End it, killed after so many seconds: running rollouts are cancelled and their environments cleaned up."""
+
+    def user_lines(self) -> list[str]:
+        """Lines of the user's code that it was in when it was lost, where it left them."""
+        return []
+
+
+class Worker:
     """A process or an actor, started at its first rollout and again after its death.
 
     Attributes:
         load: Rollouts it has now.
+        link: The running one.
     """
 
-    def __init__(self, name: str, stuck_after: float | None, environments: list[dict[str, Any]]) -> None:
-        self._name, self._stuck_after, self._environments = name, stuck_after, environments
+    def __init__(self, name: str, pool: WorkerPool) -> None:
+        self._name, self._pool = name, pool
         self._starting = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+        self.link: Link | None = None
         self.load = 0
 
-    @abstractmethod
     async def rollout(self, action: Action, timeout: float | None) -> StepResult:
         """Run a rollout; `WorkerLostError` if the worker ended."""
+        self.load += 1
+        try:
+            request = self._pool.dumps((action, timeout))
+            async with self._starting:
+                if self.link is None or self.link.is_lost:
+                    await self._end(0.0)
+                    self.link = await self._start()
+                link = self.link
+            return await self._run(link, request)
+        finally:
+            self.load -= 1
 
-    @abstractmethod
     async def close(self) -> None:
         """End it: running rollouts are cancelled and their environments cleaned up."""
+        async with self._starting:
+            await self._end(SHUTDOWN_SECONDS)
 
-    def _note(self, environment: dict[str, Any] | None) -> None:
-        """Keep the description of an environment, once for all workers."""
-        if environment is not None and environment not in self._environments:
-            self._environments.append(environment)
+    async def _end(self, seconds: float) -> None:
+        link, self.link = self.link, None
+        if self._watching is not None:
+            self._watching.cancel()
+        if link is not None:
+            await link.close(seconds)
+
+    async def _start(self) -> Link:
+        link = await self._pool.open_link()
+        try:
+            failure = await link.ask("ready", self._pool.dumps(self._pool.recipe))
+        except BaseException as error:
+            await link.close(0.0)
+            if isinstance(error, ConnectionError):  # another one may live
+                raise WorkerLostError(self._name, f"it ended at its start, {error}") from error
+            raise
+        if failure is not None:
+            await link.close()
+            raise failure
+        if self._pool.stuck_after is not None:
+            self._watching = asyncio.create_task(self._watch(link, self._pool.stuck_after))
+        return link
+
+    async def _run(self, link: Link, request: bytes) -> StepResult:
+        link.running += 1
+        try:
+            answer, environment = await link.ask("rollout", request)
+        except ConnectionError as error:
+            link.at_death = link.at_death or link.running
+            reason = (
+                f"it did not respond for {self._pool.stuck_after:g} s and was killed" if link.was_stuck else str(error)
+            )
+            if lines := link.user_lines():
+                reason += f", at {'; '.join(lines)}"
+            if self.link is link:
+                logger.warning(
+                    "worker=<%s>, rollouts=<%d>, status=<%s> | worker lost", self._name, link.running, reason
+                )
+                await self._end(0.0)
+            raise WorkerLostError(self._name, reason, link.at_death, link.was_stuck) from error
+        finally:
+            link.running -= 1
+        if environment is not None and environment not in self._pool.environments:
+            self._pool.environments.append(environment)
+        return unpack(answer)
+
+    async def _watch(self, link: Link, stuck_after: float) -> None:
+        """Kill the worker when it does not respond for too long.
+
+        The time is counted in beats of this event loop: while it is held up itself, answers wait unread.
+        """
+        silent_beats = 0
+        answer: asyncio.Future[None] | None = None
+        try:
+            while silent_beats * BEAT_SECONDS < stuck_after:
+                answer = answer or asyncio.ensure_future(link.ask("alive"))
+                await asyncio.wait({answer}, timeout=BEAT_SECONDS)
+                if not answer.done():
+                    silent_beats += 1
+                elif answer.exception() is not None:  # it is lost: its rollouts say so themselves
+                    return
+                else:
+                    silent_beats, answer = 0, None
+                    await asyncio.sleep(BEAT_SECONDS)
+        finally:
+            if answer is not None:
+                answer.cancel()
+        link.was_stuck = True
+        logger.warning("worker=<%s> | it does not respond: killing it", self._name)
+        await link.kill()
 
 
-class WorkerPool:
-    """Spreads rollouts over workers, which a subclass makes, and finds the task that ends them.
+class WorkerPool(ABC):
+    """Spreads rollouts over workers, whose links a subclass opens, and finds the task that ends them.
 
     When a worker is lost nobody knows which of its rollouts ended it. So each is run again, with a worker of its own:
     an innocent one gets its result. A worker that ends while it runs a single rollout counts against that task, and a
@@ -62,15 +177,18 @@ class WorkerPool:
         stuck_after: Seconds without a sign of life after which a worker is killed; None waits for ever.
 
     Attributes:
+        dumps: Pickles what is sent.
         environments: Descriptions of the environments the workers make, each once; an evaluation compares them.
     """
+
+    dumps: Callable[[Any], bytes] = staticmethod(pickle.dumps)
 
     def __init__(self, recipe: Recipe, n_workers: int, stuck_after: float | None) -> None:
         if n_workers < 1:
             raise ValueError(f"n_workers must be at least 1, got {n_workers!r}")
         if stuck_after is not None and not stuck_after > 0:
             raise ValueError(f"stuck_after must be a positive number of seconds or None, got {stuck_after!r}")
-        self._recipe, self._stuck_after = recipe, stuck_after
+        self.recipe, self.stuck_after = recipe, stuck_after
         self.environments: list[dict[str, Any]] = []
         self.workers = [self._worker(number) for number in range(n_workers)]
         self._made = n_workers
@@ -84,10 +202,14 @@ class WorkerPool:
     @property
     def env_factory_name(self) -> str:
         """The function that makes the environment factory, with its arguments; part of a run's configuration."""
-        return self._recipe.name
+        return self.recipe.name
+
+    @abstractmethod
+    async def open_link(self) -> Link:
+        """Start a process or an actor."""
 
     def _worker(self, number: int) -> Worker:
-        raise NotImplementedError
+        return Worker(f"worker {number}", self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import logging
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -20,12 +19,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from strands_env.core import Action, StepResult
 from strands_env.core.termination import user_lines
-from strands_env.distributed.errors import WorkerLostError
-from strands_env.distributed.messages import Recipe, read_message, unpack, write_message
-from strands_env.distributed.pool import STUCK_SECONDS, Worker, WorkerPool
-from strands_env.distributed.worker import BEAT_SECONDS, DUMP_SIGNAL, SHUTDOWN_SECONDS
+from strands_env.distributed.messages import Recipe, read_message, write_message
+from strands_env.distributed.pool import STUCK_SECONDS, Link, WorkerPool
+from strands_env.distributed.worker import DUMP_SIGNAL, SHUTDOWN_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -74,78 +71,20 @@ class ProcessExecutor(WorkerPool):
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers that run."""
-        return [worker.pid for worker in self.workers if isinstance(worker, _Worker) and worker.pid is not None]
+        links = [worker.link for worker in self.workers]
+        return [link.process.pid for link in links if isinstance(link, _ProcessLink) and not link.is_lost]
 
-    def _worker(self, number: int) -> _Worker:
-        return _Worker(self._recipe, f"worker {number}", self._stuck_after, self.environments)
-
-
-class _Worker(Worker):
-    """One process, started at its first rollout and again after its death."""
-
-    def __init__(self, recipe: Recipe, *shared: Any) -> None:
-        super().__init__(*shared)
-        self._recipe = recipe
-        self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[StepResult]] = {}
-        self._process: asyncio.subprocess.Process | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._life: int | None = None
-        self._stacks: IO[bytes] | None = None
-        self._silent_beats = 0
-        self._was_stuck = False
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id, None while it does not run."""
-        return self._process.pid if self._process is not None and self._writer is not None else None
-
-    async def rollout(self, action: Action, timeout: float | None) -> StepResult:
-        self.load += 1
-        try:
-            payload = pickle.dumps((action, timeout), protocol=pickle.HIGHEST_PROTOCOL)
-            async with self._starting:
-                if self._writer is None:
-                    await self._start()
-            number = next(self._numbers)
-            future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
-            writer = self._writer
-            if writer is None:
-                raise WorkerLostError(self._name, "it ended before the rollout began")
-            self._waiting[number] = future
-            write_message(writer, ("run", number, payload))
-            try:
-                return await future
-            except asyncio.CancelledError:
-                with suppress(ConnectionError):
-                    write_message(writer, ("cancel", number, None))
-                raise
-            finally:
-                self._waiting.pop(number, None)
-        finally:
-            self.load -= 1
-
-    async def close(self) -> None:
-        async with self._starting:
-            if self._writer is not None:
-                self._writer.close()
-            await self._end()
-
-    async def _start(self) -> None:
-        self._forget()
+    async def open_link(self) -> _ProcessLink:
+        """Start a process."""
         ours, theirs = socket.socketpair()
-        life, self._life = os.pipe()
-        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        passed = [theirs.fileno(), life, self._stacks.fileno()]
+        life, kept = os.pipe()
+        stacks = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        passed = [theirs.fileno(), life, stacks.fileno()]
         try:
             ours.setblocking(False)
             # No stdin: Ctrl-C is the parent's business, and a worker ends when the socket closes.
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "strands_env.distributed.worker",
-                *map(str, passed),
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", "from strands_env.distributed.worker import main; main()", *map(str, passed)),
                 str(logging.getLogger().getEffectiveLevel()),
                 pass_fds=passed,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -154,127 +93,104 @@ class _Worker(Worker):
             )
         except BaseException:
             ours.close()
+            stacks.close()
+            os.close(kept)
             raise
         finally:
             theirs.close()
             os.close(life)
-        reader, writer = await asyncio.open_connection(sock=ours)
-        try:
-            write_message(writer, self._recipe)
-            kind, _, failure = await read_message(reader)
-        except BaseException as error:
-            writer.close()
-            await self._end()
-            if isinstance(error, EOFError):
-                raise WorkerLostError(self._name, f"it ended at its start, {self._status()}") from error
-            raise
-        if kind == "setup_error":
-            writer.close()
-            await self._end()
-            raise failure
-        self._writer = writer
-        self._silent_beats, self._was_stuck = 0, False
-        self._reading = asyncio.create_task(self._read(reader, writer))
-        logger.debug("worker=<%s>, pid=<%d> | worker started", self._name, self._process.pid)
+        return _ProcessLink(process, *await asyncio.open_connection(sock=ours), kept, stacks)
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        watching = asyncio.create_task(self._watch())
+
+class _ProcessLink(Link):
+    """A worker process.
+
+    Args:
+        life: The end of a pipe that only this process holds; the worker sees it close.
+        stacks: The file that takes the worker's stacks.
+    """
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        life: int,
+        stacks: IO[bytes],
+    ) -> None:
+        self.process = process
+        self._writer, self._life, self._stacks = writer, life, stacks
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._reading = asyncio.create_task(self._read(reader))
+
+    async def ask(self, method: str, *arguments: bytes) -> Any:
+        if self.is_lost:
+            raise ConnectionError(self._status())
+        number = next(self._numbers)
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        write_message(self._writer, (number, method, arguments))
+        try:
+            return await self._waiting[number]
+        except asyncio.CancelledError:
+            with suppress(ConnectionError):
+                write_message(self._writer, (number, "cancel", ()))
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                kind, number, payload = await read_message(reader)
-                self._silent_beats = 0
-                if kind == "alive":
-                    continue
-                if kind == "environment":  # comes before every answer of the worker
-                    self._note(pickle.loads(payload))
-                    continue
+                number, value = await read_message(reader)
                 future = self._waiting.get(number)  # cancelled ones have left: their late answer is dropped
-                if future is None or future.done():
-                    continue
-                try:
-                    if kind != "answer":
-                        raise WorkerLostError(self._name, f"it gave up the rollout ({kind})")
-                    future.set_result(unpack(payload))
-                except Exception as error:
-                    future.set_exception(error)
+                if future is not None and not future.done():
+                    future.set_result(value)
         except EOFError:
             pass
         finally:
-            self._writer = None
-            watching.cancel()
-            writer.close()
-            if self._process is not None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._process.wait(), 1.0)
-            waiting = [future for future in self._waiting.values() if not future.done()]
-            lost = WorkerLostError(self._name, self._status(), len(waiting), self._was_stuck)
-            if waiting:
-                logger.warning(
-                    "worker=<%s>, rollouts=<%d>, status=<%s> | worker lost", self._name, len(waiting), lost.reason
-                )
-            for future in waiting:
-                future.set_exception(lost)
+            self.is_lost = True
+            self._writer.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), 1.0)
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(ConnectionError(self._status()))
 
-    async def _watch(self) -> None:
-        """Kill the worker when it is silent for too long.
-
-        Silence is counted in beats of this event loop: while it is held up itself, messages wait unread.
-        """
-        while self._stuck_after is None or self._silent_beats * BEAT_SECONDS < self._stuck_after:
-            await asyncio.sleep(BEAT_SECONDS)
-            self._silent_beats += 1
-        assert self._process is not None
-        self._was_stuck = True
-        logger.warning("worker=<%s>, pid=<%d> | it does not respond: killing it", self._name, self._process.pid)
+    async def kill(self) -> None:
         with suppress(ProcessLookupError):
-            self._process.send_signal(DUMP_SIGNAL)  # its stacks are written even while the interpreter is held
+            self.process.send_signal(DUMP_SIGNAL)  # its stacks are written even while the interpreter is held
             await asyncio.sleep(DUMP_SECONDS)
-        self._kill()
+        self._kill_group()
 
-    def _kill(self) -> None:
-        """Kill the process group."""
-        if self._process is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # it leads its own session, and so the group
-
-    async def _end(self) -> None:
-        """Wait for the process, and kill it when it takes too long."""
-        self._writer = None
-        if self._process is not None and self._process.returncode is None:
+    async def close(self, seconds: float = SHUTDOWN_SECONDS) -> None:
+        self._writer.close()
+        if self.process.returncode is None:
             try:
-                await asyncio.wait_for(self._process.wait(), SHUTDOWN_SECONDS)
+                await asyncio.wait_for(self.process.wait(), seconds)
             except TimeoutError:
-                logger.warning("worker=<%s>, pid=<%d> | it does not end: killing it", self._name, self._process.pid)
-                self._kill()
-                await self._process.wait()
-        if self._reading is not None:
-            await asyncio.wait({self._reading})
-            self._reading = None
-        self._forget()
+                if seconds:
+                    logger.warning("pid=<%d> | the worker does not end: killing it", self.process.pid)
+                self._kill_group()
+                await self.process.wait()
+        await asyncio.wait({self._reading})
+        if self.process.returncode != 0:  # what it left behind without a cleanup
+            self._kill_group()
+        self._stacks.close()
+        os.close(self._life)
 
-    def _forget(self) -> None:
-        """Free what belongs to the last process; what one that did not clean up left behind is killed."""
-        if self._process is not None and self._process.returncode != 0:
-            self._kill()
-        self._process = None
-        if self._stacks is not None:
-            self._stacks.close()
-            self._stacks = None
-        if self._life is not None:
-            os.close(self._life)
-            self._life = None
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads its own session, and so the group
 
     def _status(self) -> str:
-        """The end of the process in words, with the lines of the user's code that it was in, if it left them."""
-        code = None if self._process is None else self._process.returncode
-        if self._was_stuck:
-            how = f"it did not respond for {self._stuck_after:g} s and was killed"
-        elif code is None:
-            how = "the connection to it broke"
-        else:
-            how = f"killed by signal {-code}" if code < 0 else f"it ended with status {code}"
-        if self._stacks is not None:
-            self._stacks.seek(0)
-            if lines := user_lines(self._stacks.read(MAX_STACKS).decode(errors="replace")):
-                how += f", at {'; '.join(lines)}"
-        return how
+        code = self.process.returncode
+        if code is None:
+            return "the connection to it broke"
+        return f"killed by signal {-code}" if code < 0 else f"it ended with status {code}"
+
+    def user_lines(self) -> list[str]:
+        if self._stacks.closed:
+            return []
+        self._stacks.seek(0)
+        return user_lines(self._stacks.read(MAX_STACKS).decode(errors="replace"))

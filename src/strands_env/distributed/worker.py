@@ -1,7 +1,8 @@
-"""The program of a worker process: `python -m strands_env.distributed.worker SOCKET LIFE STACKS LOG_LEVEL`.
+"""The far side of a worker: the host of its rollouts, and the program of a worker process.
 
-Messages are `(kind, number of the rollout, payload)`; a payload is pickled separately from its message. The pipe `LIFE`
-closes when the parent dies; the file `STACKS` takes the stacks of a worker that crashes or is stuck.
+Messages are `(number of the call, method of RolloutHost or "cancel", arguments)`, answers `(number, value)`. The program is
+given three file descriptors and a log level: the socket, a pipe that closes when the parent dies, and a file for the
+stacks of a worker that crashes or is stuck.
 """
 
 from __future__ import annotations
@@ -17,67 +18,88 @@ import subprocess
 import sys
 from typing import Any
 
+from strands_env.core.deadline import wrap_exit
+from strands_env.core.garbage import tune_garbage_collection
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerSetupError
-from strands_env.distributed.messages import Recipe, make_runner, read_message, run_packed, write_message
+from strands_env.distributed.messages import pack, read_message, write_message
 
-BEAT_SECONDS = 1.0
-"""Seconds between two signs of life."""
 SHUTDOWN_SECONDS = 10.0
 """Seconds in which a worker must clean up its environments before it is killed."""
 DUMP_SIGNAL = signal.SIGUSR1
 """Makes a worker write the stacks of its threads, whatever they do."""
 
 
+class RolloutHost:
+    """The far side of a worker: runs the rollouts that it is asked for, in a process or an actor.
+
+    Its methods are called by name (`Link.ask`), and what they return can always be sent.
+    """
+
+    def __init__(self) -> None:
+        self._executor: LocalExecutor | None = None
+        self._environment: dict[str, Any] | None = None
+
+    async def ready(self, recipe: bytes) -> WorkerSetupError | None:
+        """Make the environment factory of a pickled recipe; its error, or None."""
+        try:
+            env_factory = pickle.loads(recipe).env_factory()  # a function of a script cannot be found here
+            tune_garbage_collection()  # the process is ours
+            self._executor = LocalExecutor(env_factory, self._describe)
+        except BaseException as error:
+            return WorkerSetupError.from_exception(error)
+        return None
+
+    async def rollout(self, request: bytes) -> tuple[bytes, dict[str, Any] | None]:
+        """Run the rollout of a pickled action and timeout.
+
+        Only a cancellation that was asked for raises: one from inside is a `WorkCancelledError`.
+
+        Returns:
+            The packed result, or whatever the rollout raised, and the description of the first environment.
+        """
+        assert self._executor is not None
+        try:
+            action, timeout = pickle.loads(request)
+            answer = pack(await self._executor.rollout(action, timeout=timeout))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            answer = pack(error)
+        except BaseException as error:
+            answer = pack(wrap_exit(error))
+        return answer, self._environment
+
+    async def alive(self) -> None:
+        """Answers as soon as the event loop runs."""
+
+    async def _describe(self, description: dict[str, Any]) -> None:
+        self._environment = description
+
+
 async def serve(connection: socket.socket) -> None:
-    """Run rollouts until the other side closes; then running ones are cancelled and their environments cleaned up."""
+    """Answer calls until the other side closes; then running ones are cancelled and their environments cleaned up."""
     reader, writer = await asyncio.open_connection(sock=connection)
-
-    async def tell(description: dict[str, Any]) -> None:
-        write_message(writer, ("environment", None, pickle.dumps(description)))
-
-    try:
-        recipe: Recipe = await read_message(reader)  # fails too where a function of a script cannot be found here
-        runner = make_runner(recipe, tell)
-    except EOFError:
-        return
-    except BaseException as error:
-        write_message(writer, ("setup_error", None, WorkerSetupError.from_exception(error)))
-        await writer.drain()
-        return
-    write_message(writer, ("ready", None, None))
-
-    async def beat() -> None:
-        """Send a sign of life now and then: the event loop runs."""
-        while True:
-            await asyncio.sleep(BEAT_SECONDS)
-            write_message(writer, ("alive", None, None))
-
-    beating = asyncio.create_task(beat())
+    host = RolloutHost()
     running: dict[int, asyncio.Task[None]] = {}
+
+    async def answer(number: int, method: str, arguments: tuple[bytes, ...]) -> None:
+        write_message(writer, (number, await getattr(host, method)(*arguments)))
+
     try:
         while True:
-            kind, number, payload = await read_message(reader)
-            if kind == "run":
-                running[number] = asyncio.create_task(_run(runner, writer, number, payload))
+            number, method, arguments = await read_message(reader)
+            if method != "cancel":
+                running[number] = asyncio.create_task(answer(number, method, arguments))
                 running[number].add_done_callback(lambda _, number=number: running.pop(number, None))  # type: ignore[misc]
             elif number in running:
                 running[number].cancel()
     except EOFError:
         pass
     finally:
-        beating.cancel()
         for task in running.values():
             task.cancel()
         await asyncio.gather(*running.values(), return_exceptions=True)
-
-
-async def _run(runner: LocalExecutor, writer: asyncio.StreamWriter, number: int, payload: bytes) -> None:
-    try:
-        write_message(writer, ("answer", number, await run_packed(runner, payload)))
-    except asyncio.CancelledError:
-        write_message(writer, ("cancelled", number, None))
-        raise
 
 
 def start_guard(life: int) -> subprocess.Popen[bytes]:
@@ -108,7 +130,3 @@ def main() -> None:
     finally:
         guard.kill()
         guard.wait()
-
-
-if __name__ == "__main__":
-    main()
