@@ -20,8 +20,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from strands_sglang.exceptions import did_you_mean
-
 __all__ = ["TRACKERS", "BackgroundTracker", "Tracker", "TrackerError", "make_tracker", "numbers_of"]
 
 logger = logging.getLogger(__name__)
@@ -55,6 +53,8 @@ def make_tracker(
         TrackerError: The tracker is unknown, its package is not installed, or it does not start.
     """
     if kind not in TRACKERS:
+        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
+
         raise TrackerError(
             f"unknown tracker {kind!r}{did_you_mean(kind, TRACKERS)}; expected one of {', '.join(TRACKERS)}"
         )

@@ -39,7 +39,7 @@ class Exit(IntEnum):
     """Done. Also a run without a reward function, which says that nothing was scored."""
     INCOMPLETE = 1
     """`eval`: finished, but samples were lost, and `--resume` tries them again. `check`: something has to change.
-    `doctor`: the template cannot be used. `compare --fail-if-worse`: the second run is significantly worse. `verify
+    `doctor`: the template cannot be used. `compare --fail-if-worse`: the second run is significantly worse. `report
     --max-kl`: the mismatch is larger."""
     FAILED = 1
     """The same status: the command was right, its work failed. The model server does not answer, the port is taken."""
@@ -57,7 +57,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
     """Stopped with Ctrl-C or SIGTERM; everything finished is saved."""
     PIPE = 141
-    """The reader of the output went away before its end (`view`, `list` and `report` count that as done)."""
+    """The reader of the output went away before its end (`report` and `watch` count that as done)."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -215,7 +215,7 @@ def run_command_line(
         return status
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # `strands-env view RUN | head`
+    except BrokenPipeError:  # `strands-env report RUN --text | head`
         _silence(sys.stdout)
         return Exit.OK if command in showing else Exit.PIPE
     except (SystemExit, GeneratorExit):

@@ -231,7 +231,7 @@ async def test_validation_learns_what_counts_as_work_and_an_evaluation_uses_it(
         solve=CONFIGURE,
     )
     checked = tmp_path / "checked"
-    assert await asyncio.to_thread(main, ["validate", str(task.parent), "-o", str(checked)]) == 0
+    assert await asyncio.to_thread(main, ["check", "--data", str(task.parent), "-o", str(checked)]) == 0
     assert "work: /etc/group /etc/tool" in capsys.readouterr().out
     work = json.loads((checked / "report.json").read_text())["tasks"][0]["work"]
     assert work == ["/root/*", "/home/*/*", "/srv/*", "/opt/*", "/var/www/*", "/etc/group", "/etc/tool"]
@@ -326,7 +326,7 @@ async def test_a_whole_disk_for_a_work_directory_is_no_list_of_work(tmp_path: Pa
 async def test_work_that_cannot_be_is_refused(tmp_path: Path, work: str) -> None:
     with pytest.raises(ValueError, match="work must"):
         await episode(make_task(tmp_path), work=[work])
-    with pytest.raises(ValueError, match="the folder that 'strands-env validate -o' wrote"):
+    with pytest.raises(ValueError, match="the folder that 'strands-env check -o' wrote"):
         await episode(tmp_path, work=tmp_path)  # which has no report
 
 

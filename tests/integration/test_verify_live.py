@@ -30,7 +30,7 @@ def evaluate(server: Server, *options: str) -> None:
 
 
 def mismatch(run: str, capsys: Any, *where: str) -> dict[str, Any]:
-    assert main(["verify", run, *where, "--max-kl", "1e-4", "--json"]) == 0
+    assert main(["report", run, *where, "--max-kl", "1e-4", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["files"]["is_intact"] is True
     found: dict[str, Any] = shown["mismatch"]

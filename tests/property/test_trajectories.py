@@ -144,6 +144,9 @@ def test_tokens_stay_exact_whatever_happens_to_the_history(seed: int, steps: lis
             ids += [*turn.prompt_ids, *turn.completion.output_ids]
             mask += [0] * len(turn.prompt_ids) + [int(trained)] * len(turn.completion.output_ids)
         assert trajectory.token_ids == trajectory.tokens.token_ids_array.tolist() == ids
-        assert (trajectory.loss_mask, trajectory.initial_prompt_length) == (mask, first_sampled if first_sampled is not None else len(ids))
+        assert (trajectory.loss_mask, trajectory.initial_prompt_length) == (
+            mask,
+            first_sampled if first_sampled is not None else len(ids),
+        )
     assert owners == {turn.index: 1 for turn in turns}
     assert sum(sum(t.loss_mask) for t in model.trajectories) == sum(map(len, sampled))

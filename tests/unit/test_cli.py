@@ -9,6 +9,7 @@ import types
 import pytest
 
 from strands_env.commands import cli as env_cli
+from strands_env.commands.arguments import COMMANDS, FORMER_COMMANDS
 from strands_sglang import __main__ as cli
 
 
@@ -62,6 +63,13 @@ def test_upstreams_command_line_names_what_took_its_place() -> None:
     )
 
 
+def test_a_command_that_became_an_option_names_what_took_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, now in FORMER_COMMANDS.items():
+        assert env_cli.main([name, "runs/first"]) == 2
+        assert capsys.readouterr() == ("", f"strands-env {name} is now: {now}\n")
+    assert len(COMMANDS) <= 12
+
+
 def test_no_command_is_wrong_usage_and_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     for given, said in (([], "rescore"), (["--versoin"], "arguments are required: COMMAND")):
         with pytest.raises(SystemExit, match="2"):
@@ -78,8 +86,8 @@ def test_the_first_line_of_a_command_does_not_wait_for_the_sdk(name: str) -> Non
 
 
 def test_commands_that_take_long_say_what_they_do(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["report", str(tmp_path)], ["drift", str(tmp_path)]):
-        env_cli.main(arguments)
+    for main, command in ((env_cli.main, "report"), (cli.main, "drift")):
+        main([command, str(tmp_path)])
         assert capsys.readouterr().err.startswith(f"reading {tmp_path} ...")
     env_cli.main(["check", "--env", "nothing:here"])
     assert capsys.readouterr().err.startswith("trying the environment ...")

@@ -1,4 +1,4 @@
-"""Commands on saved runs: rescore, export, verify, drift, watch."""
+"""Commands on saved runs: rescore, export, report --verify, drift, watch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rescoring_with_the_environment_of_the_run_makes_no_model(tmp_path, monk
     from strands_env.recipe import environments
 
     assert run_mine(tmp_path / "a", "--env-config", '{"reward": 0.25}') == 0
-    monkeypatch.setattr(environments, "make_model_factory", lambda **options: pytest.fail("a model was made"))
+    monkeypatch.setattr(environments, "make_model_factory", lambda *options: pytest.fail("a model was made"))
     assert main(["rescore", str(tmp_path / "a"), "-q", "-o", str(tmp_path / "b")]) == 0
     assert [item.reward for item in read_results(tmp_path / "b")] == [0.25] * 3
 
@@ -201,11 +201,11 @@ def test_no_prompt_between_the_bounds_is_said(graded, tmp_path, capsys):
 
 
 def test_a_whole_run_and_a_damaged_one(graded, tmp_path, capsys):
-    assert main(["verify", graded]) == 0
+    assert main(["report", graded, "--verify"]) == 0
     assert "files       whole" in capsys.readouterr().out
     results = tmp_path / "run" / "results.jsonl"
     results.write_bytes(results.read_bytes().replace(b'"sequences":["', b'"sequences":["A', 1))
-    assert main(["verify", graded, "--json"]) == 3
+    assert main(["report", graded, "--verify", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["files"]["is_intact"] is False
 
 
@@ -249,7 +249,7 @@ class Scorer:
 )
 def test_a_server_that_cannot_score_the_run_is_named(scorer, status, message, graded, capsys, monkeypatch):
     monkeypatch.setattr(verify, "make_scorer", lambda *_, **__: scorer)
-    assert main(["verify", graded, "--server", "http://x"]) == status
+    assert main(["report", graded, "--verify", "--server", "http://x"]) == status
     assert message in capsys.readouterr().err
 
 
@@ -260,7 +260,7 @@ def test_the_model_is_what_is_known_of_it(tmp_path):
 
 def test_a_server_that_disagrees_is_measured(graded, capsys, monkeypatch):
     monkeypatch.setattr(verify, "make_scorer", lambda *_, **__: Scorer())
-    assert main(["verify", graded, "--server", "http://x", "--max-kl", "0.01", "--json"]) == 1
+    assert main(["report", graded, "--verify", "--server", "http://x", "--max-kl", "0.01", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["mismatch"]
     assert (found["trajectories"], found["tokens"]) == (5, 10)
     assert found["max_abs_difference"] == 0.75
@@ -268,13 +268,13 @@ def test_a_server_that_disagrees_is_measured(graded, capsys, monkeypatch):
     assert found["kl"] == pytest.approx(((2.718281828**-0.75 - 1 + 0.75) + (2.718281828**0.5 - 1 - 0.5)) / 2)
     worst = {"sample": "a/0", "position": 2, "token_id": 3, "recorded": -0.25, "scored": -1.0}
     assert found["worst"][0] == worst
-    assert main(["verify", graded, "--server", "http://x"]) == 0
+    assert main(["report", graded, "--verify", "--server", "http://x"]) == 0
     assert "mismatch KL" in (out := capsys.readouterr().out) and "difference  mean 0.6" in out
 
 
 def test_other_temperatures_are_not_compared(tmp_path, capsys):
     run = saved(tmp_path / "run", sampled(1.0), sampling={"temperature": 0.7})
-    assert main(["verify", run, "--server", "http://x"]) == 2
+    assert main(["report", run, "--verify", "--server", "http://x"]) == 2
     assert "sampled at temperature 0.7" in capsys.readouterr().err
 
 
@@ -302,10 +302,10 @@ def test_drift_counts_places_and_sampled_tokens():
     ]
 
 
-def test_drift_of_a_run_is_a_command_of_both_packages(tmp_path, capsys):
+def test_drift_of_a_run(tmp_path, capsys):
     assert run_mine(tmp_path) == 0
     capsys.readouterr()
-    assert main(["drift", str(tmp_path), "--json"]) == 0
+    assert sglang_main(["drift", str(tmp_path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["trajectories"], shown["changed_trajectories"]) == (3, 0)
     assert sglang_main(["drift", str(tmp_path)]) == 0
@@ -314,9 +314,9 @@ def test_drift_of_a_run_is_a_command_of_both_packages(tmp_path, capsys):
 
 def test_drift_without_tokens_or_tokenizer(tmp_path, capsys):
     assert run_mine(tmp_path / "a", "--no-tokens") == 0
-    assert main(["drift", str(tmp_path / "a")]) == 2
+    assert sglang_main(["drift", str(tmp_path / "a")]) == 2
     assert "holds no tokens" in capsys.readouterr().err
-    assert main(["drift", saved(tmp_path / "b", sampled(1.0))]) == 2
+    assert sglang_main(["drift", saved(tmp_path / "b", sampled(1.0))]) == 2
     assert "name it with --tokenizer" in capsys.readouterr().err
 
 
@@ -353,10 +353,10 @@ async def test_watch_ends_when_all_samples_are_there(tmp_path, capsys):
 
 def test_a_sample_that_is_not_there_is_answered_with_those_that_are(tmp_path, capsys):
     run = saved(tmp_path, sampled(1.0, prompt="q1"), sampled(1.0, 1, prompt="q1"), sampled(1.0, 9, prompt="q19"))
-    assert main(["view", run, "q1/9"]) == 2
+    assert main(["report", run, "q1/9"]) == 2
     error = capsys.readouterr().err
     assert "0, 1" in error and "q19" not in error
-    assert main(["view", run, "p19"]) == 2
+    assert main(["report", run, "p19"]) == 2
     assert "q19" in capsys.readouterr().err
 
 
@@ -371,22 +371,22 @@ def test_a_trajectory_without_logprobs_is_skipped(tmp_path, capsys, monkeypatch)
     tokens = TokenObservation(token_ids=[1, 2], prompt_length=1, loss_mask=[0, 1])
     made.step_result.trajectories = [Trajectory(agent_name="agent", tokens=tokens)]
     monkeypatch.setattr(verify, "make_scorer", lambda *_, **__: Scorer())
-    assert main(["verify", saved(tmp_path, made), "--server", "http://x"]) == 2
+    assert main(["report", saved(tmp_path, made), "--server", "http://x"]) == 2
     assert "no log-probabilities were recorded" in capsys.readouterr().err
 
 
-def test_view_names_the_line_of_an_error(tmp_path, capsys):
+def test_a_sample_in_the_terminal_names_the_line_of_an_error(tmp_path, capsys):
     failed = sample(None, 0, prompt="p")
     failed.step_result.error = ErrorRecord(
         type="KeyError", message="'answer'", traceback="", where=Phase.REWARD, raised_at="mine.py:7, in score"
     )
-    assert main(["view", saved(tmp_path, failed), "p/0"]) == 0
+    assert main(["report", saved(tmp_path, failed), "p/0"]) == 0
     assert "-- error in reward: KeyError: 'answer'\n   raised at mine.py:7, in score\n" in capsys.readouterr().out
 
 
 def test_a_plain_address_is_of_the_kind_that_was_named(graded, capsys):
     server = ["--base-url", "http://127.0.0.1:9"]
-    assert main(["verify", graded, *server, "--backend", "vllm"]) != 0
+    assert main(["report", graded, "--verify", *server, "--backend", "vllm"]) != 0
     assert "no vLLM server answers at 'http://127.0.0.1:9'" in capsys.readouterr().err
-    assert main(["verify", graded, *server]) != 0
+    assert main(["report", graded, "--verify", *server]) != 0
     assert "no SGLang server answers" in capsys.readouterr().err

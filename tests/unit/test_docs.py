@@ -206,7 +206,7 @@ def test_the_commands_of_the_tutorial_run(tmp_path: Path, monkeypatch: pytest.Mo
     for line in (
         ["check", *common, "--tokenizer", "tiny"],
         ["eval", *common, *scripted, "-n", "4", "-o", "runs/first"],
-        ["view", "runs/first", "lamp/0"],
+        ["report", "runs/first", "lamp/0"],
         ["report", "runs/first", "--tokenizer", "none"],
         ["rescore", "runs/first", "--reward", "shop:right_and_looked_up", "-o", "runs/rescored"],
         ["compare", "runs/first", "runs/rescored"],

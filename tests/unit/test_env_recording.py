@@ -24,6 +24,7 @@ pytest.importorskip("PIL")
 
 from strands_env.commands.cli import main
 from strands_env.eval.store import StorePaths
+from strands_env.options import EvalOptions
 from strands_env.recipe.recording import Replay, from_json, to_json
 from strands_sglang.backends import Capabilities, GenerateAnswer, LogprobKind, ScoredPrompt
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
@@ -218,7 +219,7 @@ def test_a_recording_holds_no_address_and_no_secret(tmp_path: Path) -> None:
             Path(folder, "tokenizer.json").write_text("{}")
 
     path = tmp_path / "r.rec"
-    options = {"base_url": "http://user:hunter2@host", "env_config": {"api_key": "hunter2", "size": 3}}
+    options = EvalOptions(base_url="http://user:hunter2@host", env_config={"api_key": "hunter2", "size": 3})
     recorder = Recorder(path, options)
     recorder.begin(Tokenizer(), {"model_id": "m"}, seeded=False)
     assert "hunter2" not in path.read_text()

@@ -15,10 +15,8 @@ from strands_env.commands.cli import main
 from strands_env.commands.progress import make_display
 from strands_env.commands.terminal import format_seconds
 from strands_env.core import TerminationReason
-from strands_env.eval import Evaluator, GroupPolicy, RetryPolicy, read_results
+from strands_env.eval import Evaluator, RetryPolicy, read_results
 from strands_env.eval.run.progress import ProgressState
-from strands_env.recipe import names
-from strands_env.trackers import TRACKERS
 from tests.conftest import ROOT
 from tests.unit.eval_support import FakeEnv, outcome, tasks
 
@@ -93,11 +91,6 @@ def test_the_scripted_backend_calls_tools(tmp_path, capsys):
 def test_rollouts_in_processes(tmp_path):
     assert run_mine(tmp_path, "--executor", "processes", "--workers", "1") == 0
     assert len(list(read_results(tmp_path))) == 3
-
-
-def test_names_that_arguments_offer_are_the_registered_ones():
-    assert tuple(GroupPolicy) == names.GROUP_POLICIES
-    assert names.TRACKERS == TRACKERS
 
 
 def test_existing_results_need_resume_and_without_any_it_says_so(tmp_path, capsys):
@@ -200,20 +193,20 @@ def test_compare_names_another_reward_and_other_sampling(tmp_path, capsys):
     assert "differ in" not in capsys.readouterr().out
 
 
-def test_view_lists_prompts_and_shows_samples_to_people_and_programs(two_runs, capsys):
+def test_a_report_in_the_terminal_lists_prompts_and_shows_samples_to_people_and_programs(two_runs, capsys):
     shown = {}
-    for what in ([], ["t2/0"]):
+    for what in ("--text", "t2/0"):
         capsys.readouterr()
-        assert main(["view", two_runs[1], *what]) == 0
+        assert main(["report", two_runs[1], what]) == 0
         text = capsys.readouterr().out
-        assert main(["view", two_runs[1], *what, "--json"]) == 0
-        shown["".join(what)] = (text, json.loads(capsys.readouterr().out))
-    assert "t2  1.000  q2  [1]" in shown[""][0]
-    assert [prompt["mean"] for prompt in shown[""][1]["prompts_shown"]] == [1.0] * 3
+        assert main(["report", two_runs[1], what, "--json"]) == 0
+        shown[what] = (text, json.loads(capsys.readouterr().out))
+    assert "t2  1.000  q2  [1]" in shown["--text"][0]
+    assert [prompt["mean"] for prompt in shown["--text"][1]["prompts_shown"]] == [1.0] * 3
     assert all(part in shown["t2/0"][0] for part in ("The answer is 4.", "expected 2", "sampled"))
     assert shown["t2/0"][1]["step_result"]["reward"]["reward"] == 1.0
-    assert main(["view", two_runs[1], "t9"]) == 2
-    assert main(["list", "--json"]) == 0
+    assert main(["report", two_runs[1], "t9"]) == 2
+    assert evaluate("--list", "--json") == 0
     assert "arithmetic" in [info["name"] for info in json.loads(capsys.readouterr().out)]
 
 

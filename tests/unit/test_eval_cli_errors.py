@@ -88,18 +88,18 @@ def test_a_run_says_how_it_ended_and_its_status_tells(source, env, more, status,
 def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
     (tmp_path / "x.jsonl").mkdir()
-    monkeypatch.setattr(environments, "make_model_factory", lambda **options: pytest.fail("the model was made"))
+    monkeypatch.setattr(environments, "make_model_factory", lambda *options: pytest.fail("the model was made"))
     for name in ("file", "file/x", "x.jsonl"):
         assert evaluate("arithmetic", "-o", str(tmp_path / name)) == 3
         assert "cannot write to" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["view", "report", "compare"])
+@pytest.mark.parametrize("command", ["report --text", "report", "compare"])
 def test_a_file_of_something_else(command, tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": "q1", "problem": "a"}\n')
     (tmp_path / "rows.run.json").write_text('{"config": {}}')
-    assert main([command, *[str(path)] * (2 if command == "compare" else 1)]) == 3
+    assert main([*command.split(), *[str(path)] * (2 if command == "compare" else 1)]) == 3
     assert "evaluated sample" in capsys.readouterr().err
 
 
@@ -155,7 +155,8 @@ def test_texts_that_a_terminal_cannot_show_or_that_would_drive_it_are_escaped(en
     name = next(iter(read_results(run))).prompt_id
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding, errors))
-    assert [main(arguments) for arguments in (["view", run], ["compare", run, run], ["view", run, name])] == [0, 0, 0]
+    for arguments in (["report", run, "--text"], ["compare", run, run], ["report", run, name]):
+        assert main(arguments) == 0
     assert rb"\u65e5\u672c\u8a9e \U0001f389" in shown.getvalue()
     parts = (b"red next", b"blue", b"\x1b", b"\x07", b"\\u202e")
     assert [part in shown.getvalue() for part in parts] == [True, True, False, False, False]
@@ -207,12 +208,13 @@ def test_a_run_whose_output_or_progress_nobody_reads_goes_on(closed, shown, tmp_
     assert len(list(read_results(tmp_path))) == 3
 
 
-@pytest.mark.parametrize(("command", "status"), [("view", 0), ("compare", 141)])
+@pytest.mark.parametrize(("command", "status"), [("report --text", 0), ("compare", 141)])
 def test_output_that_nobody_reads(command, status, tmp_path):
     assert run_mine(tmp_path) == 0
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "strands_env", command, *[str(tmp_path)] * (2 if command == "compare" else 1)]
+    runs = [str(tmp_path)] * (2 if command == "compare" else 1)
+    command = [sys.executable, "-m", "strands_env", *command.split(), *runs]
     done = subprocess.run(
         command, env={**ENVIRONMENT, **UNREAD}, text=True, timeout=120, stdout=writer, stderr=subprocess.PIPE
     )

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from strands_env.commands.cli import main
-from strands_env.eval import Evaluator, RetryPolicy, ScoreTable, StoreCorruptError, summarize
-from strands_env.eval.run.groups import Grouping, GroupPolicy, read_scores
+from strands_env.eval import EvalOptions, Evaluator, RetryPolicy, ScoreTable, StoreCorruptError, read_scores, summarize
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 from tests.unit.eval_support import FakeEnv, outcome, sample, tasks
@@ -18,16 +18,16 @@ from tests.unit.test_eval_report import islands
 WHOLE = [sample(1.0, 0, prompt="whole"), sample(1.0, 1, prompt="whole")]
 LOST = [sample(0.0, 0, prompt="lost"), sample(None, 1, prompt="lost", aborted=True)]
 MISSING = [sample(0.0, 0, prompt="missing")]
-DROP = Grouping(policy=GroupPolicy.DROP, n_samples=2)
+DROP = EvalOptions(group_policy="drop", n_samples_per_prompt=2)
 
 
-def table_of(*samples):
-    return ScoreTable.from_samples((sample.prompt_id, sample) for sample in samples)
+def table_of(options, *samples):
+    return ScoreTable.from_samples(((sample.prompt_id, sample) for sample in samples), options)
 
 
 def save(folder, policy: str, *samples):
     paths = StorePaths.of(folder)
-    RunConfig(paths.run, {}, {"n_samples_per_prompt": 2, "group_policy": policy}).check(has_results=False)
+    RunConfig(paths.run, {}, {"options": {"n_samples_per_prompt": 2, "group_policy": policy}}).check(has_results=False)
     log = ResultLog(paths, fsync_interval=None)
     log.append(list(samples))
     log.close()
@@ -36,14 +36,13 @@ def save(folder, policy: str, *samples):
 
 def test_prompts_with_lost_or_missing_samples_have_no_part():
     unscored = [sample(1.0, 0, prompt="unscored"), sample(None, 1, prompt="unscored")]  # not lost, so it counts
-    table = DROP.apply(table_of(*WHOLE, *LOST, *MISSING, *unscored))
+    table = table_of(DROP, *WHOLE, *LOST, *MISSING, *unscored)
     summary = summarize(table)
     assert table.left_out == {"lost", "missing"}
     assert (summary.mean_reward.value, summary.mean_reward.prompts, summary.scored, summary.left_out) == (1.0, 2, 3, 2)
     assert (summary.samples, summary.aborted, summary.totals["output_tokens"]) == (7, 1, 35)
-    assert summarize(Grouping(n_samples=2).apply(table_of(*WHOLE, *LOST, *MISSING))).mean_reward.prompts == 3
-    never_began = {"p": [], "q": [sample(1.0)]}
-    assert Grouping(policy=GroupPolicy.STOP, n_samples=1).counting(never_began).keys() == {"q"}
+    keep = EvalOptions(n_samples_per_prompt=2)
+    assert summarize(table_of(keep, *WHOLE, *LOST, *MISSING)).mean_reward.prompts == 3
 
 
 @pytest.mark.parametrize(("policy", "mean"), [("keep", 1 / 3), ("drop", 1.0), ("stop", 1.0)])
@@ -56,17 +55,20 @@ def test_the_saved_policy_is_the_one_of_every_reader(policy, mean, tmp_path, cap
     other = save(tmp_path / "other", "keep", *WHOLE, *LOST, *MISSING)
     assert main(["compare", run, other, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["difference"]["prompts"] == (3 if policy == "keep" else 1)
-    assert main(["view", run]) == 0
+    assert main(["report", run, "--text"]) == 0
     out = capsys.readouterr().out
     assert f"reward      {mean:.3f}" in out
     assert ("2 prompts with lost or missing samples" in out) == (policy != "keep")
 
 
 def test_a_policy_that_is_none_is_refused_and_none_at_all_is_keep():
-    for about in ({"group_policy": "sometimes"}, {"n_samples_per_prompt": "2"}, {"group_policy": []}):
-        with pytest.raises(StoreCorruptError, match="group_policy"):
-            Grouping.of({"about": about})
-    assert Grouping.of(None) == Grouping.of({"about": {}}) == Grouping(policy=GroupPolicy.KEEP)
+    def saved(about) -> SavedRun:
+        return SavedRun(paths=StorePaths.of("run"), document={"about": about})
+
+    for options in ({"group_policy": "sometimes"}, {"n_samples_per_prompt": "2"}, {"group_policy": []}):
+        with pytest.raises(StoreCorruptError, match=next(iter(options))):
+            _ = saved({"options": options}).options
+    assert saved({}).options == saved(None).options == EvalOptions()
 
 
 def test_the_evaluator_saves_its_policy_and_leaves_interrupted_prompts_out(tmp_path):
@@ -80,7 +82,7 @@ def test_the_evaluator_saves_its_policy_and_leaves_interrupted_prompts_out(tmp_p
             group_policy="drop",
             retry=RetryPolicy(max_attempts=1),
             metrics_fns=[lambda results: seen.append(results) or {}],
-            about={"group_policy": None, "n_samples_per_prompt": "4"},  # a user's own cannot make it unreadable
+            about={"options": {"n_samples_per_prompt": "4"}},  # a user's own cannot make it unreadable
         )
 
     asyncio.run(evaluator(1).run(tasks(2)))

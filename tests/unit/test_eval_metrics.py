@@ -21,13 +21,14 @@ from strands_env.eval.metrics import (
     summarize,
 )
 from strands_env.eval.metrics.interval import beta_cdf, beta_quantile, student_quantile
-from strands_env.eval.run.groups import Grouping
+from strands_env.options import EvalOptions
 from tests.unit.eval_support import sample
 
 
-def table(**rewards: list[float | None]) -> ScoreTable:
+def table(options: EvalOptions | None = None, **rewards: list[float | None]) -> ScoreTable:
     return ScoreTable.from_results(
-        {name: [sample(value, i, prompt=name) for i, value in enumerate(values)] for name, values in rewards.items()}
+        {name: [sample(value, i, prompt=name) for i, value in enumerate(values)] for name, values in rewards.items()},
+        options,
     )
 
 
@@ -58,7 +59,7 @@ def test_pass_at_every_k_rests_on_one_set_of_prompts(lost):
 
 
 def test_a_pass_at_k_that_no_prompt_has_enough_samples_for_says_so():
-    scores = Grouping(n_samples=2).apply(table(a=[1.0, None], b=[0.0]))
+    scores = table(EvalOptions(n_samples_per_prompt=2), a=[1.0, None], b=[0.0])
     assert "pass@2      -  (no prompt has 2 scored samples)" in summary_lines(summarize(scores), title="run")
     assert not any("pass@2" in line for line in summary_lines(summarize(table(a=[1.0])), title="run"))
     assert not any("pass^2" in line for line in summary_lines(summarize(scores), title="run"))

@@ -87,7 +87,7 @@ def test_a_sample_begins_with_what_the_model_saw_before_it(tmp_path, capsys):
     shown = [(message["role"], message["blocks"][0]["text"]) for message in messages]
     assert shown[:2] == [("system", "Be brief."), ("user, given by the task", "an earlier question")]
     assert [role for role, _ in shown[2:]] == ["user", "assistant"]
-    assert main(["view", str(tmp_path), "p/0"]) == 0
+    assert main(["report", str(tmp_path), "p/0"]) == 0
     assert "-- system\n   Be brief.\n-- user, given by the task\n   an earlier" in capsys.readouterr().out
 
 
@@ -110,7 +110,7 @@ def test_what_an_environment_composed_is_shown_in_place_of_the_task(tmp_path, ca
     shown = details(made, TokenTexts(None, 0), {}, "Be brief.")["messages"]
     texts = [(message["role"], message["blocks"][0]["text"]) for message in shown]
     assert texts[:2] == [("system", "Play chess."), ("assistant, given by the environment", "Your move?")]
-    assert main(["view", str(write(tmp_path, made)), f"{made.prompt_id}/{made.index}"]) == 0
+    assert main(["report", str(write(tmp_path, made)), f"{made.prompt_id}/{made.index}"]) == 0
     assert "-- system\n   Play chess.\n-- assistant, given by the environment\n   Your" in capsys.readouterr().out
     seen.messages, seen.system_prompt, seen.history = [], None, None
     (message,) = details(made, TokenTexts(None, 0), {})["messages"]
@@ -204,7 +204,7 @@ def test_the_curve_ends_in_the_interval_of_the_summary():
     table = ScoreTable.from_samples(
         (name, sample(value, i, prompt=name)) for name, values in rewards.items() for i, value in enumerate(values)
     )
-    summary, metrics = summarize(table).mean_reward, flat_metrics(table, n=2, reward_threshold=1.0)
+    summary, metrics = summarize(table).mean_reward, flat_metrics(table)
     assert _running_mean(table)[-1] == pytest.approx([7, summary.value, summary.low, summary.high], abs=1e-5)
     assert (metrics["mean_reward_low"], metrics["mean_reward_high"]) == (summary.low, summary.high)
 
@@ -306,6 +306,6 @@ async def test_prompts_stand_in_the_order_of_the_tasks_whatever_was_finished_fir
     assert [prompt[0] for prompt in overview["prompts"]] == ["p0", "p1", "p2", "p3"]
     assert overview["title"] == "my-run"  # no benchmark was named
     run = str(tmp_path / "my-run")
-    assert main(["view", run, "--json"]) == 0
+    assert main(["report", run, "--text", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["prompts_shown"]
     assert [prompt["prompt"] for prompt in shown] == ["p0", "p1", "p2", "p3"]

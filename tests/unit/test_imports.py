@@ -46,7 +46,7 @@ SGLANG_LAYERS = [
 ]
 ENV_LAYERS = [
     ["core", "mathematics", "trackers"],
-    ["sandbox", "backends"],
+    ["sandbox", "backends", "options"],
     ["tools"],
     ["rewards"],
     ["environments"],

@@ -83,7 +83,7 @@ def run(command: Callable[[list[str]], int], arguments: list[str]) -> int:
         ("strands-env eval arithmetic --track wandbb", "did you mean 'wandb'?"),
         ("strands-env eval arithmetic --seed 99999999999999999999", "below 2^63, got '99999999999999999999'"),
         ("strands-env eval arithmetic --temperature nan", "expected a number, got 'nan'"),
-        ("strands-env view a --limit -1", "at least 0, got '-1'"),
+        ("strands-env report a --limit -1", "at least 0, got '-1'"),
         ("strands-env check", "nothing to check"),
     ],
 )
@@ -277,7 +277,7 @@ def test_a_hook_may_look_at_the_model(tmp_path: Any, monkeypatch: Any) -> None:
         return ScriptedModel(["4"])
 
     models.config = {"model_id": "m"}  # type: ignore[attr-defined]
-    monkeypatch.setattr(evaluation, "make_model_factory", lambda **options: models)
+    monkeypatch.setattr(evaluation, "make_model_factory", lambda *options: models)
     assert evaluate("arithmetic", "--env", f"{HERE}:Asking", *FAST, "--limit", "1", "-o", str(tmp_path)) == 0
     document = json.loads((tmp_path / "results.run.json").read_text())
     assert document["environment"]["system_prompt"] == "['model_id']"
@@ -385,8 +385,8 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
     [
         (["check", "arithmetic", "--model", "/no/such"], "neither a folder nor a hub id: give smollm2, tiny"),
         (["check", "--env", f"{HERE}:factory_that_raises"], "the environment cannot be made: KeyError: 'prompt'"),
-        (["verify", "{run}", "--server", "x"], "base_url must be an address"),
-        (["verify", "{run}", "--max-kl", "0.1"], "are for scoring again: give --base-url or --model"),
+        (["report", "{run}", "--server", "x"], "base_url must be an address"),
+        (["report", "{run}", "--max-kl", "0.1"], "is for scoring again: give --base-url or --model"),
         (["rescore", "{run}", "--reward", "exakt"], "unknown reward 'exakt' (did you mean 'exact'?)"),
         (["rescore", "{run}", "--reward", "exact", "--env", HOOKS], "not both"),
         (["rescore", "{run}", "--reward", f"{HOOKS}:NOT_A_FUNCTION"], "is a plain function, got 3"),
@@ -400,7 +400,7 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
         (["report", "{run}", "-o", "{run}/results.jsonl"], "a page is written to a file that ends in .html"),
         (["report", "{run}", "-o", "{run}"], "a page is written to a file that ends in .html"),
         (["export", "{run}", "--format", "sft", "-o", "{run}/results.jsonl", "--overwrite"], "belongs to the run"),
-        (["view", f"{__file__}"], "is not a run: give its folder, or its file that ends in .jsonl"),
+        (["report", f"{__file__}", "--text"], "is not a run: give its folder, or its file that ends in .jsonl"),
     ],
 )
 def test_wrong_usage_of_a_run(arguments, message, tmp_path, capsys):
@@ -532,7 +532,7 @@ def test_a_failed_cleanup_is_in_the_summary_and_takes_nothing_away(tmp_path, cap
     assert evaluate(TASKS, "--env", f"{HERE}:Untidy", "--reward", f"{HERE}:one", *FAST, "-o", str(tmp_path)) == 0
     assert "errors      cleanup: RuntimeError 3: the box would not close" in (said := capsys.readouterr().out)
     assert "3 scored" in said
-    assert strands_env(["view", str(tmp_path)]) == 0
+    assert strands_env(["report", str(tmp_path), "--text"]) == 0
     assert "cleanup: RuntimeError 3" in capsys.readouterr().out
 
 

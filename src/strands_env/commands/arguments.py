@@ -3,55 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
-from strands_env.backends import BACKENDS
-from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
-from strands_sglang.command_line import AddArguments, add_server, json_object, non_negative, number, positive, whole
-
-seed = partial(whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63")  # as readers of JSON hold
+from strands_env.options import GROUPS, SAMPLING, add_options, seed
+from strands_sglang.command_line import AddArguments, add_server, json_object, non_negative, number, positive
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `eval`."""
-    parser.add_argument("benchmark", nargs="?", help="name of a benchmark (see list), or module:attribute of your own")
+    """Add the arguments of `eval`: every option of an evaluation."""
+    text = "name of a benchmark, or module:attribute of your own"
+    parser.add_argument("benchmark", nargs="?", help=text)
+    parser.add_argument("--list", action="store_true", help="list the benchmarks, and run nothing")
     parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
-    model = parser.add_argument_group("model")
-    model.add_argument("--backend", choices=BACKENDS, help="where the model is (default: local, on this CPU)")
-    model.add_argument("--model-id", "--model", metavar="ID", help="model: a name, a hub id or a folder")
-    model.add_argument("--base-url", "--sglang-base-url", metavar="URL", help="server of sglang, vllm or openai")
-    model.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the server's)")
-    model.add_argument("--tool-parser", metavar="NAME", help="reader of tool calls (default: fits the chat template)")
-    model.add_argument("--temperature", type=number, metavar="T", help="0 is greedy")
-    model.add_argument("--top-p", type=number, metavar="P")
-    model.add_argument("--top-k", type=int, metavar="K")
-    model.add_argument("--max-new-tokens", type=positive, metavar="N", help="tokens of one model call")
-    model.add_argument("--sampling", type=json_object, metavar="JSON", help="further sampling parameters, or a file")
-    script = """answer of the backend scripted, or a JSON list of texts and calls {"tool": NAME, "input": {...}}"""
-    model.add_argument("--script", metavar="TEXT", help=script)
-    _add_environment(parser.add_argument_group("environment"))
-    data = parser.add_argument_group("data")
-    _add_data(data)
-    data.add_argument("--limit", type=positive, metavar="N", help="number of tasks")
-    data.add_argument("--seed", type=seed, metavar="N", help="seed of the data (0) and of sampling (drawn)")
-    run = parser.add_argument_group("run")
-    run.add_argument("-n", "--n-samples-per-prompt", type=positive, metavar="N", help="samples of each task (1)")
-    run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")
-    run.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: runs/BENCHMARK)")
+    groups = {group: parser.add_argument_group(group) for group in GROUPS if group}
+    for group, section in groups.items():
+        add_options(section, GROUPS[group])
+    for name, about in SAMPLING.items():
+        groups["model"].add_argument(f"--{name.replace('_', '-')}", **about)
+    run = groups["run"]
     run.add_argument("--resume", action="store_true", help="continue what is in the output folder, if anything is")
     run.add_argument("--record", metavar="FILE", help="keep every request and answer of the backend, for replay")
-    run.add_argument("--no-tokens", action="store_true", help="do not keep token ids and log-probabilities")
-    run.add_argument("--max-attempts", type=positive, metavar="N", help="rollouts of a sample that gets lost (3)")
-    run.add_argument("--max-failures", type=non_negative, metavar="N", help="give up after so many lost samples")
-    run.add_argument("--group-policy", choices=GROUP_POLICIES, help="for lost samples (keep)")
-    run.add_argument("--sample-timeout", type=number, metavar="S", help="seconds of one rollout")
-    _add_threshold(run)
-    text = "seconds in which the reward is proven on a sample of local tasks, before the run (2; 0: none)"
-    run.add_argument("--proof-seconds", type=number, metavar="S", help=text)
-    run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
-    run.add_argument("--workers", type=positive, metavar="N", help="worker processes or Ray actors")
-    run.add_argument("--track", type=_trackers, metavar="NAMES", help=f"also report to {', '.join(TRACKERS)}")
-    run.add_argument("--project", metavar="NAME", help="project of the tracker (default: the benchmark)")
     _add_display(run)
 
 
@@ -67,40 +37,39 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", help="folder or .jsonl of the run to compare with")
     parser.add_argument("others", nargs="+", metavar="second", help="the run in question, or several")
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
-    parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
-    parser.add_argument(
-        "--fail-if-worse",
-        action="store_true",
-        help="exit 1 when the second is significantly worse, 3 when samples were lost",
-    )
+    parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (0.95)")
+    text = "exit 1 when the second is significantly worse, 3 when samples were lost"
+    parser.add_argument("--fail-if-worse", action="store_true", help=text)
     _add_json(parser)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `report`."""
+    """Add the arguments of `report`: the page, the terminal, and the check of the files."""
     parser.add_argument("run", help="folder or .jsonl of a run; or of a training: a folder of runs, or slime's log")
+    parser.add_argument("sample", nargs="?", help="show this in the terminal: a prompt's id, or id and index: p7/2")
     parser.add_argument("-o", "--output", metavar="FILE", help="HTML file (default: report.html beside the results)")
     parser.add_argument("--tokenizer", metavar="ID", help="for texts and drift (default: the run's; none: only ids)")
-    _add_threshold(parser)
+    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
-    _add_json(parser, "its path and size as JSON")
-
-
-def add_view(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `view`."""
-    _add_run(parser)
-    parser.add_argument("sample", nargs="?", help="prompt id, or prompt id and index: p7 or p7/2")
-    parser.add_argument("--limit", type=non_negative, default=50, metavar="N", help="prompts to list (default: 50)")
-    _add_json(parser, "as JSON; samples as in the results, one a line")
+    parser.add_argument("--text", action="store_true", help="show the run in the terminal instead")
+    text = "prompts to list in the terminal (50), or samples to score again (all)"
+    parser.add_argument("--limit", type=non_negative, metavar="N", help=text)
+    _add_json(parser)
+    verify = parser.add_argument_group("verify")
+    verify.add_argument("--verify", action="store_true", help="check every line of the files instead")
+    add_server(verify, "also score every trajectory again on this server, and compare log-probabilities")
+    verify.add_argument("--model", metavar="NAME", help="the same on the embedded engine: a name, a hub id, a folder")
+    verify.add_argument("--max-kl", type=number, metavar="X", help="exit 1 when the mismatch KL is larger")
 
 
 def add_rescore(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `rescore`."""
     _add_run(parser)
-    _add_environment(parser.add_argument_group("reward", "Without any of these, the run's own environment scores."))
+    group = parser.add_argument_group("reward", "Without any of these, the run's own environment scores.")
+    add_options(group, GROUPS["environment"])
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of the new run (default: RUN-rescored)")
-    parser.add_argument("-c", "--max-concurrency", type=positive, default=10, metavar="N", help="at a time (10)")
-    _add_threshold(parser)
+    add_options(parser, ["max_concurrency"], max_concurrency=10)
+    add_options(parser, ["reward_threshold"])
     _add_display(parser)
 
 
@@ -110,35 +79,24 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help=".parquet for samples, else .jsonl")
     formats = (
         "samples: our neutral columns, one row a path; sft: messages, ids and labels; prompts: pass rates and sampling "
-        "weights for the next run (default: samples)"
+        "weights for the next run (samples)"
     )
     parser.add_argument("--format", choices=["samples", "sft", "prompts"], default="samples", help=formats)
     parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
     parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")
     parser.add_argument("--mixed", action="store_true", help="only prompts whose rollouts differ in their reward")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
-    _add_json(parser, "counts as JSON")
+    _add_json(parser)
     prompts = parser.add_argument_group("prompts", "Only with --format prompts; unscored samples count for nothing.")
     bounds = ("LOW", "HIGH")
     prompts.add_argument("--between", nargs=2, type=number, metavar=bounds, help="only pass rates in [LOW, HIGH]")
     prompts.add_argument("--draw", type=positive, metavar="N", help="N rows, each prompt as often as its weight says")
     prompts.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of --draw (0)")
-    _add_threshold(prompts)
-
-
-def add_verify(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `verify`."""
-    _add_run(parser)
-    again = parser.add_argument_group("score again", "Without these, only the files are checked.")
-    add_server(again, "server that scores every trajectory again")
-    again.add_argument("--model", metavar="NAME", help="for the embedded engine: smollm2, a hub id or a folder")
-    again.add_argument("--limit", type=positive, metavar="N", help="samples to score (default: all)")
-    again.add_argument("--max-kl", type=number, metavar="X", help="exit 1 when the mismatch KL is larger")
-    _add_json(parser)
+    add_options(prompts, ["reward_threshold"])
 
 
 def add_drift(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `drift`, which is a command of `strands-sglang` too."""
+    """Add the arguments of `strands-sglang drift`."""
     _add_run(parser)
     parser.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the run's)")
     _add_json(parser)
@@ -153,15 +111,27 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 def add_check(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `check`."""
     parser.add_argument("benchmark", nargs="?", help="benchmark whose environment and first task are tried")
-    _add_environment(parser)
-    _add_data(parser)
+    add_options(parser, [*GROUPS["environment"], "data_path", "columns"])
     text = "model whose chat template renders the prompt, or none"
     parser.add_argument("--tokenizer", "--model", "--model-id", metavar="ID", help=text)
-    text = "seconds for the proof of the reward on the tasks (60; 0: none)"
-    parser.add_argument("--proof-seconds", type=number, default=60.0, metavar="S", help=text)
+    text = "seconds for the proof of the reward on the tasks; 0: none"
+    parser.add_argument("--proof-seconds", type=number, default=60.0, metavar="S", help=f"{text} (60)")
     parser.add_argument("--ask-judge", action="store_true", help="prove a reward that asks a model, too")
     _add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
+    tasks = parser.add_argument_group(
+        "container tasks", "With a folder of tasks as --data, the solution of each is run, and nothing."
+    )
+    tasks.add_argument("-n", "--repeats", type=positive, default=2, metavar="N", help="trials of each kind (2)")
+    tasks.add_argument("--backend", default="bubblewrap", metavar="NAME", help="bubblewrap, docker, podman, ...")
+    tasks.add_argument("--backend-options", type=json_object, metavar="JSON", help="options of the backend")
+    tasks.add_argument("--verifier", choices=["task", "separate", "in-place"], default="task", help="where tests run")
+    tasks.add_argument("--work", nargs="+", metavar="PATH", help="what counts as work beside the work directory")
+    tasks.add_argument("--keep-processes", action="store_true", help="leave servers of the solution running for tests")
+    tasks.add_argument("--cheats", action="store_true", help="also try our own cheats on every task")
+    tasks.add_argument("--concurrency", type=positive, default=4, metavar="N", help="trials at the same time (4)")
+    tasks.add_argument("--limit", type=positive, metavar="N", help="first N tasks only")
+    tasks.add_argument("-o", "--output", metavar="FOLDER", help="write report.json and tasks.txt, the sound tasks")
 
 
 def add_init(parser: argparse.ArgumentParser) -> None:
@@ -206,45 +176,29 @@ def add_images(parser: argparse.ArgumentParser) -> None:
     remove.add_argument("image", help="its reference")
 
 
-def add_validate(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `validate`."""
-    parser.add_argument("folder", help="folder of tasks in Harbor's format, or one task")
-    parser.add_argument("-n", "--repeats", type=positive, default=2, metavar="N", help="trials of each kind (2)")
-    parser.add_argument("--backend", default="bubblewrap", metavar="NAME", help="bubblewrap, docker, podman, ...")
-    parser.add_argument("--backend-options", type=json_object, metavar="JSON", help="options of the backend")
-    parser.add_argument("--verifier", choices=["task", "separate", "in-place"], default="task", help="where tests run")
-    parser.add_argument("--work", nargs="+", metavar="PATH", help="what counts as work beside the work directory")
-    parser.add_argument("--keep-processes", action="store_true", help="leave servers of the solution running for tests")
-    parser.add_argument("--cheats", action="store_true", help="also try our own cheats on every task")
-    parser.add_argument("--concurrency", type=positive, default=4, metavar="N", help="trials at the same time (4)")
-    parser.add_argument("--limit", type=positive, metavar="N", help="first N tasks only")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="write report.json and tasks.txt, the sound tasks")
-    _add_json(parser)
-
-
 COMMANDS: dict[str, tuple[AddArguments, str]] = {
     "eval": (add_eval, "run a benchmark"),
     "replay": (add_replay, "run a recorded evaluation again, without its server"),
     "compare": (add_compare, "compare two runs prompt by prompt, with a test of significance"),
-    "report": (add_report, "write one HTML file to look at a run"),
-    "view": (add_view, "show a run, or one sample of it, in the terminal"),
+    "report": (add_report, "look at a run: as one HTML file, or in the terminal; verify its files"),
     "rescore": (add_rescore, "score saved rollouts with another reward; nothing is sampled again"),
     "export": (add_export, "write a run as training data: Parquet or JSON Lines"),
-    "verify": (add_verify, "check a run's files, and its log-probabilities against a server"),
-    "drift": (add_drift, "count what re-tokenising a run's texts would have changed"),
     "watch": (add_watch, "watch a run in progress"),
-    "check": (add_check, "try an environment: its tools, its first prompt; prove its reward on the tasks"),
+    "check": (add_check, "try an environment and prove its reward on the tasks; try container tasks"),
     "init": (add_init, "make a folder with an environment, a reward, tasks, a test and a training"),
     "demo": (add_demo, "sample rollouts of a small model, and see what re-tokenising would change"),
     "doctor": (add_doctor, "report what works on this machine, and how to fix what does not"),
     "images": (add_images, "the container images of sandboxes without a daemon"),
-    "validate": (add_validate, "try container tasks: solution 1, nothing 0, cheats 0"),
-    "list": (lambda parser: _add_json(parser), "list benchmarks"),
 }
 """Every subcommand: the function that adds its arguments, and one line of help. Its module has its name."""
-
-
-# ---- what several have -----------------------------------------------------------------------------------------------
+FORMER_COMMANDS = {
+    "view": "strands-env report RUN --text, or report RUN SAMPLE",
+    "verify": "strands-env report RUN --verify",
+    "drift": "strands-sglang drift RUN",
+    "validate": "strands-env check --data FOLDER",
+    "list": "strands-env eval --list",
+}
+"""Commands that became options of others, and how each is written now."""
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -259,33 +213,3 @@ def _add_display(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
     _add_json(parser, "the result as JSON on standard output")
     parser.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
-
-
-def _add_environment(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--env", metavar="HOOK", help="an environment: module:function of a hook, or module:Class")
-    parser.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
-    rewards = f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)"
-    parser.add_argument("--reward", metavar="HOOK", help=rewards)
-
-
-def _add_data(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet; without a benchmark, of tasks")
-    parser.add_argument("--columns", metavar="MAP", help="its columns, as in question=prompt,answer=solution")
-
-
-def _add_threshold(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
-
-
-# ---- types -----------------------------------------------------------------------------------------------------------
-
-
-def _trackers(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in TRACKERS:
-            from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
-
-            hint = did_you_mean(name, TRACKERS)
-            raise argparse.ArgumentTypeError(f"unknown tracker {name!r}{hint}; choose from {', '.join(TRACKERS)}")
-    return names

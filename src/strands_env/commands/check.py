@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strands_env.commands.terminal import announce, complain, complain_of, format_number, one_line, say
@@ -28,33 +29,39 @@ def run(args: argparse.Namespace) -> int:
     # The findings say what is wrong.
     logging.basicConfig(level=logging.WARNING if args.verbose else logging.CRITICAL)
     sys.path.insert(0, "")  # hooks in the folder one is in
-    if args.env is None and args.benchmark is None and args.data is None:
+    if args.env is None and args.benchmark is None and args.data_path is None:
         return complain(
-            "check", "nothing to check: give --env module:function, a benchmark, or --data FILE", Exit.USAGE
+            "check", "nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE
         )
+    if args.env is None and args.benchmark is None and Path(args.data_path).is_dir():
+        from strands_env.commands.validate import validate
+
+        return validate(args)
     try:
         with announce("trying the environment", quiet=args.json):
             # After the first line, for this takes time.
+            from strands_env.options import EvalOptions
             from strands_env.recipe.dry_run import DryModels, prove, tasks_to_try, try_environment
             from strands_env.recipe.environments import make_env_factory
-            from strands_env.recipe.names import benchmark_of_data
-            from strands_env.recipe.objects import HOOK, load_evaluator, load_object, load_reward
+            from strands_env.recipe.objects import HOOK, benchmark_of_data, load_evaluator, load_object, load_reward
 
-            benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
+            options = EvalOptions(
+                benchmark=args.benchmark or (None if args.data_path is None else benchmark_of_data(args.data_path)),
+                **{name: getattr(args, name) for name in ("env", "env_config", "reward", "data_path", "columns")},
+            )
             # What the user named, before a tokenizer and data are loaded.
             for name, load in (
-                (benchmark, load_evaluator),
+                (options.benchmark, load_evaluator),
                 (args.env, partial(load_object, default=HOOK)),
                 (args.reward, load_reward),
             ):
                 if name:
                     load(name)
-            tasks = tasks_to_try(benchmark, data=args.data, columns=args.columns)
+            tasks = tasks_to_try(options)
             models = DryModels(args.tokenizer)
-            options = {"env": args.env, "env_config": args.env_config, "reward": args.reward}
-            factory = make_env_factory(benchmark=benchmark, **options, models=models)
+            factory = make_env_factory(options, models)
             seen = asyncio.run(try_environment(factory, tasks[0], models))
-            if benchmark and args.proof_seconds and not seen.errors:
+            if options.benchmark and args.proof_seconds and not seen.errors:
                 asked = {"is_asked": args.reward is not None, "ask_models": args.ask_judge}
                 asyncio.run(prove(factory, tasks, seen, seconds=args.proof_seconds, **asked))
     except Exception as error:

@@ -10,10 +10,9 @@ from typing import Any
 from strands_env.commands.summary import interval
 from strands_env.commands.terminal import complain, complain_of, format_number, say
 from strands_env.core.jsonable import differences
-from strands_env.eval import compare
+from strands_env.eval import compare, read_scores
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.run.groups import read_scores
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_sglang.command_line import Exit

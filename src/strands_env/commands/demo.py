@@ -18,6 +18,7 @@ from strands_env.core.seeds import RolloutSeed, derive_seed
 from strands_env.eval import EvalError
 from strands_env.eval.benchmarks.arithmetic import ArithmeticEvaluator
 from strands_env.eval.drift import DriftKind, DriftSpan, DriftTotals
+from strands_env.options import EvalOptions
 from strands_env.recipe.models import loading, make_model_factory
 from strands_sglang.command_line import Exit
 
@@ -48,10 +49,10 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("strands").setLevel(logging.CRITICAL)  # a small model calls tools that do not exist
     announce_step = partial(announce, quiet=args.json)
     sampling = {"temperature": args.temperature, "max_new_tokens": args.max_new_tokens}
-    options = {"backend": "local", "model_id": args.model}
+    options = EvalOptions(model_id=args.model, sampling=sampling)
     try:
         with announce_step(loading(options)):
-            models = make_model_factory(**options, sampling_params=sampling)
+            models = make_model_factory(options)
     except EvalError as error:
         return complain("demo", error, Exit.USAGE)
     return asyncio.run(_demo(args, models, announce_step))

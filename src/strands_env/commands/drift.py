@@ -1,4 +1,4 @@
-"""`strands-env drift` and `strands-sglang drift`: what re-tokenising a run's texts would have changed."""
+"""`strands-sglang drift`: what re-tokenising a run's texts would have changed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def run(args: argparse.Namespace) -> int:
             tokenizer = saved.tokenizer(args.tokenizer).tokenizer
             totals = None if tokenizer is None else saved.drift(tokenizer, examples=EXAMPLES)
     except Exception as error:
-        return complain_of("drift", error)
+        return complain_of("strands-sglang drift", error)
     if totals is None:
-        return complain("drift", "drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
+        return complain("strands-sglang drift", "drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
     if not totals.trajectories:
         return complain(
-            "drift",
+            "strands-sglang drift",
             f"{args.run!r} holds no tokens: it was run with --no-tokens, or by a provider without token data",
             Exit.USAGE,
         )

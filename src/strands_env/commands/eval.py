@@ -11,6 +11,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -20,24 +21,29 @@ from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import announce, complain, complain_of, format_number, run_user_code, say, write_to
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
-from strands_env.core.jsonable import redact
-from strands_env.eval import EvalError, Evaluator, RunSummary, ScoreTable, StoreError, TooManyFailuresError, summarize
+from strands_env.eval import (
+    EvalError,
+    Evaluator,
+    RunSummary,
+    ScoreTable,
+    StoreError,
+    TooManyFailuresError,
+    describe_benchmarks,
+    summarize,
+)
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.run.groups import read_scores
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.evaluation import Evaluation, build_evaluation
-from strands_env.recipe.options import resolve
 from strands_env.recipe.recording import Recorder
+from strands_env.recipe.resolve import resolve
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
 from strands_sglang.command_line import Exit
 
 logger = logging.getLogger(__name__)
 
-_NOT_SAVED = frozenset({"command", "from_run", "resume", "record", "quiet", "json", "verbose"})
-"""Arguments that are not options of a run."""
 _PASSING = frozenset({TerminationReason.CONNECTION_ERROR, TerminationReason.THROTTLED, TerminationReason.ABORTED})
 DRIFT_TOKENS = 1_000_000
 """Tokens up to which the summary says what re-tokenising would have changed; `drift` has no limit."""
@@ -46,28 +52,29 @@ DRIFT_TOKENS = 1_000_000
 def run(args: argparse.Namespace) -> int:
     """Run it."""
     run_user_code(verbose=args.verbose)
+    if args.list:
+        return _list(as_json=args.json)
     if not args.verbose:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
         logging.getLogger("strands_env.rewards.proof").setLevel(logging.WARNING)
     try:
         quiet = args.quiet or args.json
-        given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}
-        options = resolve(given, from_run=args.from_run, resume=args.resume)
+        options = resolve(vars(args), from_run=args.from_run, resume=args.resume)
         if args.record is not None and args.resume:
             raise EvalError("--record: a recording holds a whole run; leave out --resume")
         recorder = None if args.record is None else Recorder(args.record, options)
         evaluation = build_evaluation(
             options,
-            given,
+            vars(args),
             resume=args.resume,
             note=lambda text: complain("eval", f"note: {text}"),
             announce=partial(announce, quiet=quiet),
+            progress=make_display(quiet=quiet),
             tape=recorder,
         )
         evaluator = evaluation.evaluator
-        evaluator.progress = make_display(quiet=quiet)
-        trackers = _track(evaluator, options)
+        trackers = _track(evaluator)
     except Exception as error:
         return complain_of("eval", error, ValueError, TypeError, OSError, TrackerError)
     assert evaluator.paths is not None
@@ -83,7 +90,19 @@ def run(args: argparse.Namespace) -> int:
         return complain("eval", error, Exit.USAGE) if getattr(error, "is_fatal", False) else complain_of("eval", error)
     if recorder is not None:
         recorder.end(sample for samples in evaluator.load_results().values() for sample in samples)
-    return _show(evaluator, status, options, as_json=args.json, trackers=trackers)
+    return _show(evaluator, status, as_json=args.json, trackers=trackers)
+
+
+def _list(*, as_json: bool) -> Exit:
+    infos = describe_benchmarks()
+    if as_json:
+        say(json.dumps([asdict(info) for info in infos]))
+        return Exit.OK
+    width = max(len(info.name) for info in infos)
+    for info in infos:
+        text = info.description if info.is_available else f"cannot be loaded: {info.description}"
+        say(f"{info.name:{width}}  {text}{'' if info.origin == 'built-in' else f' ({info.origin})'}")
+    return Exit.OK
 
 
 @contextlib.contextmanager
@@ -115,14 +134,13 @@ def _tuned_garbage_collection() -> Iterator[None]:
                 gc.unfreeze()
 
 
-def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTracker]:
+def _track(evaluator: Evaluator) -> list[BackgroundTracker]:
     """Start the requested trackers, and report the progress to them."""
     assert evaluator.paths is not None
-    folder = evaluator.paths.results.parent
-    project = options["project"] or evaluator.benchmark_name or "strands-env"
-    config = {name: value for name, value in options.items() if value is not None and name not in ("track", "project")}
-    about: dict[str, Any] = {"project": project, "name": folder.name, "config": redact(config), "folder": folder}
-    trackers = [BackgroundTracker(make_tracker(kind, **about)) for kind in options["track"] or ()]
+    folder, options = evaluator.paths.results.parent, evaluator.options
+    project = options.project or evaluator.benchmark_name or "strands-env"
+    about: dict[str, Any] = {"project": project, "name": folder.name, "config": options.recorded(), "folder": folder}
+    trackers = [BackgroundTracker(make_tracker(kind, **about)) for kind in options.track]
     if trackers:
         evaluator.progress = TrackedProgress(evaluator.progress, trackers)
     return trackers
@@ -130,7 +148,7 @@ def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTrac
 
 async def _evaluate(evaluation: Evaluation) -> Exit:
     evaluator = evaluation.evaluator
-    task = asyncio.ensure_future(evaluator.run())
+    task = asyncio.ensure_future(evaluation.run())
     interrupted = False
 
     def interrupt() -> None:
@@ -154,15 +172,12 @@ async def _evaluate(evaluation: Evaluation) -> Exit:
     except asyncio.CancelledError:
         if not interrupted:
             raise
-    finally:
-        await evaluation.close()
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
 def _show(
     evaluator: Evaluator,
     status: Exit,
-    options: dict[str, Any],
     *,
     as_json: bool,
     trackers: Sequence[BackgroundTracker],
@@ -170,27 +185,26 @@ def _show(
     assert evaluator.paths is not None
     path = evaluator.paths.results
     try:
-        table = read_scores(path)
+        saved = SavedRun.of(path)  # it holds the earlier parts of a resumed run too
+        table = saved.scores()
     except FileNotFoundError:  # interrupted before it began
         complain("eval", f"nothing was run, and there are no results at {str(path)!r}")
         return status
     except StoreError as error:
         return complain("eval", error, Exit.REFUSED)
-    # From the file, not from memory: it holds the earlier parts of a resumed run too.
-    saved = SavedRun.of(path)
-    summary = summarize(table, reward_threshold=options["reward_threshold"])
+    summary = summarize(table)
     metrics, failure = _own_metrics(evaluator, table)
     for tracker in trackers:
         tracker.finish(numbers_of({**summary.to_dict(), "metrics": metrics}))
     complaint = None
     if status is Exit.OK:
-        status, complaint = _ending(evaluator, summary, failure, options)
+        status, complaint = _ending(evaluator, summary, failure)
     if as_json:
         shown = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
         say(json.dumps({**shown, "metrics": without_nan(metrics)}, default=str))
     else:
-        drift = _drift(saved) if evaluator.keep_tokens else None
-        title = evaluator.benchmark_name or options["benchmark"]
+        drift = _drift(saved) if evaluator.options.keep_tokens else None
+        title = evaluator.benchmark_name or str(evaluator.options.benchmark)
         say("\n".join(summary_lines(summary, title=title, wall_s=saved.wall_s, drift=drift)))
         for name, value in metrics.items():
             say(f"{name:<11} {format_number(value) if isinstance(value, int | float) else value}")
@@ -218,18 +232,15 @@ def _show(
 
 def _drift(saved: SavedRun) -> DriftTotals | None:
     """Drift of the run, if the tokenizer is loaded anyway and the run is not too large."""
-    backend = BACKENDS.get(saved.options.get("backend") or "")
-    if backend is None or not backend.has_tokens:
+    if not BACKENDS[saved.options.backend].has_tokens:
         return None
     tokenizer = saved.tokenizer().tokenizer
     return None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
 
 
-def _ending(
-    evaluator: Evaluator, summary: RunSummary, failure: str | None, options: dict[str, Any]
-) -> tuple[Exit, str | None]:
+def _ending(evaluator: Evaluator, summary: RunSummary, failure: str | None) -> tuple[Exit, str | None]:
     if not summary.samples:
-        return Exit.USAGE, f"{options['benchmark']!r} has no tasks: nothing was run"
+        return Exit.USAGE, f"{evaluator.options.benchmark!r} has no tasks: nothing was run"
     if failure is not None:
         return Exit.UNEXPECTED, f"the run is saved, but its compute_metrics raised: {failure}"
     if evaluator.lost:  # of those asked for; the file may hold others
@@ -263,5 +274,5 @@ def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any
     except Exception as error:  # the user's code
         logger.warning("evaluator=<%s> | compute_metrics raised", evaluator.benchmark_name, exc_info=True)
         return {}, f"{type(error).__name__}: {error} (-v shows where)"
-    usual = flat_metrics(table, n=evaluator.n_samples_per_prompt, reward_threshold=evaluator.reward_threshold)
+    usual = flat_metrics(table)
     return {name: value for name, value in metrics.items() if str(value) != str(usual.get(name))}, None

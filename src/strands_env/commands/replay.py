@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 from functools import partial
 
@@ -20,24 +21,17 @@ def run(args: argparse.Namespace) -> int:
     quiet = args.quiet or args.json
     try:
         replay = Replay(args.file)
-        options = {**replay.options, "base_url": None, "output": args.output or f"{args.file}.replay", "track": None}
+        options = dataclasses.replace(replay.options, output_path=args.output or f"{args.file}.replay", track=())
         evaluation = build_evaluation(
             options,
             {},
             resume=False,
             note=lambda text: complain("replay", f"note: {text}"),
             announce=partial(announce, quiet=quiet),
+            progress=make_display(quiet=quiet),
             tape=replay,
         )
-        evaluation.evaluator.progress = make_display(quiet=quiet)
-
-        async def run_again() -> None:
-            try:
-                await evaluation.evaluator.run()
-            finally:
-                await evaluation.close()
-
-        asyncio.run(run_again())
+        asyncio.run(evaluation.run())
     except Exception as error:
         return complain_of("replay", error, ValueError, TypeError, OSError)
     if not replay.digests:

@@ -1,4 +1,4 @@
-"""`strands-env report`: one HTML file to look at a run, or at a training."""
+"""`strands-env report`: look at a run, as one HTML file or in the terminal, or verify its files."""
 
 from __future__ import annotations
 
@@ -6,32 +6,54 @@ import argparse
 import json
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from strands_env.commands.terminal import announce, complain, complain_of, say
-from strands_sglang.command_line import Exit
-
-if TYPE_CHECKING:
-    from strands_env.report import ReportResult
+from strands_sglang.command_line import Exit, server_of
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it."""
+    """Show the run."""
+    args.server = server_of(args)
+    is_verified = args.verify or any(value is not None for value in (args.server, args.model, args.max_kl))
     try:
-        with announce(f"reading {args.run}", quiet=args.json):
-            from strands_env.eval.store import StorePaths  # after the first line, for this takes time
-            from strands_env.report.training import is_slime_log, runs_in
+        with announce(f"reading {args.run}", quiet=args.json or args.text or is_verified or args.sample is not None):
+            # After the first line, for this takes time.
+            from strands_env.commands.verify import verify
+            from strands_env.commands.view import show_run, show_samples
+            from strands_env.eval.saved import SavedRun
+            from strands_env.report import write_report
+            from strands_env.report.training import is_slime_log, runs_in, write_training
 
-            is_folder = Path(args.run).is_dir() and not StorePaths.of(args.run).results.exists()
-            if is_slime_log(args.run) or (is_folder and runs_in(args.run)):
-                written, note = _write_training(args), None
+            if is_verified:
+                return verify(args)
+            if args.sample is not None:
+                return show_samples(args)
+            if args.text:
+                return show_run(args)
+            source, saved, note = Path(args.run), None, None
+            is_training = is_slime_log(source)
+            if not is_training:
+                saved = SavedRun.of(source)
+                is_training = source.is_dir() and not saved.paths.results.exists() and bool(runs_in(source))
+            if saved is None or is_training:
+                output = Path(args.output or (source if source.is_dir() else source.parent) / "training.html")
+                written = write_training(
+                    source, output, tokenizer_of=lambda path: SavedRun.of(path).tokenizer(args.tokenizer).tokenizer
+                )
             else:
-                written, note = _write_run(args)
+                found = saved.tokenizer(args.tokenizer)
+                note = found.note
+                written = write_report(
+                    saved.paths.results,
+                    args.output or saved.paths.results.with_name("report.html"),
+                    tokenizer=found.tokenizer,
+                    tokenizer_note=note,
+                    reward_threshold=args.reward_threshold,
+                )
     except Exception as error:
         return complain_of("report", error)
     if args.json:
-        shown = {"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": note}
-        say(json.dumps(shown))
+        say(json.dumps({"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": note}))
     else:
         say(f"{written.path}  {written.samples} samples, {written.size / 1e6:.1f} MB")
         if note:
@@ -39,33 +61,3 @@ def run(args: argparse.Namespace) -> int:
     if args.open and not webbrowser.open(address := written.path.resolve().as_uri()):
         complain("report", f"no browser could be started here: open {address} in one")
     return Exit.OK
-
-
-def _write_run(args: argparse.Namespace) -> tuple[ReportResult, str | None]:
-    from strands_env.eval.saved import SavedRun
-    from strands_env.report import write_report
-
-    saved = SavedRun.of(args.run)
-    output = Path(args.output) if args.output else saved.paths.results.with_name("report.html")
-    found = saved.tokenizer(args.tokenizer)
-    written = write_report(
-        saved.paths.results,
-        output,
-        tokenizer=found.tokenizer,
-        tokenizer_note=found.note,
-        reward_threshold=saved.threshold(args.reward_threshold),
-    )
-    return written, found.note
-
-
-def _write_training(args: argparse.Namespace) -> ReportResult:
-    from strands_env.eval.saved import SavedRun
-    from strands_env.report import write_training
-
-    source = Path(args.run)
-    output = Path(args.output) if args.output else (source if source.is_dir() else source.parent) / "training.html"
-    return write_training(
-        source,
-        output,
-        tokenizer_of=lambda path: SavedRun.of(path).tokenizer(args.tokenizer).tokenizer,
-    )

@@ -8,6 +8,7 @@ import json
 import signal
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from strands_env.commands.progress import make_display
@@ -15,13 +16,12 @@ from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import complain, complain_of, format_number, run_user_code, say
 from strands_env.core import Environment
 from strands_env.core.rollout import EnvFactory
-from strands_env.eval import EvalError, ScoreTable, summarize
+from strands_env.eval import EvalError, ScoreTable, read_scores, summarize
 from strands_env.eval.rescore import Rescored, rescore, whole_or_nothing
-from strands_env.eval.run.groups import read_scores
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.environments import make_env_factory
-from strands_env.recipe.evaluation import check_writable, model_options
+from strands_env.recipe.evaluation import check_writable
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
 from strands_sglang.command_line import Exit
@@ -81,17 +81,13 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
 
         return lambda: Environment(model_factory=make_model, reward_fn=reward)
     options = saved.options
-    if args.env is None and not options:
+    if args.env is None and options.benchmark is None:
         raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': name what scores with --reward or --env")
-    model = model_options({"backend": "local", **options}) | {"sampling_params": saved.model.get("sampling_params")}
-    return make_env_factory(
-        benchmark=options.get("benchmark") or saved.name,
-        env=args.env or options.get("env"),
-        env_config=args.env_config if args.env_config is not None else options.get("env_config"),
-        reward=None if args.env else options.get("reward"),
-        model=model,
-        models=DeferredModels(lambda: make_model_factory(**model)),  # most rewards need none
-    )
+    if args.env is not None:
+        options = replace(options, env=args.env, reward=None)
+    if args.env_config is not None:
+        options = replace(options, env_config=args.env_config)
+    return make_env_factory(options, DeferredModels(lambda: make_model_factory(options)))  # most rewards need no model
 
 
 def _show(

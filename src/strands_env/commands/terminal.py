@@ -46,7 +46,8 @@ def complain(command: str, message: object, status: Exit = Exit.FAILED) -> Exit:
     """Write a complaint to standard error, if there is one; gives back the status, for the command to end with."""
     if sys.stderr is not None:  # None after `2>&-`
         with suppress(OSError, ValueError):
-            sys.stderr.write(f"strands-env {command}: {safe(str(message))}\n")
+            program = command if command.startswith("strands-") else f"strands-env {command}"
+            sys.stderr.write(f"{program}: {safe(str(message))}\n")
             sys.stderr.flush()
     return status
 

@@ -1,4 +1,4 @@
-"""`strands-env validate`: container tasks tried before anything is trained on them."""
+"""`strands-env check --data FOLDER`: container tasks tried before anything is trained on them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from strands_env.environments.harbor.validation import TaskReport
 
 
-def run(args: argparse.Namespace) -> int:
+def validate(args: argparse.Namespace) -> Exit:
     """Try the tasks."""
     try:
         check_harbor()
-        folders = task_folders(Path(args.folder))[: args.limit]
+        folders = task_folders(Path(args.data_path))[: args.limit]
     except (ImportError, DatasetError) as error:
-        return complain("validate", str(error), Exit.USAGE)
+        return complain("check", str(error), Exit.USAGE)
     from strands_env.environments.harbor.validation import CHEATS, validate_tasks
     from strands_env.rewards.proof import TaskVerdict, tally
     from strands_env.sandbox.images.work import DEFAULT_WORK
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     sound = [
         str(folder) for folder, report in zip(folders, reports, strict=True) if report.verdict is TaskVerdict.SOUND
     ]
-    document = {"folder": args.folder, "sound": sound, "tasks": [report.to_json() for report in reports]}
+    document = {"folder": args.data_path, "sound": sound, "tasks": [report.to_json() for report in reports]}
     if args.json:
         say(json.dumps(document, indent=1))
     else:

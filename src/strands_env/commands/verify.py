@@ -1,4 +1,4 @@
-"""`strands-env verify`: are a run's files whole, and do a server's log-probabilities agree with the recorded ones?"""
+"""`strands-env report RUN --verify`: are the files of a run whole, and does a server agree on its log-probabilities?"""
 
 from __future__ import annotations
 
@@ -6,29 +6,25 @@ import argparse
 import asyncio
 import json
 import sys
-from typing import Any
 
 from strands_env.commands.terminal import announce, complain, complain_of, format_number, one_line, say
-from strands_env.eval import EvalError, StoreError, verify_run
+from strands_env.eval import EvalError, StoreError, Verification, verify_run
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
 from strands_env.recipe.models import make_scorer
-from strands_sglang.command_line import Exit, server_of
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import StrandsSGLangError
 
 SHOWN = 10
 """Damages that are shown."""
 
 
-def run(args: argparse.Namespace) -> int:
-    """Verify."""
-    args.server = server_of(args)
+def verify(args: argparse.Namespace) -> Exit:
+    """Verify a run."""
     try:
         saved = SavedRun.of(args.run)
         files = verify_run(saved.paths.results)
         mismatch: Mismatch | None = None
-        if args.server is None and args.model is None and not (args.max_kl is None and args.limit is None):
-            raise EvalError("--max-kl and --limit are for scoring again: give --base-url or --model")
         if args.server is not None or args.model is not None:
             if args.server is not None and args.model is not None:
                 raise EvalError("give --server or --model, not both")
@@ -36,12 +32,14 @@ def run(args: argparse.Namespace) -> int:
                 raise EvalError(f"{args.run!r} holds no tokens to score again: it was run with --no-tokens")
             check_temperature(saved.model.get("sampling_params") or {})
             mismatch = asyncio.run(_score(saved, args))
+        elif args.max_kl is not None:
+            raise EvalError("--max-kl is for scoring again: give --base-url or --model")
     except (FileNotFoundError, StoreError) as error:
-        return complain_of("verify", error)
+        return complain_of("report", error)
     except (EvalError, ValueError) as error:  # a name that cannot be a model, an invalid address
-        return complain("verify", error, Exit.USAGE)
+        return complain("report", error, Exit.USAGE)
     except (StrandsSGLangError, OSError) as error:
-        return complain("verify", error, Exit.FAILED)
+        return complain("report", error, Exit.FAILED)
     if args.json:
         say(json.dumps({"files": files.to_dict(), "mismatch": None if mismatch is None else mismatch.to_dict()}))
     else:
@@ -49,15 +47,14 @@ def run(args: argparse.Namespace) -> int:
     if not files.is_intact:
         return Exit.REFUSED
     if mismatch is not None and not mismatch.tokens:
-        return complain("verify", f"nothing was scored again: {mismatch.why_not()}", Exit.USAGE)
+        return complain("report", f"nothing was scored again: {mismatch.why_not()}", Exit.USAGE)
     too_far = mismatch is not None and args.max_kl is not None and mismatch.kl > args.max_kl
     return Exit.INCOMPLETE if too_far else Exit.OK
 
 
 async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
     quiet = args.json or sys.stderr is None
-    doing = f"asking {args.server}" if args.server else f"loading the model {args.model}"
-    with announce(doing, quiet=quiet):
+    with announce(f"asking {args.server}" if args.server else f"loading the model {args.model}", quiet=quiet):
         client = make_scorer(args.server or args.model, is_server=args.server is not None)
         if args.server is not None:
             client.served_tokenizer(is_optional=True)  # says what is wrong with an address
@@ -71,7 +68,7 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
         await client.close()
 
 
-def _show(saved: SavedRun, files: Any, mismatch: Mismatch | None) -> None:
+def _show(saved: SavedRun, files: Verification, mismatch: Mismatch | None) -> None:
     say(f"{saved.paths.results}: {files.samples} samples, {files.with_tokens} with tokens")
     if files.torn_bytes:
         say(f"torn        {files.torn_bytes} bytes of an interrupted write at the end; a resume cuts them off")

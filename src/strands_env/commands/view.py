@@ -1,4 +1,4 @@
-"""`strands-env view`: a run in the terminal, or one sample with its messages."""
+"""`strands-env report RUN --text`: a run in the terminal, and `report RUN SAMPLE`: its samples with their messages."""
 
 from __future__ import annotations
 
@@ -6,71 +6,63 @@ import argparse
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from strands_env.commands.summary import summary_lines
-from strands_env.commands.terminal import complain, complain_of, format_number, one_line, say
-from strands_env.eval import EvalError, EvalSample, ScoreTable, summarize
+from strands_env.commands.terminal import complain, format_number, one_line, say
+from strands_env.eval import EvalSample, summarize
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.run.groups import Grouping
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
-from strands_env.report.details import before
+from strands_env.report.details import messages_of
+from strands_env.report.overview import Overview
 from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import did_you_mean
 
 
-def run(args: argparse.Namespace) -> int:
-    """Show."""
-    try:
-        if args.sample is None:
-            return _overview(args)
-        return _sample(args)
-    except (FileNotFoundError, EvalError) as error:
-        return complain_of("view", error)
-
-
-def _overview(args: argparse.Namespace) -> int:
-    prompts: dict[str, list[tuple[int, str]]] = {}
-    questions: dict[str, str] = {}
-    table = ScoreTable()
-    with ResultReader(args.run) as reader:
-        for entry in reader.in_task_order():
-            sample = reader.read(entry)
-            table.add(sample.prompt_id, sample)
-            reward = sample.reward
-            shown = sample.step_result.termination_reason.value if reward is None else f"{reward:g}"
-            prompts.setdefault(sample.prompt_id, []).append((sample.index, shown))
-            questions.setdefault(sample.prompt_id, one_line(sample.action.text)[:60])
+def show_run(args: argparse.Namespace) -> Exit:
+    """Show a run, prompt by prompt."""
     saved = SavedRun.of(args.run)
-    Grouping.of(saved.document).apply(table)
-    summary = summarize(table, reward_threshold=saved.threshold(None))
-    listed = list(zip(table.prompt_ids, table.by_prompt(), strict=True))
+    overview = Overview(replace(saved.options, reward_threshold=saved.threshold(args.reward_threshold)))
+    with ResultReader(saved.paths.results) as reader:
+        order = reader.in_task_order()
+        for entry in order:
+            overview.add(reader.read(entry))
+    table, rows = overview.table, overview.to_dict(order)
+    summary = summarize(table)
+    indices, rewards, reasons = rows["samples"][:3]
+    listed = []
+    for (name, text, _, first, count), score in zip(rows["prompts"], table.by_prompt(), strict=True):
+        places = range(first, first + count)
+        samples = {
+            indices[place]: rows["reasons"][reasons[place]] if rewards[place] is None else f"{rewards[place]:g}"
+            for place in places
+        }
+        listed.append({"prompt": name, "text": text, "samples": samples, "mean": score.mean})
+    chosen = listed[: 50 if args.limit is None else args.limit]
     if args.json:
-        shown_prompts = [
-            {"prompt": name, "samples": dict(sorted(prompts[name])), **without_nan({"mean": score.mean})}
-            for name, score in listed[: args.limit]
-        ]
-        say(json.dumps({**summary.to_dict(), "prompts_shown": shown_prompts}))
+        say(json.dumps({**summary.to_dict(), "prompts_shown": without_nan(chosen)}))
         return Exit.OK
     say("\n".join(summary_lines(summary, title=str(args.run), wall_s=saved.wall_s)))
     say()
-    width = max((len(one_line(name)) for name, _ in listed[: args.limit]), default=0)
-    for name, score in listed[: args.limit]:
-        rewards = " ".join(shown for _, shown in sorted(prompts[name]))
-        say(f"{one_line(name):{width}}  {format_number(score.mean)}  {questions[name]}  [{rewards}]")
-    if len(listed) > args.limit:
-        say(f"... and {len(listed) - args.limit} more (--limit)")
+    width = max((len(one_line(each["prompt"])) for each in chosen), default=0)
+    for each in chosen:
+        scores = " ".join(each["samples"].values())
+        say(f"{one_line(each['prompt']):{width}}  {format_number(each['mean'])}  {each['text'][:60]}  [{scores}]")
+    if len(listed) > len(chosen):
+        say(f"... and {len(listed) - len(chosen)} more (--limit)")
     if listed:
-        name = listed[0][0]
-        say(f"\none sample  strands-env view {args.run} {shlex.quote(f'{name}/{min(prompts[name])[0]}')}")
+        sample = f"{listed[0]['prompt']}/{next(iter(listed[0]['samples']))}"
+        say(f"\none sample  strands-env report {args.run} {shlex.quote(sample)}")
     return Exit.OK
 
 
-def _sample(args: argparse.Namespace) -> int:
+def show_samples(args: argparse.Namespace) -> Exit:
+    """Show the samples of a prompt, or one of them."""
     name, _, number = args.sample.rpartition("/")
     with ResultReader(args.run) as reader:
-        wanted = [
+        samples = [
             reader.read(entry, with_tokens=True)
             for entry in reader.entries
             if entry.prompt_id == args.sample or (entry.prompt_id == name and str(entry.index) == number)
@@ -78,21 +70,16 @@ def _sample(args: argparse.Namespace) -> int:
         known: dict[str, list[int]] = {}
         for entry in reader.entries:
             known.setdefault(entry.prompt_id, []).append(entry.index)
-    if not wanted:
+    if not samples:
         if name in known:
             hint = f" (the samples of {name!r} are {', '.join(map(str, sorted(known[name])))})"
         else:
             hint = did_you_mean(name or args.sample, known) or (f" (there is {min(known)!r})" if known else "")
-        return complain(
-            "view", f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index", Exit.USAGE
-        )
-    if args.json:
-        for sample in sorted(wanted, key=lambda sample: sample.index):
-            say(sample.model_dump_json())
-        return Exit.OK
+        text = f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index"
+        return complain("report", text, Exit.USAGE)
     system_prompt = SavedRun.of(args.run).system_prompt
-    for sample in sorted(wanted, key=lambda sample: sample.index):
-        say("\n".join(_lines(sample, system_prompt)))
+    for sample in sorted(samples, key=lambda sample: sample.index):
+        say(sample.model_dump_json() if args.json else "\n".join(_lines(sample, system_prompt)))
     return Exit.OK
 
 
@@ -102,10 +89,10 @@ def _lines(sample: EvalSample, system_prompt: str | None) -> Iterator[str]:
     yield f"== {one_line(sample.prompt_id)}/{sample.index}  reward {reward}  {result.termination_reason.value}"
     if sample.action.task_context.ground_truth is not None:
         yield f"   expected {sample.action.task_context.ground_truth}"
-    for message in [*before(sample, system_prompt), *result.observation.messages]:
-        yield f"-- {message.get('role')}"
-        for block in message.get("content") or []:
-            yield from (f"   {line}" for line in _block(block).splitlines())
+    for message in messages_of(sample, system_prompt):
+        yield f"-- {message['role']}"
+        for block in message["blocks"]:
+            yield from (f"   {line}" for line in _text(block).splitlines())
     if result.error is not None:
         yield f"-- error in {result.error.where}: {result.error.type}: {result.error.message}"
         if result.error.raised_at is not None:
@@ -118,14 +105,15 @@ def _lines(sample: EvalSample, system_prompt: str | None) -> Iterator[str]:
     yield ""
 
 
-def _block(block: dict[str, Any]) -> str:
-    if "text" in block:
-        return str(block["text"])
-    if "toolUse" in block:
-        return f"call {block['toolUse'].get('name')}({json.dumps(block['toolUse'].get('input'), ensure_ascii=False)})"
-    if "toolResult" in block:
-        inner = "\n".join(_block(item) for item in block["toolResult"].get("content") or [])
-        return f"result ({block['toolResult'].get('status')}): {inner}"
-    if "reasoningContent" in block:
-        return f"(thinks) {block['reasoningContent'].get('reasoningText', {}).get('text', '')}"
-    return json.dumps(block, ensure_ascii=False, default=repr)
+def _text(block: dict[str, Any]) -> str:
+    """A block of a report's message as text."""
+    match block["kind"]:
+        case "call":
+            return f"call {block['name']}({json.dumps(block['input'], ensure_ascii=False)})"
+        case "result":
+            return f"result ({block['status']}): " + "\n".join(map(_text, block["blocks"]))
+        case "reasoning":
+            return f"(thinks) {block['text']}"
+        case "json":
+            return json.dumps(block["value"], ensure_ascii=False, default=repr)
+    return str(block["text"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strands_env.core.rollout import EnvFactory, LocalExecutor
+from strands_env.options import EvalOptions, GroupPolicy
 
 from .benchmarks.mathematics import AIMEEvaluator
 from .errors import (
@@ -20,11 +21,10 @@ from .metrics import MetricFn, MetricFunction, RunSummary, ScoreTable, compare, 
 from .registry import describe_benchmarks, get_benchmark, list_benchmarks, list_unavailable_benchmarks, register_eval
 from .run.benchmark import Benchmark, HubDataset
 from .run.evaluator import Evaluator
-from .run.groups import GroupPolicy, read_scores
 from .run.progress import Progress, ProgressState
 from .run.sampling import Executor, RetryPolicy
 from .sample import EvalSample
-from .saved import Verification, verify_run
+from .saved import Verification, read_scores, verify_run
 from .store import read_results
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "DatasetError",
     "EnvFactory",
     "EvalError",
+    "EvalOptions",
     "EvalSample",
     "Evaluator",
     "Executor",

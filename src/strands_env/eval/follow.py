@@ -59,10 +59,9 @@ class Follower:
     @property
     def total(self) -> int | None:
         """Samples of the whole run; None where it is not known."""
-        about = self.saved.document.get("about") or {}
-        per_prompt = about.get("n_samples_per_prompt") or 1
-        tasks = about.get("tasks") or self.saved.options.get("limit")
-        return None if tasks is None else int(tasks) * int(per_prompt)
+        options = self.saved.options
+        tasks = (self.saved.document.get("about") or {}).get("tasks") or options.limit
+        return None if tasks is None else int(tasks) * options.n_samples_per_prompt
 
     @property
     def is_finished(self) -> bool:

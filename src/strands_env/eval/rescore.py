@@ -152,7 +152,7 @@ async def _score_again(sample: EvalSample, env_factory: EnvFactory, with_action:
 def _config(document: dict[str, Any], source: StorePaths, new: NewRun, reward: str) -> RunConfig:
     about = document.get("about") or {}
     config = {**(document.get("config") or {}), "rescored": {"of": document.get("digest"), "reward": reward}}
-    options = {**(about.get("options") or {}), "output": str(new.target.results.parent)}
+    options = {**(about.get("options") or {}), "output_path": str(new.target.results.parent)}
     about = {**about, "options": options, "rescored": {"from": str(source.results), "reward": reward}}
     # The old digest is part of the new configuration: a resume of the old run must not take these scores for its own.
     made = RunConfig(new.paths.run, config, about)

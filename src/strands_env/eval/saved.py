@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from strands_env.eval.drift import DriftTotals
-from strands_env.eval.errors import EvalError, StoreError, naming_errors
+from strands_env.eval.errors import EvalError, StoreCorruptError, StoreError, naming_errors
+from strands_env.eval.metrics import ScoreTable
 from strands_env.eval.sample import recorded_trajectories
-from strands_env.eval.store import ResultReader, StorePaths, load_run
+from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
 from strands_env.eval.store.config import checksum_of
 from strands_env.eval.store.line import read_entry, read_sample
 from strands_env.eval.store.results import read_lines
+from strands_env.options import EvalOptions
 from strands_sglang.backends.engine.own_models import UnknownModelError
 
 
@@ -50,7 +52,8 @@ class SavedRun:
     def header(self) -> dict[str, Any]:
         """Model, sampling, date and wall time, as reports show them; None where one was not saved."""
         about, environment = self.document.get("about") or {}, self.document.get("environment") or {}
-        model, backend = self.model, self.options.get("backend")
+        model, options = self.model, self.options
+        backend = None if options.benchmark is None else options.backend
         described = environment.get("model") or {}
         sampling = model.get("sampling_params") or described.get("sampling_params") or {}
         return {
@@ -63,9 +66,36 @@ class SavedRun:
         }
 
     @property
-    def options(self) -> dict[str, Any]:
-        """Options that `strands-env eval` saved; empty for a run of a program."""
-        return dict((self.document.get("about") or {}).get("options") or {})
+    def saved_options(self) -> dict[str, Any]:
+        """The options that were written down, with the seed of sampling where it was used; empty where none were."""
+        options = dict((self.document.get("about") or {}).get("options") or {})
+        used = {"sampling_seed": (self.document.get("environment") or {}).get("sampling_seed")}
+        return {**options, **used} if options else {}
+
+    @property
+    def options(self) -> EvalOptions:
+        """The options of the run; defaults where none were written down.
+
+        Raises:
+            StoreCorruptError: They are not options of a run.
+        """
+        try:
+            return EvalOptions.of_saved(self.saved_options)
+        except (TypeError, ValueError) as error:
+            raise StoreCorruptError(f"{str(self.paths.run)!r} holds options that no run has: {error}") from error
+
+    def scores(self) -> ScoreTable:
+        """The scores under the run's own group policy.
+
+        Raises:
+            FileNotFoundError: There are no results.
+            StoreError: They cannot be read, or are damaged.
+        """
+        samples = read_results(self.paths.results)
+        table = ScoreTable.from_samples(((sample.prompt_id, sample) for sample in samples), self.options)
+        if isinstance(tasks := (self.document.get("about") or {}).get("tasks"), int):
+            table.missing = max(0, tasks * table.options.n_samples_per_prompt - len(table))
+        return table
 
     @property
     def model(self) -> dict[str, Any]:
@@ -104,14 +134,14 @@ class SavedRun:
 
     def threshold(self, given: float | None) -> float:
         """The reward from which on a sample passes: the one given here, else the run's, else 1."""
-        return float(given if given is not None else self.options.get("reward_threshold", 1.0))
+        return self.options.reward_threshold if given is None else given
 
     def tokenizer(self, given: str | None = None) -> RunTokenizer:
         """The tokenizer that is named (an `EvalError` if it cannot be loaded), else the run's own; `none` for none."""
         if given == "none":
             return RunTokenizer(tokenizer=None, note="Tokens are shown as ids: no tokenizer was asked for.")
         name = given or self._tokenizer_name()
-        if name is None and self.options.get("backend") == "scripted":
+        if name is None and self.options.backend == "scripted":
             return RunTokenizer(tokenizer=_Bytes())
         if name is None:
             return RunTokenizer(
@@ -131,13 +161,13 @@ class SavedRun:
 
     def _tokenizer_name(self) -> str | None:
         options = self.options
-        if options.get("tokenizer"):
-            return str(options["tokenizer"])
-        if options.get("backend") == "sglang":
+        if options.tokenizer or options.benchmark is None:  # a program's run does not say where its model is
+            return options.tokenizer
+        if options.backend == "sglang":
             return self.model.get("model_id")  # the factory's label is where the server's tokenizer came from
-        if options.get("backend") != "local":
+        if options.backend != "local":
             return None
-        name = str(options.get("model_id") or "smollm2")
+        name = options.model_id or "smollm2"
         if name != "smollm2":
             return name
         from strands_sglang.backends.engine.loader import default_model_cached
@@ -153,6 +183,11 @@ class _Bytes:
 
     def encode(self, text: str, **options: Any) -> list[int]:
         return list(text.encode())
+
+
+def read_scores(output_path: str | Path) -> ScoreTable:
+    """The scores of a saved run (its `.jsonl` file or folder) under its own group policy; see `SavedRun.scores`."""
+    return SavedRun.of(output_path).scores()
 
 
 # ---- verifying -------------------------------------------------------------------------------------------------------
@@ -231,7 +266,7 @@ def verify_run(output_path: str | Path) -> Verification:
     except StoreError as error:
         found.damages.append(str(error))
     about = (document or {}).get("about") or {}
-    wanted = (about.get("tasks") or math.inf) * (about.get("n_samples_per_prompt") or 1)
+    wanted = (about.get("tasks") or math.inf) * ((about.get("options") or {}).get("n_samples_per_prompt") or 1)
     if found.samples < wanted:  # else what stood there has run again
         found.damages += [
             f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"

@@ -18,11 +18,10 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.core.overrides import tool_mistakes
 from strands_env.core.rollout import EnvFactory, LocalExecutor, make_environment, takes_action
 from strands_env.eval import EvalError
-from strands_env.eval.run.benchmark import Benchmark
 from strands_env.eval.run.tasks import catch_exits, stream
+from strands_env.options import EvalOptions
 from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
-from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.rewards.proof import RewardProof, prove_reward, reward_of
 from strands_env.testing.scripted import ScriptedModel, call, reply
 from strands_sglang import get_tokenizer
@@ -128,18 +127,12 @@ def _wrong_tools(given: Any) -> Iterator[str]:
 # ---- a dry rollout ---------------------------------------------------------------------------------------------------
 
 
-def tasks_to_try(benchmark: str, *, data: str | None = None, columns: str | None = None) -> list[Action]:
+def tasks_to_try(options: EvalOptions) -> list[Action]:
     """The first tasks of the benchmark, as many as its data is cheap to read; any task without a benchmark."""
-    if not benchmark:
+    if not options.benchmark:
         return [Action(message="Hello", task_context=TaskContext(id="check", ground_truth="an answer"))]
-    kind = load_evaluator(benchmark)
-    options: dict[str, Any] = {}
-    if issubclass(kind, Benchmark):
-        options = {"data_path": data}
-    if issubclass(kind, DataBenchmark):
-        options["columns"] = columns_of(columns)
-    evaluator = kind(dict, **options)
-    count = FILE_TASKS if data is not None else OTHER_TASKS
+    evaluator = load_evaluator(options.benchmark)(dict, options=options)
+    count = FILE_TASKS if options.data_path is not None else OTHER_TASKS
 
     async def read() -> list[Action]:
         found: list[Action] = []
@@ -153,7 +146,7 @@ def tasks_to_try(benchmark: str, *, data: str | None = None, columns: str | None
     with catch_exits():
         tasks = asyncio.run(read())
     if not tasks:
-        raise EvalError(f"{benchmark!r} has no tasks")
+        raise EvalError(f"{options.benchmark!r} has no tasks")
     return tasks
 
 

@@ -3,59 +3,48 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any, cast
 
 from strands_env.core import Action, Environment, ModelFactory
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval.errors import EvalError
 from strands_env.eval.run.benchmark import Benchmark
+from strands_env.options import EvalOptions
 from strands_env.recipe.models import make_model_factory
 from strands_env.recipe.objects import HOOK, call_user, load_evaluator, load_object, load_reward
 from strands_env.recipe.tasks import FunctionBenchmark
 
 
-def make_env_factory(
-    *,
-    benchmark: str,
-    env: str | None,
-    env_config: Mapping[str, Any] | None = None,
-    reward: str | None = None,
-    model: Mapping[str, Any] | None = None,
-    models: ModelFactory | None = None,
-) -> EnvFactory:
-    """The environment factory for names and plain values, so that any process can make it.
+def make_env_factory(options: EvalOptions, models: ModelFactory | None = None) -> EnvFactory:
+    """The environment factory for options, so that any process can make it.
 
     Args:
-        benchmark: Benchmark whose environment is taken when `env` is None.
-        env: Hook: `module:function` (or `module` with `create_env_factory`) that takes a model factory, or the model's
-            options where its argument is called `model_config`, and returns an environment factory; or an
-            `Environment` class.
-        env_config: Keyword arguments of the hook.
-        reward: Scores instead of the environment's own reward; see `load_reward`.
-        model: Options of `make_model_factory`.
-        models: A model factory, instead of `model`.
+        options: Of them `env`, the hook: `module:function` (or `module` with `create_env_factory`) that takes a model
+            factory, or the model's options where its argument is called `model_config`, and returns an environment
+            factory; or an `Environment` class. `env_config` has its keyword arguments. Without a hook the environment
+            is that of `benchmark`. `reward` scores instead of the environment's own; see `load_reward`.
+        models: A model factory, instead of that of the options.
     """
-    options = dict(env_config or {})
+    env, benchmark, arguments = options.env, options.benchmark, dict(options.env_config or {})
     hook: Any = None if env is None else load_object(env, HOOK)
     if env is not None and _takes_config(hook):  # it makes its models itself
-        made = call_user(f"the environment hook {env!r}", hook, dict(model or {}), **options)
+        made = call_user(f"the environment hook {env!r}", hook, options.model(), **arguments)
     else:
-        policy = models or make_model_factory(**(model or {}))
+        policy = models or make_model_factory(options)
         if env is None:
-            evaluator = load_evaluator(benchmark)
+            evaluator = load_evaluator(str(benchmark))
             if not issubclass(evaluator, Benchmark):
                 raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
             if issubclass(evaluator, FunctionBenchmark):
                 raise EvalError(
                     f"{benchmark!r} only gives tasks and has no environment of its own: name one with --env"
                 )
-            made = call_user(f"the environment of {benchmark!r}", evaluator.environment, policy, **options)
+            made = call_user(f"the environment of {benchmark!r}", evaluator.environment, policy, **arguments)
         elif isinstance(hook, type) and issubclass(hook, Environment):
             environment = hook
-            made = lambda: environment(model_factory=policy, **options)  # noqa: E731 - one of several ways to get it
+            made = lambda: environment(model_factory=policy, **arguments)  # noqa: E731 - one of several ways to get it
         elif callable(hook):
-            made = call_user(f"the environment hook {env!r}", hook, policy, **options)
+            made = call_user(f"the environment hook {env!r}", hook, policy, **arguments)
         else:
             raise EvalError(f"the environment hook {env!r} must be a function or an Environment class, got {hook!r}")
     if inspect.iscoroutine(made):
@@ -68,7 +57,7 @@ def make_env_factory(
             f"the environment hook {env!r} must return a function that makes environments, got {made!r}{advice}"
         )
     factory = cast(EnvFactory, made)
-    return factory if reward is None else _Rewarded(factory, load_reward(reward))
+    return factory if options.reward is None else _Rewarded(factory, load_reward(options.reward))
 
 
 def takes_model(env: str | None) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_env.core import ModelFactory
 from strands_env.eval.errors import EvalError
+from strands_env.options import EvalOptions
 from strands_env.recipe.recording import Recorder, Replay
 from strands_sglang.backends import client_class
 from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
@@ -48,40 +49,27 @@ class DeferredModels:
         return getattr(self.load(), name)
 
 
-def make_model_factory(
-    *,
-    backend: str,
-    model_id: str | None = None,
-    base_url: str | None = None,
-    tokenizer: str | None = None,
-    tool_parser: str | None = None,
-    sampling_params: Mapping[str, Any] | None = None,
-    tape: Recorder | Replay | None = None,
-    **options: Any,
-) -> ModelFactory:
-    """The model factory for plain values.
-
-    Args:
-        backend: A name of `strands_env.backends`, whose own `options` follow.
-        tape: Records the calls of the models, or stands in for their backend.
-    """
-    check_named_models(backend, model_id, tokenizer)
-    if tool_parser is not None or backend == "local":
+def make_model_factory(options: EvalOptions, tape: Recorder | Replay | None = None) -> ModelFactory:
+    """The model factory for options; `tape` records the calls of the models, or stands in for their backend."""
+    backend = options.backend
+    more: dict[str, Any] = {"script": options.script} if backend == "scripted" else {}
+    check_named_models(backend, options.model_id, options.tokenizer)
+    if options.tool_parser is not None or backend == "local":
         from strands_sglang import get_tool_parser
 
-        options["tool_parser"] = get_tool_parser(tool_parser or "hermes")
+        more["tool_parser"] = get_tool_parser(options.tool_parser or "hermes")
     try:
         if isinstance(tape, Replay):
-            return tape.make_models(**options)
+            return tape.make_models(**more)
         if tape is not None:
-            options["wrap"] = tape.wrap
+            more["wrap"] = tape.wrap
         made = model_factory_from_args(
             backend,
-            sglang_base_url=base_url,
-            model_id=model_id,
-            tokenizer=tokenizer,
-            sampling_params=dict(sampling_params or {}) or None,
-            **options,
+            sglang_base_url=options.base_url,
+            model_id=options.model_id,
+            tokenizer=options.tokenizer,
+            sampling_params=dict(options.sampling or {}) or None,
+            **more,
         )
         if BACKENDS[backend].has_tokens:
             model: Any = made()  # a wrong sampling parameter fails here, not in every sample
@@ -124,15 +112,15 @@ def check_named_models(backend: str, model_id: str | None, tokenizer: str | None
             raise EvalError(str(error)) from error
 
 
-def loading(options: Mapping[str, Any]) -> str | None:
+def loading(options: EvalOptions) -> str | None:
     """Sentence for a display while `make_model_factory` works on these options; None if that takes no time."""
-    if options["backend"] == "local":
+    if options.backend == "local":
         from strands_sglang.backends.engine.loader import default_model_cached
 
-        name = options.get("model_id") or "smollm2"
+        name = options.model_id or "smollm2"
         if name == "smollm2" and not default_model_cached():
             return "downloading and converting the model smollm2 (93 MB, once)"
         return f"loading the model {name}"
-    if "base_url" not in BACKENDS[options["backend"]].needs:
+    if "base_url" not in BACKENDS[options.backend].needs:
         return None
-    return f"asking the server at {options['base_url']} for its model, and loading the tokenizer"
+    return f"asking the server at {options.base_url} for its model, and loading the tokenizer"

@@ -11,7 +11,7 @@ from typing import Any
 from strands_env.core.types import as_reward_function
 from strands_env.eval import Evaluator, get_benchmark, list_benchmarks
 from strands_env.eval.errors import EvalError
-from strands_env.recipe.names import DATA, ENVIRONMENTS, REWARDS
+from strands_env.options import REWARDS
 from strands_env.recipe.tasks import DataBenchmark, benchmark_of
 from strands_sglang.exceptions import did_you_mean
 
@@ -21,6 +21,18 @@ HOOK = "create_env_factory"
 """Function a module given as environment hook has to offer."""
 EVALUATOR = "EvaluatorClass"
 """Class a module given as benchmark has to offer."""
+DATA = DataBenchmark.benchmark_name
+ENVIRONMENTS = {"harbor": "strands_env.environments.harbor"}
+"""Environment hooks that have a name, and where they are."""
+
+
+def benchmark_of_data(path: str) -> str:
+    """The benchmark that reads these data where none is named: a folder of container tasks, or the rows of a file."""
+    folder = Path(path)
+    # `tasks.txt`: what `strands-env check --data TASKS -o FOLDER` wrote.
+    names = ("tasks.txt", "task.toml", "*/task.toml", "tasks/*/task.toml")
+    is_tasks = folder.is_dir() and any(any(folder.glob(name)) for name in names)
+    return "harbor" if is_tasks else DATA
 
 
 def load_object(path: str, default: str) -> Any:
@@ -35,7 +47,8 @@ def load_object(path: str, default: str) -> Any:
         raise EvalError(f"{path!r} is a file: write it as a module, {f'{named}:{attribute or default}'!r}")
     if not module_name or module_name.startswith(".") or "/" in module_name:
         raise EvalError(
-            f"{path!r} is not of the form module:attribute ('strands-env list' shows benchmarks; data goes to --data)"
+            f"{path!r} is not of the form module:attribute ('strands-env eval --list' shows benchmarks; "
+            "data goes to --data)"
         )
     try:
         module = import_module(module_name)

@@ -24,7 +24,7 @@ import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,6 +34,7 @@ from strands_env.core.models import ModelFactory, sglang_model_factory
 from strands_env.core.tokens import common_prefix
 from strands_env.core.types import Action
 from strands_env.eval.errors import EvalError
+from strands_env.options import EvalOptions
 from strands_sglang import exceptions
 from strands_sglang.backends import (
     Backend,
@@ -79,8 +80,8 @@ class Recorder:
         RecordingError: The file exists.
     """
 
-    def __init__(self, path: str | Path, options: Mapping[str, Any]) -> None:
-        self._options = {name: value for name, value in redact(dict(options)).items() if name != "base_url"}
+    def __init__(self, path: str | Path, options: EvalOptions) -> None:
+        self._options = {**replace(options, base_url=None).recorded(), "sampling_seed": options.sampling_seed}
         self._path = Path(path)
         if self._path.exists():
             raise RecordingError(f"{str(path)!r} exists already: give another file to record to")
@@ -212,7 +213,7 @@ class Replay:
 
     def __init__(self, path: str | Path) -> None:
         self._crc = 0
-        self.options: dict[str, Any] = {}
+        self.options = EvalOptions()
         self.tasks: list[Action] = []
         self.digests: dict[str, str] = {}
         self.difference: str | None = None
@@ -245,7 +246,7 @@ class Replay:
         if number == 1:
             if line.get("format") != FORMAT:
                 raise ValueError(f"its first line does not say {FORMAT!r}")
-            self._head, self.options = line, line["options"]
+            self._head, self.options = line, EvalOptions.of_saved(line["options"])
         elif "crc" in line:
             return
         elif "task" in line:

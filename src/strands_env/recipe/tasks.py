@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, ClassVar
 
@@ -12,28 +12,17 @@ from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.eval import Benchmark, DatasetError, EvalError
 from strands_env.eval.run.benchmark import Row, field
 from strands_env.eval.run.tasks import Tasks, stream
-from strands_env.recipe.names import DATA
+from strands_env.options import COLUMNS
 from strands_env.rewards import ExactMatchReward
 from strands_sglang.exceptions import did_you_mean
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = {
-    "question": ("question", "prompt", "problem", "query", "input", "instruction"),
-    "answer": ("answer", "ground_truth", "solution", "output", "target", "label"),
-    "id": ("id", "task_id", "unique_id", "uid"),
-}
-"""Parts of a task, each with the column names that are tried."""
-
 
 class DataBenchmark(Benchmark):
     """Tasks of a local file with columns for question and answer."""
 
-    benchmark_name = DATA
-
-    def __init__(self, *args: Any, columns: Mapping[str, str] | None = None, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.columns = dict(columns or {})
+    benchmark_name = "data"
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
@@ -43,9 +32,10 @@ class DataBenchmark(Benchmark):
 
     def action(self, row: Row, index: int) -> Action | None:
         """The question; other columns go into the task context."""
+        columns = self.options.columns or {}
         used: dict[str, str | None] = {}
         for kind, names in COLUMNS.items():
-            given = self.columns.get(kind)
+            given = columns.get(kind)
             if given is not None and given not in row:
                 hint = did_you_mean(given, row)
                 raise DatasetError(f"there is no column {given!r}{hint}; there are {', '.join(row)}")
@@ -62,23 +52,12 @@ class DataBenchmark(Benchmark):
         context: dict[str, Any] = {
             name: value for name, value in row.items() if name.isidentifier() and name not in taken
         }
-        given = self.columns.get("id")
+        given = columns.get("id")
         # Null is no id: such a task is known by its content.
         if (name := field(row, *([given] if given is not None else COLUMNS["id"]))) is not None:
             context["id"] = name
         context["ground_truth"] = None if used["answer"] is None else row[used["answer"]]
         return Action(message=row[question], task_context=TaskContext(**context))
-
-
-def columns_of(text: str | None) -> dict[str, str]:
-    """The map of `--columns question=prompt,answer=solution`."""
-    columns: dict[str, str] = {}
-    for part in filter(None, (text or "").split(",")):
-        kind, equals, column = part.partition("=")
-        if not equals or kind not in COLUMNS or not column:
-            raise EvalError(f"--columns maps {', '.join(COLUMNS)} to columns, as in question=prompt, got {part!r}")
-        columns[kind] = column
-    return columns
 
 
 class FunctionBenchmark(Benchmark):

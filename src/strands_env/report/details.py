@@ -95,20 +95,18 @@ def details(
 ) -> dict[str, Any]:
     """JSON values of a sample with its tokens; `vocabulary` gets the texts of all ids that occur."""
     result = sample.step_result
-    unasked = {"role": "the task, which no model was given", "content": [{"text": sample.action.text}]}
-    messages = result.observation.messages or [unasked]
     truth = sample.action.task_context.ground_truth
     trajectories = recorded_trajectories(result)
     main = next((place for place, item in enumerate(trajectories) if item is result.main_trajectory), None)
     if main is None and len(trajectories) == 1 and result.observation.messages:
         main = 0
-    pictures, given = ReportImages(texts), before(sample, system_prompt)
+    pictures = ReportImages(texts)
     shown: dict[str, Any] = {
         "id": sample.id,
         "attempts": sample.attempts,
         "truth": None if truth is None else _cut(str(truth)),
-        "given": len(given),
-        "messages": [_message(message, pictures) for message in [*given, *messages]],
+        "given": len(_given(sample, system_prompt)),
+        "messages": messages_of(sample, system_prompt, pictures),
         "images": pictures.urls,
         "metrics": result.observation.metrics,
         "info": None if result.reward is None else result.reward.info,
@@ -127,11 +125,20 @@ def details(
     return shown
 
 
-def before(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
-    """Messages that the model saw before the sample's own: the system prompt, and the history.
+def messages_of(
+    sample: EvalSample, system_prompt: str | None, pictures: ReportImages | None = None
+) -> list[dict[str, Any]]:
+    """The messages of a sample as `{role, blocks}`: the system prompt, the history, and its own.
 
-    `system_prompt` is that of the run's environment, for samples that did not record theirs.
+    `system_prompt` is that of the run's environment, for samples that did not record theirs. `pictures` takes in the
+    images.
     """
+    unasked = {"role": "the task, which no model was given", "content": [{"text": sample.action.text}]}
+    messages = sample.step_result.observation.messages or [unasked]
+    return [_message(message, pictures) for message in [*_given(sample, system_prompt), *messages]]
+
+
+def _given(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
     seen, given = sample.step_result.observation, sample.action.task_context.conversation_history
     prompt = seen.system_prompt or system_prompt
     system = [{"role": "system", "content": [{"text": prompt}]}] if prompt else []
@@ -260,7 +267,7 @@ def _logprobs(tokens: TokenObservation) -> list[list[Any]]:
     return stretches
 
 
-def _message(message: dict[str, Any], pictures: ReportImages) -> dict[str, Any]:
+def _message(message: dict[str, Any], pictures: ReportImages | None) -> dict[str, Any]:
     blocks = [_block(block, pictures) for block in message.get("content") or []]
     role = str(message.get("role"))
     # The SDK has results come from the user.
@@ -269,7 +276,7 @@ def _message(message: dict[str, Any], pictures: ReportImages) -> dict[str, Any]:
     return {"role": role, "blocks": blocks}
 
 
-def _block(block: Any, pictures: ReportImages) -> dict[str, Any]:
+def _block(block: Any, pictures: ReportImages | None) -> dict[str, Any]:
     match block:
         case {"text": text}:
             return {"kind": "text", "text": _cut(str(text))}
@@ -286,7 +293,7 @@ def _block(block: Any, pictures: ReportImages) -> dict[str, Any]:
         case {"image": dict() as image} | {"document": dict() as image} | {"video": dict() as image}:
             data = image.get("source", {}).get("bytes") or b""
             text = f"{next(iter(block))} ({image.get('format')}, {len(data):,} bytes)"
-            shown = pictures.place(image.get("format"), data) if "image" in block else None
+            shown = pictures.place(image.get("format"), data) if pictures and "image" in block else None
             return {"kind": "media", "text": text, "image": shown}
     return {"kind": "json", "value": block}
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.eval.metrics import ScoreTable, reward_interval, summarize
-from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry
+from strands_env.options import EvalOptions
 from strands_env.report.details import task_of
 
 POINTS = 300
@@ -26,11 +26,8 @@ SNIPPET = 160
 class Overview:
     """Collects the overview, a sample at a time in the order they were finished."""
 
-    def __init__(self, *, reward_threshold: float, grouping: Grouping | None = None) -> None:
-        self._grouping = grouping or Grouping()
-        self._threshold = reward_threshold
-        self.table = ScoreTable()
-        """The scores; what the group policy leaves out is gone once `to_dict` was asked for."""
+    def __init__(self, options: EvalOptions | None = None) -> None:
+        self.table = ScoreTable(options)
         self._reasons: dict[str, int] = {}
         self._prompts: dict[str, dict[str, Any]] = {}
         self._rows: dict[tuple[str, int], list[Any]] = {}
@@ -55,11 +52,11 @@ class Overview:
     def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
         """JSON values; `order` has the samples prompt by prompt, as the report shows them."""
         listed = list(order)
-        table = self._grouping.apply(self.table)
+        table = self.table
         most = max((1, *(score.n for score in table.by_prompt())))
         # Up to 24 values of k, dense where the curve bends.
         k_values = range(1, most + 1) if most <= 24 else sorted({round(k) for k in np.geomspace(1, most, 24)})
-        summary = summarize(table, k_values=list(k_values), reward_threshold=self._threshold).to_dict()
+        summary = summarize(table, k_values=list(k_values)).to_dict()
         prompts: list[list[Any]] = []
         for number, entry in enumerate(listed):
             if not prompts or prompts[-1][0] != entry.prompt_id:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from strands_env.core.jsonable import without_secrets
-from strands_env.eval.run.groups import Grouping
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import Entry, ResultReader
 from strands_env.report.details import TokenTexts, details
@@ -39,7 +38,7 @@ def write_report(
     tokenizer: Any = None,
     tokenizer_note: str | None = None,
     title: str | None = None,
-    reward_threshold: float = 1.0,
+    reward_threshold: float | None = None,
     token_budget: int = TOKEN_BUDGET,
 ) -> ReportResult:
     """Write the report of a run.
@@ -50,7 +49,7 @@ def write_report(
             ids.
         tokenizer_note: A note on the tokenizer, such as why it is missing.
         title: Title; the name of the benchmark if None.
-        reward_threshold: A sample passes with at least this reward.
+        reward_threshold: A sample passes with at least this reward; the run's own threshold if None.
 
     Raises:
         FileNotFoundError: There are no results.
@@ -59,7 +58,7 @@ def write_report(
     target = Path(output)
     with ResultReader(run) as reader:
         saved = SavedRun.of(run)
-        overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(saved.document))
+        overview = Overview(replace(saved.options, reward_threshold=saved.threshold(reward_threshold)))
         for entry in reader.entries:  # as they finished: the running mean follows the run
             overview.add(reader.read(entry))
         order = reader.in_task_order()

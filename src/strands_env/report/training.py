@@ -13,7 +13,6 @@ from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, naming_errors
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
@@ -94,7 +93,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
     for number, results in _find_steps(folder):
         with ResultReader(results) as reader:
             saved = SavedRun.of(results)
-            table = ScoreTable()
+            table = ScoreTable(saved.options)
             tokenizer = None if tokenizer_of is None else tokenizer_of(results)
             drift = None if tokenizer is None else DriftTotals(tokenizer=tokenizer)
             seen = 0
@@ -114,7 +113,6 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
                 for item in recorded_trajectories(result) if drift is not None else ():
                     seen += len(item.tokens)
                     drift.add(item.tokens.token_ids, item.tokens.output_mask)  # type: ignore[union-attr]
-            Grouping.of(saved.document).apply(table)
             summary = summarize(table, k_values=[1])
         reasons, samples = summary.terminations, max(1, summary.samples)
         tokens = drift.sampled_tokens if drift is not None else 0

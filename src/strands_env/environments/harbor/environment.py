@@ -57,7 +57,7 @@ class HarborEnv(Environment):
         keep_processes: Let what the agent has started live on while the tests run, in place, for tasks that ask for a
             server: forgeable too.
         work: Paths that count as the agent's work beside the work directory, such as `/etc/nginx`; or the folder that
-            `strands-env validate -o` wrote. None takes those of the action's context, those the task declares, or the
+            `strands-env check -o` wrote. None takes those of the action's context, those the task declares, or the
             default ones.
         reward_key: Name of the reward, where the verifier gives several.
         max_output_chars: Characters of each output stream in a tool result.

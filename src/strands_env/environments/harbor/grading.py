@@ -200,7 +200,7 @@ class WorkLayers:
 @functools.cache
 def _say_default() -> None:
     logger.warning(
-        "work=<%s> | tests see the work directory and these paths of what the agent wrote: 'strands-env validate' "
+        "work=<%s> | tests see the work directory and these paths of what the agent wrote: 'strands-env check' "
         "learns from each task's solution what else they need",
         " ".join(DEFAULT_WORK),
     )

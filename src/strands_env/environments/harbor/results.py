@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 REPORT = "report.json"
-"""File in the folder that `strands-env validate -o` writes."""
+"""File in the folder that `strands-env check -o` writes."""
 
 if TYPE_CHECKING:
     from harbor.environments.base import BaseEnvironment
@@ -49,7 +49,7 @@ class TaskReward:
 
 
 def read_work(report: str | Path) -> dict[str, list[str] | None]:
-    """What the solution of each task changed, by the task's name, from the report of `strands-env validate`.
+    """What the solution of each task changed, by the task's name, from the report of `strands-env check`.
 
     Raises:
         ValueError: There is no such report.
@@ -60,7 +60,7 @@ def read_work(report: str | Path) -> dict[str, list[str] | None]:
         return {task["task"]: task["work"] for task in document["tasks"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"work must be a list of paths or the folder that 'strands-env validate -o' wrote, got {str(report)!r}: "
+            f"work must be a list of paths or the folder that 'strands-env check -o' wrote, got {str(report)!r}: "
             f"{type(error).__name__}: {error}"
         ) from error
 

@@ -133,7 +133,7 @@ class SWEBenchVerifiedEvaluator(HarborEvaluator):
 def task_folders(root: Path) -> list[Path]:
     """The folders of tasks in a folder: those with `task.toml`, here or in `tasks/`, or the folder itself.
 
-    A folder that `strands-env validate -o` wrote stands for the sound tasks of its report.
+    A folder that `strands-env check -o` wrote stands for the sound tasks of its report.
     """
     if (root / "task.toml").is_file():
         return [root]

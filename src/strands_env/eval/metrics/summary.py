@@ -70,7 +70,7 @@ def summarize(
     table: ScoreTable,
     *,
     k_values: Iterable[int] | None = None,
-    reward_threshold: float = 1.0,
+    reward_threshold: float | None = None,
     level: float = 0.95,
 ) -> RunSummary:
     """Summarise a run.
@@ -78,7 +78,7 @@ def summarize(
     Args:
         k_values: The k of pass@k and pass^k; by default 1, 2, 4, ..., the largest number of samples of a prompt, and
             the number that the run asked for.
-        reward_threshold: A sample passes with at least this reward.
+        reward_threshold: A sample passes with at least this reward; the run's own threshold if None.
 
     Raises:
         TypeError: The run is given by its path; `strands_env.eval.read_scores` reads its table.
@@ -89,7 +89,7 @@ def summarize(
     if k_values is None:
         powers = {2**power for power in range(most.bit_length())}  # the largest is at most `most`
         # The k of the run too: where no prompt kept so many samples, the summary says so.
-        k_values = {*powers, most, table.n_samples} if most else {1}
+        k_values = {*powers, most, table.options.n_samples_per_prompt} if most else {1}
     ks = sorted(set(k_values))
     scored = int((~np.isnan(table.rewards)).sum())
     return RunSummary(
@@ -107,7 +107,7 @@ def summarize(
         tool_errors={f"{tool}: {kind}": count for (tool, kind), count in table.tool_errors.most_common()},
         messages={f"{where}: {kind}": message for (where, kind), message in table.messages.items()},
         totals={name: float(value) for name, value in sorted(table.totals.items())},
-        reward_threshold=reward_threshold,
+        reward_threshold=table.options.reward_threshold if reward_threshold is None else reward_threshold,
         left_out=len(table.left_out),
         short={k: sum(0 < score.n < k for score in scores) for k in ks if k <= most},
     )
@@ -123,9 +123,9 @@ def compute_pass_hat_k(results: Results, k_values: Iterable[int], reward_thresho
     return _means("pass^", ScoreTable.from_results(results).by_prompt(reward_threshold), k_values, pass_hat_k)
 
 
-def flat_metrics(table: ScoreTable, *, n: int, reward_threshold: float) -> dict[str, float]:
-    """The evaluator's own metrics, as `{name: number}`: pass@k and pass^k for k up to n, means, counts and tokens."""
-    scores = table.by_prompt(reward_threshold)
+def flat_metrics(table: ScoreTable) -> dict[str, float]:
+    """The evaluator's own metrics, as `{name: number}`: pass@k and pass^k for every k, means, counts and tokens."""
+    scores, n = table.by_prompt(), table.options.n_samples_per_prompt
     mean = reward_interval([score.mean for score in scores], table.rewards)
     scored = int((~np.isnan(table.rewards)).sum())
     metrics = {

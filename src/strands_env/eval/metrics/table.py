@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from strands_env.core import ErrorRecord, Outcome
 from strands_env.eval.sample import EvalSample
+from strands_env.options import EvalOptions, GroupPolicy
 
 _SUMMED = (
     *("input_tokens", "output_tokens", "cache_read_input_tokens", "model_calls", "tool_calls", "tool_iters"),
@@ -42,13 +43,13 @@ class ScoreTable:
         aborted: Number of samples lost to infrastructure.
         ungraded: Number of unscored samples whose reward function failed.
         unscored: Number of samples without a reward, for whatever reason.
+        options: Options of the run: its group policy, its samples of each prompt, its threshold.
         missing: Number of samples that the run should have and has not, being stopped or killed; 0 where not known.
-        n_samples: Samples that the run asked for of each prompt; 1 where not known.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
-        left_out: Ids of the prompts that have no part in scores, see `leave_out_incomplete`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: EvalOptions | None = None) -> None:
+        self.options = options or EvalOptions()
         self.prompt_ids: list[str] = []
         self.tasks: list[str] = []
         self.reasons: Counter[str] = Counter()
@@ -60,23 +61,22 @@ class ScoreTable:
         self.ungraded = 0
         self.unscored = 0
         self.missing = 0
-        self.n_samples = 1
-        self.left_out: frozenset[str] = frozenset()
-        self._incomplete: NDArray[np.bool_] | None = None
         self._lost: set[int] = set()
         self._index: dict[str, int] = {}
         self._prompts = array("q")
         self._rewards = array("d")
 
     @classmethod
-    def from_results(cls, results: Mapping[str, Sequence[EvalSample]]) -> ScoreTable:
+    def from_results(
+        cls, results: Mapping[str, Sequence[EvalSample]], options: EvalOptions | None = None
+    ) -> ScoreTable:
         """The table of `{prompt id: [sample, ...]}`."""
-        return cls.from_samples((prompt, sample) for prompt, samples in results.items() for sample in samples)
+        return cls.from_samples(((name, sample) for name, samples in results.items() for sample in samples), options)
 
     @classmethod
-    def from_samples(cls, samples: Iterable[tuple[str, EvalSample]]) -> ScoreTable:
+    def from_samples(cls, samples: Iterable[tuple[str, EvalSample]], options: EvalOptions | None = None) -> ScoreTable:
         """The table of `(prompt id, sample)` pairs."""
-        table = cls()
+        table = cls(options)
         for prompt, sample in samples:
             table.add(prompt, sample)
         return table
@@ -113,24 +113,28 @@ class ScoreTable:
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def leave_out_incomplete(self, n_samples: int) -> None:
-        """Give prompts that lost a sample, or have fewer than `n_samples`, no part in scores.
-
-        Their samples have no reward then; they stay in the counts, tokens, reasons and errors. Call it when all samples
-        are in the table.
-        """
-        count = len(self.prompt_ids)
-        incomplete = np.bincount(self.prompts, minlength=count) < n_samples
+    @property
+    def _incomplete(self) -> NDArray[np.bool_]:
+        """bool[prompts]: those that the group policy leaves out, having lost a sample, or too few."""
+        if self.options.group_policy is GroupPolicy.KEEP:
+            return np.zeros(len(self.prompt_ids), dtype=bool)
+        incomplete = np.bincount(self.prompts, minlength=len(self.prompt_ids)) < self.options.n_samples_per_prompt
         incomplete[list(self._lost)] = True
-        self._incomplete = incomplete
-        self.left_out = frozenset(self.prompt_ids[index] for index in np.flatnonzero(incomplete))
+        return incomplete
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Ids of the prompts that have no part in scores by the group policy.
+
+        Their samples have no reward then; they stay in the counts, tokens, reasons and errors.
+        """
+        return frozenset(self.prompt_ids[index] for index in np.flatnonzero(self._incomplete))
 
     @property
     def rewards(self) -> NDArray[np.float64]:
         """float64[samples]; NaN where a sample has no reward that counts."""
         rewards = np.array(self._rewards, dtype=np.float64)
-        if self._incomplete is not None:
-            rewards[self._incomplete[self.prompts]] = math.nan
+        rewards[self._incomplete[self.prompts]] = math.nan
         return rewards
 
     @property
@@ -138,12 +142,16 @@ class ScoreTable:
         """int64[samples]: index into `prompt_ids`."""
         return np.array(self._prompts, dtype=np.int64)
 
-    def by_prompt(self, reward_threshold: float = 1.0) -> list[PromptScores]:
-        """Scores of every prompt, in the order of `prompt_ids`; a sample passes with at least the threshold."""
+    def by_prompt(self, reward_threshold: float | None = None) -> list[PromptScores]:
+        """Scores of every prompt, in the order of `prompt_ids`; a sample passes with at least the threshold.
+
+        The threshold is the run's own if None.
+        """
+        threshold = self.options.reward_threshold if reward_threshold is None else reward_threshold
         rewards, prompts, count = self.rewards, self.prompts, len(self.prompt_ids)
         scored = ~np.isnan(rewards)
         sizes = np.bincount(prompts[scored], minlength=count)
-        passed = np.bincount(prompts[scored & (rewards >= reward_threshold)], minlength=count)
+        passed = np.bincount(prompts[scored & (rewards >= threshold)], minlength=count)
         sums = np.bincount(prompts[scored], weights=rewards[scored], minlength=count)
         return [
             PromptScores(n=int(n), passed=int(c), mean=float(total) / int(n) if n else math.nan)

@@ -154,13 +154,12 @@ def _parquet(file: Path) -> Iterator[Row]:
 class Benchmark(Evaluator):
     """A benchmark is `dataset`, `action` and `environment`; see `strands_env.eval.benchmarks` for examples.
 
-    Arguments are those of `Evaluator` and the following; `rows_left_out` counts rows of the last run without a task.
-
-    Args:
-        data_path: Local `.jsonl`, `.json` or `.parquet` file with rows like those of the hub.
-        limit: Number of tasks to take; None for all.
-        seed: Seed of whatever the data set leaves to chance.
+    Arguments are those of `Evaluator` and options of the group `data`: `data_path`, a local `.jsonl`, `.json` or
+    `.parquet` file with rows like those of the hub, `limit` and `seed`. `rows_left_out` counts rows of the last run
+    without a task.
     """
+
+    _groups: ClassVar[tuple[str, ...]] = ("run", "data")
 
     _overrides: ClassVar[tuple[str, ...]] = (*Evaluator._overrides, "action", "rows", "environment")
     dataset: ClassVar[HubDataset | None] = None
@@ -173,17 +172,11 @@ class Benchmark(Evaluator):
     default_sampling: ClassVar[Mapping[str, Any]] = {}
     """Sampling parameters of the command line where the user gives none; a temperature only for single samples."""
 
-    def __init__(
-        self, *args: Any, data_path: str | Path | None = None, limit: int | None = None, seed: int = 0, **options: Any
-    ) -> None:
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit must be at least 1 or None for all tasks, got {limit!r}")
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.data_path, self.limit, self.seed = self.options.data_path, self.options.limit, self.options.seed
         self.rows_read = self.rows_left_out = 0
         self._is_checking = False
-        self.data_path = data_path
-        self.limit = limit
-        self.seed = seed
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:

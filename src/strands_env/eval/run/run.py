@@ -10,17 +10,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from strands_env.core import Outcome, StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
-from strands_env.eval.run.groups import GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
 from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, sample_id, sample_seed, stream, with_context
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
+from strands_env.options import EvalOptions, GroupPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -37,23 +37,6 @@ class CollectedResults(dict[str, Sequence[EvalSample]]):
         return f"{type(self).__name__}(prompts={len(self)}, samples={sum(map(len, self.values()))})"
 
 
-class RunOptions(Protocol):
-    """What a run reads of its evaluator."""
-
-    benchmark_name: str
-    paths: StorePaths | None
-    n_samples_per_prompt: int
-    max_concurrency: int
-    keep_tokens: bool
-    keep_results: bool
-    sampling_seed: int | None
-    group_policy: GroupPolicy
-    max_failures: int | None
-    max_same_failures: int | None
-    fsync_interval: float | None
-    progress: Progress | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A sample to run."""
@@ -66,14 +49,24 @@ class Job:
 class Run:
     """State of one `Evaluator.run`."""
 
-    def __init__(self, options: RunOptions, tasks: Tasks, known: int | None, config: RunConfig) -> None:
+    def __init__(
+        self,
+        options: EvalOptions,
+        tasks: Tasks,
+        known: int | None,
+        config: RunConfig,
+        *,
+        name: str,
+        progress: Progress | None,
+    ) -> None:
         self._options = options
+        self._paths = None if options.output_path is None else StorePaths.of(options.output_path)
         self._tasks = tasks
         self._config = config
         self._seed = secrets.randbits(48) if options.sampling_seed is None else options.sampling_seed
         self._writer: ResultWriter | None = None
-        self.state = ProgressState(name=options.benchmark_name)
-        self._progress = GuardedProgress(options.progress)
+        self.state = ProgressState(name=name)
+        self._progress = GuardedProgress(progress)
         self._results: dict[str, list[EvalSample | Entry | None]] = {}  # by prompt and index
         self._failed_prompts: set[str] = set()
         self.namer = TaskNamer()
@@ -120,7 +113,7 @@ class Run:
                     first = first.exceptions[0]
                 raise first from first.__cause__
         if self.state.total == 0:  # no error: what a program leaves over for a run may be nothing
-            logger.warning("benchmark=<%s> | there are no tasks: nothing was run", self._options.benchmark_name)
+            logger.warning("benchmark=<%s> | there are no tasks: nothing was run", self.state.name)
         return self._collect()
 
     def _collect(self) -> CollectedResults:
@@ -130,13 +123,13 @@ class Run:
             found = [item for item in items if item is not None]
             collected[prompt_id] = samples = [item for item in found if isinstance(item, EvalSample)]
             if len(samples) < len(found):
-                assert self._options.paths is not None
-                reader = reader or ResultReader(self._options.paths.results)
+                assert self._paths is not None
+                reader = reader or ResultReader(self._paths.results)
                 collected[prompt_id] = LazySamples(found, reader, with_tokens=self._options.keep_tokens)
         return collected
 
     async def _open_log(self, ending: AsyncExitStack) -> None:
-        paths = self._options.paths
+        paths = self._paths
         if paths is None:
             return
         log = await asyncio.to_thread(ResultLog, paths, fsync_interval=self._options.fsync_interval)

@@ -26,8 +26,9 @@ from strands_env.core.deadline import within
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import EvalError
-from strands_env.eval.run.tasks import copy_of, with_context
+from strands_env.eval.run.tasks import copy_of, set_context, with_context
 from strands_env.eval.sample import EvalSample
+from strands_env.options import EvalOptions
 
 logger = logging.getLogger(__name__)
 
@@ -91,41 +92,34 @@ class RetryPolicy:
         return full * (1 - self.jitter * random.random())
 
 
-class SampleOptions(Protocol):
-    """What is read of an evaluator to run its samples."""
-
-    keep_tokens: bool
-    retry: RetryPolicy
-    sample_timeout: float | None
-
-    def validate_sample(self, sample: EvalSample) -> bool:
-        """Accept or refuse a finished sample."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRunner:
     """Runs samples of an evaluator on an executor."""
 
-    evaluator: SampleOptions
     executor: Executor
+    options: EvalOptions
+    retry: RetryPolicy
+    validate_sample: Callable[[EvalSample], bool]
 
     async def sample(
         self, action: Action, on_retry: Callable[[], None] | None = None, *, seed: int | None = None, **identity: Any
     ) -> EvalSample:
         """Run one sample; `on_retry` is called before each repeated rollout, `identity` has its identifying fields."""
         started = time.perf_counter()
-        seeded = action if seed is None else with_context(action, **{SEED_FIELD: seed})
         attempts = 0
         while True:
             attempts += 1
             # A copy each: what an environment does to its action reaches neither the next attempt nor the record.
-            result, escaped = await self._attempt(copy_of(seeded))
+            copied = copy_of(action)
+            if seed is not None:
+                set_context(copied, **{SEED_FIELD: seed})
+            result, escaped = await self._attempt(copied)
             lost = result.outcome is Outcome.INFRASTRUCTURE
-            if not lost or attempts >= self.evaluator.retry.max_attempts:
+            if not lost or attempts >= self.retry.max_attempts:
                 break
             if on_retry is not None:
                 on_retry()
-            pause = self.evaluator.retry.pause(attempts)
+            pause = self.retry.pause(attempts)
             logger.warning(
                 "task=<%s>, reason=<%s>, attempt=<%d>, pause=<%.1f> | sample lost to infrastructure, trying again",
                 action.task_context.id,
@@ -134,25 +128,26 @@ class SampleRunner:
                 pause,
             )
             await asyncio.sleep(pause)
-        if not self.evaluator.keep_tokens and (result.trajectories or result.observation.tokens is not None):
+        if not self.options.keep_tokens and (result.trajectories or result.observation.tokens is not None):
             result.observation.tokens = result.observation.tools = None
             result.trajectories = []
         sample = EvalSample(
-            action=seeded if result.is_seeded else action,  # a recorded seed is one that was used
+            # A recorded seed is one that was used.
+            action=with_context(action, **{SEED_FIELD: seed}) if result.is_seeded else action,
             step_result=result,
             attempts=attempts,
             duration_s=round(time.perf_counter() - started, 6),
             **identity,
         )
         # An exception that came out of an environment is a defect of its code: run again, never scored.
-        if lost or escaped or not self.evaluator.validate_sample(sample):
+        if lost or escaped or not self.validate_sample(sample):
             sample.aborted = True
         return sample
 
     async def _attempt(self, action: Action) -> tuple[StepResult, bool]:
         """The result of a rollout; True where it stands in for an exception that came out of it."""
         rollout: Any = self.executor.rollout
-        timeout = self.evaluator.sample_timeout
+        timeout = self.options.sample_timeout
         silence: float | None = None
         try:
             if isinstance(self.executor, LocalExecutor):

@@ -98,12 +98,17 @@ def task_digest(action: Action) -> str:
 
 def with_context(action: Action, **fields: Any) -> Action:
     """A copy of a task with other fields of its context, cheaper than `model_copy`; the rest is shared."""
-    made, context = copy.copy(action), copy.copy(action.task_context)
-    known, extra = context.__dict__, context.__pydantic_extra__
+    copied = copy.copy(action)
+    copied.__dict__["task_context"] = copy.copy(action.task_context)
+    set_context(copied, **fields)
+    return copied
+
+
+def set_context(action: Action, **fields: Any) -> None:
+    """Set fields of a task's context, without a validation."""
+    known, extra = action.task_context.__dict__, action.task_context.__pydantic_extra__
     for name, value in fields.items():
         (known if extra is None or name in known else extra)[name] = value
-    made.__dict__["task_context"] = context
-    return made
 
 
 def copy_of(action: Action) -> Action:

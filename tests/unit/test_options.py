@@ -1,0 +1,75 @@
+"""The options of an evaluation: one table for the command line, `Evaluator` and saved runs."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from strands_env.commands.arguments import add_eval
+from strands_env.eval import EvalOptions, Evaluator, read_scores, summarize
+from strands_env.eval.saved import SavedRun
+from strands_env.options import OPTIONS, SAMPLING
+from strands_env.recipe.objects import benchmark_of_data
+from strands_env.recipe.resolve import resolve
+from strands_env.recipe.tasks import DataBenchmark
+from strands_env.report import write_report
+from tests.unit.eval_support import FakeEnv, outcome, tasks
+from tests.unit.test_eval_report import islands
+
+
+def arguments(*given: str) -> dict:
+    parser = argparse.ArgumentParser()
+    add_eval(parser)
+    return vars(parser.parse_args(given))
+
+
+def test_every_argument_of_a_run_is_an_option_and_none_has_a_default_of_its_own():
+    given = arguments()
+    only_here = {"list", "from_run", "resume", "record", "quiet", "json", "verbose"}
+    only_in_programs = {"keep_results", "max_same_failures", "fsync_interval", "sampling_seed"}
+    assert given.keys() - only_here == (OPTIONS.keys() - only_in_programs) | SAMPLING.keys()
+    assert all(given[name] is None for name in given.keys() - only_here)
+
+
+def test_the_command_has_the_defaults_of_the_evaluator():
+    options = resolve(arguments("a:b", "--env", "c:d") | {"benchmark": "data"})
+    kept = {"keep_tokens": True, "keep_results": False}  # the command reads its results from the file
+    own = {"benchmark": "data", "env": "c:d", "output_path": "runs/data", "sampling": {}}
+    assert options == replace(EvalOptions(), **own, **kept, sampling_seed=options.sampling_seed)
+
+
+def test_what_is_recorded_comes_back_without_secrets():
+    options = EvalOptions(
+        benchmark="a:b", env_config={"api_key": "hunter2", "size": 3}, group_policy="drop", track=("wandb",), limit=2
+    )
+    assert "hunter2" not in repr(options.recorded())
+    back = EvalOptions.of_saved({**options.recorded(), "an_option_of_later": 1})
+    assert replace(back, env_config=options.env_config) == options
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "known"), [(Evaluator, "backend", "group_policy"), (DataBenchmark, "track", "columns")]
+)
+def test_an_option_that_is_not_the_evaluators_is_refused(kind, given, known):
+    with pytest.raises(TypeError, match=rf"{kind.__name__}\(\) got an unexpected keyword argument '{given}'.*{known}"):
+        kind(FakeEnv, **{given: None})
+
+
+async def test_the_threshold_of_a_run_is_that_of_every_reader(tmp_path):
+    evaluator = Evaluator(lambda: FakeEnv(lambda _: outcome(0.5)), output_path=tmp_path, reward_threshold=0.5)
+    await evaluator.run(tasks(2))
+    assert evaluator.compute_metrics()["pass@1"] == 1.0
+    assert summarize(read_scores(tmp_path)).pass_at[1].value == 1.0
+    overview = islands(write_report(tmp_path, tmp_path / "r.html").path)["overview"]
+    assert overview["summary"]["pass_at"]["1"]["value"] == 1.0
+    assert SavedRun.of(tmp_path).options == replace(evaluator.options, output_path=str(tmp_path))
+
+
+def test_a_folder_of_sound_tasks_is_read_as_container_tasks(tmp_path):
+    assert benchmark_of_data(str(tmp_path)) == "data"
+    (tmp_path / "tasks.txt").write_text("")
+    assert benchmark_of_data(str(tmp_path)) == "harbor"
