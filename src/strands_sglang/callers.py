@@ -18,6 +18,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -25,9 +26,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
 from strands.types.tools import ToolResult
 
-from .conversation.messages import report_refused
+from .conversation.messages import read, report_refused
 from .conversation.options import RefusedResults
-from .trajectory import ReplyPrint, TrajectoryForest, Turn
+from .exceptions import MessageConversionError
+from .trajectory import TrajectoryForest, Turn
 
 if TYPE_CHECKING:
     from .conversation import Conversation
@@ -154,7 +156,8 @@ class Callers:
         if model is None or model.config["refused_results"] != RefusedResults.REPORT:
             return
         conversation: Conversation = model.conversation
-        await conversation.read_images([{"role": "user", "content": [{"toolResult": event.result}]}])
+        with suppress(MessageConversionError):  # the problem of each block is found below
+            await conversation.read_images([read({"role": "user", "content": [{"toolResult": event.result}]})])
         tools = event.agent.tool_registry.get_all_tool_specs()
         find_problem = partial(conversation.find_problem, role="tool", tools=tools)
         event.result = cast(ToolResult, report_refused(event.result, find_problem))
@@ -162,7 +165,8 @@ class Callers:
 
 def _turn_in(turns: list[Turn], message: Mapping[str, Any]) -> Turn | None:
     """The latest of these turns that a message is."""
-    observed = ReplyPrint.of_message(message)
-    if observed is None:
+    try:
+        observed = read(message)
+    except MessageConversionError:  # no model gives such a reply; a hook wrote it
         return None
     return next((turn for turn in reversed(turns) if turn.reply.is_seen_in(observed)), None)

@@ -248,8 +248,7 @@ class TokenModel(Model):
             constraints={"json_schema": json.dumps(output_model.model_json_schema())},
             as_root=True,
         )
-        await self.conversation.read_images(request.messages)
-        prepared = self.conversation.prepare(request)
+        prepared = await self.conversation.prepare_aside(request)
         completion = (await self.conversation.sample(prepared)).turn.completion
         text = self.conversation.decode(completion)
         yield {"output": read_constrained(output_model, completion, text, open=prepared.prompt.open)}

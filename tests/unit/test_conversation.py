@@ -276,10 +276,10 @@ async def test_results_may_refer_to_calls_by_ids_of_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("characters", "is_parallel", "off_loop"), [(50, True, True), (50, False, False), (49, True, False)]
+    ("characters", "is_parallel", "off_loop"), [(400, True, True), (400, False, False), (40, True, False)]
 )
 async def test_long_new_texts_are_prepared_on_a_thread(characters, is_parallel, off_loop, monkeypatch):
-    monkeypatch.setattr("strands_sglang.conversation.conversation.LONG_TEXT", 50)
+    monkeypatch.setattr("strands_sglang.conversation.conversation.LONG_TEXT", 300)
     threads: list[int] = []
     render = Conversation._render_locked
 

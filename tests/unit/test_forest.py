@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from provider_support import user
 
+from strands_sglang.conversation.messages import read, read_all
 from strands_sglang.exceptions import TrajectoryError
 from strands_sglang.fast_paths import FastPath
 from strands_sglang.trajectory import (
@@ -17,7 +19,6 @@ from strands_sglang.trajectory import (
     Finish,
     FinishType,
     Location,
-    ReplyPrint,
     ToolCall,
     TrajectoryForest,
     Turn,
@@ -49,9 +50,12 @@ class Episode:
         self.forest = TrajectoryForest(has_memory=FastPath.HISTORY_MEMORY.is_on)
         self._next = 0
 
+    def locate(self, history: list[Any], context: bytes = CONTEXT, **caller: Any) -> Location:
+        return self.forest.locate(context, read_all(history), **caller)
+
     def ids(self, count: int) -> array[int]:
         self._next += count
-        return pack_ids(range(self._next - count, self._next))
+        return pack_ids(list(range(self._next - count, self._next)))
 
     def call(
         self,
@@ -62,7 +66,7 @@ class Episode:
         context: bytes = CONTEXT,
         **caller: Any,
     ) -> Turn:
-        return self.commit(self.forest.locate(context, history, **caller), text, *call_ids, reasoning=reasoning)
+        return self.commit(self.locate(history, context, **caller), text, *call_ids, reasoning=reasoning)
 
     def commit(self, location: Location, text: str = "", *call_ids: str, reasoning: str = "") -> Turn:
         return self.forest.commit(
@@ -71,7 +75,7 @@ class Episode:
             completion=Completion(
                 output_ids=self.ids(2), output_logprobs=array("d", [-0.5, -1.5]), finish=Finish(type=FinishType.STOP)
             ),
-            reply=ReplyPrint.of(calls=[(call_id, "f") for call_id in call_ids], text=text, reasoning=reasoning),
+            reply=read(answer(text, *call_ids, reasoning=reasoning)),
             calls=[ToolCall(id=call_id, name="f") for call_id in call_ids],
         )
 
@@ -97,7 +101,7 @@ def test_a_reply_is_recognised_by_what_comes_back_of_it(
 ) -> None:
     episode = Episode()
     first = episode.call([user("q")], reply.get("text", ""), *calls, reasoning=reply.get("reasoning", ""))
-    assert episode.forest.locate(CONTEXT, [user("q"), seen, user("go on")]).parent is (first if is_same else None)
+    assert episode.locate([user("q"), seen, user("go on")]).parent is (first if is_same else None)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +121,9 @@ def test_a_reply_is_recognised_by_what_comes_back_of_it(
 def test_a_rewritten_history_starts_a_new_root_for_a_reason(history: list[dict[str, Any]], reason: str | None) -> None:
     episode = Episode()
     episode.call([user("q")], "a")
-    location = episode.forest.locate(CONTEXT, history)
+    location = episode.locate(history)
     assert (location.parent is None, location.first_new == 0, location.reason) == (bool(reason), bool(reason), reason)
-    assert episode.forest.locate(b"other tools", [user("q"), answer("a"), user("next")]).reason == "context"
+    assert episode.locate([user("q"), answer("a"), user("next")], b"other tools").reason == "context"
 
 
 def test_the_same_input_gives_a_sibling_and_the_earlier_sample_is_discarded() -> None:
@@ -156,14 +160,14 @@ def test_of_equal_samples_the_one_with_the_same_reasoning_or_the_latest_is_conti
     thoughtful = episode.call([user("q")], "same", reasoning="hm")
     episode.call([user("q")], "same")
     latest = episode.call([user("q")], "same")
-    assert episode.forest.locate(CONTEXT, [user("q"), answer("same"), user("next")]).parent is latest
+    assert episode.locate([user("q"), answer("same"), user("next")]).parent is latest
     seen = answer("same", reasoning="hm")
-    assert episode.forest.locate(CONTEXT, [user("q"), seen, user("next")]).parent is thoughtful
+    assert episode.locate([user("q"), seen, user("next")]).parent is thoughtful
 
 
 def test_a_call_across_a_reset_is_dropped() -> None:
     episode = Episode()
-    location = episode.forest.locate(CONTEXT, [user("q")])
+    location = episode.locate([user("q")])
     episode.forest.reset()
     with pytest.raises(TrajectoryError, match="reset"):
         episode.commit(location)
@@ -172,19 +176,19 @@ def test_a_call_across_a_reset_is_dropped() -> None:
 
 def test_call_ids_are_unique_and_avoid_those_of_a_supplied_history() -> None:
     forest = TrajectoryForest()
-    forest.reserve_call_ids([answer("", "call00001")])
+    forest.reserve_call_ids([read(answer("", "call00001"))])
     ids = [forest.next_call_id() for _ in range(3)]
     assert ids == ["call00000", "call00002", "call00003"]
     assert all(len(call_id) == 9 and call_id.isalnum() for call_id in ids)
 
 
-def test_messages_with_bytes_and_lone_surrogates_can_be_located() -> None:
+def test_messages_with_bytes_can_be_located() -> None:
     episode = Episode()
     image = {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x00\xff"}}}]}
     other = {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x00\xfe"}}}]}
-    episode.call([image, user("\ud800")], "a")
-    assert episode.forest.locate(CONTEXT, [image, user("\ud800"), answer("a"), user("n")]).parent is not None
-    assert episode.forest.locate(CONTEXT, [other, user("\ud800"), answer("a"), user("n")]).parent is None
+    episode.call([image, user("p")], "a")
+    assert episode.locate([image, user("p"), answer("a"), user("n")]).parent is not None
+    assert episode.locate([other, user("p"), answer("a"), user("n")]).parent is None
 
 
 # ---- agents -------------------------------------------------------------
@@ -195,7 +199,7 @@ def test_an_agent_extends_its_own_sample_among_equal_ones() -> None:
     turns = [episode.call([user("q")], "yes", agent="judge", agent_id=str(i)) for i in range(5)]
     for i, turn in enumerate(turns):
         history = [user("q"), answer("yes"), user("sure?")]
-        assert episode.forest.locate(CONTEXT, history, agent="judge", agent_id=str(i)).parent is turn
+        assert episode.locate(history, agent="judge", agent_id=str(i)).parent is turn
 
 
 def test_an_agent_whose_answer_was_edited_does_not_take_another_ones() -> None:
@@ -203,26 +207,26 @@ def test_an_agent_whose_answer_was_edited_does_not_take_another_ones() -> None:
     episode.call([user("q")], "yes", agent="judge", agent_id="a")
     episode.call([user("q")], "no", agent="judge", agent_id="b")
     history = [user("q"), answer("yes"), user("sure?")]
-    assert episode.forest.locate(CONTEXT, history, agent="judge", agent_id="b").parent is None
+    assert episode.locate(history, agent="judge", agent_id="b").parent is None
 
 
 def test_another_agent_object_goes_on_where_only_one_can_be_meant() -> None:
     episode = Episode()
     first = episode.call([user("q")], "yes", agent="judge", agent_id="a")
     history = [user("q"), answer("yes"), user("sure?")]
-    assert episode.forest.locate(CONTEXT, history, agent="judge", agent_id="new").parent is first
-    assert episode.forest.locate(CONTEXT, history, agent="other", agent_id="new").parent is None
+    assert episode.locate(history, agent="judge", agent_id="new").parent is first
+    assert episode.locate(history, agent="other", agent_id="new").parent is None
     episode.call([user("q")], "yes", agent="judge", agent_id="b")
-    assert episode.forest.locate(CONTEXT, history, agent="judge", agent_id="newer").parent is None
+    assert episode.locate(history, agent="judge", agent_id="newer").parent is None
 
 
 def test_a_receipt_settles_which_of_equal_samples_is_meant() -> None:
     episode = Episode()
     first, _ = (episode.call([user("q")], "yes") for _ in range(2))
-    history = [user("q"), answer("yes"), user("sure?")]
-    assert episode.forest.locate(CONTEXT, history, receipts={1: first.index}).parent is first
-    history[1] = answer("edited")
-    assert episode.forest.locate(CONTEXT, history, receipts={1: first.index}).parent is None
+    history = [user("q"), replace(read(answer("yes")), receipt=first.index), user("sure?")]
+    assert episode.locate(history).parent is first
+    history[1] = replace(read(answer("edited")), receipt=first.index)
+    assert episode.locate(history).parent is None
 
 
 # ---- evidence -----------------------------------------------------------
@@ -236,7 +240,7 @@ def test_inputs_are_compared_as_the_template_prints_them() -> None:
     second = episode.call(history, "done")
     again = [*reversed(results), {"text": "a\nb"}, {"cachePoint": {"type": "default"}}]
     other = [*history[:2], {"role": "user", "content": again}, answer("done"), user("next")]
-    assert episode.forest.locate(CONTEXT, other).parent is second
+    assert episode.locate(other).parent is second
 
 
 PICTURE = {"image": {"format": "png", "source": {"bytes": b"1"}}}
@@ -257,12 +261,12 @@ def test_every_key_of_a_block_counts_as_a_block_of_its_own(block: Any, same: lis
 
     def parent(content: list[Any]) -> Turn | None:
         history = [{"role": "user", "content": [{"text": "q"}, *content]}, answer("done"), user("next")]
-        return episode.forest.locate(CONTEXT, history).parent
+        return episode.locate(history).parent
 
     assert parent(same) is done
     assert parent(other) is None
     seen = {"role": "assistant", "content": [{"text": "done", **PICTURE}]}
-    assert episode.forest.locate(CONTEXT, [user("q"), seen, user("next")]).parent is None
+    assert episode.locate([user("q"), seen, user("next")]).parent is None
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
@@ -274,14 +278,14 @@ def test_of_equal_samples_the_one_that_a_history_went_on_from_is_continued(has_m
     history = [user("q"), answer("same"), user("next")]
     second = episode.call(history, "same again")
     episode.call([user("q")], "same")
-    assert episode.forest.locate(CONTEXT, history).parent is second.parent
+    assert episode.locate(history).parent is second.parent
     episode.call(history, "same again")
     longer = [*history, answer("same again"), user("on")]
     third = episode.call(longer, "end")
     for _ in range(2):
         episode.call(history, "same again")
         episode.call([user("q")], "same")
-    assert episode.forest.locate(CONTEXT, [*longer, answer("end"), user("?")]).parent is third
+    assert episode.locate([*longer, answer("end"), user("?")]).parent is third
     assert {turn.parent for turn in episode.forest.turns if turn.reply.text == "same again"} == {second.parent}
 
 
@@ -297,14 +301,14 @@ def fates(episode: Episode) -> list[bool]:
 def test_asking_again_within_a_step_throws_the_earlier_sample_away_even_if_the_repeat_fails() -> None:
     episode = Episode()
     episode.call([user("q")], "a", attempt="x")
-    episode.forest.locate(CONTEXT, [user("q"), user("guidance")], attempt="x")
+    episode.locate([user("q"), user("guidance")], attempt="x")
     assert fates(episode) == [True]
     assert episode.forest.current is None
 
 
 def test_a_step_keeps_one_sample() -> None:
     episode = Episode()
-    locations = [episode.forest.locate(CONTEXT, [user("q")], attempt="x") for _ in range(2)]
+    locations = [episode.locate([user("q")], attempt="x") for _ in range(2)]
     turns = [episode.commit(location, str(i)) for i, location in enumerate(locations)]
     assert fates(episode) == [False, False]  # nothing is known yet
     episode.forest.keep(turns[0])
@@ -318,7 +322,7 @@ def test_a_reply_in_a_trimmed_history_is_used() -> None:
     episode = Episode()
     kept = episode.call([user("q"), user("p")], "a")
     episode.forest.discard(kept)
-    episode.forest.locate(CONTEXT, [user("p"), answer("a"), user("next")])
+    episode.locate([user("p"), answer("a"), user("next")])
     assert fates(episode) == [False]
 
 
@@ -331,7 +335,7 @@ def test_a_reply_that_was_not_delivered_whole_is_thrown_away_unless_it_comes_bac
     with pytest.raises(GeneratorExit), episode.forest.delivering(turn):
         raise GeneratorExit
     assert fates(episode) == [True] and episode.forest.current is None
-    episode.forest.locate(CONTEXT, [user("q"), answer("a"), user("next")])
+    episode.locate([user("q"), answer("a"), user("next")])
     assert fates(episode) == [False]
 
 

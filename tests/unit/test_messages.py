@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import copy
 from typing import Any
 
 import pytest
 
 from strands_sglang.conversation.messages import (
-    AnsweredCall,
+    ReadOnce,
+    ShownCall,
     format_content_block,
     format_messages,
     format_tool_specs,
+    read,
+    read_all,
     sort_tool_results,
-    to_chat_messages,
+    to_chat,
+    to_strands,
 )
 from strands_sglang.exceptions import MessageConversionError
 
@@ -44,6 +49,10 @@ def result(call_id: str, *content: Any, status: str = "success") -> dict[str, An
 def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
     """A message of a chat template."""
     return {"role": role, "content": content, **more}
+
+
+def chat_of(*messages: Any) -> Any:
+    return to_chat(read_all(messages))
 
 
 def called(call_id: str, name: str, **arguments: Any) -> dict[str, Any]:
@@ -151,8 +160,8 @@ def test_the_model_is_told_once_that_a_tool_failed(words: str | None, shown: str
 def test_new_messages_alone_know_the_calls_before_them() -> None:
     history = [user(text("q")), assistant(use("b", "two"), use("a", "one"))]
     new = [user(result("a", text("1")), result("b", text("2")))]
-    calls = {"b": AnsweredCall(0, "b", "two"), "a": AnsweredCall(1, "a", "one")}
-    alone = to_chat_messages(new, calls=calls, first=2).messages
+    calls = {"b": ShownCall("b", "two"), "a": ShownCall("a", "one")}
+    alone = to_chat(read_all([*history, *new])[2:], calls=calls).messages
     assert alone == format_messages([*history, *new])[2:]
     assert [message["name"] for message in alone] == ["two", "one"]
 
@@ -161,17 +170,17 @@ def test_new_messages_alone_know_the_calls_before_them() -> None:
 
 
 def test_images_stand_where_they_were() -> None:
-    conversation = to_chat_messages([user(text("a"), text("b"), IMAGE, text("c"))])
+    conversation = chat_of(user(text("a"), text("b"), IMAGE, text("c")))
     assert conversation.messages[0]["content"] == [
         {"type": "text", "text": "a\nb"},
         {"type": "image"},
         {"type": "text", "text": "c"},
     ]
-    assert conversation.images == [PNG]
-    failed = to_chat_messages([user(result("t", text("no"), IMAGE, status="error"))])
+    assert [image.data for image in conversation.images] == [PNG]
+    failed = chat_of(user(result("t", text("no"), IMAGE, status="error")))
     assert failed.messages[0]["content"] == [{"type": "text", "text": "Error: no"}, {"type": "image"}]
     as_text = {"image": {"format": "png", "source": {"bytes": base64.b64encode(PNG).decode()}}}
-    assert to_chat_messages([user(as_text)]).images == [PNG]
+    assert [image.data for image in chat_of(user(as_text)).images] == [PNG]
 
 
 def test_images_of_tool_results_are_collected_in_the_order_of_the_prompt() -> None:
@@ -182,7 +191,7 @@ def test_images_of_tool_results_are_collected_in_the_order_of_the_prompt() -> No
         assistant(use("a"), use("b")),
         user(picture(b"3"), result("b", picture(b"2")), result("a", picture(b"1"))),
     ]
-    assert to_chat_messages(messages).images == [b"1", b"2", b"3"]
+    assert [image.data for image in chat_of(*messages).images] == [b"1", b"2", b"3"]
 
 
 def test_for_a_processor_every_content_is_parts_and_images_are_data_urls() -> None:
@@ -212,7 +221,7 @@ def test_tool_results_are_sorted_by_id() -> None:
 )
 def test_an_image_without_data_is_refused(source: Any) -> None:
     with pytest.raises(MessageConversionError, match="'image' block"):
-        to_chat_messages([user({"image": {"format": "png", "source": source}})])
+        read(user({"image": {"format": "png", "source": source}}))
 
 
 # --- what has no place ---
@@ -246,7 +255,7 @@ def test_what_has_no_place_is_refused_with_its_own(message: dict[str, Any], prob
     with pytest.raises(MessageConversionError, match=problem):
         format_messages([message])
     with pytest.raises(MessageConversionError, match=problem.replace("message 0", "message 5")):
-        to_chat_messages([message], first=5)
+        read(message, 5)
 
 
 @pytest.mark.parametrize("block", [{"image": {}}, {"guardContent": {"text": {"text": "x"}}}])
@@ -273,5 +282,90 @@ def test_a_schema_with_a_property_called_json_is_not_unwrapped() -> None:
 
 
 def test_a_tool_spec_without_schema_is_an_error() -> None:
-    with pytest.raises(KeyError, match="inputSchema"):
+    with pytest.raises(MessageConversionError, match=r"tool 0 is .*inputSchema"):
         format_tool_specs([{"name": "t", "description": ""}])
+
+
+# --- one form, read once ---
+
+RESULT = {"toolUseId": "a", "status": "success", "content": [{"text": "4"}]}
+
+
+def results(**changes: Any) -> dict[str, Any]:
+    return user({"toolResult": {**RESULT, **changes}})
+
+
+def picture(data: bytes) -> dict[str, Any]:
+    return user({"image": {"format": "png", "source": {"bytes": data}}})
+
+
+OTHERS = {
+    "text": (user(text("Hi")), user(text("Ha"))),
+    "role": (user(text("Hi")), {"role": "system", "content": [text("Hi")]}),
+    "status": (results(), results(status="error")),
+    "argument": (assistant(use("a", x=1)), assistant(use("a", x=True))),
+    "key order": (results(content=[{"json": {"a": 1, "b": 2}}]), results(content=[{"json": {"b": 2, "a": 1}}])),
+    "number": (assistant(use("a", x=1)), assistant(use("a", x=1.0))),
+    "not a number": (assistant(use("a", x=float("nan"))), assistant(use("a", x=None))),
+    "image": (picture(b"1"), picture(b"2")),
+    "long integer": (assistant(use("a", x=2**70)), assistant(use("a", x=2**70 + 1))),
+    "surrogate": (assistant(use("a", x="\ud800")), assistant(use("a", x="\ud801"))),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_messages_that_are_printed_otherwise_have_other_keys(name: str) -> None:
+    one, other = OTHERS[name]
+    assert read(one) == read(copy.deepcopy(one)) and read(one).key != read(other).key
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (user(text("a"), CACHE_POINT, text("b")), {"role": "user", "content": "a\nb"}),
+        (user(result("t", {"json": {"a": 1}})), user(result("t", text('{"a": 1}')))),
+        (user({"text": "a", **IMAGE}), user(text("a"), IMAGE)),
+        (user(text("a"), result("t", text("x"))), user(result("t", text("x")), text("a"))),
+    ],
+)
+def test_messages_that_are_printed_alike_are_one(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert read(one) == read(other)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "not a number"])
+def test_a_history_is_read_again_from_its_first_other_message(name: str) -> None:
+    seen: list[int] = []
+
+    def read_one(item: Any, index: int, before: Any) -> Any:
+        seen.append(index)
+        return read(item, index, before)
+
+    histories, (one, other) = ReadOnce(8), OTHERS[name]
+    question = user(text("q"))
+    for history, expected in (
+        ([question, question, one], [0, 1, 2]),
+        ([question, question, copy.deepcopy(one), question], [3]),
+        ([question, question, other, question], [2, 3]),
+        ([question], [0]),
+        ([question, question, other, question, question], [4]),
+    ):
+        seen.clear()
+        assert histories.read(history, read_one) == read_all(history)
+        assert seen == expected
+
+
+def test_what_its_owner_changes_in_place_is_another_message() -> None:
+    histories, reply = ReadOnce(8), assistant(use("a", x=[1]))
+    (before,) = histories.read([reply], read)
+    reply["content"][0]["toolUse"]["input"]["x"].append(2)
+    (after,) = histories.read([reply], read)
+    assert (before.calls[0].arguments, after.calls[0].arguments) == ({"x": [1]}, {"x": [1, 2]})
+
+
+def test_a_message_is_written_as_the_sdk_has_it() -> None:
+    messages = [
+        user(text("q"), IMAGE),
+        assistant(REASONING[0], text("on"), use("a", x=1)),
+        user({"toolResult": {"toolUseId": "a", "content": [text("no"), IMAGE], "status": "error"}}, text("and?")),
+    ]
+    assert list(map(to_strands, read_all(messages))) == messages

@@ -23,9 +23,9 @@ from strands.models import Model
 from strands.types.tools import AgentTool
 
 from strands_sglang.exceptions import refuse_unknown
-from strands_sglang.trajectory.history import copy_data
 
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
+from .jsonable import copy_data
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
 from .overrides import check_tools, methods_with_action, warn_of_misspelt_overrides

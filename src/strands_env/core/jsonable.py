@@ -3,6 +3,7 @@
 - `encode`, `decode`, `StoredModel`, `JsonValues`: values that are stored and read back, bytes and lone surrogates
   included. A model may write anything into its arguments, including text that looks like such an encoding; keys that do
   are escaped, so that reading gives back exactly what was written.
+- `copy_data`: a copy, for messages.
 - `plain`, `canonical`, `digest`: JSON that is the same for equal content on every machine.
 - `differences`: where two configurations differ.
 - `shown`, `redact`: JSON for anything, to write down and never to read back; without secrets.
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import functools
 import hashlib
 import inspect
@@ -40,6 +42,19 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 """Names whose values must not be written down; names of special tokens do not count."""
+
+
+_ATOMS = frozenset({str, int, float, bool, type(None), bytes})  # immutable, so shared with a copy
+
+
+def copy_data(value: Any) -> Any:
+    """`copy.deepcopy` at a fraction of its time for what messages consist of; a list that stands twice becomes two."""
+    kind = type(value)
+    if kind is dict:
+        return {key: item if type(item) is str else copy_data(item) for key, item in value.items()}
+    if kind is list:
+        return list(map(copy_data, value))
+    return value if kind in _ATOMS else copy.deepcopy(value)
 
 
 def canonical(value: Any) -> bytes:

@@ -16,7 +16,7 @@ import numpy as np
 from strands_env.core import Action, StepResult
 from strands_env.core.files import replacing
 from strands_env.core.seeds import FIELD
-from strands_sglang.conversation.messages import to_chat_messages
+from strands_sglang.conversation.messages import format_messages
 from strands_sglang.exceptions import MessageConversionError
 
 from .advantages import group_advantages
@@ -128,7 +128,7 @@ def sft_row(rollout: ExportedRollout) -> dict[str, Any]:
     seen, given = rollout.result.observation, rollout.action.task_context.conversation_history
     messages = [*(given if seen.history is None else seen.history), *seen.messages]
     try:
-        chat = to_chat_messages(messages, seen.system_prompt or rollout.system_prompt).messages
+        chat = format_messages(messages, seen.system_prompt or rollout.system_prompt)
     except MessageConversionError:  # a block that no chat template has; the ids are whole
         chat = []
     return {
@@ -208,7 +208,7 @@ def prompt_rows(records: Sequence[PromptRecord]) -> list[dict[str, Any]]:
         asked = record.action.prompt
         message = {"role": "user", "content": [{"text": asked}] if isinstance(asked, str) else asked}
         extra = context.model_dump(mode="json", exclude={"id", "ground_truth", "conversation_history", FIELD})
-        chat = to_chat_messages([*context.conversation_history, message], None).messages if has_messages else asked
+        chat = format_messages([*context.conversation_history, message]) if has_messages else asked
         rows.append(
             {
                 "prompt": chat,

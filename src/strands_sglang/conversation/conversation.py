@@ -19,11 +19,10 @@ import logging
 import threading
 import uuid
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Unpack, cast
+from typing import Any, NoReturn, Unpack
 
-from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
 from ..backends import CONSTRAINTS, Backend, as_backend
@@ -35,6 +34,7 @@ from ..trajectory import (
     Completion,
     FinishType,
     Location,
+    Message,
     RootReason,
     TokenManager,
     Trajectory,
@@ -46,7 +46,7 @@ from ..trajectory import (
 from ..trajectory.media import ImageExpander, image_expander
 from .generation import generate
 from .limits import CancelScope, Reservation, SharedBudget
-from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text, to_chat_messages
+from .messages import ChatMessage, ReadOnce, SystemPrompt, read, read_all, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import Dialect, PreparedTurn, PromptBuilder, TurnRequest, drops_reasoning
@@ -56,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 _ignored_choices: set[str] = set()
 """Reasons for which a forced choice was ignored, each said once a process."""
+
+_REMEMBERED_HISTORIES = 64  # of the agents of one episode; a forgotten one is read again
 
 _ROOTS_BEFORE_WARNING = 3
 """New roots in a row of one agent, each for a changed history, that call for a warning."""
@@ -103,7 +105,7 @@ class Conversation:
             self.backend.image_expander if processor is None else image_expander(processor)
         )
         self._prompts = PromptBuilder(self._tokens, chat_template, parser, self.expander, self.config)
-        self._read_images: set[int] = set()
+        self._histories: ReadOnce[Message] = ReadOnce(_REMEMBERED_HISTORIES)
         self._planner = CallPlanner(self._tokens, self.forest, vocab_size)
         self._budget = SharedBudget()
         self._parse_errors: dict[str, int] = {}
@@ -150,7 +152,7 @@ class Conversation:
         self._budget = SharedBudget()
         self._parse_errors.clear()
         self._roots_in_a_row.clear()
-        self._read_images.clear()
+        self._histories = ReadOnce(_REMEMBERED_HISTORIES)
         self._routing_key = uuid.uuid4().hex
 
     # ---- configuration ------------------------------------------------
@@ -179,31 +181,22 @@ class Conversation:
         """
         return await self.sample(await self.prepare_aside(request), cancel_signal=cancel_signal)
 
-    async def read_images(self, messages: Messages) -> None:
+    async def read_images(self, messages: Sequence[Message]) -> None:
         """Decode and size in a thread whatever images of a history are new, so that `prepare` holds no event loop.
 
         What is wrong with an image is said by `prepare`.
         """
         if self.expander is None:
             return
-        # By hash, not by object: histories are parsed anew. A collision costs the event loop one image.
-        new: dict[int, Mapping[str, Any]] = {}
-        for block in image_blocks(messages):
-            source = block["image"].get("source") if isinstance(block["image"], Mapping) else None
-            data = source.get("bytes") if isinstance(source, Mapping) else None
-            # Not decoded here: a history may hold many that were read long ago.
-            key = hash(bytes(data) if isinstance(data, bytearray) else data if isinstance(data, bytes | str) else None)
-            if key not in self._read_images:
-                new[key] = block
+        new = [image for message in messages for image in message.images if not self._prompts.knows_image(image)]
 
-        def read() -> None:
-            for block in new.values():
-                with contextlib.suppress(MediaError, MessageConversionError):
-                    self._prompts.read_image(image_bytes(block))
+        def read_new() -> None:
+            for image in new:
+                with contextlib.suppress(MediaError):
+                    self._prompts.read_image(image)
 
         if new:
-            await asyncio.to_thread(read)
-            self._read_images.update(new)
+            await asyncio.to_thread(read_new)
 
     def find_problem(self, block: Any, *, role: str, tools: Sequence[ToolSpec] = ()) -> str | None:
         """Why a content block cannot be shown in a message of a role (`user` or `tool`), or None if it can."""
@@ -212,61 +205,68 @@ class Conversation:
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
-        try:
-            tools_key = self._tools_key(request.tools)
-            return self._render(request, tools_key, self._locate(request, tools_key))
-        except _UNFORMED:
-            _explain(request)
-            raise
+        messages, tools_key = self._read_history(request), self._tools_key(request.tools)
+        location = self._locate(request, messages, tools_key)
+        with self._lock:
+            return self._render_locked(request, messages, tools_key, location)
 
     async def prepare_aside(self, request: TurnRequest) -> PreparedTurn:
         """`prepare`, in a thread where it would hold up the event loop: for a long text, or behind another one."""
-        try:
-            if self.expander is not None:
-                await self.read_images(request.messages)
-            tools_key = self._tools_key(request.tools)
-            location = self._locate(request, tools_key)
-            count = _characters(request.messages, location.first_new)
-            if location.parent is None and request.system:
-                count += len(system_text(request.system))
-            is_long = count >= LONG_TEXT and self._tokens.codec.is_parallel
-            if is_long or not self._lock.acquire(blocking=False):
-                return await asyncio.to_thread(self._render, request, tools_key, location)
-            try:
-                return self._render_locked(request, tools_key, location)
-            finally:
-                self._lock.release()
-        except _UNFORMED:
-            _explain(request)
-            raise
+        messages, tools_key = self._read_history(request), self._tools_key(request.tools)
+        if self.expander is not None:
+            await self.read_images(messages)
+        location = self._locate(request, messages, tools_key)
+        size = sum([message.size for message in messages[location.first_new :]])
+        if location.parent is None and request.system:
+            size += len(system_text(request.system))
 
-    def _locate(self, request: TurnRequest, tools_key: bytes) -> Location:
+        def render() -> PreparedTurn:
+            with self._lock:
+                return self._render_locked(request, messages, tools_key, location)
+
+        is_long = size >= LONG_TEXT and self._tokens.codec.is_parallel
+        if is_long or not self._lock.acquire(blocking=False):
+            return await asyncio.to_thread(render)
+        try:
+            return self._render_locked(request, messages, tools_key, location)
+        finally:
+            self._lock.release()
+
+    def _read_history(self, request: TurnRequest) -> Sequence[Message]:
+        given = request.messages
+        if not isinstance(given, list | tuple):
+            raise MessageConversionError(f"messages is {given!r:.100}, expected a list")
+        if given and isinstance(given[0], Message):
+            return given
+        history = self._histories.read(given, read)
+        if request.receipts:
+            history = [replace(each, receipt=request.receipts.get(i)) for i, each in enumerate(history)]
+        return history
+
+    def _locate(self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes) -> Location:
         return self.forest.locate(
             self._context(system_text(request.system), tools_key),
-            request.messages,
+            messages,
             agent=request.agent,
             agent_id=request.agent_id,
             attempt=request.attempt,
-            receipts=request.receipts,
         )
 
-    def _render(self, request: TurnRequest, tools_key: bytes, location: Location) -> PreparedTurn:
-        with self._lock:
-            return self._render_locked(request, tools_key, location)
-
-    def _render_locked(self, request: TurnRequest, tools_key: bytes, location: Location) -> PreparedTurn:
+    def _render_locked(
+        self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes, location: Location
+    ) -> PreparedTurn:
         dialect = self._prompts.dialect(tools_key, request.tools, self._template_kwargs)
         system = system_text(request.system)
         parent = location.parent
         branches = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
         if parent is not None and (
-            request.as_root or (branches and drops_reasoning(dialect, request.messages[location.first_new :]))
+            request.as_root or (branches and drops_reasoning(dialect, messages[location.first_new :]))
         ):
             location, parent = location.as_root(), None
         self._note_root(location)
         if parent is None:
-            self.forest.reserve_call_ids(request.messages)
-            prompt = self._prompts.root(dialect, location, request.messages, system)
+            self.forest.reserve_call_ids(messages)
+            prompt = self._prompts.root(dialect, location, messages, system)
         else:
             sampled = parent.completion.output_ids
             if self.expander is not None and any(token in sampled for token in self.expander.media_ids):
@@ -276,13 +276,13 @@ class Conversation:
                     "here"
                 )
             try:
-                prompt = self._prompts.delta(dialect, parent, location, request.messages, system)
+                prompt = self._prompts.delta(dialect, parent, location, messages, system)
             except TemplateError as error:
                 error.index = location.first_new
                 raise
         if request.forced_tools and not request.constraints:
             request = self._force_call(request, dialect)
-        return PreparedTurn(request=request, location=location, dialect=dialect, prompt=prompt)
+        return PreparedTurn(request=request, messages=messages, location=location, dialect=dialect, prompt=prompt)
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
         """Sample a prepared turn, read it and record it. Raises what `turn` raises of that."""
@@ -321,19 +321,17 @@ class Conversation:
         reader = prepared.dialect.reader(prepared.prompt.open)
         return self._commit(prepared, completion, self._read(prepared, completion, reader), is_recalled=True)
 
-    def count_tokens(
-        self,
-        messages: Messages,
-        tools: Sequence[ToolSpec] = (),
-        system: SystemPrompt = None,
-    ) -> int:
+    def count_tokens(self, messages: Sequence[Any], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
-        if any(message["role"] == "assistant" for message in messages):  # else none of it is held
-            turn, held = self.forest.held_part(self._context(system_text(system), self._tools_key(tools)), messages)
-            if turn is not None:
-                return turn.expanded_end + self._prompts.estimate_tokens(messages[held:])
-        texts = cast("Sequence[Mapping[str, Any]]", [*messages, *tools])
-        return self._prompts.estimate_tokens(texts, system_text(system))
+        history, text = read_all(messages), system_text(system)
+        held, count = 0, 0
+        if any(message.role == "assistant" for message in history):  # else none of it is held
+            turn, held = self.forest.held_part(self._context(text, self._tools_key(tools)), history)
+            count = 0 if turn is None else turn.expanded_end
+        size = sum(message.size for message in history[held:])
+        if not count:
+            size += len(text) + sum(len(encode_value(tool)) for tool in tools)
+        return count + self._prompts.estimate_tokens(size)
 
     def decode(self, completion: Completion) -> str:
         """The text of a completion as it was sampled, without the stop token that only ends the turn."""
@@ -406,6 +404,8 @@ class Conversation:
 
     def _tools_key(self, tools: Sequence[ToolSpec]) -> bytes:
         """The tools and all options that decide how they are printed, in bytes."""
+        if not isinstance(tools, Sequence):
+            raise MessageConversionError(f"tools is {tools!r:.100}, expected a list")
         config = self.config
         policies = (config["reasoning_policy"], config["control_tokens"], config["dropped_content"])
         return encode_value([list(tools), self._template_kwargs(), *policies])
@@ -447,7 +447,7 @@ class Conversation:
             prepared.location,
             prompt_ids=prepared.prompt.ids,
             completion=completion,
-            reply=read.reply.print,
+            reply=read.reply.message,
             calls=read.calls,
             media=prepared.prompt.media,
             is_constrained=bool(prepared.request.constraints),
@@ -458,33 +458,3 @@ class Conversation:
             if call.error is not None:
                 self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
         return turn
-
-
-def _characters(messages: Messages, start: int) -> int:
-    """Length of the texts of messages from an index on."""
-    count = 0
-    for index in range(start, len(messages)):
-        content: Any = messages[index]["content"]
-        if isinstance(content, str):
-            count += len(content)
-            continue
-        for block in content:
-            inner: Any = [block] if "toolResult" not in block else block["toolResult"].get("content") or ()
-            count += len(inner) if isinstance(inner, str) else sum(len(each.get("text") or "") for each in inner)
-    return count
-
-
-_UNFORMED = (AttributeError, IndexError, KeyError, TypeError)
-
-
-def _explain(request: TurnRequest) -> None:
-    """Say what is wrong with a request if its form is: then an error from within has met it."""
-    for name in ("messages", "tools", "system"):
-        value = getattr(request, name)
-        if not isinstance(value, list | tuple) and (name != "system" or not isinstance(value, str | None)):
-            raise MessageConversionError(f"{name} is {value!r:.100}, expected a list") from None
-    to_chat_messages(request.messages, request.system)
-    for index, spec in enumerate(request.tools):
-        if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str) or "inputSchema" not in spec:
-            text = f"tool {index} is {spec!r:.100}, expected a Strands tool spec with a name and an inputSchema"
-            raise MessageConversionError(text) from None

@@ -1,28 +1,33 @@
-"""Strands messages to chat-template messages, with nothing left out.
+"""Messages at the border: Strands messages are read into the one form of a message, and printed from it.
 
-What comes out is what Hugging Face chat templates read: `role`, `content` (text, or parts where there are images),
-`tool_calls`, `reasoning_content`, `tool_call_id`, `name`. A block with no place there is a `MessageConversionError`.
+`read` checks every block; one with no place in a chat template is a `MessageConversionError`. `to_chat` gives what
+Hugging Face chat templates read: `role`, `content` (text, or parts where there are images), `tool_calls`,
+`reasoning_content`, `tool_call_id`, `name`.
 
 - The text blocks of one message are joined by a newline, as the SDK joins those of a system prompt. Joining by
   nothing would merge words.
 - Each tool result is one `tool` message. Results stand in the order of the calls they answer, whatever the order in
-  which the tools finished.
+  which the tools finished, and before the other blocks of their message: templates want them directly behind the calls.
 - The model sees that a tool failed: the result starts with `Error: ` unless the tool already said so.
-- Tool results come before the other blocks of their message: templates want them directly behind the calls.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import marshal
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import orjson
 from strands.types.content import SystemContentBlock
 
 from ..exceptions import MessageConversionError
-from ..trajectory.fingerprint import BLANK_TEXT
+from ..trajectory import Call, Image, Message, Result, encode_value
+from ..trajectory.message import BLANK_TEXT, Parts, encode_other, join_parts, order_results
 
 ChatMessage = dict[str, Any]
 """One chat-template message."""
@@ -47,96 +52,107 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatConversation:
-    """Chat-template messages, and the encoded images as they came: one for each `{"type": "image"}` part, in order."""
-
-    messages: list[ChatMessage]
-    images: list[bytes]
+# ---- reading ----------------------------------------------------------------------------------------------------
 
 
-class AnsweredCall(NamedTuple):
-    """The call that a tool result belongs to."""
-
-    position: int
-    """Place among the calls of the turn."""
-    id: str
-    """Id that the template is shown."""
-    name: str
+T = TypeVar("T")
 
 
-def to_chat_messages(
-    messages: Iterable[Mapping[str, Any]],
-    system_prompt: SystemPrompt = None,
-    *,
-    calls: Mapping[str, AnsweredCall] | None = None,
-    first: int = 0,
-    is_multimodal: bool = False,
-) -> ChatConversation:
-    """Convert Strands messages.
+class ReadOnce(Generic[T]):
+    """Reads histories item by item; an item that came before at its place, byte for byte, is not read again.
 
     Args:
-        messages: Strands messages; content is a list of blocks or a plain string.
-        system_prompt: Text or the SDK's system content blocks; becomes the first message. Empty means none.
-        calls: Calls of the assistant turn before, by the ids that results name; they give results order and names.
-        first: Number of messages before these, for errors.
-        is_multimodal: See `format_messages`.
+        capacity: Number of histories that are remembered.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._recent: list[tuple[list[bytearray], list[T]]] = []
+
+    def read(self, items: Sequence[Any], read_one: Callable[[Any, int, Sequence[T]], T]) -> list[T]:
+        """The history, read by `read_one` from an item, its index and what was read before it."""
+        # Not compared by `==`, for which 1, 1.0 and True are equal, and keys in any order: they are printed otherwise.
+        marks = _encode_all(items)
+        known: tuple[list[bytearray], list[T]] = [], []
+        for each in self._recent:  # the longest: items behind a shorter one would be read again
+            if len(each[0]) > len(known[0]) and marks[: len(each[0])] == each[0]:
+                known = each
+        count = len(known[0])
+        if not count:  # a client may respell its last items; agents that only begin alike keep histories of their own
+            for each in self._recent:
+                equal = [*map(operator.eq, each[0], marks), False].index(False)
+                if 2 * equal >= len(each[0]) and equal > count:
+                    known, count = each, equal
+        values = known[1][:count]
+        for index in range(count, len(items)):
+            values.append(read_one(items[index], index, values))
+        others = [each for each in self._recent if each is not known]
+        self._recent = [*others[-(self._capacity - 1) :], ([*known[0][:count], *marks[count:]], values)]
+        return values
+
+
+_encode = partial(orjson.dumps, default=encode_other, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _encode_all(items: Sequence[Any]) -> list[bytearray]:
+    try:  # in C; copied, for orjson leaves eight times the room that a text needs
+        return list(map(bytearray, map(_encode, items)))
+    except TypeError:  # an integer beyond 64 bits, or half of a surrogate pair
+        return list(map(bytearray, map(encode_value, items)))
+
+
+def read(given: Any, index: int = 0, before: Sequence[Message] = ()) -> Message:
+    """Read a Strands message; content is a list of blocks or a plain string.
+
+    Args:
+        given: The message; one that was read already is returned as it is.
+        index: Its place in the history, for errors.
+        before: The messages before it, whose calls its results are ordered by.
 
     Raises:
         MessageConversionError: A block has no place in a chat-template message; names the block, where it is, and
             what to do.
     """
-    converter = _Converter(is_multimodal=is_multimodal)
-    if system := system_text(system_prompt):
-        converter.out.append({"role": "system", "content": [_part(system)] if is_multimodal else system})
-    converter.calls = calls or {}
-    for index, message in enumerate(messages, start=first):
-        converter.add(index, message)
-    return ChatConversation(messages=converter.out, images=converter.images)
+    if isinstance(given, Message):
+        return given
+    if not isinstance(given, _MAPPING):
+        raise MessageConversionError(f"message {index} is {given!r:.100}, expected a role and content", index=index)
+    role = given.get("role")
+    place = _Place(index=index, role=str(role))
+    blocks = _blocks(given.get("content"), place)
+    if role == "assistant":
+        rest = [block for block in blocks if block[0] not in ("reasoningContent", "toolUse")]
+        return Message(
+            role="assistant",
+            parts=_parts(rest, place),
+            reasoning="\n".join(_reasoning(value, place) for kind, value in blocks if kind == "reasoningContent"),
+            calls=tuple([_call(value, place) for kind, value in blocks if kind == "toolUse"]),
+        )
+    if role == "user":
+        results = [_result(value, place) for kind, value in blocks if kind == "toolResult"]
+        rest = [block for block in blocks if block[0] != "toolResult"]
+        return Message(role="user", parts=_parts(rest, place), results=order_results(results, before))
+    if role == "system":
+        return Message(role="system", parts=_parts(blocks, place))
+    raise place.error(f"the role {role!r} is not known", "use 'user' or 'assistant'")
 
 
-def format_messages(
-    messages: Iterable[Mapping[str, Any]], system_prompt: SystemPrompt = None, is_multimodal: bool = False
-) -> list[ChatMessage]:
-    """The messages of `to_chat_messages`; raises what it raises.
-
-    Args:
-        is_multimodal: Every content is a list of parts, images as data URLs, as processors read them.
-    """
-    return to_chat_messages(messages, system_prompt, is_multimodal=is_multimodal).messages
+def read_all(messages: Iterable[Any]) -> list[Message]:
+    """Read a history of Strands messages; raises what `read` raises."""
+    history: list[Message] = []
+    for index, message in enumerate(messages):
+        history.append(read(message, index, history))
+    return history
 
 
-def format_content_block(block: Mapping[str, Any], is_multimodal: bool = False) -> str | dict[str, str]:
-    """The text of a block, or its part of a content with `is_multimodal`; an image is a part only."""
-    place = _Place(index=0, role="user")
-    content = _Converter(is_multimodal=is_multimodal).content(_blocks([block], place), place)
-    if isinstance(content, str):
-        return content
-    if not is_multimodal:
-        raise place.error("an 'image' block is not text", "give is_multimodal=True")
-    return content[0]
-
-
-def sort_tool_results(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with the tool results of each in the order of their ids, for code that formats them itself."""
-    return [
-        {**message, "content": sorted(content, key=lambda block: str(block["toolResult"]["toolUseId"]))}
-        if isinstance(content := message["content"], list) and all("toolResult" in block for block in content)
-        else message
-        for message in messages
-    ]
-
-
-def format_tool_specs(tool_specs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Strands tool specs to the `tools` of a chat template; `KeyError` for a spec without `name` or `inputSchema`."""
-    tools = []
-    for spec in tool_specs:
-        schema = spec["inputSchema"]
-        if isinstance(schema, Mapping) and isinstance(schema.get("json"), Mapping):
-            schema = schema["json"]
-        function = {"name": spec["name"], "description": spec.get("description", ""), "parameters": schema}
-        tools.append({"type": "function", "function": function})
-    return tools
+def system_text(system_prompt: Any) -> str:
+    """The text of a system prompt, blocks joined by a newline as the SDK does; only text (`MessageConversionError`)."""
+    if system_prompt is None or isinstance(system_prompt, str):
+        return system_prompt or ""
+    place = _Place(index=0, role="system prompt")
+    if not isinstance(system_prompt, Sequence):
+        raise place.error(f"it is {system_prompt!r:.100}", "give a text or a list of text blocks")
+    return "\n".join(_text(kind, value, place) for kind, value in _blocks(list(system_prompt), place))
 
 
 @dataclass(slots=True)
@@ -150,136 +166,6 @@ class _Place:
     def error(self, problem: str, advice: str) -> MessageConversionError:
         text = f"message {self.index} ({self.role}){self.inside}: {problem}; {advice}"
         return MessageConversionError(text, index=None if self.role == "system prompt" else self.index)
-
-    def no_place_error(self, kind: str) -> MessageConversionError:
-        advice = _ADVICE.get(kind, "send its content as a text or image block")
-        return self.error(f"a {kind!r} block has no place in a chat-template message", advice)
-
-
-@dataclass(slots=True)
-class _Converter:
-    out: list[ChatMessage] = field(default_factory=list)
-    images: list[bytes] = field(default_factory=list)
-    calls: Mapping[str, AnsweredCall] = field(default_factory=dict)
-    """The calls of the last assistant turn by the ids that results name."""
-    is_multimodal: bool = False
-
-    def add(self, index: int, message: Any) -> None:
-        if not isinstance(message, _MAPPING):
-            text = f"message {index} is {message!r:.100}, expected a role and content"
-            raise MessageConversionError(text, index=index)
-        role = message.get("role")
-        place = _Place(index=index, role=str(role))
-        blocks = _blocks(message.get("content"), place)
-        if role == "assistant":
-            self._add_assistant(blocks, place)
-            self.note_calls(message)
-        elif role == "user":
-            self._add_user(blocks, place)
-        elif role == "system":
-            self.out.append({"role": "system", "content": self.content(blocks, place)})
-        else:
-            raise place.error(f"the role {role!r} is not known", "use 'user' or 'assistant'")
-
-    def note_calls(self, message: Mapping[str, Any]) -> None:
-        content = message.get("content")
-        blocks = content if isinstance(content, list) else []
-        uses = [block["toolUse"] for block in blocks if isinstance(block, _MAPPING) and "toolUse" in block]
-        calls = [AnsweredCall(position, use["toolUseId"], use["name"]) for position, use in enumerate(uses)]
-        self.calls = {call.id: call for call in reversed(calls)}  # the first of an id
-
-    def _add_assistant(self, blocks: list[tuple[str, Any]], place: _Place) -> None:
-        reasoning = [_reasoning_text(value, place) for kind, value in blocks if kind == "reasoningContent"]
-        uses = [value for kind, value in blocks if kind == "toolUse"]
-        rest = [block for block in blocks if block[0] not in ("reasoningContent", "toolUse")]
-        if [value for _, value in rest] == [BLANK_TEXT]:
-            rest = []  # the SDK's words for a reply without any
-        message: ChatMessage = {"role": "assistant", "content": self.content(rest, place)}
-        if reasoning:
-            message["reasoning_content"] = "\n".join(reasoning)
-        if uses:
-            message["tool_calls"] = [self._call(use) for use in uses]
-        self.out.append(message)
-
-    def _add_user(self, blocks: list[tuple[str, Any]], place: _Place) -> None:
-        results = [value for kind, value in blocks if kind == "toolResult"]
-        rest = [(kind, value) for kind, value in blocks if kind != "toolResult"]
-        if len(results) > 1:
-            found, last = self.calls.get, (len(self.calls),)  # results of no known call stand last
-            results.sort(key=lambda result: found(result["toolUseId"], last)[0])
-        for result in results:
-            self.out.append(self._tool_message(result, place))
-        if rest or not results:
-            self.out.append({"role": "user", "content": self.content(rest, place)})
-
-    def _call(self, use: Mapping[str, Any]) -> dict[str, Any]:
-        arguments = use["input"] if isinstance(use["input"], Mapping) else {MALFORMED_KEY: use["input"]}
-        return {"id": use["toolUseId"], "type": "function", "function": {"name": use["name"], "arguments": arguments}}
-
-    def _tool_message(self, result: Mapping[str, Any], place: _Place) -> ChatMessage:
-        call_id = result["toolUseId"]
-        call = self.calls.get(call_id)
-        inside = _Place(index=place.index, role=place.role, inside=f", result of {call_id!r}")
-        content = self.content(_blocks(result.get("content") or [], inside), inside)
-        if result.get("status") == "error":
-            content = _mark_error(content)
-        if call is None:
-            return {"role": "tool", "content": content, "tool_call_id": call_id}
-        return {"role": "tool", "content": content, "tool_call_id": call.id, "name": call.name}
-
-    def content(self, blocks: list[tuple[str, Any]], place: _Place) -> str | list[dict[str, str]]:
-        """Text, or a list of parts in the order of the blocks when there are images or `is_multimodal`."""
-        if len(blocks) == 1 and blocks[0][0] != "image":
-            text = _text(*blocks[0], place)
-            return [_part(text)] if self.is_multimodal else text
-        parts: list[dict[str, str]] = []
-        for kind, value in blocks:
-            if kind == "image":
-                self.images.append(_image_bytes(value, place))
-                parts.append({"type": "image"})
-                if self.is_multimodal:
-                    encoded = base64.b64encode(self.images[-1]).decode()
-                    parts[-1]["image"] = f"data:image/{value.get('format', 'png')};base64,{encoded}"
-                continue
-            text = _text(kind, value, place)
-            if parts and parts[-1]["type"] == "text":
-                parts[-1]["text"] += "\n" + text
-            else:
-                parts.append(_part(text))
-        if self.is_multimodal:
-            return parts
-        if not parts:
-            return ""
-        return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
-
-
-def report_refused(result: Mapping[str, Any], find_problem: Callable[[Any], str | None]) -> Mapping[str, Any]:
-    """A tool result in which words stand for every block that cannot be shown; failed if nothing else is in it.
-
-    Args:
-        find_problem: Why a block cannot be shown, or None.
-    """
-    content = result.get("content") or []
-    blocks = list(content) if isinstance(content, list) else [content]
-    problems = [find_problem(block) for block in blocks]
-    if not any(problems):
-        return result
-    shown = [block if why is None else refusal_note(block, why) for block, why in zip(blocks, problems, strict=True)]
-    return {**result, "content": shown, **({"status": "error"} if all(problems) else {})}
-
-
-def refusal_note(block: Any, problem: str) -> dict[str, str]:
-    """The words that stand for a block."""
-    kind = next(iter(block), "result") if isinstance(block, Mapping) else "result"
-    return {"text": f"{kind} cannot be shown: {problem}"}
-
-
-def system_text(system_prompt: SystemPrompt) -> str:
-    """The text of a system prompt, blocks joined by a newline as the SDK does; only text (`MessageConversionError`)."""
-    if system_prompt is None or isinstance(system_prompt, str):
-        return system_prompt or ""
-    place = _Place(index=0, role="system prompt")
-    return "\n".join(_text(kind, value, place) for kind, value in _blocks(list(system_prompt), place))
 
 
 def _blocks(content: Any, place: _Place) -> list[tuple[str, Any]]:
@@ -301,8 +187,9 @@ def _blocks(content: Any, place: _Place) -> list[tuple[str, Any]]:
     return blocks
 
 
-def _part(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text}
+def _parts(blocks: Sequence[tuple[str, Any]], place: _Place) -> Parts:
+    parts = [_image(value, place) if kind == "image" else _text(kind, value, place) for kind, value in blocks]
+    return tuple(parts) if len(parts) < 2 else join_parts(parts)
 
 
 def _text(kind: str, value: Any, place: _Place) -> str:
@@ -316,7 +203,8 @@ def _text(kind: str, value: Any, place: _Place) -> str:
         except (TypeError, ValueError) as error:
             raise place.error(f"the json block is not JSON ({error})", "give JSON values only") from None
         return _encodable(printed, place)
-    raise place.no_place_error(kind)
+    advice = _ADVICE.get(kind, "send its content as a text or image block")
+    raise place.error(f"a {kind!r} block has no place in a chat-template message", advice)
 
 
 def _encodable(text: str, place: _Place) -> str:
@@ -326,57 +214,224 @@ def _encodable(text: str, place: _Place) -> str:
         except UnicodeEncodeError:
             problem = "the text has lone surrogates, which no tokenizer takes"
             raise place.error(problem, "decode bytes with 'replace'") from None
-    return text
+    return str(text)
 
 
-def _reasoning_text(value: Any, place: _Place) -> str:
-    inner = value.get("reasoningText") if isinstance(value, Mapping) else None
-    text = inner.get("text") if isinstance(inner, Mapping) else None
+def _reasoning(value: Any, place: _Place) -> str:
+    inner = value.get("reasoningText") if isinstance(value, _MAPPING) else None
+    text = inner.get("text") if isinstance(inner, _MAPPING) else None
     if not isinstance(text, str):
         raise place.error("a 'reasoningContent' block has no text", "remove redacted reasoning from the history")
     return _encodable(text, place)
 
 
-def _mark_error(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
-    text = content if isinstance(content, str) else content[0].get("text", "") if content else ""
-    if text.lstrip().lower().startswith(ERROR_PREFIX.strip().lower()):
-        return content
-    if isinstance(content, str):
-        return (ERROR_PREFIX + content).rstrip() if not content else ERROR_PREFIX + content
-    if content and content[0]["type"] == "text":
-        return [_part(ERROR_PREFIX + text), *content[1:]]
-    return [_part(ERROR_PREFIX.rstrip()), *content]
+def _call(use: Mapping[str, Any], place: _Place) -> Call:
+    try:  # a copy: what the caller changes later is another message
+        arguments = marshal.loads(marshal.dumps(use["input"], 2))
+    except ValueError:  # types of a user's own
+        try:
+            arguments = json.loads(json.dumps(use["input"]))
+        except (TypeError, ValueError, RecursionError) as error:
+            problem = f"the input of the call {use['toolUseId']!r} is not JSON ({error})"
+            raise place.error(problem, "give JSON values only") from None
+    return Call(str(use["toolUseId"]), str(use["name"]), arguments)
 
 
-def _image_bytes(image: Any, place: _Place) -> bytes:
-    source = image.get("source") if isinstance(image, Mapping) else None
-    data = source.get("bytes") if isinstance(source, Mapping) else None
+def _result(result: Mapping[str, Any], place: _Place) -> Result:
+    call_id = str(result["toolUseId"])
+    inside = _Place(index=place.index, role=place.role, inside=f", result of {call_id!r}")
+    parts = _parts(_blocks(result.get("content") or [], inside), inside)
+    return Result(call_id, parts, is_error=result.get("status") == "error")
+
+
+def _image(image: Any, place: _Place) -> Image:
+    source = image.get("source") if isinstance(image, _MAPPING) else None
+    data = source.get("bytes") if isinstance(source, _MAPPING) else None
     if isinstance(data, str):
         try:
-            return base64.b64decode(data, validate=True)
+            data = base64.b64decode(data, validate=True)
         except ValueError:
             raise place.error("the bytes of an 'image' block are a string that is not base64", "give bytes") from None
-    if isinstance(data, bytes | bytearray):
-        return bytes(data)
-    raise place.error("an 'image' block carries no bytes", "load the image and give {'source': {'bytes': ...}}")
+    if not isinstance(data, bytes | bytearray):
+        raise place.error("an 'image' block carries no bytes", "load the image and give {'source': {'bytes': ...}}")
+    return Image(bytes(data), str(image.get("format", "png")))
 
 
-def image_blocks(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The image blocks of messages and of the tool results in them; what is malformed is left out."""
-    for message in messages:
-        content = message.get("content")
-        for block in content if isinstance(content, list) else ():
-            if not isinstance(block, Mapping):
-                continue
-            if "image" in block:
-                yield block
-            elif isinstance(result := block.get("toolResult"), Mapping):
-                parts = result.get("content")
-                for part in parts if isinstance(parts, list) else ():
-                    if isinstance(part, Mapping) and "image" in part:
-                        yield part
+# ---- printing ---------------------------------------------------------------------------------------------------
 
 
-def image_bytes(block: Mapping[str, Any]) -> bytes:
-    """The encoded image of an image block; `MessageConversionError` if it carries none."""
-    return _image_bytes(block["image"], _Place(index=0, role="user"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatConversation:
+    """Chat-template messages, and the images of their `{"type": "image"}` parts, in order."""
+
+    messages: list[ChatMessage] = field(default_factory=list)
+    images: list[Image] = field(default_factory=list)
+
+
+class ShownCall(NamedTuple):
+    """Id and name of a call as the template is shown them."""
+
+    id: str
+    name: str
+
+
+def to_chat(
+    history: Iterable[Message],
+    system: str = "",
+    *,
+    calls: Mapping[str, ShownCall] | None = None,
+    name_call: Callable[[Call], ShownCall] = lambda call: ShownCall(call.id, call.name),
+    is_multimodal: bool = False,
+) -> ChatConversation:
+    """Messages as a chat template reads them.
+
+    Args:
+        system: The system prompt; becomes the first message. Empty means none.
+        calls: Calls before these messages, by the ids that results name.
+        name_call: Id and name of a call for the template.
+        is_multimodal: Every content is a list of parts, images as data URLs, as processors read them.
+    """
+    chat = ChatConversation()
+    shown = dict(calls or {})  # an id may be used again later; a result belongs to the latest call of its id
+
+    def add(role: str, parts: Parts, **more: Any) -> None:
+        content: Any = parts[0] if parts else ""
+        if is_multimodal or not isinstance(content, str) or len(parts) > 1:
+            chat.images.extend([part for part in parts if isinstance(part, Image)])
+            content = [_part(part, is_multimodal) for part in parts]
+        chat.messages.append({"role": role, "content": content, **more})
+
+    if system:
+        add("system", (system,))
+    for message in history:
+        for result in message.results:
+            call = shown.get(result.call_id)
+            named = {"tool_call_id": result.call_id} if call is None else {"tool_call_id": call.id, "name": call.name}
+            add("tool", _mark_error(result.parts) if result.is_error else result.parts, **named)
+        more: dict[str, Any] = {"reasoning_content": message.reasoning} if message.reasoning else {}
+        if message.calls:
+            names = [name_call(call) for call in message.calls]
+            shown |= {call.id: name for call, name in zip(reversed(message.calls), reversed(names), strict=True)}
+            more["tool_calls"] = [
+                chat_call(name, call.arguments) for call, name in zip(message.calls, names, strict=True)
+            ]
+        is_blank = message.role == "assistant" and message.parts == (BLANK_TEXT,)
+        if message.parts or not message.results:
+            add(message.role, () if is_blank else message.parts, **more)
+    return chat
+
+
+def chat_call(shown: ShownCall, arguments: Any) -> dict[str, Any]:
+    """A call as templates read it."""
+    given = arguments if isinstance(arguments, _MAPPING) else {MALFORMED_KEY: arguments}
+    return {"id": shown.id, "type": "function", "function": {"name": shown.name, "arguments": given}}
+
+
+def _part(part: str | Image, is_multimodal: bool = False) -> dict[str, str]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if not is_multimodal:
+        return {"type": "image"}
+    return {"type": "image", "image": f"data:image/{part.kind};base64,{base64.b64encode(part.data).decode()}"}
+
+
+def _mark_error(parts: Parts) -> Parts:
+    if not parts or not isinstance(parts[0], str):
+        return (ERROR_PREFIX.rstrip(), *parts)
+    if parts[0].lstrip().lower().startswith(ERROR_PREFIX.strip().lower()):
+        return parts
+    return (ERROR_PREFIX + parts[0] if parts[0] else ERROR_PREFIX.rstrip(), *parts[1:])
+
+
+def to_strands(message: Message) -> dict[str, Any]:
+    """The message as the SDK writes it."""
+
+    def blocks(parts: Parts) -> list[dict[str, Any]]:
+        return [
+            {"text": part}
+            if isinstance(part, str)
+            else {"image": {"format": part.kind, "source": {"bytes": part.data}}}
+            for part in parts
+        ]
+
+    content: list[dict[str, Any]] = []
+    for result in message.results:
+        status = {"status": "error"} if result.is_error else {}
+        content.append({"toolResult": {"toolUseId": result.call_id, "content": blocks(result.parts), **status}})
+    if message.reasoning:
+        content.append({"reasoningContent": {"reasoningText": {"text": message.reasoning}}})
+    content += blocks(message.parts)
+    for call in message.calls:
+        content.append({"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.arguments}})
+    return {"role": message.role, "content": content}
+
+
+# ---- for users of the SDK ---------------------------------------------------------------------------------------
+
+
+def format_messages(
+    messages: Iterable[Any], system_prompt: SystemPrompt = None, is_multimodal: bool = False
+) -> list[ChatMessage]:
+    """Strands messages as a chat template reads them; see `to_chat` and the errors of `read`."""
+    return to_chat(read_all(messages), system_text(system_prompt), is_multimodal=is_multimodal).messages
+
+
+def format_content_block(block: Mapping[str, Any], is_multimodal: bool = False) -> str | dict[str, str]:
+    """The text of a block, or its part of a content with `is_multimodal`; an image is a part only."""
+    place = _Place(index=0, role="user")
+    (part,) = _parts(_blocks([block], place), place)
+    if is_multimodal:
+        return _part(part, is_multimodal)
+    if isinstance(part, Image):
+        raise place.error("an 'image' block is not text", "give is_multimodal=True")
+    return part
+
+
+def sort_tool_results(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages with the tool results of each in the order of their ids, for code that formats them itself."""
+    return [
+        {**message, "content": sorted(content, key=lambda block: str(block["toolResult"]["toolUseId"]))}
+        if isinstance(content := message["content"], list) and all("toolResult" in block for block in content)
+        else message
+        for message in messages
+    ]
+
+
+def format_tool_specs(tool_specs: Iterable[Any]) -> list[dict[str, Any]]:
+    """Strands tool specs to the `tools` of a chat template; `MessageConversionError` for what is no tool spec."""
+    tools = []
+    for index, spec in enumerate(tool_specs):
+        if not isinstance(spec, _MAPPING) or not isinstance(spec.get("name"), str) or "inputSchema" not in spec:
+            raise MessageConversionError(
+                f"tool {index} is {spec!r:.100}, expected a Strands tool spec with a name and an inputSchema"
+            )
+        schema = spec["inputSchema"]
+        if isinstance(schema, Mapping) and isinstance(schema.get("json"), Mapping):
+            schema = schema["json"]
+        function = {"name": spec["name"], "description": spec.get("description", ""), "parameters": schema}
+        tools.append({"type": "function", "function": function})
+    return tools
+
+
+# ---- results that cannot be shown -------------------------------------------------------------------------------
+
+
+def report_refused(result: Mapping[str, Any], find_problem: Callable[[Any], str | None]) -> Mapping[str, Any]:
+    """A tool result in which words stand for every block that cannot be shown; failed if nothing else is in it.
+
+    Args:
+        find_problem: Why a block cannot be shown, or None.
+    """
+    content = result.get("content") or []
+    blocks = list(content) if isinstance(content, list) else [content]
+    problems = [find_problem(block) for block in blocks]
+    if not any(problems):
+        return result
+    shown = [block if why is None else refusal_note(block, why) for block, why in zip(blocks, problems, strict=True)]
+    return {**result, "content": shown, **({"status": "error"} if all(problems) else {})}
+
+
+def refusal_note(block: Any, problem: str) -> dict[str, str]:
+    """The words that stand for a block."""
+    kind = next(iter(block), "result") if isinstance(block, Mapping) else "result"
+    return {"text": f"{kind} cannot be shown: {problem}"}

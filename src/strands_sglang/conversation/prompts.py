@@ -5,7 +5,6 @@ A call is a `TurnRequest`, which is located and rendered to a `PreparedTurn`.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
-from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
 from ..exceptions import ControlTokenError, MediaError, MessageConversionError, TemplateError
@@ -35,10 +33,19 @@ from ..template import (
 from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import HermesToolParser, ToolParser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ThinkTokens
-from ..trajectory import Location, Turn, encode_value
+from ..trajectory import Image, Location, Message, Turn
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
 from .fast_paths import EncodedRoot, SharedPrompts, digest_parts, shared_prompts
-from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
+from .messages import (
+    ChatConversation,
+    ChatMessage,
+    ShownCall,
+    SystemPrompt,
+    chat_call,
+    format_tool_specs,
+    read,
+    to_chat,
+)
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
 from .tool_calls import (
     CallIdForm,
@@ -115,7 +122,7 @@ class TurnRequest:
     """One model call, in terms that belong to no client.
 
     Attributes:
-        messages: The whole history as Strands messages.
+        messages: The whole history: Strands messages, or messages that were read already.
         system: System prompt: text, or system content blocks.
         tools: Strands tool specs.
         params: Sampling parameters of this call alone; they take precedence over the configured ones.
@@ -133,7 +140,7 @@ class TurnRequest:
         trim_stop: Leave a stop string out of the reply's text; its tokens stay in the trajectory.
     """
 
-    messages: Messages
+    messages: Sequence[Any]
     system: SystemPrompt = None
     tools: Sequence[ToolSpec] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -152,9 +159,10 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTurn:
-    """A request that is located and rendered, but not sampled."""
+    """A request that is located and rendered, but not sampled; `messages` is its history, read."""
 
     request: TurnRequest
+    messages: Sequence[Message]
     location: Location
     dialect: Dialect
     prompt: Prompt
@@ -189,7 +197,7 @@ class PromptBuilder:
         self._dialects: dict[bytes, Dialect] = {}
         self.calls = CallIds()
         self._heads: dict[bytes, list[ChatMessage]] = {}
-        """The leading system messages and the latest user message of each call's input, which a delta needs."""
+        """The short history of each call's input, which a delta needs."""
         self._characters = self._encoded = 0
         self._expander = expander
         self.options = options
@@ -302,9 +310,9 @@ class PromptBuilder:
             dialect.grammars[key] = call_grammar(dialect.renderer, names, is_plain)
         return dialect.grammars[key]
 
-    def root(self, dialect: Dialect, location: Location, messages: Messages, system_prompt: str) -> Prompt:
+    def root(self, dialect: Dialect, location: Location, messages: Sequence[Message], system: str) -> Prompt:
         """The whole history as a fresh prompt."""
-        chat = self._to_chat(dialect, messages, system_prompt)
+        chat = self._to_chat(dialect, messages, system)
         self._heads[location.key] = short_history(chat.messages)
         # An impure template, such as one that prints the date, may print another text next time.
         is_alone = chat.images or dialect.key is None or not dialect.renderer.template.is_pure
@@ -323,15 +331,23 @@ class PromptBuilder:
         return Prompt(ids=known.ids[:], media=(), open=known.open)
 
     def delta(
-        self, dialect: Dialect, parent: Turn, location: Location, messages: Messages, system_prompt: str
+        self, dialect: Dialect, parent: Turn, location: Location, messages: Sequence[Message], system: str
     ) -> Prompt:
         """The prompt behind the sampled ids of `parent`; `TemplateError` if the template cannot express it."""
-        first_new = location.first_new
-        calls = self.calls.match_results(parent, messages[first_new - 1])
-        new = to_chat_messages(messages[first_new:], calls=calls, first=first_new)
+        *before, reply = messages[: location.first_new]
+        made = [call for call in parent.calls if not call.is_text]
+        names = [ShownCall(call.shown_id, call.name) for call in made]
+        # Results name the ids by which the client calls the calls, or those that it was given.
+        calls = {call.id: name for call, name in zip(made, names, strict=True)}
+        calls |= {call.id: name for call, name in zip(reply.calls, names, strict=False)}
+        new = to_chat(messages[location.first_new :], calls=calls)
+        # The turn as the template needs to see it: which calls were made. What was sampled is never printed again.
+        turn: ChatMessage = {"role": "assistant", "content": ""}
+        if names:
+            turn["tool_calls"] = [chat_call(name, {}) for name in names]
 
         def whole() -> list[ChatMessage]:
-            return self._to_chat(dialect, messages[: first_new - 1], system_prompt).messages
+            return self._to_chat(dialect, before, system).messages
 
         head = self._heads.get(parent.key)
         if head is None:
@@ -340,7 +356,7 @@ class PromptBuilder:
         stop_id = parent.completion.finish.stop_token_id
         ends_with_stop = stop_id is not None and parent.completion.output_ids[-1:].tolist() == [stop_id]
         delta = dialect.renderer.delta(
-            [*head, _stub(parent)],
+            [*head, turn],
             new.messages,
             whole=whole,
             emitted=self._tokens.token_text(cast(int, stop_id)) if ends_with_stop else None,
@@ -378,14 +394,15 @@ class PromptBuilder:
     def find_problem(self, dialect: Dialect, block: Any, role: str) -> str | None:
         """Why a block cannot be shown in a message of a role (`user`, or `tool` for results); None if it can."""
         try:
-            chat = to_chat_messages([{"role": "user", "content": [block]}])
-            if chat.images and self._expander is None:
+            message = read({"role": "user", "content": [block]})
+            images = list(message.images)
+            if images and self._expander is None:
                 return "this model takes text only"
-            for image in chat.images:
+            for image in images:
                 self._check_images(dialect, cast(ImageExpander, self._expander), role)
                 self.read_image(image)
-            if self.options["control_tokens"] == ControlTokens.ERROR and not chat.images:
-                dialect.renderer.initial(chat.messages)
+            if self.options["control_tokens"] == ControlTokens.ERROR and not images:
+                dialect.renderer.initial(to_chat([message]).messages)
         except MessageConversionError as error:
             return str(error).removeprefix("message 0 (user): ")
         except MediaError as error:
@@ -394,17 +411,24 @@ class PromptBuilder:
             return "it spells a control token"
         return None
 
-    def read_image(self, image: bytes) -> None:
+    def knows_image(self, image: Image) -> bool:
+        """True for an image that `read_image` has read."""
+        return self._image_key(image) in self._entered
+
+    def read_image(self, image: Image) -> None:
         """Decode, convert and size an image, to be remembered; from any thread. `MediaError` if it is unreadable."""
         if self._expander is not None:
             self._enter(image, self._expander)
 
-    def _enter(self, image: bytes, expander: ImageExpander) -> EnteredImage:
-        most, encoding = self.options["max_image_pixels"], ImageEncoding(self.options["image_encoding"])
-        key = hashlib.sha256(image).digest(), most, encoding
+    def _image_key(self, image: Image) -> tuple[bytes, int | None, ImageEncoding]:
+        return image.key, self.options["max_image_pixels"], ImageEncoding(self.options["image_encoding"])
+
+    def _enter(self, image: Image, expander: ImageExpander) -> EnteredImage:
+        key = self._image_key(image)
+        _, most, encoding = key
         if key not in self._entered:  # read ahead by `read_image`, or shown again by a new root
             try:
-                self._entered[key] = expander.enter(image, max_pixels=most, encoding=encoding)
+                self._entered[key] = expander.enter(image.data, max_pixels=most, encoding=encoding)
             except MediaError as error:
                 self._entered[key] = str(error)
         entered = self._entered[key]
@@ -412,33 +436,17 @@ class PromptBuilder:
             raise MediaError(entered)
         return entered
 
-    def _to_chat(self, dialect: Dialect, messages: Messages, system_prompt: str) -> ChatConversation:
-        return to_chat_messages(self.calls.in_history(messages, lambda: dialect.call_ids), system_prompt)
+    def _to_chat(self, dialect: Dialect, messages: Sequence[Message], system: str) -> ChatConversation:
+        return to_chat(messages, system, name_call=self.calls.in_history(lambda: dialect.call_ids))
 
-    def estimate_tokens(self, messages: Sequence[Mapping[str, Any]], *more: str | None) -> int:
-        """A guess at a length by that of its JSON, at the characters of a token of this episode so far (4 at first)."""
+    def estimate_tokens(self, size: int) -> int:
+        """A guess at the tokens of so many bytes, at the characters of a token of this episode so far (4 at first)."""
         # Never tokenised: the SDK asks before every model call.
-        ratio = self._characters / self._encoded if self._encoded else 4.0
-        parts = [*messages, *filter(None, more)]
-        return round(len(encode_value(parts)) / ratio) if parts else 0
+        return round(size * self._encoded / self._characters if self._encoded else size / 4.0)
 
 
-def drops_reasoning(dialect: Dialect, new: Messages) -> bool:
+def drops_reasoning(dialect: Dialect, new: Sequence[Message]) -> bool:
     """True if the template drops earlier reasoning when these messages arrive."""
     flags = dialect.renderer.report.flags
-    if Flag.DROPS_REASONING_AT_TOOL in flags:
-        return True
-    has_user_text = any("toolResult" not in block for message in new for block in message["content"])
-    return has_user_text and Flag.DROPS_REASONING_AT_USER in flags
-
-
-def _stub(turn: Turn) -> ChatMessage:
-    """The turn as the template needs to see it: which calls were made. What was sampled is never printed again."""
-    message: ChatMessage = {"role": "assistant", "content": ""}
-    calls = [call for call in turn.calls if not call.is_text]
-    if calls:
-        message["tool_calls"] = [
-            {"id": call.model_id or call.id, "type": "function", "function": {"name": call.name, "arguments": {}}}
-            for call in calls
-        ]
-    return message
+    has_user_text = any(message.parts or not message.results for message in new)
+    return Flag.DROPS_REASONING_AT_TOOL in flags or (has_user_text and Flag.DROPS_REASONING_AT_USER in flags)

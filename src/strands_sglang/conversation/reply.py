@@ -14,7 +14,7 @@ from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import ToolParser, ToolParseResult
 from ..tool_parsers.reasoning import SegmentKind, ThinkTokens
 from ..tool_parsers.values import JSONError, load_json
-from ..trajectory import Completion, FinishType, ReplyPrint, ToolCall, Turn
+from ..trajectory import Call, Completion, FinishType, Message, ToolCall, Turn
 from .messages import MALFORMED_KEY
 from .options import MalformedCalls
 
@@ -71,11 +71,10 @@ class ModelReply:
     stop_string: str | None = None
 
     @property
-    def print(self) -> ReplyPrint:
-        """The features by which the reply is recognised in a later history."""
-        return ReplyPrint.of(
-            calls=[(call.id, call.name) for call in self.calls], text=self.text, reasoning=self.reasoning
-        )
+    def message(self) -> Message:
+        """The reply as a message of a history."""
+        calls = tuple([Call(call.id, call.name, call.input) for call in self.calls])
+        return Message(role="assistant", parts=(self.text,) if self.text else (), reasoning=self.reasoning, calls=calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

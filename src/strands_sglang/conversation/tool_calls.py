@@ -19,15 +19,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from strands.types.content import Messages
-
 from ..exceptions import ToolParserError
 from ..template import DeltaRenderer
 from ..template.reasoning import REASONING_TAGS
 from ..template.step import common_prefix
 from ..tool_parsers import TOOL_PARSER_REGISTRY, ParameterTypes, ToolParser, list_tool_parsers
-from ..trajectory import ToolCall, Turn
-from .messages import AnsweredCall
+from ..trajectory import Call, ToolCall
+from .messages import ShownCall
 
 logger = logging.getLogger(__name__)
 
@@ -106,61 +104,24 @@ class CallIds:
         self.sampled: dict[str, ToolCall] = {}
         """Calls that were sampled here, by id."""
 
-    def in_history(self, messages: Messages, form: Callable[[], CallIdForm]) -> Messages:
-        """A whole history with every call named for the template, each result after its call.
+    def in_history(self, form: Callable[[], CallIdForm]) -> Callable[[Call], ShownCall]:
+        """Names the calls of a whole history, one after the other.
 
-        An id may be used again later in a history; a result belongs to the latest call of its id. `form` tells which
-        ids the template takes; it is asked only if there are calls that were not sampled here.
+        `form` tells which ids the template takes; it is asked only if there are calls that were not sampled here.
         """
-        printed: dict[str, str] = {}
         count = itertools.count()
 
-        def name_call(use: Mapping[str, Any]) -> dict[str, Any]:
-            use_id, name, index = use["toolUseId"], use["name"], next(count)
-            sampled = self.sampled.get(use_id)
+        def name_call(call: Call) -> ShownCall:
+            index, sampled = next(count), self.sampled.get(call.id)
             if sampled is not None:
-                name = sampled.name if name == INVALID_TOOL_NAME else name
-                printed[use_id] = sampled.model_id or sampled.id
-            elif form() is CallIdForm.FUNCTION:
-                printed[use_id] = function_id(name, index)
-            elif form() is CallIdForm.NINE_ALPHANUMERICS and not _NINE_ALPHANUMERICS.fullmatch(use_id):
-                printed[use_id] = f"hist{index:05d}"
-            else:
-                printed[use_id] = use_id
-            return {**use, "toolUseId": printed[use_id], "name": name}
+                return ShownCall(sampled.shown_id, sampled.name if call.name == INVALID_TOOL_NAME else call.name)
+            if form() is CallIdForm.FUNCTION:
+                return ShownCall(function_id(call.name, index), call.name)
+            if form() is CallIdForm.NINE_ALPHANUMERICS and not _NINE_ALPHANUMERICS.fullmatch(call.id):
+                return ShownCall(f"hist{index:05d}", call.name)
+            return ShownCall(call.id, call.name)
 
-        return [_with_ids(message, name_call, printed) for message in messages]
-
-    def match_results(self, parent: Turn, reply: Mapping[str, Any]) -> dict[str, AnsweredCall]:
-        """The calls of a turn, with the ids that the template printed for them, by the ids that results name.
-
-        `reply` is its message in the history, with the ids by which the client calls the calls.
-        """
-        uses = [block["toolUse"]["toolUseId"] for block in reply["content"] if "toolUse" in block]
-        made = [
-            AnsweredCall(position, call.model_id or call.id, call.name)
-            for position, call in enumerate([call for call in parent.calls if not call.is_text])
-        ]
-        by_id = dict(zip(uses, made, strict=False))
-        for call in made:  # a result may name the printed id, too
-            by_id.setdefault(call.id, call)
-        return by_id
-
-
-def _with_ids(
-    message: Any, name_call: Callable[[Mapping[str, Any]], dict[str, Any]], printed: Mapping[str, str]
-) -> Any:
-    content = message["content"]
-    if not isinstance(content, list) or not any("toolUse" in block or "toolResult" in block for block in content):
-        return message
-    blocks = []
-    for block in content:
-        if "toolUse" in block:
-            block = {**block, "toolUse": name_call(block["toolUse"])}
-        elif "toolResult" in block and (use_id := printed.get(block["toolResult"].get("toolUseId"))) is not None:
-            block = {**block, "toolResult": {**block["toolResult"], "toolUseId": use_id}}
-        blocks.append(block)
-    return {**message, "content": blocks}
+        return name_call
 
 
 def function_id(name: str, index: int) -> str:

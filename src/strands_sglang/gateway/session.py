@@ -16,8 +16,9 @@ from aiohttp import web
 
 from ..cache import Recent
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
-from ..conversation.messages import refusal_note, report_refused
+from ..conversation.messages import read, refusal_note, report_refused
 from ..conversation.options import MalformedCalls, RefusedResults
+from ..exceptions import MessageConversionError
 from ..trajectory import Trajectory, Turn, digest
 from .answers import Answer, Answers
 from .canonical import Message, MessagePlacement, Readings, arrange, without_volatile
@@ -172,7 +173,11 @@ class Session:
         try:
             self._check_open()
             wire = dialect.read(await exchange.read(), self._readings[dialect.name])
-            await self.conversation.read_images(wire.messages)  # type: ignore[arg-type]
+            readable = []
+            for message in wire.messages:
+                with contextlib.suppress(MessageConversionError):
+                    readable.append(read(message))
+            await self.conversation.read_images(readable)
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
                 self._note(wire, exchange, counters)
@@ -282,7 +287,7 @@ class Session:
         for index, turn in receipts.items():  # equal replies with different receipts are different histories
             messages[index]["receipt"] = turn
         asked = TurnRequest(
-            messages=messages,  # type: ignore[arg-type]
+            messages=messages,
             system=system or None,
             tools=wire.tools,  # type: ignore[arg-type]
             params=self._params(wire, is_final=final is not None),
@@ -512,7 +517,7 @@ def _count_turn(prepared: PreparedTurn, answer: Answer, turn: Turn, *, is_siblin
     ids = [block["toolUse"]["toolUseId"] for block in returned if "toolUse" in block]
     counts.extended += 1
     counts.ids_rewritten += ids != list(reply.call_ids)
-    counts.reasoning_dropped += reply.reasoning is not None and not any("reasoningContent" in b for b in returned)
+    counts.reasoning_dropped += bool(reply.reasoning) and not any("reasoningContent" in b for b in returned)
 
 
 def _message_of(text: str, calls: Iterable[tuple[str, str, Any]], reasoning: str = "") -> Message:

@@ -1,19 +1,22 @@
 """Exact token trajectories: turns, the forest they form, views and export. Pure data, no I/O."""
 
-from .fingerprint import ReplyPrint, digest, encode_value
 from .forest import Location, TrajectoryForest
 from .history import RootReason
+from .message import Call, Image, Message, Result, digest, encode_value
 from .packed import SamplingMask, Token, WeightSpan, pack_ids
 from .turn import Completion, Finish, FinishType, LengthLimit, SampledTokens, ToolCall, Turn
 from .views import TokenManager, Trajectory, join_routed_experts
 
 __all__ = [
+    "Call",
     "Completion",
     "Finish",
     "FinishType",
+    "Image",
     "LengthLimit",
     "Location",
-    "ReplyPrint",
+    "Message",
+    "Result",
     "RootReason",
     "SampledTokens",
     "SamplingMask",

@@ -1,6 +1,6 @@
 """The trajectory forest: every token that was sent or sampled, the path each call extends, and the fate of each sample.
 
-**Which path a call extends.** Turns form trees. A call is located by its history (see `fingerprint`):
+**Which path a call extends.** Turns form trees. A call is located by its history: a chain of the keys of its messages:
 
 - the input of an earlier call again: another sample of it is wanted; a sibling turn;
 - a held path plus new messages that are not assistant turns: the normal case; extend it;
@@ -33,16 +33,16 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from ..exceptions import TrajectoryError
-from .fingerprint import ReplyPrint, digest, digest_after
-from .history import HistoryMemory, RootReason, Walk
+from .history import FollowedHistory, HistoryMemory, RootReason, Walk
 from .media import Medium, media_growth
+from .message import Message, digest, digest_after
 from .turn import Completion, ToolCall, Turn
 from .views import Trajectory
 
@@ -109,12 +109,12 @@ class _Records:
     foreign_ids: set[str] = field(default_factory=set)
     memory: HistoryMemory | None = None
 
-    def with_reply(self, observed: ReplyPrint) -> list[Turn]:
+    def with_reply(self, observed: Message) -> list[Turn]:
         """Turns with these calls and this text. Only a history that was edited asks, so they are sorted then."""
         for turn in self.turns[self.sorted_turns :]:
-            self.by_reply.setdefault((turn.reply.call_ids, turn.reply.text), []).append(turn)
+            self.by_reply.setdefault(turn.reply.visible, []).append(turn)
         self.sorted_turns = len(self.turns)
-        return self.by_reply.get((observed.call_ids, observed.text), [])
+        return self.by_reply.get(observed.visible, [])
 
 
 class TrajectoryForest:
@@ -177,12 +177,11 @@ class TrajectoryForest:
     def locate(
         self,
         context: bytes,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Message],
         *,
         agent: str | None = None,
         agent_id: str | None = None,
         attempt: str | None = None,
-        receipts: Mapping[int, int] | None = None,
     ) -> Location:
         """Find the path a call extends, and record what the call proves about earlier samples.
 
@@ -190,7 +189,6 @@ class TrajectoryForest:
             context: Digest of what is printed before the messages and fixed for a path: system prompt, tools, template
                 arguments.
             agent_id: Identity of the calling agent; its name if None.
-            receipts: Index of a message to the index of the turn it came from, proved by the caller.
         """
         with self._lock:
             agent_id = agent if agent_id is None else agent_id
@@ -198,7 +196,7 @@ class TrajectoryForest:
                 # The same step again: the caller would not repeat it had it kept the first answer.
                 for earlier in self._records.by_step.get((agent_id, attempt), ()):
                     self._discard(earlier)
-            follower = _Follower(self._records, context, agent, agent_id, receipts or {})
+            follower = _Follower(self._records, context, agent, agent_id)
             walk = follower.follow_from_memory((context, agent, agent_id), messages)
             # A reply that stands in a history was used, whatever was believed of it before.
             for turn in follower.seen:
@@ -219,10 +217,10 @@ class TrajectoryForest:
                 epoch=self._epoch,
             )
 
-    def held_part(self, context: bytes, messages: Sequence[Mapping[str, Any]]) -> tuple[Turn | None, int]:
+    def held_part(self, context: bytes, messages: Sequence[Message]) -> tuple[Turn | None, int]:
         """The last turn of this history that is held, whoever sampled it, and the number of messages up to it."""
         with self._lock:
-            follower = _Follower(self._records, context, None, _Follower.ANYONE, {})
+            follower = _Follower(self._records, context, None, _Follower.ANYONE)
             walk = follower.follow_from_memory((context, _Follower.ANYONE), messages)
             return (None, 0) if walk.unmatched is not None else (walk.turn, walk.matched)
 
@@ -234,7 +232,7 @@ class TrajectoryForest:
         *,
         prompt_ids: array[int],
         completion: Completion,
-        reply: ReplyPrint,
+        reply: Message,
         calls: Sequence[ToolCall] = (),
         media: Sequence[Medium] = (),
         is_constrained: bool = False,
@@ -245,7 +243,7 @@ class TrajectoryForest:
         Args:
             location: Where it belongs, from `locate`.
             prompt_ids: The ids that were appended to the path before sampling.
-            reply: The print by which the reply is recognised.
+            reply: The reply as the caller is given it, by which it is recognised.
             is_constrained: A grammar decided which tokens could be sampled.
             is_recalled: It was sampled in another forest, which trains it.
 
@@ -355,14 +353,10 @@ class TrajectoryForest:
 
     # ---- call ids ------------------------------------------------
 
-    def reserve_call_ids(self, messages: Iterable[Mapping[str, Any]]) -> None:
+    def reserve_call_ids(self, messages: Iterable[Message]) -> None:
         """Keep the call ids of a supplied history out of those handed out later."""
         with self._lock:
-            for message in messages:
-                content = message.get("content")
-                for block in content if isinstance(content, list) else ():
-                    if "toolUse" in block:
-                        self._records.foreign_ids.add(str(block["toolUse"].get("toolUseId")))
+            self._records.foreign_ids.update([call.id for message in messages for call in message.calls])
 
     def next_call_id(self) -> str:
         """A call id new to this episode: nine ASCII alphanumerics, what the strictest template takes."""
@@ -387,36 +381,33 @@ class _Follower:
     context: bytes
     agent: str | None
     agent_id: str | None
-    receipts: Mapping[int, int]
     seen: list[Turn] = field(default_factory=list)
     """Turns whose replies stand in the part of the history that was followed."""
-    samples: set[int] = field(default_factory=set)
-    """Indices of the messages that are such a reply at its place."""
 
-    def follow_from_memory(self, caller: Hashable, messages: Sequence[Mapping[str, Any]]) -> Walk:
+    def follow_from_memory(self, caller: Hashable, messages: Sequence[Message]) -> Walk:
         """Follow a history from where the last one of `caller` ended."""
-        memory, history = self.records.memory, list(messages)
+        memory = self.records.memory
         if memory is None:
-            return self.follow(Walk(key=self.context), history, 0)
-        known = memory.recall(caller, history)
-        before, done = (known.walk, len(known.messages)) if known is not None else (Walk(key=self.context), 0)
-        walk = self.follow(before, history, done)
-        memory.remember(caller, history, walk, recalled=known, samples=self.samples)
+            return self.follow(Walk(key=self.context), messages, 0)
+        keys = [message.key for message in messages]
+        known = memory.recall(caller, keys)
+        before, done = (known.walk, len(known.keys)) if known is not None else (Walk(key=self.context), 0)
+        walk = self.follow(before, messages, done)
+        memory.remember(FollowedHistory(caller, keys, walk), recalled=known)
         return walk
 
-    def follow(self, walk: Walk, messages: Sequence[Mapping[str, Any]], start: int) -> Walk:
+    def follow(self, walk: Walk, messages: Sequence[Message], start: int) -> Walk:
         """Go on with `messages[start:]` from where the messages before led."""
         key, turn, matched, unmatched = walk.key, walk.turn, walk.matched, walk.unmatched
         for i in range(start, len(messages)):
             message = messages[i]
-            if message["role"] == "assistant":
-                if turns := self._turns_at(key, message, self.receipts.get(i)):
+            if message.role == "assistant":
+                if turns := self._turns_at(key, message):
                     found = turns[0]
                     if len(turns) > 1:
                         reach = [self._reach(turn, messages, i + 1) for turn in turns]
                         found = turns[reach.index(max(reach))]
                     self.seen.append(found)
-                    self.samples.add(i)
                     key = _key_after(found)
                     turn, matched, unmatched = found, i + 1, None
                     continue
@@ -424,29 +415,28 @@ class _Follower:
             key = digest_after(key, message)
         return Walk(key=key, turn=turn, matched=matched, unmatched=unmatched)
 
-    def _reach(self, turn: Turn, messages: Sequence[Mapping[str, Any]], start: int) -> int:
+    def _reach(self, turn: Turn, messages: Sequence[Message], start: int) -> int:
         """Index up to which a history goes on as calls after this turn did: what tells equal samples apart."""
         keys, reach = [_key_after(turn)], start
         for i in range(start, len(messages)):
             message, turns = messages[i], list[Turn]()
-            if message["role"] == "assistant":
-                turns = [each for key in keys for each in self._turns_at(key, message, self.receipts.get(i))]
+            if message.role == "assistant":
+                turns = [each for key in keys for each in self._turns_at(key, message)]
             keys = [_key_after(each) for each in turns] or [digest_after(key, message) for key in keys]
             if turns or not self.records.by_input.keys().isdisjoint(keys):
                 reach = i + 1
         return reach
 
-    def _turns_at(self, key: bytes, message: Mapping[str, Any], receipt: int | None) -> Sequence[Turn]:
+    def _turns_at(self, key: bytes, observed: Message) -> Sequence[Turn]:
         """The turns sampled at this place that an assistant message may be, the likeliest first."""
         candidates = self.records.by_input.get(key)
-        observed = ReplyPrint.of_message(message) if candidates else None
-        if not candidates or observed is None:
+        if not candidates:
             return ()
         matching = [turn for turn in candidates if turn.reply.is_seen_in(observed)]
         # A client may name calls by ids of its own; ids that were given out here can only mean those very calls.
         if not matching and self.records.given_ids.isdisjoint(observed.call_ids):
             matching = [turn for turn in candidates if turn.reply.is_seen_in(observed, with_ids=False)]
-        if receipt is not None and (proved := [turn for turn in matching if turn.index == receipt]):
+        if proved := [turn for turn in matching if turn.index == observed.receipt]:
             return proved
         own = [turn for turn in matching if self.agent_id in (turn.agent_id, self.ANYONE)]
         # Who is not known by its identity may be known by its name, unless several of that name answered alike.
@@ -456,26 +446,24 @@ class _Follower:
                 return ()
         return own if len(own) < 2 else self._by_likelihood(own, observed)
 
-    def _by_likelihood(self, turns: Sequence[Turn], observed: ReplyPrint) -> Sequence[Turn]:
+    def _by_likelihood(self, turns: Sequence[Turn], observed: Message) -> Sequence[Turn]:
         """Equal samples of one agent, the best match first: same reasoning, not discarded, and the latest."""
         fates = self.records.fates
         return sorted(
             turns,
             key=lambda turn: (
-                turn.reply.reasoning == observed.reasoning,
+                turn.reply.reasoning.strip() == observed.reasoning.strip(),
                 fates.get(turn.index) not in _LOST,
                 turn.index,
             ),
             reverse=True,
         )
 
-    def _reason(self, key: bytes, message: Mapping[str, Any]) -> RootReason:
+    def _reason(self, key: bytes, observed: Message) -> RootReason:
         """Why an assistant message is not a turn at its place; marks a sample of its agent found in it as used."""
-        observed = ReplyPrint.of_message(message)
-        known = [] if observed is None else self.records.with_reply(observed)
-        own = [turn for turn in known if observed is not None and turn.reply.is_seen_in(observed)]
+        own = [turn for turn in self.records.with_reply(observed) if turn.reply.is_seen_in(observed)]
         own = [turn for turn in own if turn.agent_id == self.agent_id]
-        if observed is not None and own:
+        if own:
             turn = self._by_likelihood(own, observed)[0]
             self.seen.append(turn)
             if self.records.contexts[turn.index] != self.context:

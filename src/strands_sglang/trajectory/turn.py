@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .fingerprint import ReplyPrint
 from .media import Medium, expanded_ids, expanded_values, media_growth, move_media
+from .message import Message
 from .packed import TOKEN_TYPECODE, SamplingMask, TokenRun, WeightSpan
 
 
@@ -101,6 +101,11 @@ class ToolCall:
     error: str | None = None
     is_text: bool = False
 
+    @property
+    def shown_id(self) -> str:
+        """The id that the chat template is shown."""
+        return self.model_id or self.id
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampledTokens:
@@ -150,7 +155,7 @@ class Turn:
         index: Order of commit within the forest.
         parent: The turn this one extends, or None for a root.
         key: Digest of the whole input of the call; equal keys mean a repeated call.
-        reply: The print by which later histories are recognised.
+        reply: The reply as the caller was given it, by which later histories are recognised.
         prompt_ids: Ids appended to the parent's path (the whole prompt for a root).
         calls: The tool calls in the order they were written.
         media: Images of the prompt delta, in order.
@@ -166,7 +171,7 @@ class Turn:
     index: int
     parent: Turn | None
     key: bytes
-    reply: ReplyPrint
+    reply: Message
     prompt_ids: array[int]
     completion: Completion
     calls: tuple[ToolCall, ...] = ()

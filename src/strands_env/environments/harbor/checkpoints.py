@@ -106,7 +106,7 @@ class Checkpoint:
                 "an episode whose history was rewritten cannot be continued"
             )
         for index, saved in zip(replies, self.turns, strict=True):
-            request = TurnRequest(messages=messages[:index], system=agent.system_prompt, tools=tools)  # type: ignore[arg-type]
+            request = TurnRequest(messages=messages[:index], system=agent.system_prompt, tools=tools)
             turn = conversation.recall(request, _completion(saved))
             # Rendered anew and compared: another template would train the sampled tokens behind another prompt.
             if list(turn.prompt_ids) != saved["prompt_ids"]:
