@@ -11,18 +11,17 @@ from strands_sglang.tool_parsers import (
     CallKeys,
     ParameterTypes,
     ToolParser,
-    gemma4,
     glm,
     gpt_oss,
     json_calls,
     mistral,
-    olmo3,
+    notations,
     sections,
     tags,
 )
-from strands_sglang.tool_parsers.gemma4 import PREFIX, QUOTE
 from strands_sglang.tool_parsers.glm import KEY, VALUE, decode_value
 from strands_sglang.tool_parsers.mistral import ARGS, CALL_ID
+from strands_sglang.tool_parsers.notations import PREFIX, QUOTE
 from strands_sglang.tool_parsers.values import ToolSchemas
 
 
@@ -145,13 +144,13 @@ def _(parser: gpt_oss.GptOssToolParser, name: str, arguments: Any, *_: Any) -> s
 
 
 @write.register
-def _(parser: olmo3.Olmo3ToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: notations.Olmo3ToolParser, name: str, arguments: Any, *_: Any) -> str:
     printed = ", ".join(f"{key}={dump_json(value)}" for key, value in arguments.items())
     return f"{parser.tool_start_token}{name}({printed}){parser.tool_end_token}"
 
 
 @write.register
-def _(parser: gemma4.Gemma4ToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: notations.Gemma4ToolParser, name: str, arguments: Any, *_: Any) -> str:
     def printed(value: Any) -> str:
         if isinstance(value, str):
             return f"{QUOTE}{value}{QUOTE}"

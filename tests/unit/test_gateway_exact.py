@@ -11,7 +11,8 @@ import pytest
 
 from strands_sglang.gateway import Session
 from strands_sglang.gateway.dialects import CHAT_COMPLETIONS
-from strands_sglang.gateway.exact_json import UnreadableJSONError, dumps, loads
+from strands_sglang.gateway.exact_json import dumps, loads
+from strands_sglang.tool_parsers.values import JSONError
 from tests.provider_support import completion
 from tests.unit.gateway_support import (
     ANTHROPIC_TOOLS,
@@ -122,7 +123,7 @@ async def test_a_key_given_twice_is_refused_and_in_arguments_of_the_history_kept
 def test_json_is_read_as_it_is_written_or_refused(raw: bytes, value: Any) -> None:
     try:
         read = loads(raw)
-    except UnreadableJSONError as error:
+    except JSONError as error:
         assert isinstance(value, str) and value in str(error)
         return
     assert value is None or (read == value and repr(read) == repr(value))

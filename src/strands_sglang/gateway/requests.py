@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 import orjson
 from aiohttp import web
 
+from ..tool_parsers.values import JSONError
 from .dialects import KEY_HEADERS
 from .dialects.reading import label, want_object
 from .dialects.wire import Origin, Refused
-from .exact_json import UnreadableJSONError, loads
+from .exact_json import loads
 
 BODY_SECONDS = 120.0
 """Time in which the whole body of a request has to arrive."""
@@ -44,7 +45,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     raw = unpack(raw, request.headers.get("Content-Encoding", "identity").strip().lower(), request.client_max_size)
     try:
         body = loads(raw)
-    except UnreadableJSONError as error:
+    except JSONError as error:
         raise Refused(f"the body cannot be read as JSON: {error}") from None
     return dict(want_object(body, "the body"))
 

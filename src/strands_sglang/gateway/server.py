@@ -22,12 +22,13 @@ from ..cache import Recent
 from ..conversation import Conversation
 from ..conversation.options import DEFAULTS, SAMPLING_NAMES, RefusedResults
 from ..exceptions import refuse_unknown
+from ..tool_parsers.values import MAX_DEPTH, is_too_deep
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, Exchange, as_json, hide, refusal
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.reading import label
 from .dialects.wire import Refused, Route, WireDialect
-from .exact_json import MAX_DEPTH, dumps, is_too_deep
+from .exact_json import dumps
 from .options import ConversationOptions, SessionOptions
 from .requests import (
     bytes_of,

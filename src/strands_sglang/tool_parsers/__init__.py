@@ -4,7 +4,7 @@ A call is parsed exactly as it was written or reported as malformed. `get_tool_p
 `register_tool_parser(name)` adds one. The classes of the families are in the modules of their kind.
 """
 
-from . import gemma4, gpt_oss, mistral, olmo3  # noqa: F401 - their parsers register themselves
+from . import gpt_oss, mistral, notations  # noqa: F401 - their parsers register themselves
 from .base import (
     TOOL_PARSER_REGISTRY,
     UNKNOWN_TOOL_NAME,

@@ -20,7 +20,7 @@ from .reasoning import (
     TextSegment,
     ThinkTokens,
 )
-from .values import ParameterTypes, ToolSchemas
+from .values import CallError, ParameterTypes, ToolSchemas
 
 UNKNOWN_TOOL_NAME = "unknown_tool"
 """Name of a malformed call whose tool is unknown."""
@@ -215,8 +215,8 @@ class ToolParser:
             return block.end if block else None
 
         segments = self.cut(text, read, in_reasoning=in_reasoning)
-        found = [call for each in segments if each.kind is SegmentKind.BLOCK for call in blocks[each.start].calls]
-        calls = tuple([call.with_id(index) for index, call in enumerate(found)])
+        read_calls = [call for each in segments if each.kind is SegmentKind.BLOCK for call in blocks[each.start].calls]
+        calls = tuple([call.with_id(index) for index, call in enumerate(read_calls)])
         unclosed_call = None
         if unclosed := reasoning.join(text, segments, SegmentKind.UNCLOSED):
             inner, span = unclosed.removeprefix(self.tool_start_token), (len(text) - len(unclosed), len(text))
@@ -252,13 +252,13 @@ class ToolParser:
             text,
             think_tokens=self.think_tokens,
             in_reasoning=in_reasoning,
-            begin_marker=self.begin(text),
+            find_begin=self.begin(text) if read_block else None,
             read_block=read_block,
         )
 
-    def begin(self, text: str) -> str | BlockFinder:
-        """The marker that begins a block, or a function that finds one; asked once for a text."""
-        return self.tool_start_token
+    def begin(self, text: str) -> BlockFinder:
+        """The function that finds where blocks begin; asked once for a text."""
+        return reasoning.finder(re.compile(re.escape(self.tool_start_token)), text)
 
     def split(self, text: str, *, in_reasoning: bool = False) -> ReasoningSplit:
         """Split text into what the user sees and what the model thought; calls are not looked for."""
@@ -275,6 +275,11 @@ class ToolParser:
         return [
             {"id": call.id, "name": call.name, "input": call.input} for call in self.parse(text) if not call.is_error
         ]
+
+    def refuse(self, error: CallError, raw: str, span: tuple[int, int], model_id: str | None = None) -> ToolParseResult:
+        """The malformed call that a text is."""
+        name = self.guess_name(raw) if error.name is None else error.name
+        return ToolParseResult(name=name, raw=raw, error=str(error), model_id=model_id, span=span)
 
     def guess_name(self, markup: str) -> str:
         """Best guess at the tool name in malformed markup; empty when there is none."""

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import ANY_TYPE, JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
+from .values import ANY_TYPE, CallError, JSONError, ParameterTypes, decode_printed, is_name, load_json, skip_space
 
 KEY = ("<arg_key>", "</arg_key>")
 VALUE = ("<arg_value>", "</arg_value>")
@@ -27,46 +28,48 @@ class GLMToolParser(ToolParser):
         close = text.find(end_marker, inner)
         if close < 0:
             return None
-        end = close + len(end_marker)
-        return Block(end=end, calls=(self._read_call(text[inner:close], (start, end), types),))
+        span, raw = (start, close + len(end_marker)), text[inner:close]
+        try:
+            call = replace(_read_call(raw, types), span=span)
+        except CallError as error:
+            call = self.refuse(error, raw.strip(), span)
+        return Block(end=span[1], calls=(call,))
 
     def guess_name(self, markup: str) -> str:
         name = markup.split(KEY[0], 1)[0].strip().split("\n", 1)[0].strip()
         return name if is_name(name) else ""
 
-    def _read_call(self, inner: str, span: tuple[int, int], types: ParameterTypes) -> ToolParseResult:
-        name = inner.split(KEY[0], 1)[0]
-        position = len(name)
-        name = name.strip()
-        try:
-            if not is_name(name):
-                raise TagError(f"found {name[:40]!r} where the tool name was expected")
-            arguments: dict[str, Any] = {}
-            while (position := skip_space(inner, position)) < len(inner):
-                key, position = _read_pair_part(inner, position, KEY)
-                key = key.strip()
-                printed, position = _read_pair_part(inner, skip_space(inner, position), VALUE)
-                if not key or key in arguments:
-                    raise TagError(f"the argument {key!r} is given twice" if key else f"{KEY[0]} is empty")
-                arguments[key] = decode_value(printed, types.of(name, key))
-        except TagError as error:
-            return ToolParseResult(name=self.guess_name(inner), raw=inner.strip(), error=str(error), span=span)
-        return ToolParseResult(name=name, input=arguments, span=span)
+
+def _read_call(inner: str, types: ParameterTypes) -> ToolParseResult:
+    name = inner.split(KEY[0], 1)[0]
+    position = len(name)
+    name = name.strip()
+    if not is_name(name):
+        raise CallError(f"found {name[:40]!r} where the tool name was expected")
+    arguments: dict[str, Any] = {}
+    while (position := skip_space(inner, position)) < len(inner):
+        key, position = _read_pair_part(inner, position, KEY)
+        key = key.strip()
+        printed, position = _read_pair_part(inner, skip_space(inner, position), VALUE)
+        if not key or key in arguments:
+            raise CallError(f"the argument {key!r} is given twice" if key else f"{KEY[0]} is empty")
+        arguments[key] = decode_value(printed, types.of(name, key))
+    return ToolParseResult(name=name, input=arguments)
 
 
 def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[str, int]:
     opening, closing = tags
     if not text.startswith(opening, position):
         found = text[position : position + 40]
-        raise TagError(f"found {found!r} where {opening} was expected" if found else f"{opening} is missing")
+        raise CallError(f"found {found!r} where {opening} was expected" if found else f"{opening} is missing")
     start = position + len(opening)
     end = text.find(closing, start)
     if end < 0:
-        raise TagError(f"{opening} is not closed by {closing}")
+        raise CallError(f"{opening} is not closed by {closing}")
     part = text[start:end]
     for tag in (KEY[0], VALUE[0]):
         if tag in part:
-            raise TagError(f"{opening} contains {tag}, or {closing} is missing")
+            raise CallError(f"{opening} contains {tag}, or {closing} is missing")
     return part, end + len(closing)
 
 

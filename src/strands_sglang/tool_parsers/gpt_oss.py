@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .reasoning import BlockReader, SegmentKind, TextSegment
-from .values import JSONError, ParameterTypes, is_name, json_end, load_arguments, skip_space
+from .values import CallError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
 _START = "<|start|>assistant"
 _HEADER = re.compile(
@@ -90,39 +90,25 @@ class GptOssToolParser(ToolParser):
         return segments
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        header = _HEADER.match(text, start)
-        if header is None:
-            return self._read_broken(text, start)
-        end_marker, body = self.tool_end_token, header.end()
-        value_end = json_end(text, body)
-        close = -1 if value_end is None else skip_space(text, value_end)
-        if close < 0 or not text.startswith(end_marker, close):
-            found = _END.search(text, body)
-            if found is None:
+        header, end_marker = _HEADER.match(text, start), self.tool_end_token
+        begin = header or _BROKEN_HEADER.match(text, start)
+        body = begin.end() if begin else start
+        # An end marker inside a JSON string is text.
+        value_end = json_end(text, body) if header else None
+        close = len(text) if value_end is None else skip_space(text, value_end)
+        end = close + len(end_marker)
+        if not text.startswith(end_marker, close):
+            mark = _END.search(text, body)
+            if mark is None:
                 return None
-            close = found.start()
-        is_closed = text.startswith(end_marker, close)
-        end_match = _END.match(text, close)
-        end = close + len(end_marker) if is_closed else end_match.end() if end_match else close
-        recipient = _recipient(header) or ""
-        raw, name = text[body:close].strip(), recipient.removeprefix(_RECIPIENT)
-        if not recipient:
-            error: str | None = f"the call has no recipient, to={_RECIPIENT}NAME is missing"
-        elif (
-            not (recipient.startswith(_RECIPIENT) and is_name(name))
-            or (header["before"] and header["behind"])
-            or header["channel"] != "commentary"
-            or header["type"] not in (None, "json")
-        ):
-            error = _WRONG_HEADER
-        else:
-            error = None if is_closed else f"{end_marker} is missing"
+            close, end = mark.span()
         try:
-            if error is not None:
-                raise JSONError(error)
-            call = ToolParseResult(name=name, input=load_arguments(raw), span=(start, end))
-        except JSONError as problem:
-            call = ToolParseResult(name=name, raw=raw, error=str(problem), span=(start, end))
+            name = _called_function(header)
+            if not text.startswith(end_marker, close):
+                raise CallError(f"{end_marker} is missing", name)
+            call = ToolParseResult(name=name, input=load_arguments(text[body:close].strip(), name), span=(start, end))
+        except CallError as error:
+            call = self.refuse(error, text[body if header else start : close].strip(), (start, end))
         return Block(end=end, calls=(call,))
 
     def guess_name(self, markup: str) -> str:
@@ -136,18 +122,23 @@ class GptOssToolParser(ToolParser):
         close = _END.search(text, header.end()) if header["channel"] == "commentary" else None
         return close is not None and close.group() == self.tool_end_token
 
-    @staticmethod
-    def _read_broken(text: str, start: int) -> Block | None:
-        """Read a message with a broken header that names a recipient: it must not get lost."""
-        begin = _BROKEN_HEADER.match(text, start)
-        close = _END.search(text, begin.end() if begin else start)
-        if close is None:
-            return None
-        raw, name = text[start : close.start()].strip(), _NAME.search(text, start, close.start())
-        call = ToolParseResult(
-            name=name.group() if name else "", raw=raw, error=_WRONG_HEADER, span=(start, close.end())
-        )
-        return Block(end=close.end(), calls=(call,))
+
+def _called_function(header: re.Match[str] | None) -> str:
+    """The function that a message calls; `CallError` where its header has another form."""
+    if header is None:
+        raise CallError(_WRONG_HEADER)
+    recipient = _recipient(header)
+    if not recipient:
+        raise CallError(f"the call has no recipient, to={_RECIPIENT}NAME is missing", "")
+    name = recipient.removeprefix(_RECIPIENT)
+    if (
+        not (recipient.startswith(_RECIPIENT) and is_name(name))
+        or (header["before"] and header["behind"])
+        or header["channel"] != "commentary"
+        or header["type"] not in (None, "json")
+    ):
+        raise CallError(_WRONG_HEADER, name)
+    return name
 
 
 def _recipient(header: re.Match[str]) -> str | None:

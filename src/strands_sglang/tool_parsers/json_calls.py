@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .reasoning import BlockReader, SegmentKind, TextSegment, ThinkTokens
-from .values import JSONError, ParameterTypes, TagError, json_end, load_json, skip_blank, skip_space
+from .reasoning import BlockReader, SegmentKind, TextSegment, ThinkTokens, finder
+from .values import CallError, JSONError, ParameterTypes, json_end, load_json, read_items, skip_blank, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,143 +31,78 @@ class CallKeys:
         """The object, as error messages show it."""
         return f'{{"{self.name}": ..., "{self.arguments}": {{...}}}}'
 
-    def read(self, raw: str, span: tuple[int, int], guess: str) -> ToolParseResult:
-        """Read the object that `raw` is; `guess` names a malformed call whose name cannot be read."""
-
-        def refuse(error: str, name: str = "") -> ToolParseResult:
-            return ToolParseResult(name=name, raw=raw, error=error, span=span)
-
-        try:
-            call = load_json(raw)
-        except JSONError as error:
-            return refuse(f"the call is not valid JSON: {error}", guess)
+    def read(self, call: Any) -> ToolParseResult:
+        """Read a call from its object; `CallError` if it has another shape."""
         if not isinstance(call, dict):
-            return refuse(f"the call is not a JSON object; expected {self.shape}")
+            raise CallError(f"the call is not a JSON object; expected {self.shape}", "")
         name = call.get(self.name)
         if not isinstance(name, str) or not name.strip():
-            return refuse(f'the call has no "{self.name}"; expected {self.shape}')
-        extra = [key for key in call if key not in (self.name, self.arguments, self.id)]
-        if extra:
-            known = [key for key in (self.name, self.arguments, self.id) if key]
+            raise CallError(f'the call has no "{self.name}"; expected {self.shape}', "")
+        known = [key for key in (self.name, self.arguments, self.id) if key]
+        if extra := call.keys() - set(known):
             listed = ", ".join(f'"{key}"' for key in known[:-1])
-            return refuse(f'unexpected key {min(extra)!r}; expected only {listed} and "{known[-1]}"', name)
-        arguments = call.get(self.arguments, {})
+            raise CallError(f'unexpected key {min(extra)!r}; expected only {listed} and "{known[-1]}"', name)
+        arguments, model_id = call.get(self.arguments, {}), call.get(self.id) if self.id else None
         if not isinstance(arguments, dict):
-            return refuse("the arguments are not a JSON object", name)
-        model_id = call.get(self.id) if self.id else None
-        if model_id is not None and not isinstance(model_id, str):
-            return refuse(f'"{self.id}" is not a string', name)
-        return ToolParseResult(name=name, input=arguments, model_id=model_id, span=span)
+            raise CallError("the arguments are not a JSON object", name)
+        if not isinstance(model_id, str | None):
+            raise CallError(f'"{self.id}" is not a string', name)
+        return ToolParseResult(name=name, input=arguments, model_id=model_id)
 
 
-class JSONListToolParser(ToolParser):
-    """A list of call objects, each valid or malformed by itself; anything that is not a list is one malformed call.
+class JSONToolParser(ToolParser):
+    """JSON behind a begin marker, up to the first end marker behind it or, in a format without one, the turn's end.
 
-    The block ends at the first end marker behind the list. Without an end marker it is all that follows, and ends with
-    the turn.
+    An end marker inside a JSON string belongs to the string.
     """
 
     KEYS: ClassVar[CallKeys] = CallKeys()
+    OPENING: ClassVar[str]
+    """The bracket with which the JSON begins."""
 
-    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        end_marker = self.tool_end_token
-        inner = self.list_start(start)
-        if end_marker:
-            found = self.find_close(text, inner, end_marker)
-            if found is None:
-                return None
-            close = found
-        else:
-            value_end = json_end(text, inner)
-            close = self.end_of_turn(text, value_end or inner)
-            if value_end is None and close == len(text) and text.startswith("[", skip_blank(text, inner)):
-                return None
-        end = close + len(end_marker)
-        return Block.around(self.read_list(text, inner, close), start, end)
-
-    def list_start(self, start: int) -> int:
-        """Offset of what follows the begin marker at `start`."""
-        return start + len(self.tool_start_token)
-
-    def find_close(self, text: str, start: int, end_marker: str) -> int | None:
-        """Offset of the end marker of the list at `start`."""
-        return find_json_close(text, start, end_marker)
-
-    def read_list(self, text: str, start: int, end: int) -> list[ToolParseResult]:
-        """Read the calls of the list that `text[start:end]` is; not empty."""
-        raw = text[start:end].strip()
-
-        def refuse(error: str) -> list[ToolParseResult]:
-            return [ToolParseResult(name=self.guess_name(raw), raw=raw, error=error, span=(start, end))]
-
-        try:
-            calls = load_json(raw)
-        except JSONError as error:
-            if (items := _items(text, start, end)) is None:
-                return refuse(f"the calls are not valid JSON: {error}")
-        else:
-            if not isinstance(calls, list):
-                return refuse(f"the calls are not a JSON list; expected [{self.KEYS.shape}, ...]")
-            items = _items(text, start, end) or []
-        if not items:
-            return refuse("the list of calls is empty")
-        return [self.read_item(text[first:last], (first, last)) for first, last in items]
+    def find_close(self, text: str, start: int) -> int | None:
+        """Offset of the end of what begins at `start`, without the end marker; None where it was cut."""
+        value_end = json_end(text, start)
+        if self.tool_end_token:
+            close = text.find(self.tool_end_token, value_end or start)
+            return None if close < 0 else close
+        close = self.end_of_turn(text, value_end or start)
+        # JSON that breaks off with the turn was cut, not written wrongly.
+        is_cut = value_end is None and close == len(text) and text.startswith(self.OPENING, skip_blank(text, start))
+        return None if is_cut else close
 
     def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
-        """Read one call of the list."""
-        return self.KEYS.read(raw, span, self.guess_name(raw))
+        """Read one call."""
+        try:
+            return replace(self.read_object(load_json(raw, "the call is")), span=span)
+        except CallError as error:
+            return self.refuse(error, raw, span)
 
-
-def find_json_close(text: str, start: int, end_marker: str) -> int | None:
-    """Offset of the first end marker after the JSON value at `start`; without such a value, of the first end marker."""
-    close = text.find(end_marker, json_end(text, start) or start)
-    return None if close < 0 else close
-
-
-def _items(text: str, start: int, end: int) -> list[tuple[int, int]] | None:
-    """Offsets of the values of the JSON list that `text[start:end]` is; None when it is not a list."""
-    position = skip_space(text, start)
-    if not text.startswith("[", position):
-        return None
-    items: list[tuple[int, int]] = []
-    position = skip_blank(text, position + 1)
-    while not text.startswith("]", position) or items:
-        value_end = json_end(text, position)
-        if value_end is None or value_end > end:
-            return None
-        items.append((position, value_end))
-        position = skip_blank(text, value_end)
-        if text.startswith("]", position):
-            break
-        if not text.startswith(",", position):
-            return None
-        position = skip_blank(text, position + 1)
-    return items if skip_space(text, position + 1) >= end else None
+    def read_object(self, call: Any) -> ToolParseResult:
+        """Read one call from its decoded JSON; `CallError` if it is none."""
+        return self.KEYS.read(call)
 
 
 # ---- one object behind a marker
 
 
 @register_tool_parser("hermes", "qwen", "qwen25", "qwen3")
-class HermesToolParser(ToolParser):
-    """One JSON object per block, with the keys `name` and `arguments`; without `arguments` they are `{}`.
+class HermesToolParser(JSONToolParser):
+    """One JSON object per block, with the keys `name` and `arguments`; without `arguments` they are `{}`."""
 
-    The block ends at the first end marker behind the object: an end marker inside a JSON string belongs to the string.
-    """
-
-    KEYS: ClassVar[CallKeys] = CallKeys()
+    OPENING: ClassVar[str] = "{"
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin, end_marker = self.tool_call_tokens
-        inner = start + len(begin)
-        close = find_json_close(text, inner, end_marker)
+        inner = start + len(begin) if text.startswith(begin, start) else start  # Llama's marker is optional
+        close = self.find_close(text, inner)
         if close is None:
             return None
         end = close + len(end_marker)
-        raw = text[inner:close].strip()
-        call = self.KEYS.read(raw, (start, end), self.guess_name(raw))
-        if call.raw is not None:  # what follows a broken call is mostly the same marker again, and no visible text
-            end = skip_repeated(text, end, end_marker)
+        call = self.read_item(text[inner:close].strip(), (start, end))
+        if call.is_error and end_marker:  # what follows a broken call is mostly the same marker again: no visible text
+            while text.startswith(end_marker, following := skip_blank(text, end)):
+                end = following + len(end_marker)
         return Block(end=end, calls=(call,))
 
 
@@ -194,14 +129,47 @@ class GigaChatToolParser(HermesToolParser):
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|function_call|>", "<|message_sep|>")
 
 
-def skip_repeated(text: str, position: int, marker: str) -> int:
-    """Offset behind all copies of `marker` that follow `position` with nothing but blanks between."""
-    while text.startswith(marker, following := skip_blank(text, position)):
-        position = following + len(marker)
-    return position
-
-
 # ---- a list behind a marker
+
+
+class JSONListToolParser(JSONToolParser):
+    """A list of call objects, each valid or malformed by itself; anything that is not a list is one malformed call."""
+
+    OPENING: ClassVar[str] = "["
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        begin, end_marker = self.tool_call_tokens
+        inner = start + len(begin) * (begin != self.OPENING)  # the list's own bracket may be the marker
+        close = self.find_close(text, inner)
+        if close is None:
+            return None
+        try:
+            calls = self.read_list(text, inner, close)
+        except CallError as error:
+            calls = [self.refuse(error, text[inner:close].strip(), (inner, close))]
+        return Block.around(calls, start, close + len(end_marker))
+
+    def read_list(self, text: str, start: int, end: int) -> list[ToolParseResult]:
+        """Read the calls of the list that `text[start:end]` is; `CallError` if it is none, or empty."""
+        items: list[ToolParseResult] = []
+
+        def read_item(position: int) -> int:
+            value_end = json_end(text, position)
+            if value_end is None or value_end > end:
+                raise CallError("it is not a list of JSON values")
+            items.append(self.read_item(text[position:value_end], (position, value_end)))
+            return value_end
+
+        try:
+            last = read_items(text, skip_space(text, start), "[]", read_item, skip=skip_blank)
+            if skip_space(text, last) < end:
+                raise CallError("text follows the list")
+        except CallError:
+            load_json(text[start:end].strip(), "the calls are")  # says what is wrong with it
+            raise CallError(f"the calls are not a JSON list; expected [{self.KEYS.shape}, ...]") from None
+        if not items:
+            raise CallError("the list of calls is empty")
+        return items
 
 
 _TOOL_NAME = re.compile(r'"tool_name"\s*:\s*"([^"\\\n]+)"')
@@ -234,9 +202,8 @@ class CommandToolParser(JSONListToolParser):
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|START_THINKING|>", "<|END_THINKING|>")
     KEYS: ClassVar[CallKeys] = CallKeys(name="tool_name", arguments="parameters", id="tool_call_id")
 
-    def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
-        """Read one call, without its number."""
-        return replace(super().read_item(raw, span), model_id=None)
+    def read_object(self, call: Any) -> ToolParseResult:
+        return replace(super().read_object(call), model_id=None)
 
     def guess_name(self, markup: str) -> str:
         match = _TOOL_NAME.search(markup)
@@ -283,20 +250,13 @@ class ApertusToolParser(JSONListToolParser):
                 segments.append(TextSegment(SegmentKind.REASONING if is_thought else kind, start, end))
         return segments
 
-    def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
-        name = self.guess_name(raw)
-        try:
-            call = load_json(raw)
-            if not isinstance(call, dict) or len(call) != 1 or not next(iter(call)).strip():
-                raise TagError('the call is not an object with one key; expected {"NAME": {...}}')
-            ((name, arguments),) = call.items()
-            if not isinstance(arguments, dict):
-                raise TagError("the arguments are not a JSON object")
-        except JSONError as problem:
-            return ToolParseResult(name=name, raw=raw, error=f"the call is not valid JSON: {problem}", span=span)
-        except TagError as problem:
-            return ToolParseResult(name=name, raw=raw, error=str(problem), span=span)
-        return ToolParseResult(name=name, input=arguments, span=span)
+    def read_object(self, call: Any) -> ToolParseResult:
+        if not isinstance(call, dict) or len(call) != 1 or not next(iter(call)).strip():
+            raise CallError('the call is not an object with one key; expected {"NAME": {...}}')
+        ((name, arguments),) = call.items()
+        if not isinstance(arguments, dict):
+            raise CallError("the arguments are not a JSON object", name)
+        return ToolParseResult(name=name, input=arguments)
 
     def guess_name(self, markup: str) -> str:
         match = _FIRST_KEY.search(markup)
@@ -309,12 +269,10 @@ class MiniMaxM1ToolParser(JSONListToolParser):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<tool_calls>", "</tool_calls>")
 
-    def find_close(self, text: str, start: int, end_marker: str) -> int | None:
-        """Offset of the first end marker behind the last object."""
-        position = start
-        while (value_end := json_end(text, position)) is not None:
-            position = value_end
-        return super().find_close(text, position, end_marker)
+    def find_close(self, text: str, start: int) -> int | None:
+        while (value_end := json_end(text, start)) is not None:
+            start = value_end
+        return super().find_close(text, start)
 
     def read_list(self, text: str, start: int, end: int) -> list[ToolParseResult]:
         """Read objects with only blanks between them; from the first other text on, all is malformed."""
@@ -331,7 +289,7 @@ class MiniMaxM1ToolParser(JSONListToolParser):
 # ---- the whole answer
 
 
-class BareToolParser(ToolParser):
+class BareToolParser(JSONToolParser):
     """A call begins where the text does, right behind reasoning, or behind the begin marker, and ends with the turn.
 
     JSON that is an answer and a call look alike, so only an answer that begins exactly as a call does is one. JSON
@@ -345,31 +303,26 @@ class BareToolParser(ToolParser):
 
     def begin(self, text: str) -> Callable[[int], int]:
         """A block begins at the start of the visible text, or at the begin marker."""
-        marker_at = -1 if self.HAS_MARKER else len(text)
+        find_marker = finder(re.compile(re.escape(self.tool_start_token) if self.HAS_MARKER else "(?!)"), text)
 
         def find_begin(position: int) -> int:
-            nonlocal marker_at
             start = skip_space(text, position)
-            if self.HEAD.match(text, start):  # asked only where the text begins, and behind reasoning
-                return start
-            if marker_at < position:  # each stretch is searched once
-                found = text.find(self.tool_start_token, position)
-                marker_at = len(text) if found < 0 else found
-            return marker_at
+            # Asked only where the text begins, and behind reasoning.
+            return start if self.HEAD.match(text, start) else find_marker(position)
 
         return find_begin
 
     def unclosed_error(self, markup: str) -> str:
         """Say where the JSON of a call breaks off."""
         try:
-            load_json(markup.strip())
+            load_json(markup.strip(), "the call is")
         except JSONError as error:
-            return f"the call is not valid JSON: {error}"
+            return str(error)
         return super().unclosed_error(markup)
 
 
 @register_tool_parser("llama_json", "llama3", "llama3_json")
-class LlamaJSONToolParser(BareToolParser):
+class LlamaJSONToolParser(BareToolParser, HermesToolParser):
     """One call a turn: a JSON object that is the whole answer, or all that follows `<|python_tag|>`.
 
     Without the tag an answer is a call when it begins with the name and the parameters as the template prints them, or
@@ -383,16 +336,6 @@ class LlamaJSONToolParser(BareToolParser):
         r'\{\s*(?:"name"\s*:\s*"(?:[^"\\\n]|\\.){0,256}"\s*,\s*"parameters"|"type"\s*:\s*"function")'
     )
 
-    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        inner = start + len(self.tool_start_token) if text.startswith(self.tool_start_token, start) else start
-        last = json_end(text, inner)
-        end = self.end_of_turn(text, last or inner)
-        if last is None and end == len(text) and text.startswith("{", skip_blank(text, inner)):
-            return None  # an object that breaks off with the turn was cut, not written wrongly
-        raw = text[inner:end].strip()
-        call = self.KEYS.read(raw, (start, end), self.guess_name(raw))
-        return Block(end=end, calls=(call,))
-
 
 @register_tool_parser("xlam")
 class XLAMToolParser(BareToolParser, JSONListToolParser):
@@ -403,7 +346,3 @@ class XLAMToolParser(BareToolParser, JSONListToolParser):
     HEAD: ClassVar[re.Pattern[str]] = re.compile(
         r'\[\s*\{\s*"name"\s*:\s*"(?:[^"\\\n]|\\.){0,256}"\s*,\s*"arguments"\s*:'
     )
-
-    def list_start(self, start: int) -> int:
-        """The begin marker is the list's own bracket."""
-        return start

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .base import Block, ToolParseResult, register_tool_parser
 from .json_calls import CallKeys, JSONListToolParser
-from .values import JSONError, ParameterTypes, is_name, json_end, load_arguments, skip_space
+from .values import CallError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
@@ -38,43 +38,38 @@ class MistralToolParser(JSONListToolParser):
             return super().read_block(text, start, types)
         separator = text.find(ARGS, inner, inner + 1024)  # bounded, so that many markers without it cost linear time
         following = text.find(begin, inner)
-        if separator < 0 or 0 <= following < separator:
-            end = self.end_of_turn(text, inner, following if following >= 0 else len(text))
-            return self._refuse(text, "", (start, inner, end), f"{ARGS} is missing behind the tool name")
-        name, _, model_id = text[inner:separator].partition(CALL_ID)
-        name, model_id = name.strip(), model_id.strip()
-        arguments_at = separator + len(ARGS)
-        value_end = json_end(text, arguments_at)
+        has_args = separator >= 0 and not 0 <= following < separator
+        arguments_at = separator + len(ARGS) if has_args else inner
+        value_end = json_end(text, arguments_at) if has_args else None
         following = text.find(begin, value_end or arguments_at)
         end = self.end_of_turn(text, value_end or arguments_at, following if following >= 0 else len(text))
-        if value_end is None and end == len(text):
+        if has_args and value_end is None and end == len(text):
             return None
-        where = (start, arguments_at, end)
-        if not is_name(name):
-            return self._refuse(text, "", (start, inner, end), "the call has no valid tool name")
-        if CALL_ID in text[inner:separator] and not _ID.fullmatch(model_id):
-            return self._refuse(text, name, where, _WRONG_ID.format(model_id))
+        raw_start, call_id = inner, None
         try:
-            arguments = load_arguments(text[arguments_at:end].strip())
-        except JSONError as error:
-            return self._refuse(text, name, where, str(error), model_id or None)
-        call = ToolParseResult(name=name, input=arguments, model_id=model_id or None, span=(start, end))
+            if not has_args:
+                raise CallError(f"{ARGS} is missing behind the tool name", "")
+            name, has_id, printed_id = (part.strip() for part in text[inner:separator].partition(CALL_ID))
+            if not is_name(name):
+                raise CallError("the call has no valid tool name", "")
+            raw_start = arguments_at
+            if has_id and not _ID.fullmatch(printed_id):
+                raise CallError(_WRONG_ID.format(printed_id), name)
+            call_id = printed_id or None
+            arguments = load_arguments(text[arguments_at:end].strip(), name)
+            call = ToolParseResult(name=name, input=arguments, model_id=call_id, span=(start, end))
+        except CallError as error:
+            call = self.refuse(error, text[raw_start:end].strip(), (start, end), call_id)
         return Block(end=end, calls=(call,))
 
-    def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
+    def read_object(self, call: Any) -> ToolParseResult:
         """Read one call of a list; its id has to be one that templates print again."""
-        call = super().read_item(raw, span)
-        if call.raw is None and call.model_id is not None and not _ID.fullmatch(call.model_id):
-            return ToolParseResult(name=call.name, raw=raw, error=_WRONG_ID.format(call.model_id), span=span)
-        return call
+        result = super().read_object(call)
+        if result.model_id is not None and not _ID.fullmatch(result.model_id):
+            raise CallError(_WRONG_ID.format(result.model_id), result.name)
+        return result
 
     def guess_name(self, markup: str) -> str:
         """The text before the arguments, or the `name` of the first object."""
         name = markup.split(ARGS, 1)[0].split(CALL_ID, 1)[0].strip() if ARGS in markup else ""
         return name if is_name(name) else super().guess_name(markup)
-
-    @staticmethod
-    def _refuse(text: str, name: str, where: tuple[int, int, int], error: str, model_id: str | None = None) -> Block:
-        start, raw_start, end = where
-        raw = text[raw_start:end].strip()
-        return Block(end, (ToolParseResult(name=name, raw=raw, error=error, model_id=model_id, span=(start, end)),))

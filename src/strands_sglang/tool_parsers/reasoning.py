@@ -7,6 +7,7 @@ both right.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
@@ -56,12 +57,26 @@ BlockFinder = Callable[[int], int]
 """Takes an offset of visible text, gives the first begin of a block at or behind it, or the length of the text."""
 
 
+def finder(pattern: re.Pattern[str], text: str) -> BlockFinder:
+    """Finds the first match of a pattern at or behind an offset; offsets only grow, so no stretch is searched twice."""
+    at = -1
+
+    def find(position: int) -> int:
+        nonlocal at
+        if at < position:
+            match = pattern.search(text, position)
+            at = match.start() if match else len(text)
+        return at
+
+    return find
+
+
 def scan(
     text: str,
     *,
     think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS,
     in_reasoning: bool = False,
-    begin_marker: str | BlockFinder | None = None,
+    find_begin: BlockFinder | None = None,
     read_block: BlockReader | None = None,
 ) -> list[TextSegment]:
     """Cut `text`, special tokens included, into segments, in order and none empty.
@@ -73,8 +88,8 @@ def scan(
     Args:
         think_tokens: Tags of a reasoning block; None when the model has none.
         in_reasoning: The prompt ends inside a reasoning block, so the text starts in one.
-        begin_marker: Marker that begins a tool-call block, or a function that finds one; None to find no calls.
-        read_block: Finds the end of a block; needed with `begin_marker`.
+        find_begin: Finds the begin of a tool-call block.
+        read_block: Finds the end of a block; without both, calls are not looked for.
     """
     size = len(text)
     segments: list[TextSegment] = []
@@ -83,64 +98,40 @@ def scan(
         if end > start:
             segments.append(TextSegment(kind=kind, start=start, end=end))
 
-    def find(marker: str | None, position: int) -> int:
-        found = -1 if marker is None else text.find(marker, position)
-        return size if found < 0 else found
-
-    opening, closing = think_tokens or (None, None)
-    close_size = len(closing or "")
+    opening, closing = think_tokens or ("", "")
+    find_open, find_close = (finder(re.compile(re.escape(tag) or "(?!)"), text) for tag in (opening, closing))
     position = start = 0
-    open_at = begin_at = close_at = -1  # the next of each; no stretch is searched twice
     reasoning_seen = inside = in_reasoning and think_tokens is not None
     stray_at = -1  # the closing tag behind a finished call
     while position < size:
-        if close_at < position and (inside or not reasoning_seen):
-            close_at = find(closing, position)
         if inside:
+            close_at = find_close(position)
             add(SegmentKind.REASONING, position, close_at)
-            position = start = min(size, close_at + close_size)
+            position = start = min(size, close_at + len(closing))
             add(SegmentKind.TAG, close_at, position)
             inside = False
             continue
-        if open_at < position:
-            open_at = find(opening, position)
-        if read_block is None:
-            begin_at = size
-        elif callable(begin_marker):
-            begin_at = begin_marker(position)
-        elif begin_at < position:
-            begin_at = find(begin_marker, position)
-        first = min(open_at, begin_at, size if reasoning_seen else close_at)
+        open_at, close_at = find_open(position), size if reasoning_seen else find_close(position)
+        first = min(open_at, close_at, find_begin(position) if find_begin and read_block else size)
         if first == size:
             break
-        if first == close_at and not reasoning_seen:
-            if segments:
-                add(SegmentKind.TEXT, start, first)
+        if first in (open_at, close_at):
+            closes = first == close_at
+            add(SegmentKind.REASONING if closes and not segments else SegmentKind.TEXT, start, first)
+            if closes and segments:
                 stray_at = first
-            else:
-                add(SegmentKind.REASONING, 0, first)
-            position = start = first + close_size
+            position = start = first + len(closing if closes else opening)
             add(SegmentKind.TAG, first, position)
-            reasoning_seen = True
-        elif first == open_at:
-            add(SegmentKind.TEXT, start, first)
-            position = start = first + len(opening or "")
-            add(SegmentKind.TAG, first, position)
-            reasoning_seen = inside = True
-        elif read_block:
-            add(SegmentKind.TEXT, start, first)
-            if stray_at >= 0:
-                drafted = [each for each in segments if each.start >= stray_at]
-                segments.clear()
-                add(SegmentKind.REASONING, 0, stray_at)
-                segments.extend(drafted)
-                stray_at = -1
-            end = read_block(first)
-            if end is None:
-                add(SegmentKind.UNCLOSED, first, size)
-                return segments
-            add(SegmentKind.BLOCK, first, end)
-            position = start = end
+            reasoning_seen, inside = True, not closes
+            continue
+        add(SegmentKind.TEXT, start, first)
+        if stray_at >= 0:
+            drafted = [each for each in segments if each.start >= stray_at]
+            segments[:] = [TextSegment(SegmentKind.REASONING, 0, stray_at), *drafted]
+            stray_at = -1
+        end = read_block(first) if read_block else None
+        add(SegmentKind.UNCLOSED if end is None else SegmentKind.BLOCK, first, size if end is None else end)
+        position = start = size if end is None else end
     add(SegmentKind.TEXT, start, size)
     return segments
 

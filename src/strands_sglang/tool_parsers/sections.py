@@ -7,12 +7,12 @@ Kimi K2 and K2.5; DeepSeek V3, R1 and V3.1.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import JSONError, ParameterTypes, json_end, load_arguments, skip_space
+from .reasoning import BlockFinder, finder
+from .values import CallError, ParameterTypes, json_end, load_arguments, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,22 +44,12 @@ class SectionToolParser(ToolParser):
         """Read the stripped text between a call's begin marker and its separator."""
         raise NotImplementedError(type(self).__name__)
 
-    def begin(self, text: str) -> Callable[[int], int]:
+    def begin(self, text: str) -> BlockFinder:
         """A block begins at a section, or at a call that stands in none: one with a header, not a mention."""
         section, call, separator = map(re.escape, (self.tool_start_token, self.CALL.begin, self.CALL.separator))
         header = f"(?:(?!{section}|{call}).){{0,256}}?{separator}"
         # The header is bounded and crosses no marker: each is looked at once, however many a hostile text has.
-        begins = re.compile(f"{section}|{call}(?={header})", re.DOTALL)
-        begin_at = -1
-
-        def find_begin(position: int) -> int:
-            nonlocal begin_at
-            if begin_at < position:  # each stretch is searched once
-                match = begins.search(text, position)
-                begin_at = match.start() if match else len(text)
-            return begin_at
-
-        return find_begin
+        return finder(re.compile(f"{section}|{call}(?={header})", re.DOTALL), text)
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin, section_end = self.tool_call_tokens
@@ -72,16 +62,16 @@ class SectionToolParser(ToolParser):
             if text.startswith(section_end, position):
                 return Block(end=position + len(section_end), calls=tuple(calls))
             if text.startswith(self.CALL.begin, position):
-                found = self._read_call(text, position)
+                call = self._read_call(text, position)
+                if call is None:
+                    return None
             elif (end := _first(text, position, (self.CALL.begin, section_end))) is None:
                 return None
             else:  # text between calls: a malformed call up to the next marker, so that it does not get lost
-                error = f"text stands where {self.CALL.begin} was expected"
-                found = ToolParseResult(raw=text[position:end].strip(), error=error, span=(position, end))
-            if found is None:
-                return None
-            calls.append(found)
-            position = found.span[1]
+                error = CallError(f"text stands where {self.CALL.begin} was expected", "")
+                call = self.refuse(error, text[position:end].strip(), (position, end))
+            calls.append(call)
+            position = call.span[1]
 
     def guess_name(self, markup: str) -> str:
         behind = markup.split(self.CALL.begin, 1)
@@ -95,47 +85,40 @@ class SectionToolParser(ToolParser):
         if close is None:
             return None
         separator = text.find(self.CALL.separator, inner, close)
-        if separator < 0:
-            error = f"{self.CALL.separator} is missing"
-            return self._refuse(text, "", None, (start, inner, close), error)
-        header = self.read_header(text[inner:separator].strip())
-        arguments_at = separator + len(self.CALL.separator)
-        value_end = json_end(text, arguments_at)
-        # An end marker inside a JSON string is text; the one behind the value ends the call.
-        if value_end is not None and text.startswith(self.CALL.end, skip_space(text, value_end)):
-            close = skip_space(text, value_end)
-        where = (start, arguments_at, close)
-        if not text.startswith(self.CALL.end, close):
-            return self._refuse(text, header.name, header.model_id, where, f"{self.CALL.end} is missing")
-        if not header.name:
-            return self._refuse(text, "", header.model_id, (start, inner, close), "the call has no tool name")
+        raw_start, header = inner, Header(name="")
         try:
-            arguments = load_arguments(text[arguments_at:close].strip())
-        except JSONError as error:
-            return self._refuse(text, header.name, header.model_id, where, str(error))
+            if separator < 0:
+                raise CallError(f"{self.CALL.separator} is missing", "")
+            header = self.read_header(text[inner:separator].strip())
+            arguments_at = separator + len(self.CALL.separator)
+            value_end = json_end(text, arguments_at)
+            # An end marker inside a JSON string is text; the one behind the value ends the call.
+            if value_end is not None and text.startswith(self.CALL.end, skip_space(text, value_end)):
+                close = skip_space(text, value_end)
+            raw_start = arguments_at
+            if not text.startswith(self.CALL.end, close):
+                raise CallError(f"{self.CALL.end} is missing", header.name)
+            if not header.name:
+                raw_start = inner
+                raise CallError("the call has no tool name", "")
+            arguments = load_arguments(text[arguments_at:close].strip(), header.name)
+        except CallError as error:
+            end = close + len(self.CALL.end) if text.startswith(self.CALL.end, close) else close
+            return self.refuse(error, text[raw_start:close].strip(), (start, end), header.model_id)
         span = (start, close + len(self.CALL.end))
         return ToolParseResult(name=header.name, input=arguments, model_id=header.model_id, span=span)
 
     def _read_outside(self, text: str, start: int) -> Block | None:
         """A call that stands in no section, with the end of a section that may follow it."""
         begin, section_end = self.tool_call_tokens
-        found = self._read_call(text, start)
-        if found is None:
+        call = self._read_call(text, start)
+        if call is None:
             return None
-        end = found.span[1]
+        end = call.span[1]
         if text.startswith(section_end, skip_space(text, end)):
             end = skip_space(text, end) + len(section_end)
-        error = f"the call stands outside of a section: {begin} is missing"
-        raw = text[start:end].strip()
-        return Block(end=end, calls=(ToolParseResult(name=found.name, raw=raw, error=error, span=(start, end)),))
-
-    def _refuse(
-        self, text: str, name: str, model_id: str | None, where: tuple[int, int, int], error: str
-    ) -> ToolParseResult:
-        start, raw_start, close = where
-        end = close + len(self.CALL.end) if text.startswith(self.CALL.end, close) else close
-        raw = text[raw_start:close].strip()
-        return ToolParseResult(name=name, raw=raw, error=error, model_id=model_id, span=(start, end))
+        error = CallError(f"the call stands outside of a section: {begin} is missing", call.name)
+        return Block(end=end, calls=(self.refuse(error, text[start:end].strip(), (start, end)),))
 
 
 def _first(text: str, start: int, markers: tuple[str, str]) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import JSONError, ParameterTypes, TagError, decode_printed, is_key, is_name, load_json, skip_space
+from .values import CallError, ParameterTypes, decode_printed, is_key, is_name, load_json, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class TaggedCall:
 
 
 def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCall:
-    """Read the call that begins at `position`, blanks skipped; `TagError` if there is no complete call."""
-    name, _, position = _read_open(text, skip_space(text, position), grammar.call, ("",), "")
+    """Read the call that begins at `position`, blanks skipped; `CallError` if there is no complete call."""
+    name, _, position = _read_open(text, skip_space(text, position), grammar.call)
     values: dict[str, str] = {}
     kinds: dict[str, str] = {}
     while True:
@@ -56,39 +56,37 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCal
         if not text.startswith(grammar.parameter[0], position):
             found = text[position : position + 40]
             what = f"found {found!r}" if found else "the call ends"
-            raise TagError(f"{what} where {grammar.parameter[0]} or {grammar.call_close} was expected", name)
+            raise CallError(f"{what} where {grammar.parameter[0]} or {grammar.call_close} was expected", name)
         key, kind, position = _read_open(text, position, grammar.parameter, grammar.kinds, name)
         close = text.find(grammar.parameter_close, position)
         if close < 0:
-            raise TagError(f"the parameter {key!r} is not closed by {grammar.parameter_close}", name)
+            raise CallError(f"the parameter {key!r} is not closed by {grammar.parameter_close}", name)
         value = text[position:close]
         # Nothing is escaped, so such a value may as well be two parameters of which the first was never closed.
         for tag in (grammar.parameter[0], grammar.call[0], grammar.call_close):
             if tag in value:
-                raise TagError(f"the value of {key!r} contains {tag}, or {grammar.parameter_close} is missing", name)
+                raise CallError(f"the value of {key!r} contains {tag}, or {grammar.parameter_close} is missing", name)
         if key in values:
-            raise TagError(f"the parameter {key!r} is given twice", name)
-        values[key] = value
-        kinds[key] = kind
+            raise CallError(f"the parameter {key!r} is given twice", name)
+        values[key], kinds[key] = value, kind
         position = close + len(grammar.parameter_close)
 
 
 def _read_open(
-    text: str, position: int, tag: tuple[str, str], kinds: tuple[str, ...], call_name: str
+    text: str, position: int, tag: tuple[str, str], kinds: tuple[str, ...] = ("",), tool: str | None = None
 ) -> tuple[str, str, int]:
-    """The name in an opening tag, the kind that follows it, and the offset behind the tag."""
+    """The name in an opening tag (of a parameter of `tool`), the kind that follows, and the offset behind the tag."""
     before, behind = tag
     if not text.startswith(before, position):
-        found = text[position : position + 40]
-        raise TagError(f"found {found!r} where {before}...{behind} was expected", call_name)
+        raise CallError(f"found {text[position : position + 40]!r} where {before}...{behind} was expected", tool)
     start = position + len(before)
     end = text.find(behind, start, start + 512)  # bounded: an unclosed tag must not cost a search of all that follows
-    is_valid = is_key if call_name else is_name
+    is_valid = is_name if tool is None else is_key
     for kind in kinds:
         if end >= 0 and text.endswith(kind, start, end) and is_valid(name := text[start : end - len(kind)].strip()):
             return name, kind, end + len(behind)
     of_kinds = f" or is not of the kinds {kinds}" if any(kinds) else ""
-    raise TagError(f"the tag {before}...{behind} has no valid name{of_kinds}", call_name)
+    raise CallError(f"the tag {before}...{behind} has no valid name{of_kinds}", tool)
 
 
 class TaggedToolParser(ToolParser):
@@ -99,7 +97,7 @@ class TaggedToolParser(ToolParser):
     """One block may hold several calls."""
 
     def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
-        """Read every value by its parameter's declared type; `TagError` if a value is not what its tag says."""
+        """Read every value by its parameter's declared type; `CallError` if a value is not what its tag says."""
         return {key: self.read_value(text, types.of(call.name, key)) for key, text in call.values.items()}
 
     def read_value(self, printed: str, types: frozenset[str]) -> Any:
@@ -126,16 +124,14 @@ class TaggedToolParser(ToolParser):
         while position < len(block) or not calls:
             try:
                 if calls and not self.SEVERAL_CALLS:
-                    raise TagError(f"found {block[position : position + 40]!r} behind {self.GRAMMAR.call_close}")
+                    raise CallError(f"found {block[position : position + 40]!r} behind {self.GRAMMAR.call_close}")
                 call = read_tagged_call(block, self.GRAMMAR, position)
                 arguments = self.read_arguments(call, types)
-            except TagError as error:
+            except CallError as error:
                 if not self.SEVERAL_CALLS:  # the block is one call, so all of it is malformed
                     calls, position = [], 0
-                raw = block[position:].strip()
-                name = error.name or self.guess_name(raw)
                 span = (offset + position, offset + len(block))
-                return [*calls, ToolParseResult(name=name, raw=raw, error=str(error), span=span)]
+                return [*calls, self.refuse(error, block[position:].strip(), span)]
             calls.append(ToolParseResult(name=call.name, input=arguments, span=(offset + position, offset + call.end)))
             position = skip_space(block, call.end)
         return calls
@@ -224,11 +220,9 @@ class DeepSeekV32ToolParser(TaggedToolParser):
     )
 
     def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
-        arguments: dict[str, Any] = {}
-        for key, printed in call.values.items():
-            try:
-                arguments[key] = printed if call.kinds[key] == _STRING else load_json(printed.strip())
-            except JSONError as error:
-                message = f'the value of {key!r} says string="false" and is not valid JSON: {error}'
-                raise TagError(message, call.name) from None
-        return arguments
+        return {
+            key: printed
+            if call.kinds[key] == _STRING
+            else load_json(printed.strip(), f'the value of {key!r} says string="false" and is', call.name)
+            for key, printed in call.values.items()
+        }

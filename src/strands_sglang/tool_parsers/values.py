@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import cached_property
@@ -29,10 +30,15 @@ ToolSchemas = Iterable[Mapping[str, Any]]
 """Strands tool specs (`name`, `inputSchema`) or chat-template tools (`{"type": "function", "function": {...}}`)."""
 
 
-class TagError(ValueError):
-    """The text is not a call of the format, read up to `position`; `name` is the tool name if that was, else empty."""
+class CallError(ValueError):
+    """The text is not a call of the format.
 
-    def __init__(self, message: str, name: str = "", position: int = 0) -> None:
+    Attributes:
+        name: The tool's name; None where `guess_name` is to find it in the text.
+        position: Offset up to which the text was read.
+    """
+
+    def __init__(self, message: str, name: str | None = None, position: int = 0) -> None:
         super().__init__(message)
         self.name, self.position = name, position
 
@@ -53,68 +59,77 @@ def is_key(name: str) -> bool:
     return name.isprintable() and not set(name) & set("<>") and bool(name)
 
 
-def read_items(text: str, position: int, brackets: str, read_item: Callable[[int], int], name: str = "") -> int:
+def read_items(
+    text: str,
+    position: int,
+    brackets: str,
+    read_item: Callable[[int], int],
+    *,
+    skip: Callable[[str, int], int] = skip_space,
+) -> int:
     """Read items with commas between them, each by a function that gives its end; returns the offset behind all.
 
     Raises:
-        TagError: A bracket or a comma is missing; `name` is that of the tool.
+        CallError: A bracket or a comma is missing.
     """
     opening, closing = brackets[0], brackets[1]
     if not text.startswith(opening, position):
-        raise TagError(f"found {text[position : position + 40]!r} where {opening} was expected", name, position)
-    position = skip_space(text, position + 1)
+        raise CallError(f"found {text[position : position + 40]!r} where {opening} was expected", position=position)
+    position = skip(text, position + 1)
     if text.startswith(closing, position):
         return position + 1
     while True:
-        position = skip_space(text, read_item(position))
+        position = skip(text, read_item(position))
         if text.startswith(closing, position):
             return position + 1
         if not text.startswith(",", position):
             found = text[position : position + 40]
-            raise TagError(f"found {found!r} where , or {closing} was expected", name, position)
-        position = skip_space(text, position + 1)
+            raise CallError(f"found {found!r} where , or {closing} was expected", position=position)
+        position = skip(text, position + 1)
 
 
 # ---- strict JSON
 
 
-class JSONError(ValueError):
+class JSONError(CallError):
     """The text is not strict JSON; the message says why, without naming the text."""
 
 
-def load_json(text: str) -> Any:
+def load_json(text: str, what: str | None = None, name: str | None = None) -> Any:
     """Decode one JSON value.
+
+    Args:
+        what: Subject and verb of the error's sentence, such as "the call is".
+        name: The tool's name, for the error.
 
     Raises:
         JSONError: Syntax errors, trailing text, duplicate keys, NaN or infinite numbers, lone surrogates, more than
             `MAX_DEPTH` levels.
     """
     try:
-        value = _STRICT_DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        raise JSONError(f"{error.msg} at character {error.pos + 1}") from None
-    except JSONError:
-        raise
-    except RecursionError:
-        raise JSONError(_TOO_DEEP) from None
-    except ValueError:  # int() refuses thousands of digits
-        raise JSONError("a number has too many digits") from None
-    # The count is cheap, and hardly ever so high that the levels have to be walked.
-    if text.count("{") + text.count("[") > MAX_DEPTH and isinstance(value, dict | list) and _is_too_deep(value):
-        raise JSONError(_TOO_DEEP)
-    if _SURROGATE.search(text) and _has_lone_surrogate(value):
-        raise JSONError("a \\u escape is half of a surrogate pair")
-    return value
-
-
-def load_arguments(text: str) -> dict[str, Any]:
-    """Decode the arguments of a call; `JSONError`, a sentence about them, if they are not a JSON object."""
-    try:
-        value = load_json(text)
+        value = STRICT_DECODER.decode(text)
+        # The count is cheap, and hardly ever so high that the levels have to be walked.
+        if text.count("{") + text.count("[") > MAX_DEPTH and is_too_deep(value):
+            raise JSONError(_TOO_DEEP)
+        if _SURROGATE.search(text) and _has_lone_surrogate(value):
+            raise JSONError("a \\u escape is half of a surrogate pair")
+        return value
     except JSONError as error:
-        raise JSONError(f"the arguments are not valid JSON: {error}") from None
+        reason = str(error)
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg} at character {error.pos + 1}"
+    except RecursionError:
+        reason = _TOO_DEEP
+    except ValueError:  # int() refuses thousands of digits
+        reason = "a number has too many digits"
+    raise JSONError(reason if what is None else f"{what} not valid JSON: {reason}", name)
+
+
+def load_arguments(text: str, name: str) -> dict[str, Any]:
+    """Decode the arguments of a call; `JSONError`, a sentence about them, if they are not a JSON object."""
+    value = load_json(text, "the arguments are", name)
     if not isinstance(value, dict):
-        raise JSONError("the arguments are not a JSON object")
+        raise JSONError("the arguments are not a JSON object", name)
     return value
 
 
@@ -149,14 +164,28 @@ def skip_blank(text: str, start: int) -> int:
     return match.end() if match else start
 
 
+def is_too_deep(value: Any) -> bool:
+    """True for a value of more than `MAX_DEPTH` levels."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        children = [node.values() if isinstance(node, dict) else node for node in level]
+        level = [node for items in children for node in items if isinstance(node, dict | list)]
+    return bool(level)
+
+
+def _has_lone_surrogate(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise JSONError(f"the key {key!r} is given twice")
-            seen.add(key)
+        (twice, _), *_ = (Counter(key for key, _ in pairs) - Counter(value.keys())).items()
+        raise JSONError(f"the key {twice[:100]!r} is given twice")
     return value
 
 
@@ -171,25 +200,8 @@ def _float(digits: str) -> float:
     return value
 
 
-def _is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        children = [node.values() if isinstance(node, dict) else node for node in level]
-        level = [node for items in children for node in items if isinstance(node, dict | list)]
-        if not level:
-            return False
-    return True
-
-
-def _has_lone_surrogate(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-_STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
+STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
+"""Refuses, with `JSONError`, what one of two consumers might read in another way."""
 
 
 # ---- texts and their declared types
@@ -214,14 +226,14 @@ class ParameterTypes:
         return {name: _Schema(schema) for name, schema in map(name_and_schema, self._tools) if name}
 
     def of(self, tool: str, parameter: str) -> frozenset[str]:
-        """JSON type names the schema allows for the parameter; empty when it does not know it."""
+        """JSON type names the schema allows for the parameter; empty when it does not know it, or none fits."""
         schema = self._schemas.get(tool)
-        return frozenset() if schema is None else schema.types_of(parameter)
+        return (schema and schema.types_of(parameter)) or frozenset()
 
     def names(self, tool: str) -> dict[str, bool]:
         """The names of all properties in a tool's schema; True for those of the arguments themselves."""
         schema = self._schemas.get(tool)
-        return {} if schema is None else schema.names()
+        return {} if schema is None else {name: schema.types_of(name) is not None for name in schema.property_names()}
 
 
 class _Schema:
@@ -229,77 +241,48 @@ class _Schema:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._known: dict[str, frozenset[str]] = {}
+        self._known: dict[tuple[str, str | None], frozenset[str] | None] = {}
 
-    def types_of(self, key: str) -> frozenset[str]:
-        """Types of a property; empty when nothing is said of it, or nothing fits."""
-        return self._of_property(self._root, key, set()) or frozenset()
-
-    def names(self) -> dict[str, bool]:
-        """The names of all properties; True for those of the root."""
-        found: list[str] = []
+    def property_names(self) -> Iterator[str]:
+        """The names of all properties, at any depth."""
         nodes: list[Any] = [self._root]
         while nodes:
             node = nodes.pop()
             if isinstance(node, Mapping):
-                found += node.get("properties", ()) if isinstance(node.get("properties"), Mapping) else ()
+                yield from node["properties"] if isinstance(node.get("properties"), Mapping) else ()
                 nodes += node.values()
             elif isinstance(node, list):
                 nodes += node
-        return {name: self._of_property(self._root, name, set()) is not None for name in found}
 
-    def _of_property(self, schema: Any, key: str, seen: set[str]) -> frozenset[str] | None:
-        """Types of a property of an object of this schema; None when it does not speak of it."""
+    def types_of(self, key: str) -> frozenset[str] | None:
+        """Types of a property of the arguments; None when the schema does not speak of it."""
+        return self._types(self._root, key)
+
+    def _types(self, schema: Any, key: str | None = None) -> frozenset[str] | None:
+        """Types of a value of this schema, all of them where it does not say; with `key`, of that property, or None."""
         if not isinstance(schema, Mapping):
-            return None
-        named, patterns, other = (
-            schema.get(word) for word in ("properties", "patternProperties", "additionalProperties")
-        )
-        parts: list[Any] = [named[key]] if isinstance(named, Mapping) and key in named else []
-        if isinstance(patterns, Mapping):
-            parts += [value for pattern, value in patterns.items() if _is_found(pattern, key)]
-        if not parts and other is not None:
-            parts = [other]
-        found = [self._types(part) for part in parts]
+            return ANY_TYPE if key is None else None
+        found = _own_types(schema) if key is None else [self._types(part) for part in _property_schemas(schema, key)]
         for name, branches in _branches(schema):
             if name == "$ref":
-                if branches[0] in seen:  # references may go in circles
-                    continue
-                seen.add(branches[0])
-                branches = [self._resolve(branches[0])]
-            said = [types for branch in branches if (types := self._of_property(branch, key, seen)) is not None]
-            found += said if name in _ALL_HOLD else [frozenset[str]().union(*said)] if said else []
-        return frozenset.intersection(*found) if found else None
-
-    def _types(self, schema: Any) -> frozenset[str]:
-        """Types that a schema allows; all of them where it does not say."""
-        if not isinstance(schema, Mapping):
-            return ANY_TYPE
-        found: list[frozenset[str]] = []
-        declared = schema.get("type")
-        if isinstance(declared, str | list):
-            names = [declared] if isinstance(declared, str) else [name for name in declared if isinstance(name, str)]
-            found.append(frozenset(names) | ({"integer"} if "number" in names else set()))
-        values = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
-        if isinstance(values, list):
-            found.append(frozenset(map(_type_of, values)))
-        for name, branches in _branches(schema):
-            if name == "$ref":
-                found.append(self._referred(branches[0]))
-                continue
-            types = list(map(self._types, branches))
-            found += types if name in _ALL_HOLD else [frozenset[str]().union(*types)]
-        if not found:
+                types = [self._referred(branches[0], key)]
+            else:
+                types = [self._types(branch, key) for branch in branches]
+            known = [each for each in types if each is not None]
+            found += known if name in _ALL_HOLD or not known else [frozenset[str]().union(*known)]
+        allowed = frozenset.intersection(*found) if found else None
+        if key is not None:
+            return allowed
+        if allowed is None:
             hinted = {kind for kind, words in _HINTS.items() if any(word in schema for word in words)}
-            found.append(frozenset(hinted) or ANY_TYPE)
-        types_of_all = frozenset.intersection(*found)
-        return types_of_all | {"null"} if schema.get("nullable") is True else types_of_all
+            allowed = frozenset(hinted) or ANY_TYPE
+        return allowed | {"null"} if schema.get("nullable") is True else allowed
 
-    def _referred(self, reference: str) -> frozenset[str]:
-        if reference not in self._known:
-            self._known[reference] = ANY_TYPE  # references may go in circles
-            self._known[reference] = self._types(self._resolve(reference))
-        return self._known[reference]
+    def _referred(self, reference: str, key: str | None) -> frozenset[str] | None:
+        if (reference, key) not in self._known:
+            self._known[reference, key] = ANY_TYPE if key is None else None  # references may go in circles
+            self._known[reference, key] = self._types(self._resolve(reference), key)
+        return self._known[reference, key]
 
     def _resolve(self, reference: str) -> Any:
         """What a JSON pointer such as `#/$defs/Point` or `#/prefixItems/0` leads to; None for anything else."""
@@ -315,6 +298,29 @@ class _Schema:
             else:
                 return None
         return node if reference == "#" or reference.startswith("#/") else None
+
+
+def _own_types(schema: Mapping[str, Any]) -> list[frozenset[str]]:
+    """The types that a schema's own words allow, word by word."""
+    found: list[frozenset[str]] = []
+    declared = schema.get("type")
+    if isinstance(declared, str | list):
+        names = [declared] if isinstance(declared, str) else [name for name in declared if isinstance(name, str)]
+        found.append(frozenset(names) | ({"integer"} if "number" in names else set()))
+    values = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
+    if isinstance(values, list):
+        found.append(frozenset(map(_type_of, values)))
+    return found
+
+
+def _property_schemas(schema: Mapping[str, Any], key: str) -> list[Any]:
+    """The schemas that a schema of an object has for one of its properties."""
+    named, patterns = schema.get("properties"), schema.get("patternProperties")
+    parts: list[Any] = [named[key]] if isinstance(named, Mapping) and key in named else []
+    if isinstance(patterns, Mapping):
+        parts += [value for pattern, value in patterns.items() if _is_found(pattern, key)]
+    other = schema.get("additionalProperties")
+    return parts if parts or other is None else [other]
 
 
 _ALL_HOLD = frozenset(("$ref", "allOf"))

@@ -1,0 +1,165 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
+"""Calls in a notation of their own, whose end is found by reading them: Gemma 4 and OLMo 3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from .base import Block, ToolParser, ToolParseResult, register_tool_parser
+from .values import CallError, JSONError, ParameterTypes, is_name, json_end, load_json, read_items, skip_space
+
+QUOTE = '<|"|>'
+PREFIX = "call:"
+_MAX_DEPTH = 64
+
+
+def _expected(what: str, text: str, at: int, name: str | None = None) -> CallError:
+    return CallError(f"found {text[at : at + 40]!r} where {what} was expected", name, at)
+
+
+class NotationToolParser(ToolParser):
+    """An end marker inside a value belongs to it. From a malformed call on, the block is malformed."""
+
+    HEAD: ClassVar[re.Pattern[str]]
+    """What stands before the arguments, with the name as its group."""
+    HEAD_FORM: ClassVar[str]
+    """The same, as error messages show it."""
+    KEY: ClassVar[re.Pattern[str]]
+    SEVERAL_CALLS: ClassVar[bool] = False
+    """One block may hold several calls."""
+
+    def read_arguments(self, text: str, position: int) -> tuple[dict[str, Any], int]:
+        """Read arguments; gives the offset behind them, too."""
+        raise NotImplementedError(type(self).__name__)
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        begin, end_marker = self.tool_call_tokens
+        inner = position = start + len(begin)
+        calls: list[ToolParseResult] = []
+        while True:
+            call_start = skip_space(text, position)
+            if calls and text.startswith(end_marker, call_start):
+                return Block.around(calls, start, call_start + len(end_marker))
+            try:
+                if calls and not self.SEVERAL_CALLS:
+                    raise _expected(end_marker, text, call_start)
+                head = self.HEAD.match(text, call_start)
+                if head is None or not is_name(head.group(1)):
+                    raise _expected(self.HEAD_FORM, text, call_start, "")
+                arguments, position = self.read_arguments(text, head.end())
+            except CallError as error:
+                close = text.find(end_marker, error.position)
+                if close < 0:
+                    return None
+                if not self.SEVERAL_CALLS:
+                    calls, call_start = [], inner
+                end = close + len(end_marker)
+                calls.append(self.refuse(error, text[call_start:close].strip(), (call_start, end)))
+                return Block.around(calls, start, end)
+            calls.append(ToolParseResult(name=head.group(1), input=arguments, span=(call_start, position)))
+
+    def guess_name(self, markup: str) -> str:
+        match = self.HEAD.match(markup.lstrip())
+        return match.group(1) if match and is_name(match.group(1)) else ""
+
+
+@register_tool_parser("olmo3")
+class Olmo3ToolParser(NotationToolParser):
+    """`<function_calls>NAME(KEY=JSON, ...)</function_calls>`: OLMo 3, one call a line, as the template prints them.
+
+    Python's own way of writing (`True`, `None`, single quotes, positional arguments) is malformed.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<function_calls>", "</function_calls>")
+    HEAD: ClassVar[re.Pattern[str]] = re.compile(r"([\w.-]{1,256})(?=\()")
+    HEAD_FORM: ClassVar[str] = "NAME("
+    SEVERAL_CALLS: ClassVar[bool] = True
+    KEY: ClassVar[re.Pattern[str]] = re.compile(r"""[^\s=,()\[\]{}<>"'][^=,{}<>\n]{0,255}(?<!\s)(?==)""")
+
+    def read_arguments(self, text: str, position: int) -> tuple[dict[str, Any], int]:
+        arguments: dict[str, Any] = {}
+
+        def read_argument(position: int) -> int:
+            match = self.KEY.match(text, position)
+            if match is None:
+                raise _expected("KEY=", text, position)
+            key, value_at = match.group(), match.end() + 1
+            if key in arguments:
+                raise CallError(f"the argument {key!r} is given twice", position=position)
+            end = json_end(text, value_at)
+            try:
+                if end is None:
+                    raise JSONError(f"the value of {key!r} is not valid JSON: found {text[value_at : value_at + 40]!r}")
+                arguments[key] = load_json(text[value_at:end].strip(), f"the value of {key!r} is")
+            except JSONError as error:
+                error.position = end or value_at
+                raise
+            return end
+
+        return arguments, read_items(text, position, "()", read_argument)
+
+
+@register_tool_parser("gemma4")
+class Gemma4ToolParser(NotationToolParser):
+    """`<|tool_call>call:NAME{KEY:VALUE,...}<tool_call|>`: Gemma 4, one call per block, several blocks in a row.
+
+    Strings stand between quote tokens with nothing escaped, so a string cannot hold one; any other value is a JSON
+    number, `true`, `false` or `null`, or a list or an object of such. A key stands without quotes, so one with braces,
+    colons or commas, or a bracket or quote at its start, cannot be written.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tool_call>", "<tool_call|>")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|channel>thought", "<channel|>")
+    HEAD: ClassVar[re.Pattern[str]] = re.compile(r"call:([^{\s]{1,256})")
+    HEAD_FORM: ClassVar[str] = f"{PREFIX}NAME{{"
+    KEY: ClassVar[re.Pattern[str]] = re.compile(r"""[^\s:,{}\[\]<>"'][^:,{}<>\n]{0,255}(?<!\s)(?=\s*:)""")
+    LITERAL: ClassVar[re.Pattern[str]] = re.compile(r"[-+.\w]+")
+
+    def read_arguments(self, text: str, position: int, depth: int = _MAX_DEPTH) -> tuple[dict[str, Any], int]:
+        values: dict[str, Any] = {}
+
+        def read_pair(position: int) -> int:
+            match = self.KEY.match(text, position)
+            if match is None:
+                raise _expected("a key", text, position)
+            key, colon = match.group(), skip_space(text, match.end())
+            if key in values:
+                raise CallError(f"the key {key!r} is given twice", position=position)
+            values[key], position = self._read_value(text, skip_space(text, colon + 1), depth)
+            return position
+
+        return values, self._read_nested(text, position, "{}", depth, read_pair)
+
+    def _read_value(self, text: str, position: int, depth: int) -> tuple[Any, int]:
+        if text.startswith(QUOTE, position):
+            start = position + len(QUOTE)
+            end = text.find(QUOTE, start)
+            if end < 0:
+                raise CallError(f"a string is not closed by {QUOTE}", position=start)
+            return text[start:end], end + len(QUOTE)
+        if text.startswith("{", position):
+            return self.read_arguments(text, position, depth - 1)
+        if text.startswith("[", position):
+            values: list[Any] = []
+
+            def read_item(position: int) -> int:
+                value, position = self._read_value(text, position, depth - 1)
+                values.append(value)
+                return position
+
+            return values, self._read_nested(text, position, "[]", depth - 1, read_item)
+        match = self.LITERAL.match(text, position)
+        if match and match.group() == "None":  # as older templates print null
+            return None, match.end()
+        try:
+            return load_json(match.group() if match else ""), match.end() if match else position
+        except JSONError:
+            raise _expected("a value", text, position) from None
+
+    @staticmethod
+    def _read_nested(text: str, position: int, brackets: str, depth: int, read_item: Callable[[int], int]) -> int:
+        if depth <= 0:
+            raise CallError("nested too deeply", position=position)
+        return read_items(text, position, brackets, read_item)
