@@ -62,37 +62,54 @@ def generator_output(
     for name, ids in (("trajectory", trajectory_ids), ("group", group_ids)):
         if ids is not None and len(ids) != len(rollouts):
             raise ValueError(f"got {len(ids)} {name} ids for {len(rollouts)} rollouts")
+    groups = _groups(rollouts, trajectory_ids) if group_ids is None else list(group_ids)
     shape = _experts_shape(rollouts) if routed_experts else None
-    rows: list[tuple[int, TrainingSample, bool]] = []
+    rows: list[TrainingSample] = []
+    owners: list[int] = []  # the rollout of each row
     for index, samples in enumerate(rollouts):
         # A response may not be empty; the steps of a trajectory must follow each other.
         paths = [sample for sample in samples if sample.response_length] if step_wise else []
         if not paths or (shape is not None and any(path.experts_shape is None for path in paths)):
             paths = [_row(samples, shape)]
-        rows.extend((index, path, number == len(paths) - 1) for number, path in enumerate(paths))
+        rows += paths
+        owners += [index] * len(paths)
+    lasts = [index != following for index, following in zip(owners, [*owners[1:], None], strict=True)]
     # SkyRL has no row without a reward: one that is not trained gets its group's mean, which moves no advantage.
-    fillers = _fillers(rows, _groups(rollouts, trajectory_ids, group_ids), token_rewards)
+    scores: dict[Hashable, list[float]] = defaultdict(list)
+    for row, index, is_last in zip(rows, owners, lasts, strict=True):
+        if is_last and row.is_scored:  # SkyRL sums the rewards of a row; of a rollout in steps it takes the last row
+            scores[groups[index]].append(math.fsum(_rewards(row, 0.0) if token_rewards else [row.reward or 0.0]))
+    fillers = [math.fsum(own) / len(own) if (own := scores[groups[index]]) else 0.0 for index in owners]
+    rewards: list[Any] = [
+        _rewards(row, filler) if token_rewards else float(row.reward or 0.0) if row.is_scored else filler
+        for row, filler in zip(rows, fillers, strict=True)
+    ]
     output: dict[str, Any] = {
-        "prompt_token_ids": [sample.token_ids[: sample.prompt_length].tolist() for _, sample, _ in rows],
-        "response_ids": [sample.token_ids[sample.prompt_length :].tolist() for _, sample, _ in rows],
-        "rewards": [_reward(sample, token_rewards, fillers[index]) for index, sample, _ in rows],
-        "loss_masks": [
-            sample.trained_mask(images_follow=expander is not None)[sample.prompt_length :] for _, sample, _ in rows
-        ],
-        "stop_reasons": [_STOP_REASONS.get(sample.status, "error") for _, sample, _ in rows],
-        "rollout_logprobs": [sample.full_logprobs()[sample.prompt_length :] for _, sample, _ in rows],
+        "prompt_token_ids": [row.token_ids[: row.prompt_length].tolist() for row in rows],
+        "response_ids": [row.token_ids[row.prompt_length :].tolist() for row in rows],
+        "rewards": rewards,
+        "loss_masks": [row.trained_mask(images_follow=expander is not None)[row.prompt_length :] for row in rows],
+        "stop_reasons": [_STOP_REASONS.get(row.status, "error") for row in rows],
+        "rollout_logprobs": [row.full_logprobs()[row.prompt_length :] for row in rows],
         "rollout_metrics": None,
     }
     if trajectory_ids is not None:
-        output["trajectory_ids"] = [trajectory_ids[index] for index, _, _ in rows]
+        output["trajectory_ids"] = [trajectory_ids[index] for index in owners]
     if step_wise:
-        output["is_last_step"] = [is_last for _, _, is_last in rows]
+        output["is_last_step"] = lasts
     if routed_experts:
-        output["rollout_expert_indices"] = [_experts(sample) for _, sample, _ in rows]
-    if expander is not None and any(sample.media for _, sample, _ in rows):
-        output |= _images([sample for _, sample, _ in rows], expander)
+        output["rollout_expert_indices"] = list(map(_experts, rows))
+    if expander is not None and any(row.media for row in rows):
+        output |= _images(rows, expander)
     check_fields("skyrl", "skyrl.train.generators.base", "GeneratorOutput", output)
     return output
+
+
+def _rewards(row: TrainingSample, filler: float) -> list[float]:
+    """A reward per token; of a row that is not trained they sum to its own reward or to the filler."""
+    if row.is_usable:
+        return token_level_rewards(row)
+    return [0.0] * (row.response_length - 1) + [float(row.reward or 0.0) if row.is_scored else filler]
 
 
 def _images(samples: Sequence[TrainingSample], expander: ProcessorExpander) -> dict[str, list[Any]]:
@@ -120,14 +137,8 @@ def _experts_shape(rollouts: Sequence[Sequence[TrainingSample]]) -> tuple[int, i
     raise InvalidSampleError("routed experts were requested, but no rollout of the batch has any")
 
 
-def _groups(
-    rollouts: Sequence[Sequence[TrainingSample]],
-    trajectory_ids: Sequence[Any] | None,
-    group_ids: Sequence[Hashable] | None,
-) -> list[Hashable]:
+def _groups(rollouts: Sequence[Sequence[TrainingSample]], trajectory_ids: Sequence[Any] | None) -> list[Hashable]:
     """The group of every rollout. If nothing names it, the batch is one group."""
-    if group_ids is not None:
-        return list(group_ids)
     if trajectory_ids is not None:
         return [getattr(trajectory_id, "instance_id", None) for trajectory_id in trajectory_ids]
     groups: list[Hashable] = [samples[0].group_id if samples else None for samples in rollouts]
@@ -135,27 +146,6 @@ def _groups(
     if empty and any(group is not None for group in groups):
         raise ValueError(f"rollouts {empty!r} have no sample that says their group: give group_ids or trajectory_ids")
     return groups
-
-
-def _fillers(
-    rows: Sequence[tuple[int, TrainingSample, bool]], groups: Sequence[Hashable], per_token: bool
-) -> list[float]:
-    """The mean reward of the usable rollouts of its group for every rollout; 0.0 where there is none."""
-    rewards: dict[Hashable, list[float]] = defaultdict(list)
-    for index, sample, is_last in rows:
-        if is_last and sample.is_scored:
-            # SkyRL sums the rewards of a row; of a rollout in steps it takes the last row.
-            reward = _reward(sample, per_token, 0.0)
-            rewards[groups[index]].append(math.fsum(reward) if isinstance(reward, list) else reward)
-    return [math.fsum(rewards[group]) / len(rewards[group]) if rewards[group] else 0.0 for group in groups]
-
-
-def _reward(sample: TrainingSample, per_token: bool, filler: float) -> float | list[float]:
-    if sample.is_scored:  # without a trained token too: its reward is part of the baseline
-        filler = float(sample.reward or 0.0)
-    if not sample.is_usable:
-        return [0.0] * (sample.response_length - 1) + [filler] if per_token else filler
-    return token_level_rewards(sample) if per_token else float(sample.reward or 0.0)
 
 
 def _experts(sample: TrainingSample) -> NDArray[np.integer[Any]]:

@@ -32,14 +32,11 @@ def agent_loop_output(
     *,
     prompt_length: int,
     response_length: int,
-    metrics: Mapping[str, float] | None = None,
-    num_turns: int = 0,
     experts_shape: tuple[int, int] | None = None,
     status: SampleStatus = SampleStatus.FAILED,
-    extra_fields: Mapping[str, Any] | None = None,
     expander: ProcessorExpander | None = None,
 ) -> dict[str, Any]:
-    """The fields of `AgentLoopOutput`. verl takes one output per rollout, so one path stands for it.
+    """The fields of `AgentLoopOutput`, for you to add metrics and turns. verl takes one path of a rollout.
 
     A rollout that may not be trained, or has no sample, is a row with mask 0 and score 0.0. verl's own advantages count
     that score; those of `register_advantage` leave the row out.
@@ -48,11 +45,8 @@ def agent_loop_output(
         samples: The samples of the rollout.
         prompt_length: `rollout.prompt_length`; a longer prompt is cut from the left, as verl does.
         response_length: `rollout.response_length`; a longer response is cut, ids, mask and log-probabilities together.
-        metrics: Seconds `generate_sequences`, `tool_calls` and `compute_score`.
-        num_turns: Number of turns.
         experts_shape: `(layers, top_k)` where every row must have routed experts.
         status: Status of a rollout without samples.
-        extra_fields: Added to `extra_fields`.
         expander: `strands_sglang.trajectory.media.image_expander(model)` of a vision model: adds the images as
             `multi_modal_data`, which verl processes itself. Images are refused without, and where a prompt is cut.
 
@@ -73,7 +67,6 @@ def agent_loop_output(
     first = max(0, start - prompt_length)  # verl cuts prompts from the left
     # verl's weight versions are its training steps.
     steps = [int(span.version) for span in sample.weight_versions if span.version and span.version.isdigit()]
-    range_of_steps = dict(zip(_STEP_FIELDS, (min(steps), max(steps)), strict=True)) if steps else {}
     output: dict[str, Any] = {
         "prompt_ids": sample.token_ids[first:start].tolist(),
         "response_ids": sample.token_ids[start:].tolist(),
@@ -81,9 +74,9 @@ def agent_loop_output(
         "response_logprobs": sample.full_logprobs()[start:],
         # verl puts it on the last token of the response.
         "reward_score": float(sample.reward or 0.0) if sample.is_scored else 0.0,
-        "num_turns": num_turns,
-        "metrics": dict(metrics or {}),
-        "extra_fields": {"status": sample.status.value, **range_of_steps, **(extra_fields or {})},
+        "num_turns": 0,
+        "metrics": {},
+        "extra_fields": {"status": sample.status.value, **_step_fields(steps)},
     }
     experts = sample.experts_array()
     if experts is not None:
@@ -233,21 +226,22 @@ async def run_rollout(
     shape = backend.experts_shape or experts_shape
     if routed_experts and shape is None:
         raise InvalidSampleError("the rollout failed before its routed experts had a shape: give experts_shape")
-    metrics = result.observation.metrics if result is not None else {}
-    return agent_loop_output(
+    fields = agent_loop_output(
         ended.samples,
         prompt_length=prompt_length,
         response_length=response_length,
-        metrics={
-            "generate_sequences": sum(each.seconds for each in backends),
-            "tool_calls": float(metrics.get("tool_s", 0.0)),
-            "compute_score": float(metrics.get("reward_latency_s", 0.0)),
-        },
-        num_turns=int(metrics.get("message_count", 0)),
         experts_shape=shape if routed_experts else None,
         status=ended.status,
-        extra_fields={} if backend.steps is None else dict(zip(_STEP_FIELDS, backend.steps, strict=True)),
     )
+    metrics = result.observation.metrics if result is not None else {}
+    fields["num_turns"] = int(metrics.get("message_count", 0))
+    fields["metrics"] = {
+        "generate_sequences": sum(each.seconds for each in backends),
+        "tool_calls": float(metrics.get("tool_s", 0.0)),
+        "compute_score": float(metrics.get("reward_latency_s", 0.0)),
+    }
+    fields["extra_fields"] |= _step_fields(backend.steps)  # of all calls, where the path has only some
+    return fields
 
 
 def register_advantage(name: str = "strands_grpo") -> str:
@@ -289,4 +283,5 @@ def _experts_shape(path: str) -> tuple[int, int] | None:
     return None if layers is None or top_k is None else (layers, top_k)
 
 
-_STEP_FIELDS = ("min_global_steps", "max_global_steps")
+def _step_fields(steps: Sequence[int]) -> dict[str, int]:
+    return {"min_global_steps": min(steps), "max_global_steps": max(steps)} if steps else {}

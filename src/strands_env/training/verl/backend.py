@@ -43,7 +43,7 @@ class ServerManagerBackend(Backend):
     Attributes:
         seconds: Spent in calls.
         experts_shape: `(layers, top_k)` of the routed experts of the last answer that had some.
-        steps: Lowest and highest training step whose weights sampled, or None.
+        steps: Training steps whose weights sampled.
     """
 
     capabilities = _CAPABILITIES
@@ -57,7 +57,7 @@ class ServerManagerBackend(Backend):
         self._request_id = uuid.uuid4().hex  # one for all turns: the sticky session
         self.seconds = 0.0
         self.experts_shape: tuple[int, int] | None = None
-        self.steps: tuple[int, int] | None = None
+        self.steps: list[int] = []
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """One model call."""
@@ -111,10 +111,7 @@ class ServerManagerBackend(Backend):
         step = extra.get("global_steps")
         first, last = extra.get("min_global_steps", step), extra.get("max_global_steps", step)
         known = [int(value) for value in (first, last, step) if value is not None]
-        if not known:
-            return None
-        lowest, highest = self.steps or (known[0], known[0])
-        self.steps = min(lowest, *known), max(highest, *known)
+        self.steps += known
         # Of a reply that several versions sampled verl does not say which token is whose.
         return str(known[0]) if len(set(known)) == 1 else None
 
