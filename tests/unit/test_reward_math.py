@@ -588,6 +588,97 @@ P(A) = \frac14 | \boxed{0.25} | 1
 P(A) = \frac14 | \boxed{P(B) = \frac14} | 0
 f(3) = 7 | \boxed{f(2) = 7} | 0
 5 | \boxed{f(x)+1 = 5} | n
+7 \text{ or } -4 | $n=7$ or $n=-4$ | 1
+7 \text{ or } -4 | $n=7$ | 0
+8 | The results are 7 and 8. | 0
+7, 8 | The results are 8 and 7. | 1
+9 | \boxed{4} or \boxed{9} | 0
+9 | \boxed{9}, or 4 | 0
+\frac{1}{4} | \boxed{\frac14}, or 0.25 | 1
+9 | 1 2 3 9 | 0
+9 | It may be 7, 8 or 9 | 0
+9 | The answer cannot be 9. | 0
+9 | Anything but 9. | 0
+9 | Any number different from 9 will do. | 0
+9 | It is false that we get 9. | 0
+9 | If the expected answer is 9, then my answer is 9; otherwise it is another. | 0
+9 | The answer is 9, not 8. | 1
+9 | The answer is not 8 but 9. | 1
+9 | The answer isn't 8; we must count both, so it is 9. | 1
+9 | The length is $4$; correction, so the length is $9$. | 1
+4 | The length is $4$; correction, so the length is $9$. | 0
+9 | Answer: 9 (that is, 3 × 3) | 1
+9 | The answer is $\$9$. | 1
+9 | There are nine ways. | 1
+9 | 9 pence | 1
+£9 | 9 pence | 0
+£9 | 9 pounds | 1
+2,7 | Das Ergebnis ist 2,7. | 1
+2.7 | Das Ergebnis ist 2,7. | 1
+4500000 | Il y a 4.500.000 habitants, donc le nombre est 4.500.000. | 1
+4500000 | Le nombre est 4.500.001. | 0
+\text{parabola} | The curve is a parabola. | 1
+\text{parabola} | The curve is either a line or a parabola. | 0
+\text{parabola} | The curve is a circle. | 0
+\text{no} | No, there is none. | 1
+\text{no} | Yes, there is one. | 0
+\text{no} | No... the first case fails, so the answer is yes. | 0
+SO_2 | The gas is SO₂. | 1
+SO_2 | The gas is SO₃. | 0
+B | The correct option is $\textbf{(B)}$. | 1
+B | The correct option is $\textbf{(C)}$. | 0
+\text{April 9, 1987} | \boxed{\text{9 April 1987}} | 1
+\text{April 9, 1987} | 1987-04-09 | 1
+\text{April 9, 1987} | \boxed{\text{9 May 1987}} | 0
+5th | \boxed{\text{fifth}} | 1
+5th | \boxed{\text{sixth}} | 0
+32^{\text{nd}} | the thirty-second term | 1
+x^4 + C | \boxed{x^4 + c} | 1
+x^4 + C | \boxed{x^4 + 5 + C_1} | 1
+x^4 + C | \boxed{x^4} | 0
+x^4 + C | \boxed{x^3 + C} | 0
+\ln|x-2|+C | \boxed{\ln|3x-6| + c} | 1
+\ln|x-2|+C | \boxed{\ln(x-2) + c} | n
+A + B + C | \boxed{A+B+C+5} | 0
+x = \frac{\pi}{5} + k\pi, k \in \mathbb{Z} | \boxed{x = n\pi - \frac{4\pi}{5},\ n\in\mathbf{Z}} | 1
+x = \frac{\pi}{5} + k\pi, k \in \mathbb{Z} | \boxed{x = 2n\pi + \frac{\pi}{5},\ n\in\mathbf{Z}} | 0
+x = \frac{\pi}{5} + k\pi, k \in \mathbb{Z} | $x=\frac{\pi}{5}+k\pi$, where $k$ is any integer. | 1
+(s, 3s), s \in \mathbb{R} | \boxed{(t, 3t)\ (t\in\mathbb{R})} | 1
+(s, 3s), s \in \mathbb{R} | \boxed{(3t, t),\ t\in\mathbb{R}} | 0
+n \equiv 1, 3 \pmod 8 | \boxed{n\equiv 1\pmod 8\text{ or } n\equiv 3\pmod 8} | 1
+n \equiv 1, 3 \pmod 8 | \boxed{n\equiv 1\pmod 8} | 0
+x\equiv 2,5 \pmod 7 | \boxed{x\equiv \pm 2 \pmod 7} | 1
+\{2,3,4\} | \boxed{\{n\in\mathbb{Z} : 2\le n\le 4\}} | 1
+\{2,3,4\} | \boxed{\{n\in\mathbb{Z} : 2\le n< 4\}} | 0
+Q(3,-1) | \boxed{(3,-1)} | 1
+Q(3,-1) | \boxed{(-1,3)} | 0
+4\mathbf{i}-\mathbf{j} | \boxed{\langle 4,-1\rangle} | 1
+4\mathbf{i}-\mathbf{j} | \boxed{4\hat{i}-\hat{j}} | 1
+4\mathbf{i}-\mathbf{j} | \boxed{\langle 4,1\rangle} | 0
+(4,-1) | \boxed{\vec{u}+\vec{v}=(4,-1)} | 1
+6x | \boxed{\frac{dy}{dx}=6x} | 1
+6x | \boxed{\frac{dy}{dx}=5x} | 0
+20 | \boxed{C(6,3)=20} | 1
+35\% | $\frac{7}{20} = 35\%$ | 1
+35\% | $\frac{7}{20} = 36\%$ | 0
+\text{True}, \text{False} , \text{True} | (a) True, (b) False, (c) True | 1
+\text{True}, \text{False} , \text{True} | \boxed{\text{True, True, False}} | 0
+(1) 6; (2) \frac{1}{3} | (1) $6$; (2) $\frac{1}{3}$ | 1
+(1) 6; (2) \frac{1}{3} | (1) $\frac{1}{3}$; (2) $6$ | 0
+②④ | \boxed{②④} | 1
+②④ | \boxed{②③} | 0
+(n-2)3^{n}+1 | \boxed{1+(n-2)\cdot 3^n} | 1
+(n-2)3^{n}+1 | \boxed{1+(n-1)\cdot 3^n} | 0
+2:20 \text{ PM} | \boxed{2{:}20\text{ PM}} | 1
+10:45 \text{ AM} | \boxed{22:45} | 0
+2 \text{ hours } 15 \text{ minutes} | 2 h 15 min | 1
+\frac{1}{9} | The chance is 1 in 9. | 1
+37.2 | \boxed{37.24} | n
+37.2 | \boxed{37.29} | 0
+\text{A or B} | \boxed{\text{A and B}} | 0
+(-\infty,0]\cup[4,\infty) | $\{x\mid x\leqslant 0 \text{ or } x\geqslant 4\}$ | 1
+₹3,40,000 | The price is Rs. 3,40,000. | 1
+₹3,40,000 | \boxed{₹34,000} | 0
 """
 """Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""
 

@@ -41,3 +41,8 @@ def formula(text: str) -> Node | None:
             substances.append(f"{species['count']}{species['atoms']} {charge}".strip())
         sides.append(" + ".join(sorted(substances)))
     return Node("formula", (" = ".join(sides),))
+
+
+def is_species(name: str) -> bool:
+    """Whether a word is made of symbols of elements: `Fe`."""
+    return _SPECIES.fullmatch(name) is not None

@@ -13,13 +13,17 @@ from typing import Any
 import sympy
 from sympy import Integer, MatrixBase, Rational, Symbol
 
+from .chemistry import is_species
 from .scalars import Node
 from .sets import INTERVALS, JOINED, REVERSED, as_set, is_symbol, solved, united, variable_of
 from .values import PRECISION, every, places, same_scalar
 from .vocabulary import ARTICLES, FILLERS, QUANTITIES, TEMPERATURES, UNITS, canonical
 
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
-_ALIASES = {"dne": "does not exist"}
+_ALIASES = {
+    **{"dne": "does not exist", "divergent": "diverges", "convergent": "converges", "ja": "yes", "oui": "yes"},
+    **{"nein": "no", "non": "no"},
+}
 
 
 def same(gold: Node, answer: Node) -> bool | None:
@@ -96,7 +100,7 @@ def _same_word(gold: Node, answer: Node) -> bool | None:
     if one == other:
         return True
     words, other_words = {*one.split()}, {*other.split()}
-    if bool(_NEGATIONS & words) != bool(_NEGATIONS & other_words):
+    if any(bool(kind & words) != bool(kind & other_words) for kind in (_NEGATIONS, {"or"})):
         return False
     is_part = gold.kind == answer.kind and (words < other_words or other_words < words)
     return None if is_part or one.casefold() == other.casefold() else False
@@ -122,7 +126,8 @@ def _same_option(gold: Node, answer: Node) -> bool | None:
 
 def _same_formula(gold: Node, answer: Node) -> bool | None:
     """Of chemistry: `Co` is not `CO`. A word may be the name of the substance."""
-    return None if any(node.kind == "word" and str(node.args[0])[1:].islower() for node in (gold, answer)) else False
+    names = [str(node.args[0]) for node in (gold, answer) if node.kind == "word"]
+    return None if any(name[1:].islower() and not is_species(name) for name in names) else False
 
 
 # Quantities
@@ -159,6 +164,8 @@ def _same_quantity(gold: Node, answer: Node) -> bool | None:
     names = [each[0][0] if len(each) == 1 else "" for each in (unit, other_unit)]
     if all(name in TEMPERATURES for name in names):
         return same(_times(one, *TEMPERATURES[names[0]]), _times(other, *TEMPERATURES[names[1]]))
+    if {*names} == {"sterling", "lb"}:  # pounds
+        return same(one, other)
     (factor, dimension, nouns), (other_factor, other_dimension, other_nouns) = _worth(unit), _worth(other_unit)
     if dimension == other_dimension and nouns == other_nouns:
         return same(_times(one, factor), _times(other, other_factor))
@@ -203,7 +210,8 @@ def _same_time(gold: Node, answer: Node) -> bool | None:
     parts = tuple(int(part.args[0]) for part in other.args) + (0,) * (3 - len(other.args))
     if parts[1:] != time.args[1:] or (parts[0] - time.args[0]) % 12:
         return False
-    return True if parts[0] == time.args[0] else None  # which half of the day is not said
+    is_said = parts[0] == time.args[0] or not 0 < parts[0] <= 12
+    return parts[0] == time.args[0] if is_said else None  # which half of the day is not said
 
 
 def _same_ratio(gold: Node, answer: Node) -> bool | None:
@@ -219,8 +227,9 @@ def _same_ratio(gold: Node, answer: Node) -> bool | None:
     ratio, other_node = (gold, answer) if gold.kind == "ratio" else (answer, gold)
     if other_node.kind == "scalar" and len(ratio.args) == 2 and all(part.kind == "scalar" for part in ratio.args):
         top, bottom = (part.args[0] for part in ratio.args)
-        if not ratio.detail and bottom != 0:
-            return same(Node("scalar", (top / bottom,)), other_node)
+        if bottom != 0:
+            verdict = same(Node("scalar", (top / bottom,)), other_node)
+            return None if verdict and ratio.detail else verdict
     return False
 
 
@@ -321,8 +330,12 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
         return False  # `x = 7 = 8`
     if _is_name(first) and (relation is gold or _is_plain_name(first)):
         return _replaced(gold, answer, relation, last)
-    if first.kind == "word":
+    if first.kind == "word" and not re.match(r"\\(?:int|lim|sum|prod)", str(first.args[0])):
         return False  # `twice the answer = 5`
+    if first.kind == "word" or (last.kind in ("group", "named", "sets") and _is_formula(first)):
+        return _replaced(gold, answer, relation, last)  # the left side is to be computed
+    if not _is_formula(first) and not _is_number(last):
+        return bool(same(first, last)) and _replaced(gold, answer, relation, last)
     if _is_number(first) and _is_number(last):
         symbols = first.args[0].free_symbols | last.args[0].free_symbols
         if same(first, last):  # `2^3 = 8`, `(x+1)^2 = x^2+2x+1`
@@ -435,6 +448,8 @@ def _ratio_of_sides(members: Sequence[Node], others: Sequence[Node]) -> Any:
 
 # Groups and sets
 
+_UNIT_VECTORS = tuple(Symbol(f"vec {letter}") for letter in "ijk")
+
 
 def _same_group(gold: Node, answer: Node) -> bool | None:
     if "dots" in (gold.kind, answer.kind):
@@ -446,11 +461,17 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
     group, other = (gold, answer) if gold.kind == "group" else (answer, gold)
     if other.kind == "scalar" and not _is_number(other):
         return _replaced(gold, answer, other, _rows(other.args[0], other.digits))
+    if other.kind == "scalar" and (units := [symbol for symbol in _UNIT_VECTORS if other.args[0].has(symbol)]):
+        parts = [other.args[0].coeff(symbol) for symbol in _UNIT_VECTORS[: max(len(group.args), len(units))]]
+        if sum(part * symbol for part, symbol in zip(parts, _UNIT_VECTORS, strict=False)) != other.args[0].expand():
+            return False
+        vector = Node("group", tuple(Node("scalar", (part,), None, other.digits) for part in parts), "tuple")
+        return _replaced(gold, answer, other, vector)
     if group.detail == "set" and other.kind not in ("named", "sets") and len(single := _unique(group.args)) == 1:
         return _replaced(gold, answer, group, single[0]) if single[0].kind not in ("named", "sets", "group") else False
     if other.kind != "scalar" and (interval := united(group)) is not None:
         return _replaced(gold, answer, group, interval)
-    return _same_sets(gold, answer) if other.kind in ("named", "sets", "solved") else False
+    return _same_sets(gold, answer) if other.kind in ("named", "sets", "such", "solved") else False
 
 
 def _rows(matrix: Any, digits: int | None) -> Node:
@@ -474,6 +495,11 @@ def _same_groups(gold: Node, answer: Node) -> bool | None:
     ordered = _ordered(gold.args, answer.args)
     if (len(kinds) == 1 and kinds <= {"sequence", "tuple", *INTERVALS}) or kinds in ({"tuple", "[]"}, {"tuple", "()"}):
         return ordered
+    if kinds == {"list"} and len({str(one.args[0]) for one in gold.args if one.kind == "word"}) not in (
+        0,
+        len(gold.args),
+    ):
+        return ordered  # `True, False, True`
     unordered = _unordered(gold.args, answer.args)
     if kinds in ({"all", "list"}, {"all"}, {"any"}):
         return unordered
@@ -492,7 +518,7 @@ def _inherited(group: Node) -> Node:
     items: list[Node] = []
     for item in group.args:
         is_equation = item.kind == "relation" and item.detail == ("=",)
-        if not is_equation and items and items[-1].kind == "relation" and items[-1].detail == ("=",):
+        if item.kind != "relation" and items and items[-1].kind == "relation" and items[-1].detail == ("=",):
             item, is_equation = Node("relation", (items[-1].args[0], item), ("=",)), True
         values = [item.args[1]] if is_equation else []
         if values and values[0].kind == "group" and values[0].detail == "list":
@@ -521,8 +547,8 @@ def _same_sets(gold: Node, answer: Node) -> bool | None:
             return True
     if gold.kind == answer.kind == "group":
         return _same_groups(gold, answer)
-    if "such" in (gold.kind, answer.kind):
-        return True if gold.kind == answer.kind and _ordered(gold.args, answer.args) else None
+    if gold.kind == answer.kind == "such" and _ordered(gold.args, answer.args):
+        return True
     is_empty = Node("named", (), "empty") in (gold, answer)
     if gold.kind == answer.kind == "named" or {"scalar", "word"} & {gold.kind, answer.kind}:
         return False
@@ -547,6 +573,7 @@ _BY_KIND = {
     "option": _same_option,
     "phrase": _same_phrase,
     "formula": _same_formula,
+    "date": lambda gold, answer: False,
     "cases": _same_cases,
     "congruence": _same_congruence,
     "time": _same_time,

@@ -64,6 +64,7 @@ _SYMBOLS = {
         r"\euro ": "€",
         r"\pounds ": "£",
         r"\yen ": "¥",
+        r"\rupee ": "₹",
         r"\text{ or }": "或",
         r"\text{ and }": "且和与",
         "'": "′’",
@@ -131,6 +132,25 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
         (r"\\mathbb(?![RZNQC] )\s*", " "),
         (r"(?i)(?<=[\s\d{])([ap])\s?\.\s?m\b(?:\s?\.)?", r"\1m"),
         (rf"(?<=\d)\s*\^?\s*\{{?\s*{_IN_TEXT}(?:st|nd|rd|th)\s*\}}\s*\}}?|(?<=\d)(?:st|nd|rd|th)\b", ""),
+        (r"(?<=\d)\s*\^\s*(?:\{\s*(?:st|nd|rd|th)\s*\}|(?:st|nd|rd|th)\b)", ""),
+        (r"\{:\}", ":"),
+        (rf"(?<=\d)\s*{_IN_TEXT}[eE](-?)\s*\}}\s*(?=-?\d)", r"e\1"),
+        (r"(?<=\d)\s+(?:in|out\s+of)\s+(?=\d)", "/"),
+        (r"(?<=\d)\s*h\s*(?=\d+\s*min)", r" \\text{h} "),
+        (r"\bRs\.?\s*(?=\d)", r"\\rupee "),
+        # `k in Z`, as it stands, in brackets or in words; what holds for all values says nothing.
+        (r"(\\in\s*)\\(?:mathbf|bf|bm|mathrm|boldsymbol)\s*\{?([RZNQC])\}?", r"\1\\mathbb\2 "),
+        (r",?(?:\s|\\[ ,;:])*\(\s*(?:where\s+)?\$?\s*([a-z]\s*\\in[^()]*)\)\s*$", r", \1"),
+        (
+            r",?\s*(?:\\text\s*\{\s*)?\b(?:where|for|with)\s+(?:(?:all|any|every|each|some|an?)\s+)*(?:"
+            r"\$?([a-z])\$?\s+is\s+(?:an?|any)\s+integer|integers?\s+\$?([a-z])\b\$?)\s*\}?[.\s]*$",
+            r", \1\2 \\in \\mathbbZ",
+        ),
+        (
+            r",?\s*(?:\\text\s*\{\s*)?\bfor\s+(?:all|any|every)\s+(?:real\s+)?(?:\w+\s+)?\}?\s*\$?[a-zA-Z]\b\$?"
+            r"\}?[.\s]*$",
+            "",
+        ),
         (
             r"(\d[\dA-Za-z]*)\s*(?:\\text\s*\{)?\s*(?:\\?\s)*\(?\s*(?:in\s+)?base[\s~-]*(\d+|[a-z]+)\s*\)?\s*\}?",
             r"\1_{\2}",
@@ -187,6 +207,7 @@ def normalise(text: str) -> str:
     text = re.sub(r"(?<=[\w)])\*\*(?=[\w(-])", "^", text).replace("**", "")
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ]+", lambda run: "^{" + run[0].translate(_SUPERSCRIPTS) + "}", text)
     text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+", lambda run: "_{" + run[0].translate(_SUBSCRIPTS) + "}", text)
+    text = re.sub("[①-⑨](?:[\\s,、和]*[①-⑨])*", _statements, text)
     pieces = []
     for char in text:
         if unicodedata.decomposition(char).startswith("<fraction>"):
@@ -213,6 +234,13 @@ def normalise(text: str) -> str:
             break
         text = text[1:-1].strip()
     return text
+
+
+def _statements(run: re.Match[str]) -> str:
+    """`①③`, the numbers of statements, as a list of words."""
+    return ", ".join(
+        rf"\text{{circled{chr(ord('a') + ord(char) - ord('①'))}}}" for char in run[0] if char >= "①" and char <= "⑨"
+    )
 
 
 def _letter(char: str) -> str:
@@ -304,7 +332,11 @@ def _words(tokens: list[Token]) -> list[Token]:
                 token.kind == "word" or len(run) == 1 or not is_prose or after_number
             ):
                 result.append(Token("mark", name.lower(), True))
-            elif token.kind == "letters" and (name in _NAMES or name.lower() in ("infinity", "pi")):
+            elif (
+                token.kind == "letters"
+                and not (after_number and name in UNITS)
+                and (name in _NAMES or name.lower() in ("infinity", "pi"))
+            ):
                 name = {"infinity": "infty", "oo": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(
                     name.lower() if len(name) > 2 else name, name
                 )

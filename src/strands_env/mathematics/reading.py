@@ -23,6 +23,7 @@ from .vocabulary import (
     MULTIPLES,
     NOT_NOUNS,
     NUMBER_WORDS,
+    ORDINALS,
     PARTS,
     QUANTITIES,
     RELATIONS,
@@ -32,7 +33,7 @@ from .vocabulary import (
 )
 
 _SET_OPERATORS = {r"\cup": "cup", r"\cap": "cap", r"\setminus": "minus"}
-_MONEY = {r"\dollar": "dollar", r"\euro": "euro", r"\pounds": "sterling", r"\yen": "yen"}
+_MONEY = {r"\dollar": "dollar", r"\euro": "euro", r"\pounds": "sterling", r"\yen": "yen", r"\rupee": "rupee"}
 _WORDS = {
     name: node
     for names, node in (
@@ -91,17 +92,28 @@ class Reader(ScalarReader):
             items.append(self._item())
         if len(items) == 1:
             return items[0]
-        for item in items:  # `k in Z`: any letter is as good
-            if item.kind == "relation" and item.detail == ("in",) and item.args[1] == Node("named", (), "Z"):
-                items = [_renamed(other, item.args[0].args[0], Symbol("integer")) for other in items]
+        domains = [item for item in items if item.kind == "relation" and item.detail == ("in",)]
+        domains = [item for item in domains if item.args[0].kind == "scalar" and item.args[1].kind == "named"]
+        for item in domains if len(domains) < len(items) else ():  # `k in Z`: any letter is as good
+            items = [_renamed(other, item.args[0].args[0], Symbol(f"any {item.args[1].detail}")) for other in items]
+        items = [item for item in items if "any " not in str(item.args[:1]) or item.detail != ("in",)]
+        if len(items) == 1:
+            return items[0]
         first, last = items[0], items[-1]
         if last.kind == "congruence" and first.kind == "relation" and first.detail == ("equiv",):
             residues = Node("group", (first.args[1], *items[1:-1], last.args[0]), "list")
             return Node("congruence", (Node("relation", (first.args[0], residues), first.detail), last.args[1]))
+        if all(item.kind == "congruence" and item.args[0].kind == "relation" for item in items):
+            sides = [(item.args[0].args[0], item.args[0].detail, item.args[1]) for item in items]
+            if sides.count(sides[0]) == len(sides):  # `n = 0 (mod 6) or n = 2 (mod 6)`
+                residues = Node("group", tuple(item.args[0].args[1] for item in items), "list")
+                return Node("congruence", (Node("relation", (sides[0][0], residues), sides[0][1]), sides[0][2]))
         if joints and all(item.kind == "relation" and {*item.detail} & {"<", ">", "<=", ">=", "!="} for item in items):
             if len(joints) > 1:
                 raise Unreadable("and beside or")
             return Node("group", tuple(items), "all" if "and" in joints else "any")
+        if "or" in joints and all(re.fullmatch("[A-J]", str(item.args[0])) for item in items if item.args):
+            return Node("group", tuple(items), "any")
         if "or" in joints and len({item.args[0] for item in items if item.kind == "relation"}) == len(items):
             return Node("group", tuple(items), "any")  # `x = 1 or y = 2`
         return Node("group", tuple(items), "sequence" if is_ordered else "list")
@@ -141,6 +153,7 @@ class Reader(ScalarReader):
                 break
             if value == "=" and not depth and index > start:
                 name = "".join(token.value for token in self._tokens[start:index])
+                name = re.sub(r"^\\(?=max$|min$)", "", name)
                 self._at = index + 1
                 return Node("relation", (Node("word", (name,)), self._relation()), ("=",))
         raise Unreadable(f"{self._peek().value!r} is not understood here")
@@ -161,7 +174,7 @@ class Reader(ScalarReader):
     def _call(self) -> Node:
         """`f(x)`, `P(A)`, `f'(2)` as the name of what stands behind the equals sign."""
         name = self._token().value
-        if not re.fullmatch("[fghpqFGHPEV]", name):
+        if not re.fullmatch(r"[fghpqFGHPEVCST]|\\(?:zeta|Gamma|phi|varphi)", name):
             raise Unreadable("no function")
         while (mark := self._take("'", "^", "_")) is not None:
             name += mark if mark == "'" else f"{mark}{self._argument(signed=True)}"
@@ -217,6 +230,7 @@ class Reader(ScalarReader):
     def _member(self) -> Node:
         """A structure, or a scalar with or without a unit."""
         for structure in (
+            self._point,
             self._lettered,
             self._dated,
             self._bracketed,
@@ -227,6 +241,8 @@ class Reader(ScalarReader):
             start = self._at
             node = self._attempt(structure)
             if node is not None:
+                if self._peek().value == "^" and self._peek(1).value in ("T", r"\top") and node.kind == "group":
+                    self._at += 2  # a column
                 if node.kind != "group" or self._peek().kind in ("end", "word") or self._peek().value in _AFTER:
                     return node
                 self._at = start
@@ -252,7 +268,10 @@ class Reader(ScalarReader):
     def _cardinal(self) -> Node:
         """`forty-two`, `one hundred twenty`, `two thirds`."""
         total, current, word = 0, 0, self._peek().value.lower()
-        if word not in NUMBER_WORDS:
+        if word == "the":
+            self._at += 1
+            word = self._peek().value.lower()
+        if word not in NUMBER_WORDS and word not in ORDINALS:
             raise Unreadable("a word")
         while word in NUMBER_WORDS or word in MULTIPLES:
             value = NUMBER_WORDS.get(word, 0)
@@ -269,10 +288,24 @@ class Reader(ScalarReader):
             is_joined = self._peek().value == joint and self._peek(1).value.lower() in NUMBER_WORDS
             self._at += is_joined
             word = self._peek().value.lower()
+        ordinal = ORDINALS.get(self._peek(self._peek().value == "-").value.lower(), 0)
+        if ordinal and (total + current == 0 or (current % 100 >= 20 and ordinal < 10 and not current % 10)):
+            self._at += 1 + (self._peek().value == "-")  # `twenty-first`
+            return Node("scalar", (Integer(total + current + ordinal),))
         self._at += self._peek().value == "-" and self._peek(1).value.lower() in PARTS
         parts = PARTS.get(self._peek().value.lower(), 1)
         self._at += parts > 1
         return Node("scalar", (Rational(total + current, parts),))
+
+    def _point(self) -> Node:
+        """`P(1, 2)`: a name in front of coordinates."""
+        name = self._token()
+        if name.kind != "letter" or not name.value.isupper() or self._peek().value != "(":
+            raise Unreadable("no point")
+        point = self._bracketed()
+        if point.detail not in ("()", "tuple") or any(item.kind != "scalar" for item in point.args):
+            raise Unreadable("no coordinates")
+        return Node("relation", (Node("scalar", (Symbol(name.value),)), point), ("=",))
 
     def _lettered(self) -> Node:
         """`CAT`, `HHT`: capitals side by side are a word, not a product whose order is free."""
@@ -396,7 +429,7 @@ class Reader(ScalarReader):
                 return Node("named", (), "empty")
             builder = self._attempt(self._builder)
             if builder is not None:
-                return Node("such", builder.args, builder.detail) if builder.kind != "relation" else builder
+                return builder
             inner = self._items()
             self._expect(r"\}")
             items = inner.args if inner.kind == "group" and inner.detail in ("list", "sequence") else (inner,)
@@ -424,7 +457,8 @@ class Reader(ScalarReader):
         condition = self._items()
         self._expect(r"\}")
         name = variable.args[0] if variable.kind == "relation" and variable.detail == ("in",) else variable
-        if condition.kind == "relation" and name.kind == "scalar" and name.args[0] in _symbols(condition):
+        is_known = condition.kind == "relation" or (condition.kind == "group" and condition.detail in ("all", "any"))
+        if is_known and name.kind == "scalar" and name.args[0] in _symbols(condition):
             domain = variable.args[1] if variable.kind == "relation" else None
             if domain is None or domain == Node("named", (), "R"):
                 return condition

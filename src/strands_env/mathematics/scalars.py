@@ -184,7 +184,7 @@ class ScalarReader:
         if token.kind in ("letter", "symbol"):
             return True
         if token.kind == "number":  # `3!7!`
-            return self._peek(-1).value == "!" and not token.spaced
+            return self._peek(-1).value == "!" or (self._peek(-1).value == ")" and not token.spaced)
         if token.kind == "command":
             name = token.value[1:]
             return name in _STARTING or name in FUNCTIONS
@@ -399,8 +399,12 @@ class ScalarReader:
     def _command(self, name: str) -> Any:
         match name:
             case "frac":
-                if self._peek().value == "{" and self._peek(1).value == "d" and self._peek(2).value in ("}", "^"):
-                    raise Unreadable("a derivative")
+                start = self._at
+                above, below = self._attempt(self._name) or "", self._attempt(self._name) or ""
+                derived = re.fullmatch(r"d(?:\^2)?([a-z]?)", above)
+                if derived and re.fullmatch(r"d[a-z](?:\^2)?", below):
+                    return Symbol(f"{above}/{below}") if derived[1] else self._fail("something to differentiate")
+                self._at = start
                 top, bottom = self._digit_argument(), self._digit_argument()
                 return self._divide(top, bottom)
             case "sqrt":
@@ -455,7 +459,7 @@ class ScalarReader:
             self._expect("}")
         if not name:
             raise Unreadable("no name")
-        return self._symbol(f"{prefix} {name}")
+        return self._symbol(f"vec {name}" if prefix == "hat" and name in ("i", "j", "k") else f"{prefix} {name}")
 
     def _function(self, name: str) -> Any:
         power = None

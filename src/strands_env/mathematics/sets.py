@@ -97,6 +97,12 @@ def as_set(node: Node) -> Any:
     if node.kind == "sets":
         parts = [as_set(arg) for arg in node.args]
         return None if None in parts else _SETS[node.detail](*parts)
+    if node.kind == "such":  # numbers of a set that fulfil a condition
+        domain, condition = (as_set(arg) for arg in node.args)
+        if domain is None or condition is None:
+            return None
+        chosen = domain.intersect(condition)
+        return sympy.FiniteSet(*chosen) if isinstance(chosen, sympy.Range) and chosen.is_finite_set else chosen
     if node.kind != "group" or any(item.kind != "scalar" or isinstance(item.args[0], MatrixBase) for item in node.args):
         return None
     values = [item.args[0] for item in node.args]

@@ -14,6 +14,7 @@ import sympy
 from sympy import Symbol
 
 from .chemistry import formula
+from .dates import date
 from .lexing import Token, Undefined, Unreadable, lex, normalise
 from .reading import Reader
 from .scalars import Node
@@ -53,6 +54,8 @@ def _read(text: str, *, commas: bool, tight: bool = False) -> tuple[Node, bool]:
 
 def _both(plus: Node, minus: Node, signs: int) -> Node:
     """The two values of a text with plus-minus signs."""
+    if plus.kind == minus.kind == "congruence":
+        return Node("congruence", (_both(plus.args[0], minus.args[0], signs), plus.args[1]))
     if plus.kind == minus.kind == "relation" and plus.args[0] == minus.args[0] and len(plus.args) == 2:
         right = _both(plus.args[1], minus.args[1], signs)
         return Node("relation", (plus.args[0], right), plus.detail)
@@ -71,8 +74,12 @@ def readings(text: str) -> list[Reading]:
     `1,234` is a number and may be a list; `3,14` is a list and may be a number; `1/2x` is x/2 and may be 1/(2x).
     """
     text = normalise(text)
-    substances = formula(text)
-    found = [] if substances is None else [Reading(substances)]
+    parts = _PART.split(text)
+    if len(parts) > 2 and not parts[0].strip():  # `(1) 4; (2) 5`: answers to parts of a question
+        inner = [readings(part.strip(" ,;")) for part in parts[1:]]
+        return [Reading(Node("group", tuple(each[0].node for each in inner), "tuple"))] if all(inner) else []
+    special = date(text) or formula(text)
+    found = [] if special is None else [Reading(special)]
 
     def add(source: str, *, certain: bool, **options: bool) -> bool:
         try:
@@ -90,13 +97,14 @@ def readings(text: str) -> list[Reading]:
         add(text, certain=False, commas=True, tight=True)
     if re.search(r"\d,\d{3}", text):
         add(text, certain=True, commas=False)
-    if re.fullmatch(r"-?\d+,(?!\d{3}$)\d+", text) or re.search(r"\d\{,\}\d(?!\d\d(?!\d))", text):
+    if re.fullmatch(r"-?\d+,(?!\d{3}\b)\d+[^\d,]*", text) or re.search(r"\d\{,\}\d(?!\d\d(?!\d))", text):
         add(re.sub(r"(?<=\d)(?:,|\{,\})(?=\d)", ".", text), certain=True, commas=False)
     if not found and _OPERATORS.search(text) and (value := _evaluated(text)) is not None:
         found.append(Reading(Node("scalar", (value,), None, 1 if "." in text else None)))
     return found
 
 
+_PART = re.compile(r"(?:^|(?<=[;,.\s]))\s*\((?:[a-e1-5]|i{1,3})\)(?=\s)")
 _OPERATORS = re.compile(r"\\(?:int|sum|prod|lim)(?![A-Za-z])|\\frac\s*\{?d")
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import sympy
-from sympy import Integer, MatrixBase, Rational, oo
+from sympy import Integer, MatrixBase, Rational, Symbol, oo
 
 from .scalars import LOG_BASE, Node
 
@@ -46,7 +47,39 @@ def same_scalar(gold: Node, answer: Node) -> bool | None:
             _same_values(one.subs(LOG_BASE, base), other.subs(LOG_BASE, base), gold.digits, answer.digits)
             for base in (LOG_BASE, *bases)
         )
+    whole = Symbol("any Z")
+    if one.has(whole) and other.has(whole):  # `k pi` for every whole k: a period more or less
+        period, other_period = one.diff(whole), other.diff(whole)
+        if period.free_symbols or other_period.free_symbols or period not in (other_period, -other_period):
+            return _same_values(one, other, gold.digits, answer.digits)
+        shift = sympy.nsimplify((one.subs(whole, 0) - other.subs(whole, 0)) / period)
+        return bool(shift.is_Integer) or _same_values(one, other, gold.digits, answer.digits)
+    constants = [_constant(formula) for formula in (one, other)]
+    if None not in constants:
+        return _same_up_to_constant(one - constants[0], other - constants[1])
     return _same_values(one, other, gold.digits, answer.digits)
+
+
+def _constant(formula: Any) -> Any:
+    """The `C` of an antiderivative; None without one."""
+    symbols = {str(symbol): symbol for symbol in formula.free_symbols}
+    names = [name for name in symbols if re.fullmatch("[CcKk](_[01])?", name)]
+    others = [name for name in symbols if name not in names]
+    if len(names) != 1 or len(others) != 1 or not others[0][0].islower() or formula.diff(symbols[names[0]]) != 1:
+        return None
+    return symbols[names[0]]
+
+
+def _same_up_to_constant(one: Any, other: Any) -> bool | None:
+    """Whether two functions of a variable differ by a constant."""
+    difference = one - other
+    symbols = sorted(difference.free_symbols, key=str)
+    values = [difference.subs(place).evalf(PRECISION) for place in places(symbols)]
+    values = [value for value in values if value.is_real]
+    if not difference.free_symbols or (len(values) > 2 and all(abs(value - values[0]) < 1e-25 for value in values)):
+        lacks_sign = one.has(sympy.Abs) and not other.has(sympy.Abs)
+        return None if lacks_sign and len(values) < len(POINTS) else True
+    return False if len(values) > 2 else None
 
 
 def _same_matrix(gold: Node, answer: Node) -> bool | None:
@@ -128,13 +161,16 @@ def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -
     least, most = FLOAT_DIGITS
     if least <= max(coarser, finer) <= most and abs(value - other_value) <= abs(value) / 10 ** (least - 1):
         return True
-    return (not finer or finer >= coarser + 2) and _rounds(coarse, fine, coarser)
+    apart = _digits_apart(coarse, fine, coarser)
+    if coarser >= DIGITS and (not finer or finer >= coarser + 2) and -0.5 - 1e-9 <= apart < 1 - 1e-9:
+        return True  # rounded or cut off
+    is_finer = coarse is value and finer and 3 <= coarser < finer  # an answer of more digits than were expected
+    return None if is_finer and abs(apart) <= 0.5 else False
 
 
-def _rounds(decimal: Any, value: Any, digits: int) -> bool:
-    """Whether a decimal of so many significant digits is a value rounded or cut off, and the digits are enough."""
-    if digits < DIGITS or decimal * value <= 0:
-        return False
+def _digits_apart(decimal: Any, value: Any, digits: int) -> float:
+    """How far a value lies above a decimal of so many significant digits, in units of its last digit."""
+    if not digits or decimal * value <= 0:
+        return math.inf
     magnitude = int(sympy.floor(sympy.log(abs(decimal), 10).evalf(20)))
-    missing = (abs(value) - abs(decimal)) / Rational(10) ** (magnitude - digits + 1)
-    return bool(-0.5 - 1e-9 <= missing < 1 - 1e-9)
+    return float((abs(value) - abs(decimal)) / Rational(10) ** (magnitude - digits + 1))

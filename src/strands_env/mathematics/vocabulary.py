@@ -41,6 +41,8 @@ PARTS = {
     for name in names.split()
 }
 """Behind a number in words, the parts of a whole that it counts: `two thirds`."""
+_FIRST = words("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth")
+ORDINALS = {word: value for value, word in enumerate(_FIRST, 1)} | {"twentieth": 20, "thirtieth": 30, "hundredth": 100}
 ARTICLES = re.compile(r"(?i)^(?:an?|the)\s+")
 PROSE = words(
     "the is are was of at to no yes not by per an all any for if we it its so only but one two six ten odd even each"
@@ -60,7 +62,7 @@ QUANTITIES = words(
     "ans answers result results solution total sum difference product quotient ratio probability number count value "
     "area volume perimeter circumference length width height depth radius diameter side distance speed velocity time "
     "rate cost price profit amount age mass weight force angle slope mean median mode average variance minimum "
-    "maximum remainder domain range"
+    "maximum max min remainder domain range year"
 )
 """Names that an answer may have in front of its value: `Area = 5`."""
 COUNTED = words(
@@ -69,7 +71,7 @@ COUNTED = words(
     "solution solutions root roots digit digits number numbers integer integers pair pairs triple triples element "
     "elements set sets subset subsets triangle triangles square squares rectangle rectangles book books ball balls "
     "coin coins card cards marble marbles apple apples orange oranges cat cats dog dogs bird birds car cars page pages "
-    "box boxes bag bags game games month months quart quarts cup cups item items "
+    "term terms box boxes bag bags game games month months quart quarts cup cups item items "
     "个 種 种 只 隻 条 次 人 名 位 本 件 张 块 支 枚 组 对 岁 题 根 颗 辆 项 方法 元素"
 )
 """Nouns that may stand behind a number without being in the question."""
@@ -133,7 +135,9 @@ dollar 1 dollar - dollar dollars USD usd
 cent 1/100 dollar - cent cents
 euro 1 euro - euro euros EUR
 sterling 1 sterling - sterling GBP
+pence 1/100 sterling - pence penny
 yen 1 yen - yen JPY
+角 1/10 yuan - 角 毛
 yuan 1 yuan - yuan RMB CNY 元
 rupee 1 rupee - rupee rupees Rs INR
 percent 1/100 - - percent pct percentage

@@ -22,6 +22,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this package shadows nothing
 
 from strands_env.mathematics import Node, foreign_nouns, judge, plain, readings
+from strands_env.mathematics.vocabulary import FILLERS, QUANTITIES, UNITS
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
@@ -32,12 +33,26 @@ PR_SET_PDEATHSIG = 1
 _OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?\d[\d.,]*(?<![.,])|(?<=\s)[A-Za-z](?![A-Za-z])|\\[a-z]+(?![A-Za-z{]))")
 _MARKER = re.compile(
-    r"(?i)(?:final\s+)?answer\s*(?:\*\*)?\s*(?:is|=|:|：)\s*(?:\*\*)?\s*:?(?!\s*$)|答案\s*(?:是|为|为：|：|:)\s*[：:]?|####"
+    r"(?i)(?:final\s+)?answer\s*(?:\*\*)?\s*(?:is(?!n['’]t)|=|:|：|\s-+\s)\s*(?:\*\*)?\s*:?(?!\s*$)"
+    r"|答案\s*(?:是|为|为：|：|:)\s*[：:]?|故选|####"
 )
-_DENIAL = re.compile(r"(?i)\b(?:not|never|neither|nor|isn't|cannot|wrong|incorrect|except)\b")
+_COPULA = re.compile(
+    r"(?i)\b(?:is|are|was|were|be|equals|has|have|ist|sind|lautet|beträgt|est(?:\s+de)?|sont)\b\s*:?|[是为為有]\s*[：:]?|(?<=[A-Za-z]):\s"
+)
+"""In front of what a sentence says of its subject."""
+_DENIAL = re.compile(
+    r"(?i)\b(?:not(?!\s+exist)|never|neither|nor|cannot|wrong|incorrect|except|false\s+that|different\s+from|other\s+than"
+    r"|anything\s+but|otherwise|nicht|kein)\b|n['’]t\b|不是|并非"
+)
+_REMARK = re.compile(
+    r"(?i),?\s+(?:because|since|as|which|so|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
+    r"|\s+\((?:that\s+is|i\.e|which|because|since|as)\b|;\s+(?=[^;]*\bwould\b)"
+)
+"""Begins what is said about an answer behind it."""
 _BEFORE = re.compile(
     r"(?i)(?:\b(?:twice|half|thrice|double|triple|negative|minus|plus|times|over|under|above|below|root|square|cube"
-    r"|not|never|least|most|(?:more|less|fewer|greater|larger|smaller) than|between\b[^.\n]*\band|by|per|dozen|except)"
+    r"|not|cannot|never|least|most|(?:more|less|fewer|greater|larger|smaller) than|between\b[^.\n]*\band|dozen|except"
+    r"|\d\s*by|(?:divided|multiplied) by|per|sqrt|log|ln|sin|cos|tan|step|case|part|problem|question|equation|example)"
     r"|n['’]t|(?:[\d)}]|\b[a-z])[^\S\n]*[-+/^]|[^\S\n][<>]|\d\s*\*(?!\*)|[≤≥≠√×])"
     r"(?:\s+(?:of|the|be|to|equal|a|an))*[\s*_`\"']*(?:\$|\\[(\[])?\s*\Z"
 )
@@ -46,12 +61,14 @@ _AFTER = re.compile(
     r"|billion|trillion|lakh|crore|bn|halves|thirds|quarters|fifths|times|minus|plus|less|more|below|above|over|reciprocal"
     r"|negative|is\s+(?:not|wrong|incorrect|false)|isn['’]t|(?:or|to)\s+\d)\b)"
 )
-_BETWEEN = re.compile(r"(?:[\s,;$.&]|\\[()\[\]]|and|or|[A-Za-z](?:_\w)?\s*=)*")
-_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
+_FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(
-    r"(?i)(?<![\w.:])\d{1,2}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])|"
-    r"(?<![\w.])[-−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3}|\s*/\s*\d+)?%?|(?<![\w.])-?\.\d+"
+    r"(?i)(?<![\w.:])\d{1,2}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])|(?<![A-Za-z0-9_.])\d+ \d+/\d+|"
+    r"(?<![A-Za-z0-9_.:])[-−]?(?:\\?\$)?(?:\d{1,3}(?:(?:,|\{,\})\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3}|\s*/\s*\d+)?%?"
+    rf"(?:{'|'.join(name for name in UNITS if not name.isascii())})?|(?<![\w.])-?\.\d+"
 )
+_LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
 
 
 def find_boxes(text: str) -> list[tuple[int, int]]:
@@ -75,62 +92,90 @@ def _outermost(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def candidates(answer: str) -> list[str]:
-    r"""Texts that may be the final answer, the first that can be read counts.
+def candidates(answer: str) -> list[list[str]]:
+    r"""What may be the final answer, of which the first that can be read counts: items, several of which are a list.
 
-    The last box, whole; without a box what follows the last "answer is", the whole text, the last formula, the last
-    number.
+    The last boxes; without a box what follows the last "answer is", else what the last sentence says of its subject,
+    the sentence, its last formulas, the last numbers.
     """
-    boxes = [answer[start:end] for start, end in _outermost(answer) if answer[start:end].strip()]
-    while boxes and (inner := _outermost(boxes[-1])):  # a box in a box
-        start, end = inner[0]
-        if len(inner) > 1 or not re.fullmatch(r"[\s$]*\\\w+\s*\{", boxes[-1][:start]) or boxes[-1][end:].strip("} $"):
-            break
-        boxes[-1] = boxes[-1][start:end]
+    boxes = [(start, end) for start, end in _outermost(answer) if answer[start:end].strip()]
     bare = list(_BARE_BOX.finditer(answer))
-    if bare and (not boxes or bare[-1].start() > answer.rfind(boxes[-1])):
-        return [bare[-1][1]]
+    if bare and (not boxes or bare[-1].start() > boxes[-1][1]):
+        return [[bare[-1][1]]]
     if boxes:
-        return [boxes[-1]]
+        return [_last_boxes(answer, boxes)]
     if _OPEN_BOX.search(answer):
         return []
-    tail = answer
     if markers := list(_MARKER.finditer(answer)):
         tail = answer[markers[-1].end() :]
-        sentence = re.match(r"\s*(.+?)(?:(?<!\d)\.(?:\s|$)|\.\s+(?=[A-Z])|\.?\s*(?:\n|$))", tail)
-        found = [sentence[1]] if sentence else []
-        is_formula = bool(re.match(r"[\s*]*(?:\$|\\[(\[])", tail))
-        if sentence and (_DENIAL.search(sentence[1]) or not is_formula):  # read whole or not at all
-            return [re.split(r",?\s+(?:because|since|as|which|so|where)\b", sentence[1])[0]]
-    else:
-        found = [answer] if "\n" not in answer.strip() else []
-    formulas = [next(filter(None, match.groups())) for match in _FORMULA.finditer(tail)]
-    if formulas:
-        found = []
-    if last := [*(_FORMULA if formulas else _NUMBER).finditer(tail)][-1:]:
-        before = tail[max(0, last[0].start() - 100) : last[0].start()]
-        if _BEFORE.search(before) or _AFTER.match(tail, last[0].end()):
-            return found  # `the square root of 42`, `42 squared`, `not 42`
-    return [*found, *(formulas[-1:] or [match[0] for match in last])]
+        first = re.match(r"\s*(.+?)(?:(?<!\d)[.。](?:\s|$)|\.\s+(?=[A-Z])|[.。]?\s*(?:\n|$))", tail)
+        if first is None:
+            return []
+        stated = re.sub(r"(?i)^not\b.*?\bbut\s+(?:rather\s+)?", "", _REMARK.split(first[1])[0])
+        is_formula = re.match(r"[\s*]*(?:\$|\\[(\[])", stated)
+        runs = _runs(_FORMULA, tail)[:1] if is_formula and not _DENIAL.search(first[1]) else []
+        return [[stated], *runs]
+    found: list[list[str]] = []
+    sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])|。(?=.)", answer.strip().rpartition("\n")[2])[-1]
+    clauses = re.split(r";\s+|,\s+(?:so|but|hence|thus|therefore)\b", sentence)
+    for clause in dict.fromkeys([sentence, *reversed(clauses)]):
+        clause = _REMARK.split(clause)[0]
+        if not _DENIAL.search(clause):
+            found += [*([clause[verb.end() :]] for verb in [*_COPULA.finditer(clause)][-1:]), [clause]]
+    for pattern, text in ((_FORMULA, _REMARK.split(sentence)[0]), (_FORMULA, answer), (_NUMBER, answer)):
+        if runs := _runs(pattern, text):
+            return [*found, *runs[-1:]] if runs[-1] else found
+    return found
 
 
-def is_prose(node: Node) -> bool:
-    """Whether words say something, rather than being a label or a unit."""
-    if node.kind == "group" and node.detail == "list":
-        return any(is_prose(item) for item in node.args)
-    return node.kind in ("word", "phrase")
+def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
+    """Matches side by side, as their contents; no contents where the words around say something else: `not 42`."""
+    runs: list[list[str]] = []
+    spans: list[tuple[int, int]] = []
+    for match in pattern.finditer(text):
+        item = next(filter(None, match.groups()), match[0])
+        if spans and _BETWEEN.fullmatch(text[spans[-1][1] : match.start()]):
+            runs[-1].append(item)
+            spans[-1] = spans[-1][0], match.end()
+        else:
+            runs.append([item])
+            spans.append(match.span())
+    for run, (start, end) in zip(runs, spans, strict=True):
+        clause = re.split(r"[.;\n](?:\s|$)", text[:start])[-1]
+        if _BEFORE.search(text[max(0, start - 100) : start]) or _AFTER.match(text, end) or _DENIAL.search(clause):
+            run.clear()
+    return runs
 
 
-def _side_by_side(answer: str) -> str:
-    r"""The last boxes of a text as a list, where nothing but a comma, an `and` or a name stands between them."""
+def _last_boxes(answer: str, boxes: list[tuple[int, int]]) -> list[str]:
+    r"""The contents of the last box, or boxes side by side, and of an `or` behind it."""
     items: list[str] = []
     last = len(answer)
-    for start, end in reversed(_outermost(answer)):
+    for start, end in reversed(boxes):
         if items and not _BETWEEN.fullmatch(answer[end + 1 : last]):
             break
         items.insert(0, answer[start:end])
         last = answer.rindex("\\", 0, start)
-    return ", ".join(dict.fromkeys(items)) if len(items) > 1 and not any("," in item for item in items) else ""
+    while inner := _outermost(items[-1]):  # a box in a box
+        start, end = inner[0]
+        text = items[-1]
+        if len(inner) > 1 or not re.fullmatch(r"[\s$]*\\\w+\s*\{", text[:start]) or text[end:].strip("} $"):
+            break
+        items[-1] = text[start:end]
+    if behind := re.compile(r"[\s$,.)\]}\\]*\bor\s+").match(answer, boxes[-1][1]):
+        other = _FORMULA.match(answer, behind.end()) or _NUMBER.match(answer, behind.end())
+        items += [next(filter(None, other.groups()), other[0])] if other else []
+    return items
+
+
+def is_prose(node: Node) -> bool:
+    """Whether words say something, rather than being a label or a unit."""
+    if node.kind == "group" and node.detail in ("list", "any", "all"):
+        return any(is_prose(item) for item in node.args)
+    if node.kind == "relation" and node.args[0].kind == "word":  # `We obtain x = 5` is no value of "we obtain x"
+        name = str(node.args[0].args[0]).lower()
+        return not name.startswith("\\") and not {*name.split()} <= {*FILLERS, *QUANTITIES}
+    return node.kind in ("word", "phrase")
 
 
 def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
@@ -143,18 +188,25 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     gold = gold[slice(*gold_boxes[-1])] if gold_boxes else _MARKER.sub("", gold)
     expected = readings(gold)
     info: dict[str, Any] = {"gold_parsed": [str(reading.node)[:500] for reading in expected]}
-    if plain(gold) and plain(answer) == plain(gold):
-        return {**info, "matched": True, "answer_parsed": info["gold_parsed"] or [plain(gold)]}
+    whole = plain(gold)
     has_box = bool(_OPEN_BOX.search(answer))
-    is_word = bool(expected) and expected[0].node.kind == "word"
+    is_word = bool(expected) and (expected[0].node.kind == "word" or whole.isalpha())
     choices = candidates(answer)
-    reason = "answer_parse_failed"
-    for choice in choices:
-        if plain(choice) == plain(gold):
-            return {**info, "matched": True, "answer_parsed": info["gold_parsed"] or [plain(gold)]}
-        if has_box and len(choice) > max(MAX_LENGTH, 2 * len(gold)):
-            return {**info, "reason": "too_complex", "error": f"{len(choice)} characters"}
-        found = readings(choice) if len(choice) <= max(MAX_LENGTH, 2 * len(gold)) else []
+    is_polar = not has_box and whole.casefold() in ("yes", "no", "true", "false") and not _MARKER.search(answer)
+    if is_polar and (lead := _LEADING_WORD.match(answer)):
+        choices = [[rf"\text{{{lead[1]}}}"]]
+    # The words of the gold in a sentence that neither denies them nor has others to choose from.
+    is_named = whole and not re.search(rf"{_DENIAL.pattern}|\bor\b", answer)
+    is_named = is_named and {*whole.casefold().split()} <= {*plain(answer).casefold().split()}
+    for items in ([], *choices):
+        text = ", ".join(dict.fromkeys(items)) if items else answer
+        if whole and plain(text) == whole:
+            return {**info, "matched": True, "answer_parsed": info["gold_parsed"] or [whole]}
+        if not items:
+            continue
+        if has_box and len(text) > max(MAX_LENGTH, 2 * len(gold)):
+            return {**info, "reason": "too_complex", "error": f"{len(text)} characters"}
+        found = readings(text) if len(text) <= max(MAX_LENGTH, 2 * len(gold)) else []
         found = [reading for reading in found if not foreign_nouns(reading.node, gold, question)]
         if not found or (not has_box and not is_word and is_prose(found[0].node)):
             continue
@@ -162,17 +214,19 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
         if not expected:
             return {**info, "reason": "gold_parse_failed"}
         verdict = judge(expected, found)
-        if verdict is False and expected[0].node.kind == "group" and (together := _side_by_side(answer)):
-            verdict = judge(expected, readings(together)) or False
+        if verdict is False and len(items) > 1:
+            verdicts = [judge(expected, readings(item)) for item in items]
+            has_names = all("=" in item for item in items)  # of which one may be asked for
+            verdict = True if all(verdicts) else None if has_names and any(verdicts) else False
+        if verdict is False and not has_box:
+            verdict = None if is_named and len(whole) > 1 and is_word and not _MARKER.search(answer) else False
         return {**info, "reason": "undecided"} if verdict is None else {**info, "matched": verdict}
-    if not choices or not any(char.isalnum() for choice in choices for char in choice):
-        return {**info, "reason": reason}
-    if not expected:
+    is_empty = not any(char.isalnum() for items in choices for item in items for char in item)
+    if not is_empty and not expected:
         return {**info, "reason": "gold_parse_failed"}
     if has_box:
-        return {**info, "reason": "answer_unreadable"}
-    words = plain(gold).split()
-    return {**info, "reason": "undecided" if is_word and set(words) <= set(plain(answer).split()) else reason}
+        return {**info, "reason": "answer_parse_failed" if is_empty else "answer_unreadable"}
+    return {**info, "reason": "undecided" if is_named else "answer_parse_failed"}
 
 
 def _limit_cpu_time(seconds: float) -> None:

@@ -1,0 +1,31 @@
+"""Dates in the ways in which they are written with the name of the month, and `2021-03-15`."""
+
+from __future__ import annotations
+
+import re
+
+from .scalars import Node
+from .vocabulary import words
+
+_MONTHS = words("jan feb mar apr may jun jul aug sep oct nov dec")
+_NAME = r"(?P<month>(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)\.?"
+_FORMS = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?:the\s+)?(?P<day>\d{{1,2}})\s*(?:of\s+)?{_NAME}(?:,?\s*(?P<year>\d{{4}}))?",
+        rf"{_NAME}\s*(?P<day>\d{{1,2}})(?:,?\s*(?P<year>\d{{4}}))?",
+        r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})",
+    )
+]
+_LOOKS = re.compile(r"\\(?:text|mathrm|textrm)(?=\s*\{)|[{}]|\\(?=[ ,;])|\\[,;]")
+
+
+def date(text: str) -> Node | None:
+    """Year, month and day of a normalised text; None where it is no date."""
+    plain = " ".join(_LOOKS.sub(" ", text).split())
+    found = next((match for form in _FORMS if (match := form.fullmatch(plain))), None)
+    if found is None:
+        return None
+    month = found["month"].lower()
+    number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
+    return Node("date", (int(found["year"] or 0), number, int(found["day"])))
