@@ -160,7 +160,7 @@ async def test_probes_are_remembered_unless_they_failed(server: FaultyServer, cl
     assert await client.vocab_size() == 77
     assert await client.max_model_len() is None
     server.max_model_len = 512
-    client._length_again_at = 0.0
+    client._ask_again_at = 0.0
     assert await asyncio.gather(*(client.max_model_len() for _ in range(10))) == [512] * 10
     assert server.paths.count("GET /v1/models") == 2
 

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from .media import Medium, expanded_ids, expanded_values, media_growth, move_media
 from .message import Message
@@ -25,9 +24,6 @@ class FinishType(StrEnum):
     """The server aborted the request; the output is what had been sampled so far."""
     UNKNOWN = "unknown"
     """The server named no reason, or one this package does not know: the turn may not be complete."""
-
-
-_FINISH_TYPES = {str(member): member for member in FinishType}
 
 
 class LengthLimit(StrEnum):
@@ -62,25 +58,6 @@ class Finish:
     def stop_token_id(self) -> int | None:
         """Id of the stop token the output ends with, or None when it ends with none."""
         return self.matched if self.type is FinishType.STOP and isinstance(self.matched, int) else None
-
-    @classmethod
-    def from_meta(cls, reason: Any) -> Finish:
-        """Read the server's `meta_info["finish_reason"]` (an object, a plain string, or None)."""
-        if isinstance(reason, str):
-            reason = {"type": reason}
-        if not isinstance(reason, dict):
-            return cls(type=FinishType.UNKNOWN)
-        kind = reason.get("type")
-        known = _FINISH_TYPES.get(kind, FinishType.UNKNOWN) if isinstance(kind, str) else FinishType.UNKNOWN
-        matched = reason.get("matched")
-        message = reason.get("message")
-        if message is None and known is FinishType.UNKNOWN:
-            message = kind
-        return cls(
-            type=known,
-            matched=matched if isinstance(matched, int | str) else None,
-            message=message if isinstance(message, str) else None,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import takewhile
 from typing import Any
+from urllib.parse import urlsplit
 
 from ...exceptions import BackendRequestError
 
@@ -24,11 +25,7 @@ _WRITERS: tuple[Callable[[str], str], ...] = (
 _TELLING = 8  # first characters by which a key is recognised
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SECRET_NAME = re.compile("authorization|key$|token|secret|cookie|password", re.IGNORECASE)
-_ADDRESS = re.compile(
-    r"https?://(\[[0-9a-fA-F:.]+(%[\w.-]+)?\]|(?P<host>[^\x00-\x20\x7f/?#@:\[\]\\]+))(:(?P<port>[0-9]{1,5}))?"
-    r"(/[^\x00-\x20\x7f?#]*)?",
-    re.IGNORECASE,
-)
+_NOT_IN_ADDRESS = re.compile(r"[\x00-\x20\x7f?#\\]")
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
@@ -45,14 +42,16 @@ def checked_url(name: str, url: Any) -> str:
 
 def is_address(url: Any) -> bool:
     """True for an address that `checked_url` accepts."""
-    found = _ADDRESS.fullmatch(url.strip()) if isinstance(url, str) else None
-    if found is None or int(found["port"] or 0) > 65535:
+    if not isinstance(url, str) or _NOT_IN_ADDRESS.search(url.strip()):
         return False
     try:
-        (found["host"] or "ip").encode("idna")  # empty and over-long labels, which would fail at the first request
-    except UnicodeError:
+        parts = urlsplit(url.strip())
+        host, _ = parts.hostname or "", parts.port  # which is checked when it is read
+        if ":" not in host:  # else an IPv6 address
+            host.encode("idna")  # empty and over-long labels, which would fail at the first request
+    except ValueError:
         return False
-    return True
+    return parts.scheme in ("http", "https") and bool(host) and "@" not in parts.netloc
 
 
 def checked_seconds(name: str, value: Any) -> float | None:

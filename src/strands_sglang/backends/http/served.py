@@ -7,10 +7,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ...exceptions import BackendConnectionError
 from ..answer import is_count
+
+if TYPE_CHECKING:
+    from .server import ServerClient
 
 SECONDS: Final = 10.0
 """Time limit of each question."""
@@ -23,17 +26,7 @@ PROBE: Final = 'Hello, w\u00f6rld!  12345\n<tool_call>{"name": "add"}</tool_call
 """Text by which tokenizers are compared."""
 
 
-class ServerAddress(Protocol):
-    """What is read of a client, whose class says the names of its kind of server."""
-
-    base_url: str
-    kind: ClassVar[str]
-    key_variable: ClassVar[str]
-    tokenizer_route: ClassVar[str]
-    tokenizer_fields: ClassVar[tuple[str, ...]]
-
-
-def read_tokenizer_name(client: ServerAddress, headers: Mapping[str, str], *, is_optional: bool) -> str | None:
+def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_optional: bool) -> str | None:
     """The folder or hub id that a client's server names as its tokenizer.
 
     Args:

@@ -18,6 +18,7 @@ from ..contract import GenerateAnswer, ScoredPrompt
 from ..http.server import GenerateCall
 from .errors import http_error
 
+_FINISHES = {str(member): member for member in FinishType}
 _MAPPING = (dict, Mapping)  # the plain type first: it is tested faster
 
 
@@ -89,16 +90,23 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
 def _finish(meta: Mapping[str, Any]) -> Finish:
     """The end of an answer. Without a reason it is a chunk of a stream: not finished, and not all of its tokens."""
     reason = meta.get("finish_reason")
-    kind = reason.get("type") if isinstance(reason, _MAPPING) else reason
-    if not isinstance(kind, str):
+    details = reason if isinstance(reason, _MAPPING) else {"type": reason}
+    name, message, matched = details.get("type"), details.get("message"), details.get("matched")
+    if not isinstance(name, str):
         raise BackendAnswerError(
             f"the answer has no finish_reason, so it is not complete: meta_info.finish_reason={reason!r:.200}"
         )
-    if kind == "abort" and isinstance(reason, _MAPPING):
-        status = reason.get("status_code")
-        if is_count(status) and 400 <= status <= 599:  # a refusal by the server, not an interruption
-            raise http_error(status, str(reason.get("message") or "aborted"))
-    return Finish.from_meta(reason)
+    kind = _FINISHES.get(name, FinishType.UNKNOWN)
+    status = details.get("status_code")
+    if kind is FinishType.ABORT and is_count(status) and 400 <= status <= 599:  # a refusal, not an interruption
+        raise http_error(status, str(message or "aborted"))
+    if message is None and kind is FinishType.UNKNOWN:
+        message = name
+    return Finish(
+        type=kind,
+        matched=matched if isinstance(matched, int | str) else None,
+        message=message if isinstance(message, str) else None,
+    )
 
 
 def _read_scored(name: str, entries: Any, known: Any = None, known_ids: array[int] | None = None) -> ScoredPrompt:

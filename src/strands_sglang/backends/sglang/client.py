@@ -18,7 +18,7 @@ from typing_extensions import override
 from ...exceptions import BackendAnswerError, BackendError, BackendHTTPError
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, token_array
 from ..http.retry import RetryClass
-from ..http.served import vocab_size_of, vocab_size_of_folder
+from ..http.served import MODELS, vocab_size_of, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
 from ..http.session import closed_error
 from ..http.transport import LoopTransport
@@ -62,8 +62,7 @@ class SGLangClient(ServerClient):
     tokenizer_fields = "tokenizer_path", "model_path"
 
     _max_model_len: int | None = None
-    _length_again_at = 0.0
-    _vocab_again_at = 0.0
+    _ask_again_at = 0.0
     _reported: frozenset[str] = frozenset()
 
     @property
@@ -152,10 +151,6 @@ class SGLangClient(ServerClient):
         """Upstream's name for `get_model_info`."""
         return await self.get_model_info()
 
-    async def info(self) -> BackendInfo:
-        """Context length and vocabulary, each asked for until it is known."""
-        return BackendInfo(context_length=await self.max_model_len(), vocab_size=await self.vocab_size())
-
     def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
         """Check as the server would; see `docs/errors-and-retries.md`."""
         return check_sampling_params(params, extra_keys=self.extra_sampling_keys, vocab_size=vocab_size)
@@ -165,25 +160,64 @@ class SGLangClient(ServerClient):
         return check_request_fields(fields)
 
     async def max_model_len(self) -> int | None:
-        """Context length of the served model in tokens, from `/v1/models`; of the shortest worker behind a router.
+        """Context length of the served model in tokens, from `/v1/models`; of the shortest worker behind a router."""
+        return (await self.info()).context_length
 
-        None where no server says it. A success is remembered for good, a failure for a few seconds only.
+    async def vocab_size(self) -> int | None:
+        """Rows of the model's embedding, from the server or from its model folder if that is here, else None.
+
+        Once known, ids beyond it are refused. The tokenizer's length is not a substitute: embeddings are often
+        padded beyond it.
         """
-        if self._max_model_len is None and time.monotonic() >= self._length_again_at:
+        return (await self.info()).vocab_size
+
+    @override
+    async def info(self) -> BackendInfo:
+        """Context length and vocabulary, each None where no server says it.
+
+        A success is remembered for good, a failure for a few seconds only.
+        """
+        if self._is_asked():
             transport = self._transport()
             async with transport.probing:  # a thousand rollouts that start together ask once
-                if self._max_model_len is None and time.monotonic() >= self._length_again_at:
-                    lengths = [await self._model_len_at(transport, self.base_url)]
-                    if lengths == [None]:  # a router does not say it, its workers do
-                        workers = await transport.list_workers()
-                        lengths = await asyncio.gather(*(self._model_len_at(transport, url) for url in workers))
-                    self._max_model_len = min((length for length in lengths if length is not None), default=None)
-                    self._length_again_at = time.monotonic() + _PAUSE_S
-        return self._max_model_len
+                if self._is_asked():
+                    await self._ask_info(transport)
+        return BackendInfo(context_length=self._max_model_len, vocab_size=self._vocab_size)
+
+    def _is_asked(self) -> bool:
+        """The server is to be asked about itself."""
+        return None in (self._max_model_len, self._vocab_size) and time.monotonic() >= self._ask_again_at
+
+    async def _ask_info(self, transport: LoopTransport) -> None:
+        if self._max_model_len is None:
+            lengths = [await self._model_len_at(transport, self.base_url)]
+            if lengths == [None]:  # a router does not say it, its workers do
+                workers = await transport.list_workers()
+                lengths = await asyncio.gather(*(self._model_len_at(transport, url) for url in workers))
+            self._max_model_len = min((length for length in lengths if length is not None), default=None)
+        pause = _PAUSE_S
+        for paths in (_MODEL_INFO, _SERVER_INFO) if self._vocab_size is None else ():
+            with contextlib.suppress(BackendError):
+                info = await self._get_object(*paths, transport=transport)
+                pause = _PAUSE_S if self._max_model_len is None else _VOCAB_PAUSE_S
+                folder = info.get("model_path")
+                self._vocab_size = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, folder)
+            if transport.http.closed.is_set():
+                raise closed_error("the question for the vocabulary")
+            if self._vocab_size is not None:
+                break
+        else:
+            if pause is _VOCAB_PAUSE_S:
+                logger.warning(
+                    "base_url=<%s> | the server does not tell its vocabulary size, and an id beyond it would kill it; "
+                    "give vocab_size",
+                    self.base_url,
+                )
+        self._ask_again_at = time.monotonic() + pause
 
     async def _model_len_at(self, transport: LoopTransport, base_url: str) -> int | None:
         try:
-            listing = await self._get_object("/v1/models", base_url=base_url, transport=transport)
+            listing = await self._get_object(MODELS, base_url=base_url, transport=transport)
         except BackendError as error:
             if transport.http.closed.is_set():
                 raise
@@ -193,39 +227,6 @@ class SGLangClient(ServerClient):
         entries = models if isinstance(models, list) else []
         lengths = [model.get("max_model_len") for model in entries if isinstance(model, dict)]
         return next((length for length in lengths if type(length) is int and length > 0), None)
-
-    async def vocab_size(self) -> int | None:
-        """Rows of the model's embedding, from the server or from its model folder if that is here, else None.
-
-        Once known, ids beyond it are refused. The tokenizer's length is not a substitute: embeddings are often
-        padded beyond it.
-        """
-        if self._vocab_size is None and time.monotonic() >= self._vocab_again_at:
-            transport = self._transport()
-            async with transport.probing:
-                if self._vocab_size is None and time.monotonic() >= self._vocab_again_at:
-                    await self._ask_vocab_size(transport)
-        return self._vocab_size
-
-    async def _ask_vocab_size(self, transport: LoopTransport) -> None:
-        pause = _PAUSE_S
-        for paths in (_MODEL_INFO, _SERVER_INFO):
-            with contextlib.suppress(BackendError):
-                info = await self._get_object(*paths, transport=transport)
-                pause = _VOCAB_PAUSE_S
-                folder = info.get("model_path")
-                self._vocab_size = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, folder)
-            if transport.http.closed.is_set():
-                raise closed_error("the question for the vocabulary")
-            if self._vocab_size is not None:
-                return
-        if pause is _VOCAB_PAUSE_S and not self._vocab_again_at:
-            logger.warning(
-                "base_url=<%s> | the server does not tell its vocabulary size, and an id beyond it would kill it; give "
-                "vocab_size",
-                self.base_url,
-            )
-        self._vocab_again_at = time.monotonic() + pause
 
     async def _get_object(self, *paths: str, **options: Any) -> dict[str, Any]:
         parsed = await self._get(*paths, **options)
