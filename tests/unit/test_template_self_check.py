@@ -14,7 +14,6 @@ from strands_sglang.template import (
     Report,
     Shape,
     TemplateVerdict,
-    generation_opens_reasoning,
     opened_tags,
 )
 from tests.unit.template_texts import CHATML, LLAMA, TOOLS, text, user
@@ -143,7 +142,6 @@ def test_tools_are_probed_in_the_form_of_the_template() -> None:
     ],
 )
 def test_open_reasoning_tag(prompt: str, tag: str | None) -> None:
-    assert generation_opens_reasoning(prompt) == tag
     closing = None if tag is None else f"{tag[0]}/{tag[1:]}"
     assert (opened_tags(prompt) or (None, None)) == (tag, closing)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..exceptions import BackendAnswerError, BackendRequestError
 from ..trajectory import FinishType, SampledTokens
@@ -256,6 +256,14 @@ class Backend(ABC):
     ```
     """
 
+    sampling_model: ClassVar[type[SamplingParams]] = SamplingParams
+    """The sampling parameters that the backend has, with its ranges."""
+
+    @property
+    def extra_sampling_keys(self) -> Collection[str]:
+        """Further sampling parameters, let through unchecked."""
+        return ()
+
     @abstractmethod
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """Sample a continuation. Cancelling the call ends it at the backend, too.
@@ -370,7 +378,8 @@ class Backend(ABC):
         Raises:
             BackendRequestError: One is unknown or out of range.
         """
-        return check_sampling_params(params, vocab_size=vocab_size)
+        extra = self.extra_sampling_keys
+        return check_sampling_params(params, self.sampling_model, extra_keys=extra, vocab_size=vocab_size)
 
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Checked copy of the fields in the option `request_fields`; `BackendRequestError` for one it does not have."""

@@ -15,7 +15,7 @@ from .chat_messages import ArgumentForm, ContentForm, HistoryPart, short_history
 from .chat_template import ChatTemplate, special_values
 from .control_tokens import ControlTokens, Rendered, Span, pattern_of
 from .loss import DroppedContent
-from .reasoning import generation_opens_reasoning, opened_tags, tags_of
+from .reasoning import opened_tags, tags_of
 from .renderer import Delta, DeltaRenderer
 from .report import Flag, Report, Shape, TemplateVerdict
 from .self_check import image_problem, probe_tools
@@ -35,7 +35,6 @@ __all__ = [
     "Shape",
     "Span",
     "TemplateVerdict",
-    "generation_opens_reasoning",
     "image_problem",
     "opened_tags",
     "pattern_of",

@@ -38,11 +38,6 @@ KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
 """Variables by which public templates keep earlier reasoning; which of them a template honours is tried out."""
 
 
-def generation_opens_reasoning(prompt_text: str, generation_prompt: str = "") -> str | None:
-    """The opening tag of `opened_tags`."""
-    return (opened_tags(prompt_text, generation_prompt) or (None,))[0]
-
-
 def opened_tags(prompt_text: str, generation_prompt: str = "") -> tuple[str, str] | None:
     """Tags of the reasoning block in which generation starts, or None.
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from .chat_messages import ArgumentForm, ContentForm, HistoryPart
-from .reasoning import generation_opens_reasoning
+from .reasoning import opened_tags
 
 
 class TemplateVerdict(StrEnum):
@@ -112,7 +112,7 @@ class Report:
     @property
     def opens_reasoning(self) -> str | None:
         """The tag of a reasoning block that the generation prompt leaves open, or None."""
-        return generation_opens_reasoning(self.generation_prompt, self.generation_prompt)
+        return (opened_tags(self.generation_prompt, self.generation_prompt) or (None,))[0]
 
     @property
     def needs_full_history(self) -> bool:

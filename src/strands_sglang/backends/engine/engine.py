@@ -16,9 +16,10 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from typing import Any, Never, Self, TypeVar
 
 import torch
+from pydantic import field_validator
 
 from ...exceptions import (
     BackendConnectionError,
@@ -39,10 +40,10 @@ from ..contract import (
     PromptScoring,
     check_prompt,
 )
-from ..sampling import check_sampling_params
+from ..sampling import SamplingParams
+from .generation import Decoding, Generation
 from .grammar import GrammarCompiler
 from .loader import load_model
-from .request import Decoding, Request
 from .runner import Runner, pack_linears
 from .scheduler import Scheduler
 from .vision import SeenPrompt, Vision
@@ -51,8 +52,17 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-UNKNOWN = frozenset({"stop_regex", "structural_tag"})
+UNKNOWN = "stop_regex", "structural_tag"
 """Sampling parameters that the engine does not have."""
+
+
+class EngineSamplingParams(SamplingParams):
+    """The engine's sampling parameters."""
+
+    @field_validator(*UNKNOWN, mode="before")
+    @classmethod
+    def _refuse(cls, value: Any) -> Never:
+        raise ValueError("must be left out: the embedded engine does not have it")
 
 
 class EmbeddedEngine(Backend):
@@ -80,6 +90,8 @@ class EmbeddedEngine(Backend):
         ModelLoadError: The model cannot be loaded.
         ValueError: The model cannot be run by this engine, or an argument is out of range.
     """
+
+    sampling_model = EngineSamplingParams
 
     def __init__(
         self,
@@ -148,7 +160,7 @@ class EmbeddedEngine(Backend):
             logprobs=LogprobKind.TEMPERED,
             prompt_scoring=PromptScoring.CACHED,
             images=self._vision is not None,
-            constraints=CONSTRAINTS - UNKNOWN,
+            constraints=CONSTRAINTS - {*UNKNOWN},
             weight_versions=True,
             seeds=True,
         )
@@ -167,13 +179,6 @@ class EmbeddedEngine(Backend):
         """The model that runs."""
         return BackendInfo(model=self.model_path, context_length=self.context_length, vocab_size=self.vocab_size)
 
-    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
-        """As `Backend.check_sampling_params`; `stop_regex` and `structural_tag` are refused."""
-        checked = check_sampling_params(params, vocab_size=self.vocab_size)
-        if lacking := sorted(UNKNOWN & checked.keys()):
-            raise BackendRequestError(f"sampling_params has {lacking[0]!r}, which the embedded engine does not")
-        return checked
-
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """Sample a continuation. Cancelling the call aborts the request.
 
@@ -186,7 +191,7 @@ class EmbeddedEngine(Backend):
             BackendError: A step of the engine failed.
         """
         check_prompt(request.prompt, self.vocab_size)
-        params = self.check_sampling_params(request.sampling_params)
+        params = self.check_sampling_params(request.sampling_params, vocab_size=self.vocab_size)
         if request.before_attempt is not None:
             request.before_attempt()
         seen = await self._see(request)
@@ -196,13 +201,15 @@ class EmbeddedEngine(Backend):
             more = f" and max_new_tokens is {wanted}" if room > 0 else ""
             message = f"the prompt has {len(prompt)} tokens{more}, the context takes {self.context_length}"
             raise BackendContextLengthError(message, status=400)
-        own = Request(
-            asked=request,
+        decoding = Decoding.of(params)
+        own = Generation(
+            request=request,
             rid=request.rid or uuid.uuid4().hex,
             prompt=prompt,
-            decoding=Decoding.of(params),
+            decoding=decoding,
             max_new_tokens=room if wanted is None else wanted,
             seed=params.get("sampling_seed", self._seeds.getrandbits(63)),
+            stops=self.stop_token_ids | decoding.stop_token_ids,
             seen=seen,
             prompt_keys=None if seen is None else seen.keys(self.vocab_size),
         )
@@ -232,7 +239,7 @@ class EmbeddedEngine(Backend):
 
     async def abort(self, rid: str) -> bool:
         """End the request of this very id with what it has sampled."""
-        return await self._call(lambda: self._scheduler.abort(lambda request: request.rid == rid))
+        return await self._call(lambda: self._scheduler.abort(lambda generation: generation.rid == rid))
 
     @property
     def weight_version(self) -> str:
@@ -295,7 +302,6 @@ class EmbeddedEngine(Backend):
             scheduler = Scheduler(
                 Runner(self._model, batch_invariant=batch_invariant),
                 self.tokenizer,
-                stop_token_ids=self.stop_token_ids,
                 max_batch_size=self.max_batch_size,
                 prefix_cache_tokens=budget,
                 weight_version=weight_version,

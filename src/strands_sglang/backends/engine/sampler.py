@@ -12,29 +12,26 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .request import Decoding, Request
+from .generation import Decoding, Generation
 
 
-def sample(
-    logits: torch.Tensor, requests: Sequence[Request], stop_ids: Sequence[frozenset[int]]
-) -> list[tuple[int, float]]:
-    """Sample one token for each request, with its log-probability.
+def sample(logits: torch.Tensor, generations: Sequence[Generation]) -> list[tuple[int, float]]:
+    """Sample one token for each generation, with its log-probability.
 
     Args:
-        logits: `[requests, vocabulary]`, changed in place.
-        stop_ids: Tokens that end each request, forbidden while it is shorter than `min_new_tokens`.
+        logits: `[generations, vocabulary]`, changed in place.
     """
-    for row, request, stops in zip(logits, requests, stop_ids, strict=True):
-        _shape(row, request, stops)
-    logits /= torch.tensor([[request.decoding.temperature] for request in requests])
+    for row, generation in zip(logits, generations, strict=True):
+        _shape(row, generation)
+    logits /= torch.tensor([[generation.decoding.temperature] for generation in generations])
     logprobs = torch.log_softmax(logits, dim=-1)
     tokens = logprobs.argmax(dim=-1).tolist()
-    for index, request in enumerate(requests):
-        if not request.decoding.greedy:
+    for index, generation in enumerate(generations):
+        if not generation.decoding.greedy:
             # By seed and position alone, so neither the batch nor a retry changes what is drawn.
-            position = len(request.prompt) + len(request.output)
-            noise = np.random.Generator(np.random.Philox(key=request.seed % 2**64, counter=position))
-            tokens[index] = _draw(logprobs[index], request.decoding, float(noise.random()))
+            position = len(generation.prompt) + len(generation.output)
+            noise = np.random.Generator(np.random.Philox(key=generation.seed % 2**64, counter=position))
+            tokens[index] = _draw(logprobs[index], generation.decoding, float(noise.random()))
     return [(token, float(row[token])) for token, row in zip(tokens, logprobs, strict=True)]
 
 
@@ -46,19 +43,21 @@ def most_likely(logprobs: torch.Tensor, count: int) -> list[tuple[int, float]]:
     return list(zip(ids.tolist(), values.tolist(), strict=True))
 
 
-def _shape(logits: torch.Tensor, request: Request, stops: frozenset[int]) -> None:
+def _shape(logits: torch.Tensor, generation: Generation) -> None:
     """Apply what changes the distribution: penalties on sampled tokens, minimum length, grammar, bias."""
-    decoding = request.decoding
-    if request.output and (decoding.frequency_penalty or decoding.presence_penalty or decoding.repetition_penalty != 1):
-        counted = Counter(request.output)
+    decoding = generation.decoding
+    if generation.output and (
+        decoding.frequency_penalty or decoding.presence_penalty or decoding.repetition_penalty != 1
+    ):
+        counted = Counter(generation.output)
         ids, counts = torch.tensor(list(counted)), torch.tensor(list(counted.values()))
         seen = logits[ids] - decoding.presence_penalty - decoding.frequency_penalty * counts
         # Divided, a negative logit would rise.
         logits[ids] = torch.where(seen < 0, seen * decoding.repetition_penalty, seen / decoding.repetition_penalty)
-    if len(request.output) < decoding.min_new_tokens and stops:
-        logits[list(stops)] = -torch.inf
-    if request.matcher is not None:
-        request.matcher.mask(logits)
+    if len(generation.output) < decoding.min_new_tokens and generation.stops:
+        logits[list(generation.stops)] = -torch.inf
+    if generation.matcher is not None:
+        generation.matcher.mask(logits)
     if decoding.logit_bias:
         logits[list(decoding.logit_bias)] += torch.tensor(list(decoding.logit_bias.values()))
 

@@ -125,6 +125,7 @@ class ServerClient(Backend):
         ValueError: An option out of range.
     """
 
+    extra_sampling_keys: frozenset[str] = frozenset()
     generate_path: ClassVar[str]
     """Path of generate calls."""
     abort_path: ClassVar[str]

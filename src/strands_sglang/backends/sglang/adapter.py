@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
 from .answer import read_answer
-from .request import CAPABILITIES, check_request_fields, check_sampling_params, wire_fields
+from .request import CAPABILITIES, SGLangSamplingParams, check_request_fields, wire_fields
 
 if TYPE_CHECKING:
     from ...trajectory.media import ImageExpander
@@ -26,6 +26,7 @@ class GenerateAdapter(Backend):
     """
 
     client: Any
+    sampling_model = SGLangSamplingParams
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         fields = wire_fields(request)
@@ -68,9 +69,9 @@ class GenerateAdapter(Backend):
     def image_expander(self) -> ImageExpander | None:
         return getattr(self.client, "image_expander", None)
 
-    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
-        extra = getattr(self.client, "extra_sampling_keys", ())
-        return check_sampling_params(params, extra_keys=extra, vocab_size=vocab_size)
+    @property
+    def extra_sampling_keys(self) -> Collection[str]:
+        return getattr(self.client, "extra_sampling_keys", ())
 
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         return check_request_fields(fields)

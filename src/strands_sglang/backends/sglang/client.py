@@ -25,7 +25,7 @@ from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPAnswer
 from .answer import check_belongs, read_answer
 from .errors import classify, http_error
-from .request import CAPABILITIES, check_request_fields, check_sampling_params, checked_fields, wire_fields
+from .request import CAPABILITIES, SGLangSamplingParams, check_request_fields, checked_fields, wire_fields
 from .routers import ROUTING_KEY_HEADER, dropped_fields
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class SGLangClient(ServerClient):
     ```
     """
 
+    sampling_model = SGLangSamplingParams
     generate_path = "/generate"
     abort_path = "/abort_request"
     answer_key = "meta_info"
@@ -150,10 +151,6 @@ class SGLangClient(ServerClient):
     async def model_info(self) -> dict[str, Any]:
         """Upstream's name for `get_model_info`."""
         return await self.get_model_info()
-
-    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
-        """Check as the server would; see `docs/errors-and-retries.md`."""
-        return check_sampling_params(params, extra_keys=self.extra_sampling_keys, vocab_size=vocab_size)
 
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Any field of `/generate` but those that a conversation sets."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator
@@ -71,10 +72,16 @@ def _check_mapping(value: Any) -> dict[str, Any]:
         raise ValueError(f"must hold what JSON can express ({error})") from None
 
 
+def _check_one(value: Any) -> int:
+    if isinstance(value, bool) or value != 1:
+        raise ValueError("must be 1, since a call has one answer")
+    return 1
+
+
 class SGLangSamplingParams(SamplingParams):
     """Every sampling parameter of the server that can be sent (`choice` is listed by its schema, but answers 500)."""
 
-    n: Annotated[Count, Field(ge=1)] | None = None
+    n: Annotated[int | None, PlainValidator(_check_one)] = None
     custom_params: Annotated[dict[str, Any] | None, PlainValidator(_check_mapping)] = None
     beam_width: Annotated[Count, Field(ge=1)] | None = None
     stream_interval: Annotated[Count, Field(ge=1)] | None = None
@@ -93,17 +100,7 @@ def check_request_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return dict(fields)
 
 
-def check_sampling_params(
-    params: Mapping[str, Any], *, extra_keys: Collection[str] = (), vocab_size: int | None = None
-) -> dict[str, Any]:
-    """`backends.sampling.check_sampling_params` with SGLang's names, for a call that has one answer.
-
-    A `max_new_tokens` of None has a meaning of its own (all that fits) and is kept.
-    """
-    checked = sampling.check_sampling_params(params, SGLangSamplingParams, extra_keys=extra_keys, vocab_size=vocab_size)
-    if checked.get("n", 1) != 1:
-        raise BackendRequestError(f"sampling_params['n'] must be 1, since a call has one answer, got {checked['n']}")
-    return {"max_new_tokens": None, **checked} if "max_new_tokens" in dict(params) else checked
+check_sampling_params = partial(sampling.check_sampling_params, model=SGLangSamplingParams)
 
 
 def validate_fields(fields: Mapping[str, Any], vocab_size: int | None = None) -> dict[str, Any]:
@@ -148,10 +145,10 @@ def checked_fields(
             vocabulary.
     """
     checked = validate_fields(fields, vocab_size)
-    if "sampling_params" in checked:
-        checked["sampling_params"] = check_sampling_params(
-            checked["sampling_params"], extra_keys=extra_sampling_keys, vocab_size=vocab_size
-        )
+    if (params := checked.get("sampling_params")) is not None:
+        known = check_sampling_params(params, extra_keys=extra_sampling_keys, vocab_size=vocab_size)
+        # None has a meaning of its own there: all that fits.
+        checked["sampling_params"] = {"max_new_tokens": None, **known} if "max_new_tokens" in params else known
     return checked
 
 

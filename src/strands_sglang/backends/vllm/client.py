@@ -39,7 +39,7 @@ from ..http.session import KEEPALIVE_S, Attempt
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPAnswer
 from .answer import RID_PREFIX, http_error, read_answer
-from .request import CAPABILITIES, RAW_HINT, check_fields, check_sampling_params, is_plain, wire_fields
+from .request import CAPABILITIES, RAW_HINT, VLLMSamplingParams, check_fields, is_plain, wire_fields
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class VLLMClient(ServerClient):
     ```
     """
 
+    sampling_model = VLLMSamplingParams
     generate_path = "/inference/v1/generate"
     abort_path = "/inference/v1/abort_requests"
     answer_key = "choices"
@@ -87,10 +88,6 @@ class VLLMClient(ServerClient):
     @override
     def capabilities(self) -> Capabilities:
         return CAPABILITIES if self._logprobs is None else replace(CAPABILITIES, logprobs=self._logprobs)
-
-    @override
-    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
-        return check_sampling_params(params, extra_keys=self.extra_sampling_keys, vocab_size=vocab_size)
 
     @override
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ are checked here, and the room by the client.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Final, Never
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ...exceptions import BackendRequestError
 from .. import sampling
@@ -61,23 +62,17 @@ class VLLMSamplingParams(SamplingParams):
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
 
+    @field_validator("stop_regex", mode="before")  # the only one that vLLM does not have
+    @classmethod
+    def _refuse(cls, value: Any) -> Never:
+        raise ValueError("must be left out: vLLM would ignore it without a word")
+
 
 FIELDS: Final = frozenset({"model", "cache_salt", "priority", "kv_transfer_params", "reasoning_ended"})
 """Top-level fields that a user may add to every request."""
 
 
-def check_sampling_params(
-    params: Mapping[str, Any], *, extra_keys: Collection[str] = (), vocab_size: int | None = None
-) -> dict[str, Any]:
-    """A checked copy of sampling parameters under our names, without those that are None.
-
-    `extra_keys` are names of vLLM's own that are let through unchecked; `BackendRequestError` for other unknown ones,
-    and for values of the wrong type or out of range.
-    """
-    checked = sampling.check_sampling_params(params, VLLMSamplingParams, extra_keys=extra_keys, vocab_size=vocab_size)
-    if "stop_regex" in checked and "stop_regex" not in extra_keys:  # the only one that vLLM does not have
-        raise BackendRequestError("sampling_params has 'stop_regex', which vLLM would ignore without a word")
-    return checked
+check_sampling_params = partial(sampling.check_sampling_params, model=VLLMSamplingParams)
 
 
 def check_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

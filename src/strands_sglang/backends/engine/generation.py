@@ -1,4 +1,4 @@
-"""A call of the engine: its sampling parameters, how far it has come, and its answer."""
+"""A generation of the engine: its sampling parameters, how far it has come, and its answer."""
 
 from __future__ import annotations
 
@@ -51,25 +51,27 @@ class Decoding:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Request:
-    """One request: what was asked, and how far it has come. Changed by the engine's thread only.
+class Generation:
+    """A request, and how far its answer has come. Changed by the engine's thread only.
 
     Attributes:
         prompt: The prompt as the model sees it, images expanded.
         seen: The prompt's images (`vision.SeenPrompt`), if any.
         prompt_keys: Replaces the prompt's ids where prefixes are compared.
+        stops: Tokens that end it: the model's, and those of the request.
         matcher: State of the grammar, if there is one.
-        kv: Keys and values computed so far (`kv.SequenceKV`), None while the request waits.
+        kv: Keys and values computed so far (`kv.SequenceKV`), None while it waits.
         prompt_logprobs: Log-probabilities of the prompt positions behind `first_scored`.
         versions: Weight version, and the first output index sampled under it.
     """
 
-    asked: GenerateRequest
+    request: GenerateRequest
     rid: str
     prompt: list[int]
     decoding: Decoding
     max_new_tokens: int
     seed: int
+    stops: frozenset[int]
     seen: Any = None
     prompt_keys: list[int] | None = None
     matcher: Any = None
@@ -97,7 +99,7 @@ class Request:
     @property
     def first_scored(self) -> int:
         """Prompt position whose logits are wanted first: they score the token after it."""
-        start = self.asked.score_from
+        start = self.request.score_from
         return len(self.prompt) if start is None else max(start - 1, 0)
 
     @property
@@ -111,7 +113,7 @@ class Request:
         ends = [start for _, start in self.versions[1:]] + [len(self.output)]
         return GenerateAnswer(
             output_ids=array(TOKEN_TYPECODE, self.output),
-            output_logprobs=array(LOGPROB_TYPECODE, self.output_logprobs) if self.asked.logprobs else None,
+            output_logprobs=array(LOGPROB_TYPECODE, self.output_logprobs) if self.request.logprobs else None,
             scored_prompt=self._scored_prompt(),
             finish=finish,
             weight_spans=tuple(
@@ -121,13 +123,13 @@ class Request:
             ),
             rid=self.rid,
             prompt_tokens=len(self.prompt) if has_begun else None,
-            prompt_ids=list(self.prompt) if has_begun and self.asked.show_prompt else None,
+            prompt_ids=list(self.prompt) if has_begun and self.request.show_prompt else None,
             cached_tokens=self.cached_tokens,
             latency=time.perf_counter() - self.created,
         )
 
     def _scored_prompt(self) -> ScoredPrompt | None:
-        start = self.asked.score_from
+        start = self.request.score_from
         if start is None or len(self.prompt_logprobs) < len(self.prompt) - 1 - self.first_scored:
             return None  # aborted before all of it was computed
         unknown = start == 0  # nothing comes before the first token
@@ -136,5 +138,5 @@ class Request:
         return ScoredPrompt(
             ids=array(TOKEN_TYPECODE, self.prompt[start:]),
             logprobs=array(LOGPROB_TYPECODE, values),
-            **(top_rows("the prompt", rows) if self.asked.score_top_k else {}),
+            **(top_rows("the prompt", rows) if self.request.score_top_k else {}),
         )
