@@ -45,16 +45,14 @@ def most_likely(logprobs: torch.Tensor, count: int) -> list[tuple[int, float]]:
 
 def _shape(logits: torch.Tensor, generation: Generation) -> None:
     """Apply what changes the distribution: penalties on sampled tokens, minimum length, grammar, bias."""
-    decoding = generation.decoding
-    if generation.output and (
-        decoding.frequency_penalty or decoding.presence_penalty or decoding.repetition_penalty != 1
-    ):
-        counted = Counter(generation.output)
+    decoding, output = generation.decoding, generation.output
+    if output and (decoding.frequency_penalty or decoding.presence_penalty or decoding.repetition_penalty != 1):
+        counted = Counter(output)
         ids, counts = torch.tensor(list(counted)), torch.tensor(list(counted.values()))
         seen = logits[ids] - decoding.presence_penalty - decoding.frequency_penalty * counts
         # Divided, a negative logit would rise.
         logits[ids] = torch.where(seen < 0, seen * decoding.repetition_penalty, seen / decoding.repetition_penalty)
-    if len(generation.output) < decoding.min_new_tokens and generation.stops:
+    if len(output) < decoding.min_new_tokens and generation.stops:
         logits[list(generation.stops)] = -torch.inf
     if generation.matcher is not None:
         generation.matcher.mask(logits)

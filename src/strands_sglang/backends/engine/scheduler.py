@@ -59,9 +59,8 @@ class Scheduler:
     def add(self, generation: Generation) -> None:
         """Queue a generation."""
         if any(generation.rid == other.rid for other in (*self.waiting, *self.running)):
-            generation.future.set_exception(
-                BackendRequestError(f"rid={generation.rid!r} is that of a generation in flight")
-            )
+            error = BackendRequestError(f"rid={generation.rid!r} is that of a request in flight")
+            generation.future.set_exception(error)
             return
         self.waiting.append(generation)
 
@@ -129,9 +128,8 @@ class Scheduler:
             if end == whole:  # computed to its end: the last position's logits give the next token
                 first_wanted = min(first_wanted, end - 1)
             # The newest token alone is the common case; `tokens` is a copy of them all.
-            tokens = (
-                generation.output[-1:] if start == whole - 1 and generation.output else generation.tokens[start:end]
-            )
+            is_newest = start == whole - 1 and bool(generation.output)
+            tokens = generation.output[-1:] if is_newest else generation.tokens[start:end]
             segments.append(
                 SequenceChunk(kv=generation.kv, tokens=tokens, logits_from=first_wanted - start, seen=generation.seen)
             )
