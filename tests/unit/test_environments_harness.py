@@ -15,13 +15,14 @@ from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import Harness, HarnessEnvironment
 from strands_env.environments.harness import codex, opencode
-from strands_env.sandbox import BubblewrapSandbox, Isolation, SandboxUnavailableError
+from strands_env.sandbox import Isolation, SandboxUnavailableError
+from strands_env.sandbox.agentcore import AgentCoreSandbox
 from strands_env.training import samples_from_step
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import Reply
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import CALL, CHAT_TOOLS
-from tests.unit.sandbox_support import LIMITS, FolderSandbox, requires_isolation, unavailable
+from tests.unit.sandbox_support import LIMITS, FolderSandbox, requires_isolation
 
 # An agent of two turns, with the standard library alone.
 AGENT = """
@@ -308,9 +309,8 @@ async def test_a_program_runs_in_any_sandbox_that_reaches_the_gateway() -> None:
     assert result.observation.final_response == "Yes." and sandbox.is_closed
     gateway = result.observation.metrics["gateway"]
     assert (gateway["extension_rate"], gateway["exit_code"], len(result.trajectories)) == (1.0, 0, 1)
-    if unavailable() is None:
-        with pytest.raises(ValueError, match="cannot reach the gateway"):
-            HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=BubblewrapSandbox())
+    with pytest.raises(ValueError, match="cannot reach the gateway"):
+        HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=AgentCoreSandbox())
 
 
 def test_options_of_the_agent_loop_and_of_another_program_are_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -123,7 +122,7 @@ async def test_slots_bound_running_sandboxes() -> None:
 async def test_failed_start_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = SandboxSlots(1)
     broken = BubblewrapSandbox(limits=LIMITS, slots=slots)
-    broken._config = dataclasses.replace(broken._config, bwrap="/bin/false")
+    broken._bwrap[0] = "/bin/false"
     before = leftovers()
     with pytest.raises(Exception, match="could not be started"):
         await broken.start()

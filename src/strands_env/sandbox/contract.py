@@ -84,8 +84,6 @@ class SandboxCapabilities:
         lasting_python: It is a `PythonSandbox`: an interpreter keeps its variables between calls.
         background: Processes that a call leaves running live on for the next calls.
         network: Reach of the programs in it.
-        shared_folder: Folder of this machine that is seen inside under the same path. A Unix socket in it can be
-            connected from inside.
         listens: Its `listen(port)` gives a socket that listens inside, for a server outside.
         limits: The ends of calls that it enforces itself, such as `Outcome.CPU_LIMIT`.
     """
@@ -95,7 +93,6 @@ class SandboxCapabilities:
     lasting_python: bool = False
     background: bool = False
     network: Network = Network.NONE
-    shared_folder: str | None = None
     listens: bool = False
     limits: frozenset[Outcome] = frozenset({Outcome.TIMEOUT})
 

@@ -81,7 +81,6 @@ class NamedAgentRun(ProgramRun):
         prompt: str,
         home: str | None,
         origin: str | None,
-        socket_path: str | None,
     ) -> ExecResult:
         """Set the agent up and have it follow the instruction."""
         part = self.part

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from strands import Agent
@@ -42,8 +38,8 @@ class HarnessEnvironment(Environment):
 
     Args:
         harness: The way the program is started, or a function from action to that.
-        sandbox: Where it runs; the environment closes it. It needs a network that reaches this machine, or a
-            `shared_folder` for the gateway's socket. None makes a `BubblewrapSandbox` of the options below.
+        sandbox: Where it runs; the environment closes it. It needs a network that reaches this machine, or sockets
+            inside to listen on. None makes a `BubblewrapSandbox` of the options below.
         max_requests: Most model calls of an episode; the program is refused further ones.
         max_new_tokens: Most tokens of one reply, whatever the program asks for.
         max_seconds: Seconds from the first model call, after which the program is refused further ones.
@@ -98,41 +94,26 @@ class HarnessEnvironment(Environment):
             environment=environment,
             gateway_options=gateway_options,
         )  # fmt: skip
-        self._folder: Path | None = None
+        own: dict[str, Any] = {"limits": limits, "python": python, "slots": slots}
         if sandbox is None:
-            # Made by `reset`. Short: the path of a socket has at most 107 bytes.
-            self._folder = Path(tempfile.gettempdir(), f"gw-{secrets.token_hex(6)}")
-            sandbox = BubblewrapSandbox(
-                limits=limits or DEFAULT_LIMITS,
-                isolation=isolation,
-                python=python,
-                read_only=read_only,
-                shared_folder=self._folder,
-                slots=slots,
-            )
-        elif given := [
-            name for name, value in (("limits", limits), ("python", python), ("slots", slots)) if value is not None
-        ]:
+            own["limits"] = limits or DEFAULT_LIMITS
+            sandbox = BubblewrapSandbox(isolation=isolation, read_only=read_only, **own)
+        elif given := [name for name, value in own.items() if value is not None]:
             raise ValueError(f"{', '.join(given)}: give them to the sandbox, or give no sandbox")
-        elif (way := sandbox.capabilities).network is Network.NONE and way.shared_folder is None and not way.listens:
+        elif sandbox.capabilities.network is Network.NONE and not sandbox.capabilities.listens:
             raise ValueError(
-                f"a program in {type(sandbox).__name__} cannot reach the gateway: the sandbox needs a network, or a "
-                "shared_folder for the gateway's socket"
+                f"a program in {type(sandbox).__name__} cannot reach the gateway: the sandbox needs a network, or "
+                "sockets inside to listen on"
             )
         self.sandbox: Sandbox = sandbox
 
     async def reset(self) -> None:
         """Start an episode in an empty sandbox. Override `prepare` to put a task's files into it."""
         await self.cleanup()
-        if self._folder is not None:
-            self._folder.mkdir()  # refuses a folder that somebody else made
-            self._folder.chmod(0o755)
 
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""
         await self.sandbox.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def prepare(self, action: Action) -> None:
         """Put what the task needs into `self.sandbox`, before the program starts. The default does nothing."""

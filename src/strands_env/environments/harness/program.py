@@ -7,10 +7,8 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strands import Agent
@@ -84,11 +82,11 @@ class ProgramRun:
                 f"a harness needs a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
             )
         seen = len(conversation.forest.turns)
-        async with self._gateway(conversation, sandbox) as (gateway, origin, path):
+        async with self._gateway(conversation, sandbox) as (gateway, origin):
             # The model's own conversation: what the program samples are trajectories of the step.
             session = gateway.open(conversation=conversation, limits=self.limits)
             try:
-                done = await self._launch(session, action, sandbox, prompt, home, origin, path)
+                done = await self._launch(session, action, sandbox, prompt, home, origin)
             except asyncio.CancelledError:  # the episode's time is over
                 await session.drop()
                 self._take_over(agent, session, seen)
@@ -99,29 +97,22 @@ class ProgramRun:
         return self._conclude(agent, session, done)
 
     @contextlib.asynccontextmanager
-    async def _gateway(
-        self, conversation: Any, sandbox: Sandbox
-    ) -> AsyncIterator[tuple[Gateway, str | None, str | None]]:
-        """A gateway that the sandbox reaches: its address from inside, where that is another, and its socket file."""
+    async def _gateway(self, conversation: Any, sandbox: Sandbox) -> AsyncIterator[tuple[Gateway, str | None]]:
+        """A gateway that the sandbox reaches, and its address from inside, where that is another."""
         from strands_sglang.gateway import Gateway
 
-        way, path, origin = sandbox.capabilities, None, None
+        origin = None
         # The program sees one session and nothing that makes or closes others.
         options = {"host": "127.0.0.1", "model_name": "policy", **(self.gateway_options or {}), "admin": False}
-        if way.listens and way.network is Network.NONE:
+        if sandbox.capabilities.network is Network.NONE:
             origin = f"http://127.0.0.1:{_PORT}"
             options |= {"host": None, "listener": await sandbox.listen(_PORT)}  # type: ignore[attr-defined]
-        elif way.network is Network.NONE:
-            origin = f"http://127.0.0.1:{_PORT}"
-            # A name of its own: a program of an earlier episode may still hold the last socket.
-            path = os.path.join(str(way.shared_folder), f"gateway-{secrets.token_hex(4)}")
-            options |= {"host": None, "unix_path": path}
         elif (host := getattr(sandbox, "gateway_host", None)) is not None:
             options |= {"host": "0.0.0.0", "hosts": [host]}
         async with Gateway(client=conversation.client, tokenizer=conversation.tokenizer, **options) as gateway:
             if host := getattr(sandbox, "gateway_host", None):
                 origin = f"http://{host}:{gateway.url.rpartition(':')[2]}"
-            yield gateway, origin, path
+            yield gateway, origin
 
     @staticmethod
     def _addresses(session: Session, origin: str | None) -> dict[str, str]:
@@ -137,7 +128,6 @@ class ProgramRun:
         prompt: str,
         home: str | None,
         origin: str | None,
-        socket_path: str | None,
     ) -> ExecResult:
         """Write the harness' files and run its command."""
         work = None if home else (await sandbox.exec("pwd")).stdout.strip()
@@ -146,12 +136,8 @@ class ProgramRun:
         launch = (self.harness(action) if callable(self.harness) else self.harness).fill(values)
         for name, text in launch.files.items():
             await sandbox.write_file(os.path.join(place, name), text)
-        command: list[str] = list(launch.command)
-        if socket_path is not None:
-            relay = Path(__file__).with_name("relay.py").read_text(encoding="utf-8")
-            command = [sandbox.capabilities.python, "-I", "-c", relay, socket_path, str(_PORT), *command]
         return await sandbox.exec(
-            command,
+            launch.command,
             cwd=work,
             env={"HOME": place, **(self.environment or {}), **launch.environment},
             limits=ExecLimits(output_bytes=_OUTPUT_BYTES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .command import Isolation
-from .sandbox import DEFAULT_MAX_SANDBOXES, BubblewrapSandbox, SandboxSlots
+from .sandbox import BubblewrapSandbox
+from .supervised import DEFAULT_MAX_SANDBOXES, SandboxSlots
 
 __all__ = ["DEFAULT_MAX_SANDBOXES", "BubblewrapSandbox", "Isolation", "SandboxSlots"]

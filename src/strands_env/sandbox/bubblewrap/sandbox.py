@@ -2,360 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import errno
 import logging
 import os
-import weakref
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
-from ..contract import (
-    MAX_FILE_BYTES,
-    MIB,
-    ExecLimits,
-    ExecResult,
-    Network,
-    Outcome,
-    SandboxCapabilities,
-    SandboxError,
-    SandboxLimits,
-    SandboxLostError,
-    SandboxUnavailableError,
+from ..contract import ExecLimits, ExecResult, Network, Outcome, SandboxCapabilities, SandboxLimits
+from .command import (
+    PROGRAMS,
+    SUPERVISOR_BYTES,
+    WORK,
+    Isolation,
+    Launch,
+    Mode,
+    choose_mode,
+    find_bubblewrap,
+    fresh_user,
+    isolating_arguments,
+    python_home,
+    showing_arguments,
+    supervisor_arguments,
 )
-from .cgroup import remove_stale_groups
-from .command import WORK, Isolation, LaunchConfig, launch_config
 from .process import SandboxProcess
+from .seccomp import seccomp_program
+from .supervised import SandboxSlots, SupervisedSandbox, refusal
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_SANDBOXES = 128
-"""Sandboxes that run at the same time, if nothing else is said; each takes about 7 MiB, 15 with an interpreter."""
 MAX_SIBLINGS = 64
 """Siblings that run at the same time in one event loop, on top of the other sandboxes."""
-MAX_STDIN_BYTES = 16 << 20
-"""Longest standard input of a call."""
-MAX_ARGUMENT_BYTES = 128_000
-"""Longest argument or environment variable: Linux allows 128 KiB."""
-FILE_CHUNK_BYTES = 1 << 20
-"""Bytes of a file that travel at a time."""
-FILE_SECONDS = 30.0
-"""Time that reading or writing one chunk may take."""
+_sibling_slots = SandboxSlots(MAX_SIBLINGS)  # a sibling that waited for a slot could wait for the one it was made for
 
 _ENFORCED = frozenset(
     (Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD, Outcome.TOO_MANY_FILES)
 )
-
-
-class SandboxSlots:
-    """A bound on the sandboxes running in each event loop. Share one among environments.
-
-    Others wait for their first call to start.
-    """
-
-    def __init__(self, limit: int = DEFAULT_MAX_SANDBOXES) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"limit must be a positive number of sandboxes, got {limit!r}")
-        self.limit = limit
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    def semaphore(self) -> asyncio.Semaphore:
-        """The semaphore of the running event loop."""
-        return self._by_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.limit))
-
-
-default_slots = SandboxSlots()
-"""The slots of all sandboxes that name no others."""
-_sibling_slots = SandboxSlots(MAX_SIBLINGS)  # a sibling that waited for a slot could wait for the one it was made for
-
-
-class SupervisedSandbox:
-    """Base of sandboxes whose first process is a supervisor: calls, files, start and end.
-
-    Attributes:
-        is_waiting: Its call waits for one of the slots, or was cancelled while it did.
-    """
-
-    starts_again = True
-    """One that ended under a call starts again with the next. Else every call raises `SandboxLostError` until `close`:
-    an episode cannot go on where its files are gone, and what is measured there says nothing about it."""
-
-    def __init__(self, limits: SandboxLimits, slots: SandboxSlots | None) -> None:
-        self.limits = limits
-        self._slots = slots or default_slots
-        self._taken: asyncio.Semaphore | None = None
-        self._process: SandboxProcess | None = None
-        self._lock = asyncio.Lock()
-        self._is_lost = False
-        self.is_waiting = False
-
-    async def _start_process(self) -> SandboxProcess:
-        """Start the supervisor and what is around it."""
-        raise NotImplementedError
-
-    @property
-    def is_running(self) -> bool:
-        """It has processes now."""
-        return self._process is not None
-
-    @property
-    def is_lost(self) -> bool:
-        """It has ended by itself, and was not closed since."""
-        return self._is_lost or (self._process is not None and not self._process.is_alive)
-
-    async def start(self) -> None:
-        """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""
-        async with self._lock:
-            await self._ready()
-
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
-        limits: ExecLimits | None = None,
-        user: str | int | None = None,
-    ) -> ExecResult:
-        """Run a command; see `Sandbox`. The shell is bash where there is one.
-
-        Standard input has at most 16 MiB, and takes room on `/tmp` where the sandbox has files of this machine.
-
-        Args:
-            user: User to run as, where the sandbox has several, in place of its own: a name, a number, or `user:group`.
-
-        Raises:
-            SandboxUnavailableError: The sandbox does not start.
-            SandboxLostError: It ended, in this call or an earlier one, and does not start again.
-        """
-        given: list[str] = [command] if isinstance(command, str) else [*command]
-        code_bytes = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
-        refused = "" if given else "the command is empty"
-        for text in given:
-            refused = refused or refusal(text, "code", code_bytes)
-        for name, value in (env or {}).items():
-            refused = refused or refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
-        refused = refused or refusal(stdin, "standard input", MAX_STDIN_BYTES)
-        data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
-        request = {
-            "kind": "exec",
-            "command": command if isinstance(command, str) else given,
-            "cwd": cwd,
-            "env": dict(env or {}),
-            "stdin": base64.b64encode(data).decode(),
-            "user": user,
-        }
-        return await self._run(request, timeout, limits, refused)
-
-    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str | int | None = None) -> bytes:
-        """Contents of a file; see `Sandbox`.
-
-        Args:
-            user: User to read as, where the sandbox has several.
-        """
-        found = bytearray()
-        async with self._lock:
-            while True:
-                request = {"kind": "read", "offset": len(found), "size": FILE_CHUNK_BYTES, "user": user}
-                answer = await self._file_request(path, request)
-                part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
-                found += part
-                if len(found) > max_bytes:
-                    raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
-                if len(part) < FILE_CHUNK_BYTES:
-                    return bytes(found)
-
-    async def write_file(self, path: str, content: str | bytes, *, user: str | int | None = None) -> None:
-        """Make a file, or replace it; see `Sandbox`.
-
-        Args:
-            user: User to write as, where the sandbox has several.
-        """
-        data = content.encode() if isinstance(content, str) else content
-        async with self._lock:
-            for start in range(0, max(1, len(data)), FILE_CHUNK_BYTES):  # an empty file is one empty part
-                part = base64.b64encode(data[start : start + FILE_CHUNK_BYTES]).decode()
-                await self._file_request(path, {"kind": "write", "append": start > 0, "data": part, "user": user})
-
-    async def close(self) -> None:
-        """End all its processes and forget its state. Leaves nothing behind; may be called twice."""
-        async with self._lock:
-            self._is_lost = False
-            await self._end()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    # ---- calls -------------------------------------------------------------------------------------------------------
-
-    async def _run(
-        self, request: dict[str, Any], timeout: float | None, limits: ExecLimits | None, refused: str
-    ) -> ExecResult:
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
-        if refused:
-            return ExecResult(outcome=Outcome.REFUSED, note=refused)
-        used = {
-            name: getattr(limits, name, None) or getattr(self.limits, name)
-            for name in ("wall_seconds", "cpu_seconds", "output_bytes", "flood_bytes")
-        }
-        used["wall_seconds"] = min(timeout or used["wall_seconds"], used["wall_seconds"])
-        async with self._lock:
-            try:
-                answer = await self._ask({**request, **used})
-            except SandboxLostError as error:
-                if not self.starts_again:
-                    raise
-                return ExecResult(outcome=Outcome.SANDBOX_LOST, note=str(error))
-            result = self._result(request["kind"], answer, used)
-            if result.outcome is Outcome.TOO_MANY_FILES and self.starts_again:
-                await self._end()  # the files would break the limit again
-            return result
-
-    async def _ask(self, request: dict[str, Any], *, descriptor: int | None = None) -> dict[str, Any]:
-        """The supervisor's answer to a request; `SandboxLostError` if the sandbox is gone."""
-        process = await self._ready()
-        kills = process.oom_kills
-        try:
-            answer = await process.request(request, descriptor=descriptor)
-        except (EOFError, OSError, TimeoutError, SandboxError) as error:
-            raise await self._lose(error) from None  # its cause would pass for a lost connection to the model
-        except BaseException:  # cancelled: the code still runs, and the next request would get its answer
-            await asyncio.shield(self._after_cancel(process))
-            raise
-        # A parent sees only that a process was killed; the control group's counter says why.
-        if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
-            answer["outcome"] = Outcome.OUT_OF_MEMORY.value
-        return answer
-
-    async def _lose(self, error: Exception | None) -> SandboxLostError:
-        """End what is left of a sandbox that ended by itself."""
-        logger.warning("error=<%r> | sandbox lost", error)
-        self._is_lost = True
-        await self._end()
-        if self.starts_again:
-            return SandboxLostError(
-                "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
-            )
-        return SandboxLostError("the sandbox ended unexpectedly, with all that was in it")
-
-    async def _after_cancel(self, process: SandboxProcess) -> None:
-        """End what a cancelled request has started."""
-        await self._end()
-
-    async def _file_request(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
-        if not path or "\0" in path:
-            raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
-        return await self._own_request({"path": path, **request}, FILE_SECONDS)
-
-    async def _own_request(
-        self, request: dict[str, Any], seconds: float, descriptor: int | None = None
-    ) -> dict[str, Any]:
-        """The answer to a request that runs no foreign code; `OSError` where it fails."""
-        limits = {"wall_seconds": seconds, "cpu_seconds": 10 * seconds, "output_bytes": FILE_CHUNK_BYTES}
-        answer = await self._ask({**request, **limits, "flood_bytes": 2 * FILE_CHUNK_BYTES}, descriptor=descriptor)
-        if answer["outcome"] != "ok":
-            code = answer["exit"] or 0
-            if answer["outcome"] != "error" or code <= 0:
-                why = f"it could not be done: {answer['outcome']}, exit {code}"
-                raise OSError(errno.EIO, answer["detail"] or why, request.get("path"))
-            raise OSError(code, answer["detail"] or os.strerror(code), request.get("path"))
-        return answer
-
-    def _result(self, kind: str, answer: dict[str, Any], used: Mapping[str, Any]) -> ExecResult:
-        outcome = Outcome(answer["outcome"])
-        stdout, dropped_out = _stream(answer["stdout"])
-        stderr, dropped_err = _stream(answer["stderr"])
-        notes = [self._limit_note(outcome, answer, used)]
-        if outcome is Outcome.TOO_MANY_FILES and self.starts_again:
-            notes.append("the next call starts a new sandbox, with an empty work directory")
-        elif answer["lost"]:
-            ended = "" if outcome is Outcome.DIED else "the Python interpreter was ended: "
-            notes.append(f"{ended}its variables are lost, files in the work directory remain")
-        elif outcome is Outcome.TIMEOUT and kind == "python":
-            notes.append("it was interrupted, variables set so far remain")
-        return ExecResult(
-            outcome=outcome,
-            exit_code=answer["exit"],
-            stdout=stdout,
-            stderr=stderr,
-            dropped_bytes=dropped_out + dropped_err,
-            note="; ".join(note for note in notes if note),
-            seconds=answer["seconds"],
-        )
-
-    def _limit_note(self, outcome: Outcome, answer: dict[str, Any], used: Mapping[str, Any]) -> str:
-        match outcome:
-            case Outcome.TIMEOUT:
-                return f"stopped after the time limit of {used['wall_seconds']:g} s"
-            case Outcome.CPU_LIMIT:
-                return f"stopped after {used['cpu_seconds']:g} s of CPU time"
-            case Outcome.OUT_OF_MEMORY:
-                return f"stopped for using more than {self.limits.memory_bytes // MIB} MiB of memory"
-            case Outcome.REFUSED:
-                return str(answer["detail"])
-            case Outcome.OUTPUT_FLOOD:
-                return f"stopped after {used['flood_bytes']} bytes of output"
-            case Outcome.TOO_MANY_FILES if not self.starts_again:
-                most = self.limits.disk_bytes // MIB
-                return f"everything was stopped for having written more than {most} MiB of files; they are still there"
-            case Outcome.TOO_MANY_FILES:
-                return f"stopped for having more than {self.limits.files} files"
-            case Outcome.DIED:
-                code = answer["exit"]
-                how = f"with exit code {code}" if code is None or code >= 0 else f"by signal {-code}"
-                return answer["detail"] or f"the Python interpreter ended {how}"
-        return ""
-
-    # ---- its process -------------------------------------------------------------------------------------------------
-
-    async def _ready(self) -> SandboxProcess:
-        if self._process is not None and not self._process.is_alive:
-            lost = await self._lose(None)
-            if not self.starts_again:
-                raise lost
-        if self._is_lost and not self.starts_again:
-            raise SandboxLostError("the sandbox ended unexpectedly in an earlier call, with all that was in it")
-        if self._process is None:
-            semaphore = self._slots.semaphore()
-            self.is_waiting = True
-            await semaphore.acquire()
-            self.is_waiting = False
-            self._taken = semaphore
-            try:
-                remove_stale_groups()
-                self._process = await self._start_process()
-            except BaseException as error:
-                self._release()
-                if isinstance(error, SandboxError) or not isinstance(error, Exception):
-                    raise
-                # no descriptors left, no room for a folder: the machine lacks something; the code is not at fault
-                what = f"{type(error).__name__}: {error}"
-                raise SandboxUnavailableError(f"the sandbox could not be started: {what}") from error
-        return self._process
-
-    async def _end(self) -> None:
-        process, self._process = self._process, None
-        try:
-            if process is not None:
-                await process.end()
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        if self._taken is not None:
-            self._taken.release()
-            self._taken = None
+_SHARED_MEMORY_BYTES = 16 << 20
+_SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/mime.types")
 
 
 class BubblewrapSandbox(SupervisedSandbox):
@@ -372,7 +57,6 @@ class BubblewrapSandbox(SupervisedSandbox):
             with the standard library and what is installed beside it, but without packages of a virtual environment.
         packages: Folders of further Python packages, shown read-only and put on the path.
         read_only: Further files and folders of this machine to show, read-only, under their own paths.
-        shared_folder: Folder to show as `SandboxCapabilities.shared_folder`.
         environment: Environment variables of the code. None of this process' own are passed on.
         slots: Bound on running sandboxes; that of the process if None.
 
@@ -392,25 +76,32 @@ class BubblewrapSandbox(SupervisedSandbox):
         python: str | None = None,
         packages: Sequence[str | os.PathLike[str]] = (),
         read_only: Sequence[str | os.PathLike[str]] = (),
-        shared_folder: str | os.PathLike[str] | None = None,
         environment: Mapping[str, str] | None = None,
         slots: SandboxSlots | None = None,
     ) -> None:
-        self._options: dict[str, Any] = {
-            "limits": limits or SandboxLimits(),
-            "isolation": isolation,
-            "python": python,
-            "packages": packages,
-            "environment": environment or {},
-        }
-        self._shared_folder = None if shared_folder is None else os.path.abspath(shared_folder)
-        self._config: LaunchConfig = launch_config(read_only=read_only, **self._options)
-        if self._shared_folder is not None:  # it may be made later: a constructor makes no files
-            self._config = replace(self._config, read_only=(*self._config.read_only, self._shared_folder))
-        if self._config.bwrap is None:
+        super().__init__(limits or SandboxLimits(), slots)
+        self._options: dict[str, Any] = {"limits": limits, "isolation": isolation, "python": python}
+        self._options |= {"packages": packages, "read_only": read_only, "environment": environment}
+        try:
+            self.isolation = Isolation(isolation)
+        except ValueError:
+            kinds = [kind.value for kind in Isolation]
+            raise ValueError(f"isolation must be one of {kinds}, got {isolation!r}") from None
+        self._shown = [os.path.abspath(os.fspath(folder)) for folder in (*read_only, *packages)]
+        for folder in self._shown:
+            if not os.path.exists(folder):
+                raise ValueError(f"the sandbox is to show {folder!r}, which does not exist")
+        self._variables = dict(environment or {})
+        if packages:
+            self._variables["PYTHONPATH"] = os.pathsep.join(self._shown[len(read_only) :])
+        self._python = python_home(python)
+        self._mode: Mode | None = None
+        self._bwrap: list[str] = []
+        if self.isolation is Isolation.BUBBLEWRAP:
+            self._mode = choose_mode()
+            self._bwrap = self._bubblewrap_arguments(self._mode)
+        else:
             logger.warning("isolation=<none> | code will run as the current user, with its files and network")
-        self._options |= {"read_only": read_only, "shared_folder": shared_folder}
-        super().__init__(self._config.limits, slots)
 
     def sibling(self) -> Self:
         """Another sandbox of the same make and limits, with a slot of its own."""
@@ -419,13 +110,12 @@ class BubblewrapSandbox(SupervisedSandbox):
     @property
     def capabilities(self) -> SandboxCapabilities:
         """An interpreter that lasts, no network, and limits on everything."""
-        isolated = self._config.bwrap is not None
         return SandboxCapabilities(
-            work=WORK if isolated else (self._process.work if self._process else "."),
-            python=self._config.python.executable,
+            work=WORK if self._bwrap else (self._process.work if self._process else "."),
+            python=self._python.executable,
             lasting_python=True,
-            network=Network.NONE if isolated else Network.LOOPBACK,
-            shared_folder=self._shared_folder,
+            network=Network.NONE if self._bwrap else Network.LOOPBACK,
+            listens=bool(self._bwrap),
             limits=_ENFORCED,
         )
 
@@ -444,29 +134,64 @@ class BubblewrapSandbox(SupervisedSandbox):
         return await self._run(request, timeout, limits, refused)
 
     async def _start_process(self) -> SandboxProcess:
-        return await SandboxProcess.start(self._config.launch())
+        isolated, python = bool(self._bwrap), self._python.executable
+        work = WORK if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
+        programs = PROGRAMS if isolated else str(Path(__file__).resolve().parent)
+        variables = {  # nothing of this process' own ones
+            "PATH": f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": work,
+            "TMPDIR": "/tmp" if isolated else work,
+            "USER": "sandbox",
+            "LOGNAME": "sandbox",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "OMP_NUM_THREADS": "1",  # threads count as processes
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **self._variables,
+        }
+        config = {
+            "user": fresh_user() if self._mode is Mode.OWN_USER else None,
+            "work": work,
+            "file_systems": [work, "/tmp", "/dev/shm"] if isolated else [],
+            "env": variables,
+            "shell": ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c"],
+            "worker": [python, "-B", "-s", f"{programs}/guest/worker.py"],
+        }
+        settings = [word for name, value in variables.items() for word in ("--setenv", name, value)]
+        launch = Launch(
+            limits=self.limits,
+            bwrap=[*self._bwrap, *settings] if isolated else [],
+            program=[python, *supervisor_arguments(programs)],
+            config=config,
+            # `/workspace` and `/tmp` are file systems in memory, which the group counts.
+            memory_bytes=self.limits.memory_bytes + 2 * self.limits.disk_bytes + SUPERVISOR_BYTES,
+            user=fresh_user() if self._mode is Mode.DROPPED else None,
+            seccomp=seccomp_program(),
+            work_directory=None if isolated else work,
+        )
+        return await SandboxProcess.start(launch)
 
-
-def refusal(text: str | bytes, what: str, max_bytes: int) -> str:
-    """The reason why this text cannot be handed to a process; empty if it can."""
-    if isinstance(text, bytes) and what == "standard input":
-        size = len(text)
-    elif not isinstance(text, str) or (what != "standard input" and "\0" in text):
-        return f"the {what} must be text without NUL characters"
-    else:
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            return f"the {what} must be valid Unicode text; it has lone surrogates"
-    if size > max_bytes:
-        return f"the {what} has {size} bytes, at most {max_bytes} are allowed; write files in several calls"
-    return ""
-
-
-def _stream(answer: dict[str, Any]) -> tuple[str, int]:
-    """The text of a captured stream, and the number of bytes that were dropped from its middle."""
-    head, tail, dropped = base64.b64decode(answer["head"]), base64.b64decode(answer["tail"]), int(answer["dropped"])
-    if not dropped:
-        return (head + tail).decode(errors="backslashreplace"), 0
-    shown = (part.decode(errors="backslashreplace") for part in (head, tail))
-    return f"\n... [{dropped} bytes left out] ...\n".join(shown), dropped
+    def _bubblewrap_arguments(self, mode: Mode) -> list[str]:
+        arguments = [*isolating_arguments(find_bubblewrap()), "--unshare-net"]
+        if mode is Mode.OWN_USER:
+            for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # the supervisor gives them up, for good
+                arguments += ["--cap-add", capability]
+        else:
+            arguments += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+        arguments += ["--ro-bind", "/usr", "/usr", "--dir", "/etc"]
+        for path in _SYSTEM_LINKS:
+            if os.path.islink(path):
+                arguments += ["--symlink", os.readlink(path), path]
+            elif os.path.isdir(path):
+                arguments += ["--ro-bind", path, path]
+        for path in _SYSTEM_FILES:
+            arguments += ["--ro-bind-try", path, path]
+        arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", WORK]
+        disk = self.limits.disk_bytes
+        for path, size in ((WORK, disk), ("/tmp", disk), ("/dev/shm", _SHARED_MEMORY_BYTES)):
+            arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", path]
+        # After /tmp: such a folder may be inside it.
+        shown = {path: path for path in (*self._python.folders, *self._shown)}
+        arguments += showing_arguments({**shown, f"{PROGRAMS}/guest": str(Path(__file__).parent / "guest")})
+        return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]

@@ -5,7 +5,6 @@ Every path is resolved inside the root, links included, so that no layer can wri
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import posixpath
@@ -19,8 +18,8 @@ from typing import IO, Any
 from ..bubblewrap.guest.system import remove_tree
 from .layouts import (
     DAMAGED,
-    MAX_HEADER_BYTES,
     Blobs,
+    BoundedFile,
     ImageSourceError,
     choose_docker,
     choose_oci,
@@ -113,26 +112,6 @@ def _read_settings(config: dict[str, Any], root: Path) -> Image:
     return Image(name="", root=str(root), environment=variables, workdir=workdir, user=user)
 
 
-class _Counted:
-    """A stream of bounded length, and its digest."""
-
-    def __init__(self, stream: IO[bytes], most: int) -> None:
-        self._stream, self._read, self._longest = stream, 0, most
-        self.most: int | None = MAX_HEADER_BYTES  # as of `_Bounded`
-        self.digest = hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        """The next bytes."""
-        data = self._stream.read(size)
-        self._read += len(data)
-        if self._read > self._longest:
-            raise ImageSourceError(f"the layer has more than {self._longest} bytes unpacked")
-        if self.most is not None and self._read - tarfile.RECORDSIZE > self.most:
-            raise ImageSourceError(f"an entry of the archive has a header of more than {MAX_HEADER_BYTES} bytes")
-        self.digest.update(data)
-        return data
-
-
 class _Unpacker:
     """Applies layers to a root, one after the other."""
 
@@ -152,7 +131,7 @@ class _Unpacker:
         made: set[str] = set()
         free, before = shutil.disk_usage(self.root).free, self._unpacked
         with decompress(layer) as plain:
-            stream: Any = _Counted(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
+            stream: Any = BoundedFile(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
             # A stream, never sought in, so that the digest is that of the very bytes unpacked.
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 for member in each_member(tar, stream):

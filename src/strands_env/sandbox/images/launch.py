@@ -8,11 +8,13 @@ import functools
 import glob
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..bubblewrap.command import (
     HOSTNAME,
+    PROGRAMS,
     SUPERVISOR_BYTES,
     Launch,
     Mode,
@@ -27,11 +29,12 @@ from ..bubblewrap.command import (
     supervisor_arguments,
 )
 from ..bubblewrap.seccomp import seccomp_program
-from ..contract import Network, SandboxLimits, SandboxUnavailableError
+from ..contract import Network, SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from .sandbox import ImageSandbox
 
 _GUEST = str(Path(__file__).parents[1] / "bubblewrap" / "guest")
-PROGRAMS = "/.sandbox"
-"""Folder of the supervisor's interpreter; it is gone before any foreign code runs."""
 _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
 _NET_RAW, _SYS_PTRACE, _SETFCAP = 13, 19, 31
 _CAPABILITIES = {
@@ -45,29 +48,15 @@ _LIBRARIES = tuple(path for path in ("/lib", "/lib64") if os.path.isdir(path) an
 """Folders of libraries on machines where they are not in `/usr`."""
 
 
-def image_launch(
-    *,
-    limits: SandboxLimits,
-    layers: Sequence[str],
-    folder: str,
-    watched: int | None,
-    work: str,
-    code_user: str,
-    environment: Mapping[str, str],
-    network: Network,
-    cpus: float | None,
-    binds: Mapping[str, str],
-) -> Launch:
+def image_launch(sandbox: ImageSandbox, *, layers: Sequence[str], folder: str, watched: int | None) -> Launch:
     """The start of a sandbox on an image.
 
     Args:
         layers: Folders of its files, the lowest first.
         folder: Folder with `upper` and `work` of this sandbox.
         watched: Descriptor of `upper`, where the supervisor has to measure it; None for a file system of a size.
-        binds: Folders and files of this machine to show, by their path inside; read-only.
-        environment: Environment variables of the image.
     """
-    mode, python, shares = image_mode(), python_home(), network is not Network.NONE
+    mode, python, shares = image_mode(), python_home(), sandbox.network is not Network.NONE
     # Raw sockets would reach the machine's own traffic.
     capabilities = {name: number for name, number in _CAPABILITIES.items() if not (shares and number == _NET_RAW)}
     # To see what processes of other users have open, where this process has that capability to give.
@@ -86,15 +75,15 @@ def image_launch(
     bwrap += ["--overlay", f"{folder}/upper", f"{folder}/work", "/"]
     bwrap += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
     shown = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
-    shown |= {**binds, **_supervisor_files(python)}
+    shown |= {**sandbox.binds, **_supervisor_files(python)}
     bwrap += showing_arguments(shown)
     bwrap += ["--setenv", "PYTHONHOME", f"{PROGRAMS}{os.path.dirname(os.path.dirname(python.executable))}"]
     loader, libraries = _loader(python)
     program = [loader, "--library-path", libraries, f"{PROGRAMS}{python.executable}", "-S", "-s", "-P", "-B"]
     seccomp = seccomp_program(container=True)
     image = {
-        "user": code_user,
-        "env": dict(environment),
+        "user": sandbox.user,
+        "env": sandbox.environment,
         "is_root": mode is Mode.OWN_USER,
         "owner": owner,
         "hostname": HOSTNAME,
@@ -106,14 +95,13 @@ def image_launch(
         "resolv_conf": Path("/etc/resolv.conf").read_text() if shares else "",
     }
     return Launch(
-        limits=limits,
+        limits=sandbox.limits,
         bwrap=bwrap,
         program=[*program, *supervisor_arguments(PROGRAMS)[-2:]],
-        config={"work": work, "watched": watched, "file_systems": [], "image": image},
-        memory_bytes=limits.memory_bytes + SUPERVISOR_BYTES,  # files are on disk
-        cpus=cpus,
+        config={"work": sandbox.workdir, "watched": watched, "file_systems": [], "image": image},
+        memory_bytes=sandbox.limits.memory_bytes + SUPERVISOR_BYTES,  # files are on disk
+        cpus=sandbox.cpus,
         watched=watched,
-        shares_descriptors=True,
     )
 
 

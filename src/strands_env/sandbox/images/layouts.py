@@ -14,24 +14,21 @@ import posixpath
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from ..contract import SandboxError
 from .store import full_name
 
 _GZIP, _ZSTD, _BZIP2, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zX"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-_LEVELS = {
-    2: "cx16 lahf_lm popcnt ssse3 sse4_1 sse4_2",
-    3: "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
-    4: "avx512bw avx512cd avx512dq avx512f avx512vl",
-}
-"""What a processor needs for a variant of amd64, beside what the one before needs, as Linux names it."""
+_VARIANTS = ("", "v1", "v8")
+"""Variants of a machine that run on all of its processors."""
 _NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 _DIGESTS = "blobs/sha256/"
 _MAX_JSON_BYTES = 16 << 20
@@ -53,34 +50,47 @@ DAMAGED = (OSError, AttributeError, KeyError, TypeError, ValueError, *_DAMAGED_D
 """Raised while a file is read that is not what it says."""
 
 
-class _Bounded:
-    """A file under an archive, of which no header is read beyond its bound."""
+class BoundedFile:
+    """A file under an archive, of which no header is read beyond its bound.
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.most: int | None = MAX_HEADER_BYTES
+    Args:
+        longest: Most bytes of the whole.
+
+    Attributes:
+        digest: Of what was read.
+    """
+
+    def __init__(self, file: IO[bytes], longest: int = sys.maxsize) -> None:
+        self._file, self._longest, self._at = file, longest, 0
+        self.header_end: int | None = MAX_HEADER_BYTES
         """Where the header that is being read must have ended."""
-        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+        self.digest = hashlib.sha256()
+        self.tell, self.seekable = file.tell, file.seekable
 
-    def read(self, size: int = -1) -> bytes:
+    def seek(self, place: int) -> int:
+        """Go to a place."""
+        self._at = self._file.seek(place)
+        return self._at
+
+    def read(self, size: int) -> bytes:
         """The next bytes."""
-        if self.most is not None and self.tell() + size > self.most:
+        # A stream is read in whole records.
+        if self.header_end is not None and self._at + size - tarfile.RECORDSIZE > self.header_end:
             raise ImageSourceError(f"an entry of the archive has a header of more than {MAX_HEADER_BYTES} bytes")
-        return self._file.read(size)
+        data = self._file.read(size)
+        self._at += len(data)
+        if self._at > self._longest:
+            raise ImageSourceError(f"the layer has more than {self._longest} bytes unpacked")
+        self.digest.update(data)
+        return data
 
 
-class HeaderBound(Protocol):
-    """A stream with the place where the header that is read from it must have ended."""
-
-    most: int | None
-
-
-def each_member(tar: tarfile.TarFile, stream: HeaderBound) -> Iterator[tarfile.TarInfo]:
-    """The entries of an archive over such a stream, in their order."""
+def each_member(tar: tarfile.TarFile, file: BoundedFile) -> Iterator[tarfile.TarInfo]:
+    """The entries of an archive over such a file, in their order."""
     while True:
-        stream.most = tar.offset + MAX_HEADER_BYTES
+        file.header_end = tar.offset + MAX_HEADER_BYTES
         member = tar.next()
-        stream.most = None
+        file.header_end = None
         if member is None:
             return
         if len(tar.pax_headers) > _MAX_SHARED_HEADERS:
@@ -97,7 +107,7 @@ class Blobs:
         if self._folder is not None:
             return
         with contextlib.ExitStack() as opened:
-            self._stream = _Bounded(opened.enter_context(decompress(opened.enter_context(open(path, "rb")))))
+            self._stream = BoundedFile(opened.enter_context(decompress(opened.enter_context(open(path, "rb")))))
             given: Any = self._stream
             self._tar = opened.enter_context(tarfile.open(fileobj=given, mode="r:"))
             self._open = opened.pop_all()
@@ -108,7 +118,7 @@ class Blobs:
             return set(os.listdir(self._folder))
         for member in itertools.islice(each_member(self._tar, self._stream), _MAX_LAYOUT_ENTRIES):
             self._members[posixpath.normpath(member.name)] = member  # `tar -C FOLDER -c .` begins with `./`
-        self._stream.most = None
+        self._stream.header_end = None
         return set(self._members)
 
     def open(self, name: str) -> IO[bytes]:
@@ -194,7 +204,7 @@ def _named(images: list[tuple[list[str], Any]], tag: str | None) -> list[Any]:
 def _choose_platform(blobs: Blobs, entries: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
     """The manifest for this machine, and its digest; signatures, attestations and lists of contents are none."""
     machine = _MACHINES.get(os.uname().machine, os.uname().machine)
-    ranked: dict[int, dict[str, dict[str, Any]]] = {}
+    fitting: dict[str, dict[str, Any]] = {}
     seen: set[str] = set()
     for entry in entries:
         manifest, platform = None, entry.get("platform")
@@ -203,35 +213,24 @@ def _choose_platform(blobs: Blobs, entries: list[dict[str, Any]]) -> tuple[dict[
             if "manifests" not in manifest and _is_image(manifest):
                 platform = blobs.json(_blob(manifest["config"]["digest"]))
         platform = {"os": "linux", "architecture": machine, **(platform or {})}
-        seen.add("/".join(str(platform[key]) for key in ("os", "architecture", "variant") if platform.get(key)))
-        rank = _variant_rank(machine, platform.get("variant") or "")
+        name = (platform["os"], platform["architecture"], platform.get("variant") or "")
+        seen.add("/".join(filter(None, map(str, name))))
         # Those of other machines are often named without being there.
-        if (platform["os"], platform["architecture"]) == ("linux", machine) and rank is not None:
+        if name in [("linux", machine, variant) for variant in _VARIANTS]:
             manifest = manifest or blobs.json(_blob(entry["digest"]))
             if "manifests" in manifest or _is_image(manifest):
-                ranked.setdefault(rank, {})[entry["digest"]] = manifest
-    if not ranked:
+                fitting[entry["digest"]] = manifest
+    if not fitting:
         raise ImageSourceError(f"the image has no version for linux/{machine}, but {sorted(seen)}")
-    best = ranked[min(ranked)]
-    if len(best) > 1:
-        raise ImageSourceError(f"it is not clear which of its images is meant: {sorted(best)}")
-    return next((manifest, digest) for digest, manifest in best.items())
+    if len(fitting) > 1:
+        raise ImageSourceError(f"it is not clear which of its images is meant: {sorted(fitting)}")
+    return next((manifest, digest) for digest, manifest in fitting.items())
 
 
 def _is_image(manifest: dict[str, Any]) -> bool:
     """No other artifact, which has another kind of settings or of layers, or an image that it is about."""
     types = [one.get("mediaType") or "tar" for one in manifest["layers"]]
     return "image" in (manifest["config"].get("mediaType") or "image") and all("tar" in one for one in types)
-
-
-def _variant_rank(machine: str, variant: str) -> int | None:
-    """The order of variants of a machine, the one for all of its processors first; None if this one is too old."""
-    if machine != "amd64" or variant in ("", "v1"):
-        return 0 if variant in ("", "v1" if machine == "amd64" else "v8") else None
-    number = int(variant[1:]) if variant in ("v2", "v3", "v4") else 0
-    flags = set(re.sub(r"(?s).*?^flags\s*:([^\n]*).*", r"\1", Path("/proc/cpuinfo").read_text(), flags=re.M).split())
-    needed = {flag for level, names in _LEVELS.items() if level <= number for flag in names.split()}
-    return number if number and needed <= flags else None
 
 
 def _blob(digest: str) -> str:

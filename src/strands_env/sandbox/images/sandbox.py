@@ -9,7 +9,6 @@ import io
 import os
 import posixpath
 import shutil
-import socket
 import tarfile
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Any, Self
 from strands_env.core.threads import default_threads
 
 from ..bubblewrap.process import SandboxProcess
-from ..bubblewrap.sandbox import MAX_ARGUMENT_BYTES, SandboxSlots, SupervisedSandbox
+from ..bubblewrap.supervised import FILE_SECONDS, MAX_ARGUMENT_BYTES, SandboxSlots, SupervisedSandbox
 from ..contract import Network, Outcome, SandboxCapabilities, SandboxError, SandboxLimits, SandboxLostError
 from ..disk import FILES, make_disk, release_reserve
 from ..folders import remove_owned_folder
@@ -31,8 +30,6 @@ from .store import Image, ImageStore, hold_image, release_image
 MIB = 1 << 20
 MAX_FOLDER_BYTES = 1 << 30
 """Most bytes of a folder that is copied out, if nothing else is said."""
-FOLDER_SECONDS = 600.0
-"""Time that copying a folder in or out may take."""
 DEFAULT_IMAGE_LIMITS = SandboxLimits(
     wall_seconds=24 * 3600.0,
     cpu_seconds=7 * 24 * 3600.0,
@@ -158,22 +155,10 @@ class ImageSandbox(SupervisedSandbox):
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
-        """A listening socket in the sandbox's own network, for a server on this side.
-
-        Raises:
-            OSError: The port is taken.
-        """
-        async with self._lock:
-            await self._own_request({"kind": "listen", "port": port, "host": host}, FOLDER_SECONDS)
-            assert self._process is not None
-            return socket.socket(fileno=self._process.received_descriptor())
-
     async def kill_all(self) -> None:
         """End every process in it; files stay."""
-        async with self._lock:
-            if self._process is not None:
-                await self._own_request({"kind": "kill"}, FOLDER_SECONDS)
+        if self._process is not None:
+            await self._request({"kind": "kill"})
 
     def release_reserve(self) -> None:
         """Give up some room that code could not take, for the grading of its work."""
@@ -182,15 +167,13 @@ class ImageSandbox(SupervisedSandbox):
 
     async def reset_folders(self, paths: Sequence[str], *, mode: int = 0o755) -> None:
         """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
-        async with self._lock:
-            await self._own_request({"kind": "reset", "paths": list(paths), "mode": mode}, FOLDER_SECONDS)
+        await self._request({"kind": "reset", "paths": list(paths), "mode": mode})
 
     async def write_folder(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a folder of this machine into a folder of the sandbox, as root."""
         with tempfile.TemporaryFile() as archive:
             await default_threads.run(_pack, str(source), archive)
-            async with self._lock:
-                await self._own_request({"kind": "unpack", "path": target}, FOLDER_SECONDS, archive.fileno())
+            await self._request({"kind": "unpack", "path": target}, archive.fileno())
 
     async def read_folder(
         self,
@@ -210,10 +193,9 @@ class ImageSandbox(SupervisedSandbox):
         """
         with tempfile.TemporaryFile() as archive:
             request = {"kind": "pack", "path": source, "max_bytes": max_bytes, "exclude": list(exclude)}
-            async with self._lock:
-                await self._own_request(request, FOLDER_SECONDS, archive.fileno())
+            await self._request(request, archive.fileno())
             archive.seek(0)
-            await default_threads.run(_unpack, archive, str(target), FOLDER_SECONDS)
+            await default_threads.run(_unpack, archive, str(target), FILE_SECONDS)
 
     async def copy_file(
         self, source: str, target: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
@@ -226,9 +208,8 @@ class ImageSandbox(SupervisedSandbox):
         part = f"{os.fspath(target)}.part"
         try:
             with open(part, "wb") as file:
-                request = {"kind": "fetch", "path": source, "max_bytes": max_bytes}
-                async with self._lock:
-                    await self._own_request(request, FOLDER_SECONDS, file.fileno())
+                request = {"kind": "read", "path": source, "max_bytes": max_bytes, "user": "0"}
+                await self._request(request, file.fileno())
             os.replace(part, target)
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -238,8 +219,7 @@ class ImageSandbox(SupervisedSandbox):
         """Copy a file of this machine, with its permissions, into a file of the sandbox, as root."""
         with open(source, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
-            async with self._lock:
-                await self._own_request({"kind": "store", "path": target, "mode": mode}, FOLDER_SECONDS, file.fileno())
+            await self._request({"kind": "write", "path": target, "mode": mode, "user": "0"}, file.fileno())
 
     async def is_folder(self, path: str) -> bool:
         """A path leads to a folder, as root sees it; no program of the sandbox is asked."""
@@ -257,12 +237,12 @@ class ImageSandbox(SupervisedSandbox):
         """
         path = Path(folder).resolve()
         async with self._lock:
-            await self._own_request({"kind": "freeze"}, FOLDER_SECONDS)
+            await self._request_locked({"kind": "freeze"})
             try:
                 assert self._folder is not None
                 await default_threads.run(copy_upper, self._upper, str(path / "upper"))
             finally:
-                await self._own_request({"kind": "thaw"}, FOLDER_SECONDS)
+                await self._request_locked({"kind": "thaw"})
         made = Snapshot(path=str(path), image=self.image.name, layers=(*self.layers_below, str(path / "upper")))
         made.save()
         return made
@@ -277,18 +257,8 @@ class ImageSandbox(SupervisedSandbox):
             if not await default_threads.run(make_disk, self._folder, self.limits.disk_bytes):
                 # Inside, the supervisor reaches this folder by its descriptor alone.
                 watched = os.open(self._upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            launch = image_launch(
-                limits=self.limits,
-                layers=(self.image.root, *self.layers_below),
-                folder=f"{self._folder}/{FILES}",
-                watched=watched,
-                work=self.workdir,
-                code_user=self.user,
-                environment=self.environment,
-                network=self.network,
-                cpus=self.cpus,
-                binds=self.binds,
-            )
+            layers = (self.image.root, *self.layers_below)
+            launch = image_launch(self, layers=layers, folder=f"{self._folder}/{FILES}", watched=watched)
             return await SandboxProcess.start(launch)
         except BaseException:
             await self._clear()

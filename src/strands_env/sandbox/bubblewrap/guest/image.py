@@ -15,22 +15,17 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import fnmatch
 import os
-import re
 import shutil
 import signal
 import socket
-import stat
 import struct
-import tarfile
 import time
-import warnings
-from functools import partial
 
+from .archive import pack, unpack
 from .disk import DiskWatch
-from .protocol import CHUNK, write_all
-from .supervisor import KILL_SECONDS, Supervisor, access_file, create_file, do_and_exit, identity, open_regular
+from .files import reset_folders
+from .supervisor import KILL_SECONDS, Supervisor, execute
 from .system import (
     LIBC,
     PAGE,
@@ -39,20 +34,17 @@ from .system import (
     capset,
     check,
     close_off,
-    each_folder,
     other_processes,
     prctl,
-    remove_tree,
     set_limit,
 )
 from .watch import Child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-_LATE = (warnings,)
-"""Modules that the standard library imports when it first needs them, which is too late in here."""
 _MNT_DETACH = 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1 | 2 | 4 | 8, 32, 4096, 16384  # the first: without devices and programs
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
@@ -66,8 +58,6 @@ _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _CLONE_NEWUSER, _CLONE_NEWNET, _SYS_ADMIN = 0x10000000, 0x40000000, 21
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PATH_BYTES = 3500
-"""Longest path that another machine can be expected to open."""
 _SHELLS = (("/bin/bash",), ("/usr/bin/bash",), ("/bin/sh",), ("/usr/bin/sh",), ("/bin/busybox", "sh"))
 
 
@@ -81,8 +71,6 @@ class ImageSupervisor(Supervisor):
     def __init__(self, config: dict[str, Any], channel: socket.socket) -> None:
         super().__init__(config, channel)
         self.image: dict[str, Any] = config["image"]
-        self.descriptors = socket.socket(fileno=config["descriptors"])
-        self.descriptors.set_inheritable(False)
         watched = config["watched"]
         self.disk = None if watched is None else DiskWatch(watched, config["limits"]["disk_bytes"])
         self.was_stopped = False
@@ -106,96 +94,62 @@ class ImageSupervisor(Supervisor):
         """The files have just been found to take more room than they may."""
         return self.disk is not None and self.disk.look()
 
-    def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer a request; those of the host's own need no process."""
-        try:
-            match request["kind"]:
-                case "exec" if self.was_stopped:
-                    self.was_stopped = False
-                    return {**self._plain(request), "outcome": "too_many_files", "exit": None}
-                case "kill":
-                    if not any(self._kill_all() for _ in range(10)):
-                        raise OSError(errno.EBUSY, "processes do not end")
-                    self.was_stopped = False
-                    return self._plain(request)
-                case "freeze" | "thaw":
-                    number = signal.SIGSTOP if request["kind"] == "freeze" else signal.SIGCONT
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(-1, number)
-                    return self._plain(request)
-                case "listen":
-                    server = socket.create_server((request["host"], request["port"]), backlog=128)
-                    socket.send_fds(self.descriptors, [request["nonce"].encode()], [server.fileno()])
-                    server.close()
-                    return self._plain(request)
-                case _:
-                    return super().run(request)
-        except UnknownUserError as error:
-            return {**self._plain(request), "outcome": "refused", "exit": None, "detail": str(error)}
-        except OSError as error:
-            return {**self._plain(request), "outcome": "error", "exit": error.errno or errno.EIO, "detail": str(error)}
-
-    def _plain(self, request: dict[str, Any]) -> dict[str, Any]:
-        empty = {"head": "", "tail": "", "dropped": 0}
-        answer = {"outcome": "ok", "exit": 0, "detail": None, "stdout": empty, "stderr": empty, "seconds": 0.0}
-        return {**identity(request), **answer, "lost": False}
-
-    def begin(self, request: dict[str, Any]) -> tuple[Child, str | None]:
-        """Start the process of a request."""
+    def do_at_once(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer to a request that needs no process; None for any other."""
         match request["kind"]:
-            case "exec":
-                return self._start_command(request), None
-            case "pack" | "unpack" | "fetch" | "store":
-                given = self._receive_descriptor(request["nonce"])
+            case "exec" if self.was_stopped:
+                self.was_stopped = False
+                return {"outcome": "too_many_files", "exit": None}
+            case "exec" | "read" | "write":
                 try:
-                    work = {"pack": pack, "unpack": unpack, "fetch": fetch, "store": store}[request["kind"]]
-                    return self.spawn(partial(do_and_exit, work, request), stdin=given, dumpable=False), None
-                finally:
-                    os.close(given)
-            case "reset":
-                return self.spawn(partial(do_and_exit, reset_folders, request), dumpable=False), None
-        work = partial(access_as, self._user(request))
-        return self.spawn(partial(do_and_exit, work, request), dumpable=False), None
+                    request["user"] = self._find_user(request["user"])
+                except UnknownUserError as error:
+                    return {"outcome": "refused", "exit": None, "detail": str(error)}
+                return None
+            case "kill":
+                if not any(self._kill_all() for _ in range(10)):
+                    raise OSError(errno.EBUSY, "processes do not end")
+                self.was_stopped = False
+            case "freeze" | "thaw":
+                number = signal.SIGSTOP if request["kind"] == "freeze" else signal.SIGCONT
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(-1, number)
+            case _:
+                return super().do_at_once(request)
+        return {"outcome": "ok"}
 
-    def _user(self, request: dict[str, Any]) -> dict[str, Any]:
-        name = request["user"] if request["user"] is not None else self.image["user"]
-        user = find_user(name)
+    def _find_user(self, name: str | int | None) -> dict[str, Any]:
+        user = find_user(self.image["user"] if name is None else name)
         if not self.image["is_root"] and user["uid"] != 0:
             raise UnknownUserError(f"an image that an ordinary user runs has one user, root, got {name!r}")
         return user
 
-    def _receive_descriptor(self, nonce: str) -> int:
-        """The descriptor that the host sent for this request."""
-        while True:
-            token, found, _, _ = socket.recv_fds(self.descriptors, 64, 1)
-            if token.decode() == nonce:
-                return found[0]
-            for descriptor in found:  # of a call that was taken back
-                os.close(descriptor)
-
-    def _start_command(self, request: dict[str, Any]) -> Child:
-        user = self._user(request)
-        given = request["command"]
+    def command(self, request: dict[str, Any]) -> Callable[[], None]:
+        """What turns a process for code into the command of a request."""
+        given, user = request["command"], request["user"]
         shell = next((shell for shell in _SHELLS if os.path.exists(shell[0])), _SHELLS[2])
         command = [*shell, "-c", given] if isinstance(given, str) else given
         variables = {"PATH": _PATH, "HOME": user["home"], **self.image["env"], **request["env"]}
-        stdin: int | None = None
-        if request["stdin"]:
-            stdin = os.memfd_create("stdin")
-            write_all(stdin, base64.b64decode(request["stdin"]))
-            os.lseek(stdin, 0, os.SEEK_SET)
 
         def start() -> None:
-            _become_user(user)
+            become_user(user)
             prctl(PR_SET_DUMPABLE, 1)
-            os.chdir(request["cwd"] or self.work)
-            os.execvpe(command[0], command, variables)
+            execute(command, request["cwd"] or self.work, variables)
 
-        try:
-            return self.spawn(start, stdin=stdin)
-        finally:
-            if stdin is not None:
-                os.close(stdin)
+        return start
+
+    def file_work(self, request: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+        """The work of a request on files: on folders as root, on a file as a user."""
+        folders = {"pack": pack, "unpack": unpack, "reset": reset_folders}
+        if request["kind"] in folders:
+            return folders[request["kind"]]
+        work = super().file_work(request)
+
+        def work_as_user(request: dict[str, Any]) -> None:
+            become_user(request["user"])
+            work(request)
+
+        return work_as_user
 
     def become(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
         """Turn a fork of the supervisor into a process for code."""
@@ -204,11 +158,11 @@ class ImageSupervisor(Supervisor):
             os.chdir(self.work)
         os.setpriority(os.PRIO_PROCESS, 0, self.config["nice"])
         limits = self.config["limits"]
-        set_limit("RLIMIT_CORE", 0)
-        set_limit("RLIMIT_NOFILE", limits["open_files"])
-        set_limit("RLIMIT_FSIZE", limits["file_bytes"])
+        most = {"CORE": 0, "NOFILE": limits["open_files"], "FSIZE": limits["file_bytes"]}
         if not self.image["is_root"]:  # root's processes are counted by the control group alone
-            set_limit("RLIMIT_NPROC", limits["processes"])
+            most["NPROC"] = limits["processes"]
+        for name, value in most.items():
+            set_limit(f"RLIMIT_{name}", value)
 
     def settle(self, child: Child, report: dict[str, Any]) -> None:
         """End what the call started if it had to be ended; else leave it running, and keep its output flowing."""
@@ -413,135 +367,10 @@ def _table(path: str, columns: int) -> list[list[str]]:
     return [line for line in lines if len(line) == columns and _is_id(line[2])]
 
 
-def _become_user(user: dict[str, Any]) -> None:
+def become_user(user: dict[str, Any]) -> None:
+    """Give up this process's user for one of the image."""
     if user["uid"] == 0 and user["gid"] == 0:
         return
     os.setgroups(user["groups"])
     os.setresgid(user["gid"], user["gid"], user["gid"])
     os.setresuid(user["uid"], user["uid"], user["uid"])
-
-
-def access_as(user: dict[str, Any], request: dict[str, Any]) -> None:
-    """Read or write a part of a file as a user; a file that is replaced keeps its owner and permissions."""
-    _become_user(user)
-    path, replaces = request["path"], request["kind"] == "write" and not request["append"]
-    if replaces and os.path.isfile(path) and not os.path.islink(path):
-        with open(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK), "wb") as file:
-            file.write(base64.b64decode(request["data"]))
-    else:
-        access_file(request)
-
-
-# ---- files and folders; these run as processes of their own, as root -------------------------------------------------
-
-
-def fetch(request: dict[str, Any]) -> None:
-    """Write a file into the open file at descriptor 0, with its permissions."""
-    descriptor, left = open_regular(request["path"]), request["max_bytes"]
-    found = os.fstat(descriptor)
-    if found.st_size > left:  # before a gigabyte of nothing is copied
-        raise OSError(errno.EFBIG, "too large")
-    os.fchmod(0, found.st_mode & 0o755 | 0o600)
-    while part := os.read(descriptor, CHUNK):  # those of the kernel say that they are empty
-        left -= len(part)
-        if left < 0:
-            raise OSError(errno.EFBIG, "too large")
-        write_all(0, part)
-
-
-def store(request: dict[str, Any]) -> None:
-    """Make a file of the open file at descriptor 0, in place of whatever is there."""
-    if os.path.isdir(request["path"]) and not os.path.islink(request["path"]):
-        remove_tree(request["path"])
-    made = create_file(request["path"])
-    while part := os.read(0, CHUNK):
-        if part == bytes(len(part)):  # a hole, of a file that may be longer than there is room
-            os.lseek(made, len(part), os.SEEK_CUR)
-        else:
-            write_all(made, part)
-    os.ftruncate(made, os.lseek(made, 0, os.SEEK_CUR))
-    os.fchmod(made, request["mode"])
-
-
-def unpack(request: dict[str, Any]) -> None:
-    """Extract the archive at descriptor 0 into a folder."""
-    os.makedirs(request["path"], exist_ok=True)
-    with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-        tar.extraction_filter = staticmethod(lambda member, path: member)
-        tar.extractall(request["path"], numeric_owner=True)
-
-
-def pack(request: dict[str, Any]) -> None:
-    """Write a folder into the open file at descriptor 0.
-
-    Devices, pipes and sockets are left out, and what lies deeper than a path can be long.
-    """
-    path = request["path"]
-    with os.fdopen(0, "wb", closefd=False) as file, tarfile.open(fileobj=file, mode="w") as tar:
-        if not stat.S_ISDIR(os.stat(path).st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, "not a folder")
-        _pack_folder(tar, path, request["max_bytes"], request["exclude"])
-
-
-def _pack_folder(tar: tarfile.TarFile, root: str, left: int, exclude: list[str]) -> None:
-    # As GNU tar reads `--exclude`: from any part of a path on, and `*` stands for slashes too. What lies in a folder
-    # that is left out is left out by the pattern's second form.
-    patterns = [re.compile(fnmatch.translate(f"{given}{inner}")) for given in exclude for inner in ("", "/*")]
-    for folder in each_folder(root):
-        if len(folder.names) > _PATH_BYTES // 2:
-            continue  # no path leads there; joining the names would cost the square of the depth
-        for entry in sorted(folder.entries, key=lambda entry: entry.name):
-            path = "/".join((*folder.names, entry.name))
-            if len(os.fsencode(path)) > _PATH_BYTES:
-                continue
-            if patterns and _is_excluded(path, patterns):
-                continue
-            with contextlib.suppress(FileNotFoundError):  # its owner was faster
-                left -= _pack_entry(tar, path, entry, folder.descriptor, left)
-
-
-def _is_excluded(path: str, patterns: list[re.Pattern[str]]) -> bool:
-    names = [".", *path.split("/")]
-    tails = ["/".join(names[start:]) for start in range(len(names))]
-    return any(pattern.match(tail) for pattern in patterns for tail in tails)
-
-
-def _pack_entry(tar: tarfile.TarFile, path: str, entry: os.DirEntry[str], folder: int, left: int) -> int:
-    """Add a file, folder or link, and return the bytes that it took of those that are left."""
-    # Not by `gettarinfo`: it asks for the names of owners, for which the C library loads libraries of the image.
-    member, found = tarfile.TarInfo(path), entry.stat(follow_symlinks=False)
-    member.mode, member.mtime = stat.S_IMODE(found.st_mode), found.st_mtime
-    member.uid, member.gid = found.st_uid, found.st_gid
-    if stat.S_ISREG(found.st_mode):
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(os.open(entry.name, flags, dir_fd=folder), "rb") as file:
-            member.size = os.fstat(file.fileno()).st_size
-            if member.size > left:
-                raise OSError(errno.EFBIG, "too large")
-            tar.addfile(member, file)
-        return max(member.size, 512)
-    if stat.S_ISDIR(found.st_mode):
-        member.type = tarfile.DIRTYPE
-    elif stat.S_ISLNK(found.st_mode):
-        member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=folder)
-    else:
-        return 0
-    if left < 512:
-        raise OSError(errno.EFBIG, "too large")
-    tar.addfile(member)
-    return 512
-
-
-def reset_folders(request: dict[str, Any]) -> None:
-    """Make folders anew, empty and real: no part of their paths is a link or a file any more."""
-    for path in request["paths"]:
-        place = "/"
-        for name in path.strip("/").split("/"):
-            place = os.path.join(place, name)
-            if os.path.lexists(place) and not stat.S_ISDIR(os.lstat(place).st_mode):
-                os.unlink(place)
-            if not os.path.lexists(place):
-                os.mkdir(place, 0o755)
-        for name in os.listdir(path):
-            remove_tree(os.path.join(path, name))
-        os.chmod(path, request["mode"])

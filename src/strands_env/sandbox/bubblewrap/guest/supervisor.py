@@ -5,14 +5,13 @@ sandbox cannot signal it, and all of them die with it. It is not dumpable, so th
 it either, though they run as the same user.
 
 The socket to the host (`process.py`) is descriptor 0. The first frame is the configuration, answered with
-`{"ready": token}`; then one request and one answer at a time. Everything ends when the socket does, or when bubblewrap
-does: a pipe that only bubblewrap holds open shows it. (The kernel's signal at the death of a parent does not reach a
-process of another user.)
+`{"ready": token}`; then one request and one answer at a time. Open files come and go over a second socket. Everything
+ends when the first does, or when bubblewrap does: a pipe that only bubblewrap holds open shows it. (The kernel's signal
+at the death of a parent does not reach a process of another user.)
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import math
@@ -20,18 +19,18 @@ import os
 import select
 import signal
 import socket
-import stat
 import time
-from collections.abc import Callable
 from functools import partial
 
-from .protocol import CHUNK, receive, send_frame, write_all
-from .system import LINUX, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, is_stopped, other_processes, prctl, set_limit
+from .files import do_and_exit, read_file, write_file
+from .protocol import CHUNK, receive, send_frame
+from .system import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, is_stopped, other_processes, prctl, set_limit
 from .watch import Child, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Never
+    from collections.abc import Callable
+    from typing import Any
 
 KILL_SECONDS = 3.0
 REST_SECONDS = 3.0
@@ -46,13 +45,13 @@ class Supervisor:
         self.life: int | None = config["life"]
         self.isolated: bool = config["isolated"]
         self.work: str = config["work"]
+        self.descriptors = socket.socket(fileno=config["descriptors"])
+        self.descriptors.set_inheritable(False)
         self.worker: Child | None = None
         self.reaped: dict[int, int] = {}
         self.unread: list[int] = []
         """Outputs of ended commands that processes they left behind may still write to."""
-        self.wakeup, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if LINUX else os.pipe()
-        os.set_blocking(self.wakeup, False)
-        os.set_blocking(write_end, False)
+        self.wakeup, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
@@ -90,11 +89,30 @@ class Supervisor:
         return None
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run code and answer how it ended."""
+        """Do what a request asks for, and answer how that ended."""
         started = time.monotonic()
+        empty = {"head": "", "tail": "", "dropped": 0}
+        answer: dict[str, Any] = {"exit": 0, "detail": None, "stdout": empty, "stderr": empty, "lost": False}
+        try:
+            answer |= self.do_at_once(request) or self._watch_process(request, started)
+        except ConnectionError:  # the host is gone
+            raise
+        except OSError as error:
+            answer |= {"outcome": "error", "exit": error.errno or errno.EIO, "detail": str(error)}
+        return {**answer, "nonce": request["nonce"], "seconds": round(time.monotonic() - started, 4)}
+
+    def do_at_once(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer to a request that needs no process; None for any other."""
+        if request["kind"] != "listen":
+            return None
+        with socket.create_server((request["host"], request["port"]), backlog=128) as server:
+            socket.send_fds(self.descriptors, [request["nonce"].encode()], [server.fileno()])
+        return {"outcome": "ok"}
+
+    def _watch_process(self, request: dict[str, Any], started: float) -> dict[str, Any]:
         self.prepare()
         had_worker = self.worker is not None
-        child, nonce = self.begin(request)
+        child, nonce = self._begin(request)
         had_worker = had_worker or self.worker is not None
         watch = Watch(self, child, request, started)
         report = watch.follow(nonce)
@@ -103,22 +121,14 @@ class Supervisor:
         watch.drain()
         if child is not self.worker:
             child.close()
-        return {
-            **identity(request),
-            "outcome": report["outcome"],
-            "exit": report.get("exit"),
-            "detail": report.get("detail"),
-            "stdout": watch.captures[child.stdout].answer(),
-            "stderr": watch.captures[child.stderr].answer(),
-            "seconds": round(time.monotonic() - started, 4),
-            "lost": lost,
-        }
+        streams = {name: watch.captures[getattr(child, name)].answer() for name in ("stdout", "stderr")}
+        return {"exit": None, "lost": lost, **report, **streams}
 
     def writes_too_much(self) -> bool:
         """The files take more room than they may: never, in file systems of a size."""
         return False
 
-    def begin(self, request: dict[str, Any]) -> tuple[Child, str | None]:
+    def _begin(self, request: dict[str, Any]) -> tuple[Child, str | None]:
         """Start the process of a request; for the interpreter, also the number its answer has to bear."""
         if request["kind"] == "python":
             child = self._ready_worker()
@@ -131,9 +141,34 @@ class Supervisor:
             ended = ended if len(ended) > self.config["limits"]["processes"] // 4 else []
             send_frame(child.requests, {"nonce": nonce, "code": request["code"], "ended": ended})
             return child, nonce
-        if request["kind"] == "exec":
-            return self._spawn_command(request), None
-        return self.spawn(partial(do_and_exit, access_file, request), dumpable=False), None
+        given = self._receive_descriptor(request["nonce"]) if request["sends_file"] else None
+        try:
+            if request["kind"] == "exec":
+                return self.spawn(self.command(request), cpu=request["cpu_seconds"], stdin=given), None
+            work = partial(do_and_exit, self.file_work(request), request)
+            return self.spawn(work, stdin=given, dumpable=False), None
+        finally:
+            if given is not None:
+                os.close(given)
+
+    def _receive_descriptor(self, nonce: str) -> int:
+        """The descriptor that the host sent for this request."""
+        while True:
+            token, found, _, _ = socket.recv_fds(self.descriptors, 64, 1)
+            if token.decode() == nonce:
+                return found[0]
+            for descriptor in found:  # of a call that was taken back
+                os.close(descriptor)
+
+    def command(self, request: dict[str, Any]) -> Callable[[], None]:
+        """What turns a process for code into the command of a request."""
+        given = request["command"]
+        command = [*self.config["shell"], given] if isinstance(given, str) else given
+        return partial(execute, command, request["cwd"], {**self.config["env"], **request["env"]})
+
+    def file_work(self, request: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+        """The work of a request on files."""
+        return read_file if request["kind"] == "read" else write_file
 
     def settle(self, child: Child, report: dict[str, Any]) -> None:
         """Kill what the code left running, keep the interpreter if it is sound."""
@@ -159,7 +194,7 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker.pid, signal.SIGSTOP)
         deadline = time.monotonic() + REST_SECONDS
-        while LINUX and not is_stopped(worker.pid) and time.monotonic() < deadline:
+        while not is_stopped(worker.pid) and time.monotonic() < deadline:
             self.reap()
             if worker.status is not None:
                 return
@@ -184,38 +219,11 @@ class Supervisor:
             return self.worker
         if self.worker is not None:
             self.worker.close()
-        self.worker = self.spawn(self._program(self.config["worker"]), channel=True)
+        start = partial(execute, self.config["worker"], None, self.config["env"])
+        self.worker = self.spawn(start, channel=True)
         return self.worker
 
     # ---- processes ---------------------------------------------------------------------------------------------------
-
-    def _program(
-        self, command: list[str], cwd: str | None = None, env: dict[str, str] | None = None
-    ) -> Callable[[], None]:
-
-        def start() -> None:
-            if cwd is not None:
-                os.chdir(cwd)
-            os.execvpe(command[0], command, {**self.config["env"], **(env or {})})
-
-        return start
-
-    def _spawn_command(self, request: dict[str, Any]) -> Child:
-        command = request["command"]
-        if isinstance(command, str):
-            command = [*self.config["shell"], command]
-        stdin: int | None = None
-        try:
-            if request["stdin"]:
-                stdin = _unnamed_file(base64.b64decode(request["stdin"]))
-        except OSError as error:  # earlier code has filled the file system
-            command = [*self.config["shell"], f"echo 'sandbox: no room for standard input: {error}' >&2; exit 127"]
-        try:
-            start = self._program(command, request["cwd"], request["env"])
-            return self.spawn(start, cpu=request["cpu_seconds"], stdin=stdin)
-        finally:
-            if stdin is not None:
-                os.close(stdin)
 
     def spawn(
         self,
@@ -257,26 +265,21 @@ class Supervisor:
         self.detach(inherited)
         os.chdir(self.work)
         os.umask(0o077)
-        if LINUX:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # without isolation nothing else ends it with a killed supervisor
-            if dumpable:  # only now: until the descriptors were closed, others could have taken them
-                prctl(PR_SET_DUMPABLE, 1)
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, 0, self.config["nice"] + 5)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # without isolation nothing else ends it with a killed supervisor
+        if dumpable:  # only now: until the descriptors were closed, others could have taken them
+            prctl(PR_SET_DUMPABLE, 1)
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, self.config["nice"] + 5)
         limits = self.config["limits"]
-        set_limit("RLIMIT_CORE", 0)
-        set_limit("RLIMIT_FSIZE", limits["file_bytes"])
-        set_limit("RLIMIT_NOFILE", limits["open_files"])
-        set_limit("RLIMIT_STACK", 8 << 20)
         if cpu is not None:
             set_limit("RLIMIT_CPU", math.ceil(cpu) + 1)
-        if LINUX:
-            set_limit("RLIMIT_DATA", limits["memory_bytes"])
-            set_limit("RLIMIT_AS", 4 * limits["memory_bytes"] + (1 << 30))
-            set_limit("RLIMIT_MEMLOCK", 64 << 10)
-            set_limit("RLIMIT_MSGQUEUE", 0)
+        memory = limits["memory_bytes"]
+        most = {"CORE": 0, "FSIZE": limits["file_bytes"], "NOFILE": limits["open_files"], "STACK": 8 << 20}
+        most |= {"DATA": memory, "AS": 4 * memory + (1 << 30), "MEMLOCK": 64 << 10, "MSGQUEUE": 0}
         if self.isolated:  # elsewhere the user's other processes would count
-            set_limit("RLIMIT_NPROC", limits["processes"] + 1)
+            most["NPROC"] = limits["processes"] + 1
+        for name, value in most.items():
+            set_limit(f"RLIMIT_{name}", value)
 
     def detach(self, inherited: list[int]) -> None:
         """Keep these descriptors, as 0, 1, 2 and so on, and nothing else of the supervisor."""
@@ -288,9 +291,8 @@ class Supervisor:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        if LINUX:
-            with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-                file.write("1000")  # the kernel kills code first, not the supervisor
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # the kernel kills code first, not the supervisor
 
     def reap(self) -> None:
         """Collect children that ended, adopted ones included."""
@@ -316,8 +318,6 @@ class Supervisor:
             self.reap()
             others = other_processes(self.isolated).items()
             alive = [pid for pid, fields in others if pid != keep and fields[0] not in (b"Z", b"X")]
-            if not LINUX:
-                alive = [child.pid for child in (self.worker,) if child and child.pid != keep and child.status is None]
             if not alive:
                 return True
             for pid in alive:
@@ -342,72 +342,8 @@ class Supervisor:
         return False
 
 
-def identity(request: dict[str, Any]) -> dict[str, Any]:
-    """The part of an answer that says which request it is for."""
-    return {"id": request["id"], "nonce": request["nonce"]}
-
-
-def do_and_exit(work: Callable[[dict[str, Any]], None], request: dict[str, Any]) -> Never:
-    """Do the work of a request and end this process; the exit code is the number of the error."""
-    code = errno.EIO
-    try:
-        work(request)
-        code = 0
-    except OSError as error:
-        code = error.errno or errno.EIO
-    except MemoryError:
-        code = errno.ENOMEM
-    finally:
-        os._exit(code)
-
-
-def access_file(request: dict[str, Any]) -> None:
-    """Read or write a part of a file, as a process for code."""
-    if request["kind"] == "read":
-        _read_part(request["path"], request["offset"], request["size"])
-    else:
-        _write_part(request["path"], base64.b64decode(request["data"]), append=request["append"])
-
-
-def open_regular(path: str) -> int:
-    """Open a file to read, and nothing else: a pipe or a device might never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder")
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    return descriptor
-
-
-def create_file(path: str) -> int:
-    """Open a new file to write, in place of whatever earlier code has put there; folders stay."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            raise IsADirectoryError(errno.EISDIR, "a folder")
-        os.unlink(path)
-    return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o666)
-
-
-def _read_part(path: str, offset: int, size: int) -> None:
-    descriptor = open_regular(path)
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    while size > 0 and (part := os.read(descriptor, min(size, CHUNK))):
-        size -= len(part)
-        write_all(1, part)
-
-
-def _write_part(path: str, data: bytes, *, append: bool) -> None:
-    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
-    write_all(os.open(path, flags) if append else create_file(path), data)
-
-
-def _unnamed_file(data: bytes) -> int:
-    """An open file with these bytes, at its beginning, that no folder lists."""
-    import tempfile  # most sandboxes never need it, and it is slow to import
-
-    with tempfile.TemporaryFile(dir="/tmp", buffering=0) as file:
-        write_all(file.fileno(), data)
-        file.seek(0)
-        return os.dup(file.fileno())
+def execute(command: list[str], cwd: str | None, variables: dict[str, str]) -> None:
+    """Become a program."""
+    if cwd is not None:
+        os.chdir(cwd)
+    os.execvpe(command[0], command, variables)

@@ -9,13 +9,11 @@ import os
 import resource
 import signal
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _CAPABILITY_VERSION = 0x20080522
-LINUX = sys.platform == "linux"
 LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE = resource.getpagesize()
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -60,8 +58,7 @@ def drop_privileges(user: int | None) -> None:
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
         capset(())  # a change of user keeps the inheritable set
-    if LINUX:
-        close_off()
+    close_off()
 
 
 def close_off() -> None:
@@ -171,8 +168,6 @@ def each_folder(
 def other_processes(isolated: bool) -> Processes:
     """Every process of the sandbox but this one: its fields of `/proc/pid/stat` after the name."""
     found: Processes = {}
-    if not LINUX:
-        return found
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:

@@ -12,7 +12,7 @@ import struct
 import time
 
 from .protocol import CHUNK, receive
-from .system import LINUX, cpu_seconds, file_count, memory_bytes, other_processes
+from .system import cpu_seconds, file_count, memory_bytes, other_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Watch:
         for descriptor in (self.host.wakeup, *self.open):
             poller.register(descriptor, select.POLLIN)
         # These two end when the host or bubblewrap does; a frame during a call takes the call back.
-        poller.register(self.host.channel, select.POLLIN | (select.POLLRDHUP if LINUX else select.POLLHUP))
+        poller.register(self.host.channel, select.POLLIN | select.POLLRDHUP)
         if self.host.life is not None:
             poller.register(self.host.life, 0)
         got = False

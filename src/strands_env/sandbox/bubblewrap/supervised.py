@@ -1,0 +1,390 @@
+"""Sandboxes whose first process is a supervisor of ours: calls, files, start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from ..contract import (
+    MAX_FILE_BYTES,
+    MIB,
+    ExecLimits,
+    ExecResult,
+    Outcome,
+    SandboxError,
+    SandboxLimits,
+    SandboxLostError,
+    SandboxUnavailableError,
+)
+from .cgroup import remove_stale_groups
+from .guest.protocol import write_all
+from .process import SandboxProcess
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_SANDBOXES = 128
+"""Sandboxes that run at the same time, if nothing else is said; each takes about 7 MiB, 15 with an interpreter."""
+MAX_STDIN_BYTES = 16 << 20
+"""Longest standard input of a call."""
+MAX_ARGUMENT_BYTES = 128_000
+"""Longest argument or environment variable: Linux allows 128 KiB."""
+FILE_SECONDS = 600.0
+"""Time that copying files in or out may take."""
+
+
+class SandboxSlots:
+    """A bound on the sandboxes running in each event loop. Share one among environments.
+
+    Others wait for their first call to start.
+    """
+
+    def __init__(self, limit: int = DEFAULT_MAX_SANDBOXES) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise ValueError(f"limit must be a positive number of sandboxes, got {limit!r}")
+        self.limit = limit
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def semaphore(self) -> asyncio.Semaphore:
+        """The semaphore of the running event loop."""
+        return self._by_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.limit))
+
+
+default_slots = SandboxSlots()
+"""The slots of all sandboxes that name no others."""
+
+
+class SupervisedSandbox:
+    """Base of sandboxes whose first process is a supervisor of ours.
+
+    Attributes:
+        is_waiting: Its call waits for one of the slots, or was cancelled while it did.
+    """
+
+    starts_again = True
+    """One that ended under a call starts again with the next. Else every call raises `SandboxLostError` until `close`:
+    an episode cannot go on where its files are gone, and what is measured there says nothing about it."""
+
+    def __init__(self, limits: SandboxLimits, slots: SandboxSlots | None) -> None:
+        self.limits = limits
+        self._slots = slots or default_slots
+        self._taken: asyncio.Semaphore | None = None
+        self._process: SandboxProcess | None = None
+        self._lock = asyncio.Lock()
+        self._is_lost = False
+        self.is_waiting = False
+
+    async def _start_process(self) -> SandboxProcess:
+        """Start the supervisor and what is around it."""
+        raise NotImplementedError
+
+    @property
+    def is_running(self) -> bool:
+        """It has processes now."""
+        return self._process is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """It has ended by itself, and was not closed since."""
+        return self._is_lost or (self._process is not None and not self._process.is_alive)
+
+    async def start(self) -> None:
+        """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""
+        async with self._lock:
+            await self._ready()
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes = "",
+        timeout: float | None = None,
+        limits: ExecLimits | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a command; see `Sandbox`. The shell is bash where there is one.
+
+        Standard input has at most 16 MiB.
+
+        Args:
+            user: User to run as, where the sandbox has several, in place of its own: a name, a number, or `user:group`.
+
+        Raises:
+            SandboxUnavailableError: The sandbox does not start.
+            SandboxLostError: It ended, in this call or an earlier one, and does not start again.
+        """
+        given: list[str] = [command] if isinstance(command, str) else [*command]
+        code_bytes = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
+        refused = "" if given else "the command is empty"
+        for text in given:
+            refused = refused or refusal(text, "code", code_bytes)
+        for name, value in (env or {}).items():
+            refused = refused or refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
+        refused = refused or refusal(stdin, "standard input", MAX_STDIN_BYTES)
+        request: dict[str, Any] = {"kind": "exec", "cwd": cwd, "env": dict(env or {}), "user": user}
+        request["command"] = command if isinstance(command, str) else given
+        data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+        with _sealed_file(data) as file:
+            return await self._run(request, timeout, limits, refused, file if data else None)
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str | int | None = None) -> bytes:
+        """Contents of a file; see `Sandbox`.
+
+        Args:
+            user: User to read as, where the sandbox has several.
+        """
+        with tempfile.TemporaryFile() as file:
+            request = {"kind": "read", "path": path, "max_bytes": max_bytes, "user": user}
+            await self._request(request, file.fileno())
+            file.seek(0)
+            return file.read()
+
+    async def write_file(self, path: str, content: str | bytes, *, user: str | int | None = None) -> None:
+        """Make a file, or replace it; see `Sandbox`.
+
+        Args:
+            user: User to write as, where the sandbox has several.
+        """
+        with _sealed_file(content.encode() if isinstance(content, str) else content) as file:
+            await self._request({"kind": "write", "path": path, "mode": None, "user": user}, file)
+
+    async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
+        """A listening socket in the sandbox's own network, for a server on this side.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        async with self._lock:
+            await self._request_locked({"kind": "listen", "port": port, "host": host})
+            assert self._process is not None
+            return socket.socket(fileno=self._process.received_descriptor())
+
+    async def close(self) -> None:
+        """End all its processes and forget its state. Leaves nothing behind; may be called twice."""
+        async with self._lock:
+            self._is_lost = False
+            await self._end()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def _run(
+        self,
+        request: dict[str, Any],
+        timeout: float | None,
+        limits: ExecLimits | None,
+        refused: str,
+        descriptor: int | None = None,
+    ) -> ExecResult:
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        if refused:
+            return ExecResult(outcome=Outcome.REFUSED, note=refused)
+        used = {
+            name: getattr(limits, name, None) or getattr(self.limits, name)
+            for name in ("wall_seconds", "cpu_seconds", "output_bytes", "flood_bytes")
+        }
+        used["wall_seconds"] = min(timeout or used["wall_seconds"], used["wall_seconds"])
+        async with self._lock:
+            try:
+                answer = await self._ask({**request, **used}, descriptor)
+            except SandboxLostError as error:
+                if not self.starts_again:
+                    raise
+                return ExecResult(outcome=Outcome.SANDBOX_LOST, note=str(error))
+            result = self._result(request["kind"], answer, used)
+            if result.outcome is Outcome.TOO_MANY_FILES and self.starts_again:
+                await self._end()  # the files would break the limit again
+            return result
+
+    async def _ask(self, request: dict[str, Any], descriptor: int | None) -> dict[str, Any]:
+        """The supervisor's answer to a request; `SandboxLostError` if the sandbox is gone."""
+        process = await self._ready()
+        kills = process.oom_kills
+        try:
+            answer = await process.request(request, descriptor)
+        except (EOFError, OSError, TimeoutError, SandboxError) as error:
+            raise await self._lose(error) from None  # its cause would pass for a lost connection to the model
+        except BaseException:  # cancelled: the code still runs, and the next request would get its answer
+            await asyncio.shield(self._after_cancel(process))
+            raise
+        # A parent sees only that a process was killed; the control group's counter says why.
+        if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
+            answer["outcome"] = Outcome.OUT_OF_MEMORY.value
+        return answer
+
+    async def _lose(self, error: Exception | None) -> SandboxLostError:
+        """End what is left of a sandbox that ended by itself."""
+        logger.warning("error=<%r> | sandbox lost", error)
+        self._is_lost = True
+        await self._end()
+        if self.starts_again:
+            return SandboxLostError(
+                "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
+            )
+        return SandboxLostError("the sandbox ended unexpectedly, with all that was in it")
+
+    async def _after_cancel(self, process: SandboxProcess) -> None:
+        """End what a cancelled request has started."""
+        await self._end()
+
+    async def _request(self, request: dict[str, Any], descriptor: int | None = None) -> None:
+        """Have the supervisor do what runs no foreign code, such as a copy of a file; `OSError` if it cannot."""
+        async with self._lock:
+            await self._request_locked(request, descriptor)
+
+    async def _request_locked(self, request: dict[str, Any], descriptor: int | None = None) -> None:
+        path = request.get("path", "/")
+        if not path or "\0" in path:
+            raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
+        limits = {"wall_seconds": FILE_SECONDS, "cpu_seconds": 10 * FILE_SECONDS, "output_bytes": 4096}
+        answer = await self._ask({**request, **limits, "flood_bytes": MIB}, descriptor)
+        code = answer["exit"] or 0
+        if answer["outcome"] == "error" and code > 0:
+            raise OSError(code, answer["detail"] or os.strerror(code), path)
+        if answer["outcome"] != "ok":
+            why = f"it could not be done: {answer['outcome']}, exit {code}"
+            raise OSError(errno.EIO, answer["detail"] or why, path)
+
+    def _result(self, kind: str, answer: dict[str, Any], used: Mapping[str, Any]) -> ExecResult:
+        outcome = Outcome(answer["outcome"])
+        stdout, dropped_out = _stream(answer["stdout"])
+        stderr, dropped_err = _stream(answer["stderr"])
+        notes = [self._limit_note(outcome, answer, used)]
+        if outcome is Outcome.TOO_MANY_FILES and self.starts_again:
+            notes.append("the next call starts a new sandbox, with an empty work directory")
+        elif answer["lost"]:
+            ended = "" if outcome is Outcome.DIED else "the Python interpreter was ended: "
+            notes.append(f"{ended}its variables are lost, files in the work directory remain")
+        elif outcome is Outcome.TIMEOUT and kind == "python":
+            notes.append("it was interrupted, variables set so far remain")
+        return ExecResult(
+            outcome=outcome,
+            exit_code=answer["exit"],
+            stdout=stdout,
+            stderr=stderr,
+            dropped_bytes=dropped_out + dropped_err,
+            note="; ".join(note for note in notes if note),
+            seconds=answer["seconds"],
+        )
+
+    def _limit_note(self, outcome: Outcome, answer: dict[str, Any], used: Mapping[str, Any]) -> str:
+        match outcome:
+            case Outcome.TIMEOUT:
+                return f"stopped after the time limit of {used['wall_seconds']:g} s"
+            case Outcome.CPU_LIMIT:
+                return f"stopped after {used['cpu_seconds']:g} s of CPU time"
+            case Outcome.OUT_OF_MEMORY:
+                return f"stopped for using more than {self.limits.memory_bytes // MIB} MiB of memory"
+            case Outcome.REFUSED:
+                return str(answer["detail"])
+            case Outcome.OUTPUT_FLOOD:
+                return f"stopped after {used['flood_bytes']} bytes of output"
+            case Outcome.TOO_MANY_FILES if not self.starts_again:
+                most = self.limits.disk_bytes // MIB
+                return f"everything was stopped for having written more than {most} MiB of files; they are still there"
+            case Outcome.TOO_MANY_FILES:
+                return f"stopped for having more than {self.limits.files} files"
+            case Outcome.DIED:
+                code = answer["exit"]
+                how = f"with exit code {code}" if code is None or code >= 0 else f"by signal {-code}"
+                return answer["detail"] or f"the Python interpreter ended {how}"
+        return ""
+
+    # ---- its process -------------------------------------------------------------------------------------------------
+
+    async def _ready(self) -> SandboxProcess:
+        if self._process is not None and not self._process.is_alive:
+            lost = await self._lose(None)
+            if not self.starts_again:
+                raise lost
+        if self._is_lost and not self.starts_again:
+            raise SandboxLostError("the sandbox ended unexpectedly in an earlier call, with all that was in it")
+        if self._process is None:
+            semaphore = self._slots.semaphore()
+            self.is_waiting = True
+            await semaphore.acquire()
+            self.is_waiting = False
+            self._taken = semaphore
+            try:
+                remove_stale_groups()
+                self._process = await self._start_process()
+            except BaseException as error:
+                self._release()
+                if isinstance(error, SandboxError) or not isinstance(error, Exception):
+                    raise
+                # no descriptors left, no room for a folder: the machine lacks something; the code is not at fault
+                what = f"{type(error).__name__}: {error}"
+                raise SandboxUnavailableError(f"the sandbox could not be started: {what}") from error
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        try:
+            if process is not None:
+                await process.end()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._taken is not None:
+            self._taken.release()
+            self._taken = None
+
+
+def refusal(text: str | bytes, what: str, max_bytes: int) -> str:
+    """The reason why this text cannot be handed to a process; empty if it can."""
+    if isinstance(text, bytes) and what == "standard input":
+        size = len(text)
+    elif not isinstance(text, str) or (what != "standard input" and "\0" in text):
+        return f"the {what} must be text without NUL characters"
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            return f"the {what} must be valid Unicode text; it has lone surrogates"
+    if size > max_bytes:
+        return f"the {what} has {size} bytes, at most {max_bytes} are allowed; write files in several calls"
+    return ""
+
+
+def _stream(answer: dict[str, Any]) -> tuple[str, int]:
+    """The text of a captured stream, and the number of bytes that were dropped from its middle."""
+    head, tail, dropped = base64.b64decode(answer["head"]), base64.b64decode(answer["tail"]), int(answer["dropped"])
+    if not dropped:
+        return (head + tail).decode(errors="backslashreplace"), 0
+    shown = (part.decode(errors="backslashreplace") for part in (head, tail))
+    return f"\n... [{dropped} bytes left out] ...\n".join(shown), dropped
+
+
+@contextlib.contextmanager
+def _sealed_file(data: bytes) -> Iterator[int]:
+    """An open file in memory with these bytes, which nobody can change, whoever it is handed to."""
+    descriptor = os.memfd_create("data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        write_all(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        yield descriptor
+    finally:
+        os.close(descriptor)
