@@ -206,50 +206,40 @@ class HarborEnv(Environment):
             trial = await self._start(Path(task_dir))
         result: AgentResult | None = None
         limit: Exception | None = None
-        # A limit ends the agent, not the trial: Harbor still asks for its other steps, and grades what is there.
-        async for part in trial.each_part():
-            if limit is not None:  # what is left of the task goes by without the agent
-                part.finish()
-                continue
+        failure: Exception | None = None
+
+        async def act(part: Part) -> None:
+            nonlocal result, limit, failure
+            # A limit ends the agent, not the trial: Harbor still asks for its other steps, and grades what is there.
+            if limit is not None:
+                return
             self.sandbox.bind(part.environment)
             try:
-                result = await self._take_part(agent, part)
+                result = await self.act(agent, part)
+            except asyncio.CancelledError:
+                limit = TaskTimeLimitReachedError("the task's time for the agent is over")
+                if self.program is None or self.program.ended is None or self.program.ended["sampled"]:
+                    raise
+                failure = HarnessFailedError(
+                    "the program made no model call in the task's time: run its command in the container by hand, and "
+                    "see what it waits for"
+                )
             except Exception as error:
-                if not TerminationReason.from_error(error).is_limit:
-                    part.finish(error)
-                    raise self._tools.failure or error from None  # a lost container is the cause of what follows it
-                limit = error  # what was done up to a limit is graded
-            if self._tools.failure is not None:
-                part.finish(self._tools.failure)
-                raise self._tools.failure
-            part.finish()
-        if limit is not None:
-            raise limit
+                if TerminationReason.from_error(error).is_limit:
+                    limit = error
+                else:
+                    failure = error
+            failure = self._tools.failure or failure  # a lost container is the cause of what follows it
+            if failure is not None:
+                raise failure
+
+        await trial.run_parts(act)
+        if failure is not None or limit is not None:
+            raise failure or limit  # type: ignore[misc]
         if result is None:
             await trial.reward()  # raises why there was nothing to do
             raise RuntimeError("the task had no part for the agent")
         return result
-
-    async def _take_part(self, agent: Agent, part: Part) -> AgentResult:
-        """Work on one instruction, until the task's time is over."""
-        work = asyncio.ensure_future(self.act(agent, part))
-        clock = asyncio.ensure_future(part.expired.wait())
-        try:
-            await asyncio.wait({work, clock}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():  # also where both ended at once: the work was in time
-                return work.result()
-            work.cancel()
-            await asyncio.wait({work})  # no call of a tool may run on into the grading
-            if self.program is not None and self.program.ended is not None and not self.program.ended["sampled"]:
-                raise HarnessFailedError(
-                    "the program made no model call in the task's time: run its command in the container by hand, and "
-                    "see what it waits for"
-                )
-            raise TaskTimeLimitReachedError("the task's time for the agent is over")
-        finally:
-            for future in (work, clock):
-                future.cancel()
-            await asyncio.gather(work, clock, return_exceptions=True)
 
     async def act(self, agent: Agent, part: Part) -> AgentResult:
         """Follow one instruction: ask the agent, or run the program. Override it for another way to act."""
@@ -288,15 +278,5 @@ class _VerifierReward(RewardFunction):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         trial = self._env.trial
         assert trial is not None
-        # After a time-out of the step nobody takes the parts that are left, and the trial would wait for that.
-        rest = asyncio.ensure_future(_pass_parts(trial))
-        try:
-            rewards = await trial.reward()
-        finally:
-            rest.cancel()
+        rewards = await trial.reward()
         return RewardResult(reward=rewards.value(self._env.reward_key), info=trial.reward_info(rewards))
-
-
-async def _pass_parts(trial: TaskTrial) -> None:
-    async for part in trial.each_part():
-        part.finish()

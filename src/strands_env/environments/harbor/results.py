@@ -6,12 +6,11 @@ TaskFailedError           the task could not be run; nothing was measured
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 REPORT = "report.json"
 """File in the folder that `strands-env check -o` writes."""
@@ -65,24 +64,9 @@ def read_work(report: str | Path) -> dict[str, list[str] | None]:
         ) from error
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """The agent's part in one step of a task: an instruction, and the container to work in."""
 
     instruction: str
     environment: BaseEnvironment
     context: AgentContext
-    finished: asyncio.Future[None]
-    expired: asyncio.Event = field(default_factory=asyncio.Event)
-    """The task's time for the agent is over."""
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    """The agent does nothing any more."""
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """The agent is done, or failed for no fault of its own: then the part is not graded."""
-        self.stopped.set()
-        if not self.finished.done():
-            if error is None:
-                self.finished.set_result(None)
-            else:
-                self.finished.set_exception(TaskFailedError(f"{type(error).__name__}: {error}"))

@@ -1,14 +1,14 @@
 """One trial of Harbor, driven from outside: its agent's turns are ours, everything else is Harbor's.
 
 Harbor starts the container, checks its health, prepares steps, runs the verifier and parses rewards. Its agent is
-`OutsideAgent`, which hands each instruction to whoever drives the trial and waits until that part is finished. Tests
-run where `grading` puts them.
+`OutsideAgent`, which has each part done by whoever drives the trial. Tests run where `grading` puts them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import json
 import logging
@@ -17,7 +17,7 @@ import re
 import tempfile
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class OwnAgent(BaseAgent):
 
 
 class OutsideAgent(OwnAgent):
-    """An agent that works elsewhere: it hands over its instructions and waits."""
+    """An agent that works elsewhere."""
 
     def __init__(self, *args: Any, trial: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -86,19 +86,10 @@ class OutsideAgent(OwnAgent):
         """Nothing: it works elsewhere."""
 
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
-        """Hand over the instruction and wait until the part is finished; at the time-out, until the agent rests."""
-        part = Part(
-            instruction=instruction,
-            environment=environment,
-            context=context,
-            finished=asyncio.get_running_loop().create_future(),
-        )
-        await self._trial.parts.put(part)
+        """Have the part done; at the time-out, wait until the agent rests."""
         try:
-            await part.finished
+            await self._trial.do_part(Part(instruction, environment, context))
         except asyncio.CancelledError:
-            part.expired.set()
-            await part.stopped.wait()
             await self._keep_work(environment)
             raise
         await self._keep_work(environment)
@@ -194,7 +185,6 @@ class TaskTrial:
         self.verifier = "in-place" if keep_processes and verifier == "task" else verifier
         self.layers = layers or WorkLayers(work=work, learns=learns, by_products=by_products)
         self._owns_layers = layers is None
-        self.parts: asyncio.Queue[Part | None] = asyncio.Queue()
         self.steps = 1
         self.grades_in_fresh = self.grades_in_place = False
         """Where the last tests ran, and whether any ran in the agent's container."""
@@ -209,8 +199,11 @@ class TaskTrial:
         self._spared: frozenset[str] = frozenset()
         self._trial: Trial | None = None
         self._running: asyncio.Task[Any] | None = None
-        self._begun = asyncio.Event()
-        self._ready = asyncio.Event()
+        self._ready, self._begun, self._acted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._act: Callable[[Part], Coroutine[Any, Any, None]] | None = None
+        self._context: contextvars.Context | None = None
+        self._doing: asyncio.Task[None] | None = None
+        self._parts_done = 0
 
     async def start(self) -> None:
         """Start the container, up to the moment where the agent's time begins.
@@ -258,7 +251,7 @@ class TaskTrial:
             return await trial.run()
         finally:  # whoever waits for a start or a part must not wait for ever
             self._ready.set()
-            self.parts.put_nowait(None)
+            self._acted.set()
 
     async def _agent_starts(self, _: Any) -> None:
         assert self._trial is not None
@@ -290,17 +283,43 @@ class TaskTrial:
             self.grades_in_place = True
             await prepare_in_place(environment, spared=None if self.keep_processes else self._spared)
 
-    async def each_part(self) -> AsyncIterator[Part]:
-        """The agent's parts, one for each step of the task. The agent's time begins with the first."""
+    async def run_parts(self, act: Callable[[Part], Coroutine[Any, Any, None]]) -> None:
+        """Have the agent's parts done by `act`, one for each step of the task. The agent's time begins now.
+
+        A part that runs out of time is cancelled. One that raises is the last, and is not graded.
+        """
+        self._act, self._context = act, contextvars.copy_context()
         self._begun.set()
-        for _ in range(self.steps):
-            part = await self.parts.get()
-            if part is None:
-                return
-            try:
-                yield part
-            finally:
-                part.finish()
+        try:
+            await self._acted.wait()
+        finally:
+            self._act = None  # the parts that are left go by without the agent
+            if self._doing is not None:
+                self._doing.cancel()
+                await asyncio.wait({self._doing})  # no call of a tool may run on into the grading
+
+    async def do_part(self, part: Part) -> None:
+        """Have a part done, in the context of whoever drives the trial.
+
+        Raises:
+            TaskFailedError: The agent failed for no fault of its own: then the part is not graded.
+        """
+        error: BaseException | None = None
+        try:
+            if self._act is not None:
+                self._doing = asyncio.get_running_loop().create_task(self._act(part), context=self._context)
+                try:
+                    await asyncio.wait({self._doing})
+                finally:  # cancelled where the task's time for the agent is over
+                    self._doing.cancel()
+                    await asyncio.wait({self._doing})
+                    error = None if self._doing.cancelled() else self._doing.exception()
+        finally:
+            self._parts_done += 1
+            if error is not None or self._parts_done >= self.steps:
+                self._acted.set()
+        if error is not None:
+            raise TaskFailedError(f"{type(error).__name__}: {error}")
 
     async def reward(self) -> TaskReward:
         """Wait for the end of the trial, verifier included.

@@ -10,7 +10,7 @@ from typing import Any
 
 from strands_env.rewards.proof import TaskVerdict
 
-from .results import TaskFailedError
+from .results import Part, TaskFailedError
 from .sandbox import HarborSandbox
 from .trial import TaskTrial
 
@@ -95,13 +95,16 @@ async def validate_tasks(
         async def attempt(kind: str, learns: bool = False, **more: Any) -> tuple[str, float | None, str | None]:
             known = {} if report.work is None else {"work": report.work}
             agent = None if kind in scripts else kind
+
+            async def cheat(part: Part) -> None:
+                await HarborSandbox(part.environment).exec(scripts[kind], timeout=CHEAT_SECONDS)
+
             trial = TaskTrial(folder, agent=agent, learns=learns, **{**options, **known, **more})
             async with slots:
                 try:
                     await trial.start()
                     if kind in scripts:
-                        async for part in trial.each_part():
-                            await HarborSandbox(part.environment).exec(scripts[kind], timeout=CHEAT_SECONDS)
+                        await trial.run_parts(cheat)
                     return kind, (await trial.reward()).value(reward_key), None
                 except TaskFailedError as error:
                     return kind, None, str(error)  # what was not measured is not 0
