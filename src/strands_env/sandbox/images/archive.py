@@ -9,7 +9,6 @@ import itertools
 import os
 import posixpath
 import shutil
-import stat
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +25,10 @@ from .layouts import (
     decompress,
     each_member,
 )
+from .paths import Stack
 from .store import Image
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-_MAX_LINKS = 40  # as many as Linux follows
 MAX_FILE_BYTES = 32 << 30
 """Largest file of an image."""
 MAX_LAYER_BYTES = 64 << 30
@@ -216,25 +215,9 @@ class _Unpacker:
 
     def _inside(self, path: str) -> str:
         """The place of a folder of the image on this machine; links lead through the root, never out of it."""
-        pending, place, links = path.strip("/").split("/") if path != "/" else [], self.root, 0
-        while pending:
-            name = pending.pop(0)
-            if name in ("", "."):
-                continue
-            if name == "..":
-                place = place if place == self.root else os.path.dirname(place)
-                continue
-            inner = os.path.join(place, name)
-            if not os.path.lexists(inner) or not stat.S_ISLNK(os.lstat(inner).st_mode):
-                place = inner
-                continue
-            links += 1
-            if links > _MAX_LINKS:
-                raise ImageSourceError(f"the path {path!r} goes through too many links")
-            target = os.readlink(inner)
-            place = self.root if target.startswith("/") else place
-            pending = [*target.strip("/").split("/"), *pending]
-        return place
+        if (led := Stack([self.root]).resolve(path)) is None:
+            raise ImageSourceError(f"the path {path!r} goes through too many links")
+        return os.path.join(self.root, led) if led else self.root
 
 
 def _hide_lower(path: str, made: set[str]) -> None:

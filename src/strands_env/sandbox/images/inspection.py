@@ -10,9 +10,13 @@ import re
 import stat
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..bubblewrap.guest.system import each_folder
 from .paths import Stack, hidden_folders, is_real, is_within, list_folder, mode_of, shown_path
+
+if TYPE_CHECKING:
+    from .work import AgentFiles
 
 _STEERING = re.compile(
     r"(.*/)?(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|pyproject\.toml|\.coveragerc|uv\.toml"
@@ -43,13 +47,9 @@ class LaidWork:
     """Work in folders of its own, to be stacked above the image; none of it is left out of the inspection.
 
     Args:
+        files: What the work was selected from.
         folders: The lowest first.
         paths: What was selected as work.
-        root: Folder of the image.
-        before: Folder with what was written before the agent began.
-        directory: The work directory.
-        on_path: Folders of the image's `PATH`.
-        shown: Paths where the container shows folders of this machine.
         most: Entries of each list.
 
     Attributes:
@@ -59,30 +59,19 @@ class LaidWork:
             and links to folders outside the work, in which tests may write.
     """
 
-    def __init__(
-        self,
-        folders: Sequence[str],
-        paths: Sequence[str],
-        *,
-        root: str,
-        before: str,
-        directory: str,
-        on_path: set[str],
-        shown: Sequence[str],
-        most: int = 50,
-    ) -> None:
-        self.folders = tuple(folders)
+    def __init__(self, files: AgentFiles, folders: Sequence[str], paths: Sequence[str], *, most: int = 50) -> None:
+        self.folders, self._files, self._most = tuple(folders), files, most
         self.cut_links: list[str] = []
         self.changed_programs: list[str] = []
-        self._root, self._given, self._shown, self._most = root, (before, root), shown, most
-        self._paths, self._on_path = set(paths), on_path
-        self._directory = directory.strip("/")
+        self._given = (files.before, files.root)
+        self._paths = set(paths)
+        self._on_path, self._directory = files.on_path, files.directory.strip("/")
         self._roots = {*paths, *map(posixpath.dirname, paths), self._directory}
         """Where tests are likely to run Python: what is there is found before anything else."""
-        self._hidden = hidden_folders(root)
-        self._stack = Stack([*reversed(folders), before, root], self._hidden)
-        prefixes = {"usr", "usr/local", *map(posixpath.dirname, on_path)} - {""}
-        self._modules = _modules(root, tuple(sorted(prefixes)))
+        self._hidden = hidden_folders(files.root)
+        self._stack = Stack([*reversed(folders), *self._given], self._hidden)
+        prefixes = {"usr", "usr/local", *map(posixpath.dirname, files.on_path)} - {""}
+        self._modules = _modules(files.root, tuple(sorted(prefixes)))
         for folder in folders:
             self._inspect(folder)
 
@@ -145,7 +134,7 @@ class LaidWork:
         return not self._is_work(led) and not self._stack.has(led)  # tests could write there what they expect
 
     def _is_work(self, path: str) -> bool:
-        if any(is_within(path, shown.strip("/")) for shown in self._shown):
+        if any(is_within(path, shown.strip("/")) for shown in self._files.shown):
             return True  # nothing writes there either
         while path and path not in self._paths:
             path = posixpath.dirname(path)
@@ -166,14 +155,14 @@ class LaidWork:
                 return True
         if _PYTHON_LIBRARY.fullmatch(path):
             above, last = posixpath.split(folder)
-            if last == "__pycache__" and is_real(self._root, above):
+            if last == "__pycache__" and is_real(self._files.root, above):
                 return True  # Python takes it in place of the source
         if os.path.islink(place):
             led = self._stack.resolve(os.readlink(place), folder)
             if led is not None and not self._is_work(led) and self._stack.has(f"{led}/."):
                 return True  # whatever tests write into that folder is there too
         if given and os.path.isdir(given) and not os.path.islink(given):
-            return bool(programs_in(self._root, path))  # something else than the folder is there, or nothing
+            return bool(programs_in(self._files.root, path))  # something else than the folder is there, or nothing
         return bool(given) and _is_program(str(given), path)
 
     def _shadows_module(self, path: str, place: str) -> bool:

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,8 @@ from typing import IO, Any
 from ..contract import SandboxError
 from .store import full_name
 
-_GZIP, _ZSTD, _BZIP2, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zX"
+_COMPRESSED: dict[bytes, Any] = {b"\x1f\x8b": gzip, b"BZh": bz2, b"\xfd7zX": lzma}
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _VARIANTS = ("", "v1", "v8")
 """Variants of a machine that run on all of its processors."""
@@ -254,38 +255,21 @@ def choose_docker(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[s
 
 
 @contextlib.contextmanager
-def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    # Python has no zstd of its own before 3.14.
-    if shutil.which("zstd") is None:
-        raise ImageSourceError("the image has a layer compressed with zstd: install the program zstd")
-
-    def feed(sink: IO[bytes]) -> None:
-        with contextlib.suppress(OSError), sink:
-            shutil.copyfileobj(file, sink)
-
-    with subprocess.Popen(["zstd", "-dc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        # Fed by a thread: written and read in one, both pipes would fill and block.
-        feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
-        feeder.start()
-        yield process.stdout
-        feeder.join(10)
-
-
-@contextlib.contextmanager
 def decompress(file: IO[bytes]) -> Iterator[Any]:
     """The content of a file, whatever it is compressed with."""
     # The first bytes decide: archives of `docker save` name no media types.
     head = file.read(4)
     file.seek(0)
-    if head.startswith(_ZSTD):
-        with _zstd(file) as plain:
+    if head.startswith(_ZSTD):  # of which Python knows nothing before 3.14
+        if shutil.which("zstd") is None:
+            raise ImageSourceError("the image has a layer compressed with zstd: install the program zstd")
+        with tempfile.TemporaryFile() as packed:
+            shutil.copyfileobj(file, packed, 1 << 20)
+            packed.seek(0)
+            with subprocess.Popen(["zstd", "-dc"], stdin=packed, stdout=subprocess.PIPE) as process:
+                yield process.stdout
+    elif kind := next((kind for mark, kind in _COMPRESSED.items() if head.startswith(mark)), None):
+        with kind.open(file) as plain:
             yield plain
-    elif head.startswith(_GZIP):
-        with gzip.open(file) as unzipped:
-            yield unzipped
-    elif head.startswith((_BZIP2, _XZ)):
-        with (bz2 if head.startswith(_BZIP2) else lzma).open(file) as unzipped:
-            yield unzipped
     else:
         yield file

@@ -121,15 +121,7 @@ class AgentFiles:
                     os.chown(place, status.st_uid, status.st_gid)
                 os.chmod(place, stat.S_IMODE(status.st_mode))
             folders.append(target)
-        laid = LaidWork(
-            folders,
-            paths,
-            root=self.root,
-            before=self.before,
-            directory=self.directory,
-            on_path=self.on_path,
-            shown=self.shown,
-        )
+        laid = LaidWork(self, folders, paths)
         for path in paths:  # what the agent removed of it must not be there again
             if is_real(self.before, posixpath.dirname(path)):
                 discard(os.path.join(self.before, path))

@@ -16,25 +16,9 @@ from .system import cpu_seconds, file_count, memory_bytes, other_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Host(Protocol):
-        """The supervisor, as a watch needs it."""
-
-        config: dict[str, Any]
-        channel: socket.socket
-        life: int | None
-        isolated: bool
-        reaped: dict[int, int]
-        wakeup: int
-
-        def reap(self) -> None:
-            """Collect children that ended."""
-
-        def writes_too_much(self) -> bool:
-            """The files take more room than they may."""
-
+    from .supervisor import Supervisor
 
 TICK_SECONDS = 0.1
 INTERRUPT_GRACE_SECONDS = 1.0
@@ -93,7 +77,7 @@ class Child:
 class Watch:
     """One running request, from its start to the report of its end."""
 
-    def __init__(self, host: Host, child: Child, request: dict[str, Any], started: float) -> None:
+    def __init__(self, host: Supervisor, child: Child, request: dict[str, Any], started: float) -> None:
         self.host = host
         self.child = child
         self.limits: dict[str, Any] = host.config["limits"]
