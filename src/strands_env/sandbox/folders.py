@@ -2,6 +2,10 @@
 
 An owned folder has a file `lock` that its process keeps locked. The kernel gives the lock back however the process
 ends, and it holds between containers that share the folder, where process ids mean nothing.
+
+The kernel ends a sandbox with its process, but not the mounts, loop devices, control groups and folders around it. On
+an ordinary end the process removes these itself; after `kill -9` its heir does, a small program that waits for its end,
+or, if that is killed too, the next process with a sandbox.
 """
 
 from __future__ import annotations
@@ -11,19 +15,49 @@ import contextlib
 import fcntl
 import logging
 import os
+import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 from .bubblewrap.cgroup import remove_groups
-from .bubblewrap.process import discard
+from .bubblewrap.guest.system import remove_tree
 from .disk import unmount_disk
-from .heir import announce
 
 logger = logging.getLogger(__name__)
 
+_HEIR = (
+    "import os, select, sys; poll = select.poll(); poll.register(int(sys.argv[1]), select.POLLIN); poll.poll(); "
+    "os.execv(sys.executable, [sys.executable, '-c', *sys.argv[2:]])"
+)
+_CLEAN = "import sys; from strands_env.sandbox.folders import remove_left; remove_left(int(sys.argv[1]), sys.argv[2])"
+_heirs: set[tuple[int, str]] = set()
+"""What has an heir: places of processes, since a fork has none of its own."""
+_heirs_lock = threading.Lock()
 _held: dict[str, tuple[int, int]] = {}
 """By owned folder, the process that owns it (a fork does not) and the descriptor of its lock."""
+
+
+def announce(place: str = "") -> None:
+    """Have what this process leaves removed: its control groups, and folders whose path begins like this."""
+    process = os.getpid()
+    with _heirs_lock:
+        if (process, place) in _heirs or not sys.executable or (not place and any(pid == process for pid, _ in _heirs)):
+            return
+        _heirs.add((process, place))
+        handle = -1
+        with contextlib.suppress(OSError):  # an old kernel, or no shell: the next process cleans up
+            handle = os.pidfd_open(process)
+            os.set_inheritable(handle, True)
+            null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+            variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.defpath}
+            heir = [sys.executable, "-I", "-S", "-c", _HEIR, str(handle), _CLEAN, str(process), place]
+            # By a shell that ends at once: nobody who waits for all children of this process waits for the heir.
+            shell = ["sh", "-c", '"$@" &', "sh", *heir]
+            os.waitpid(os.posix_spawn("/bin/sh", shell, variables, file_actions=null, setsid=True), 0)
+        if handle >= 0:
+            os.close(handle)
 
 
 def make_owned_folder(parent: str | os.PathLike[str], prefix: str) -> str:
@@ -46,7 +80,7 @@ def make_owned_folder(parent: str | os.PathLike[str], prefix: str) -> str:
 def remove_owned_folder(folder: str) -> None:
     """Remove a folder of `make_owned_folder`, however deep code has made it."""
     _, descriptor = _held.pop(folder, (0, -1))
-    _discard(folder)
+    _discard_owned(folder)
     if descriptor >= 0:
         os.close(descriptor)
 
@@ -58,11 +92,11 @@ def remove_orphans(parent: str | os.PathLike[str], prefix: str) -> None:
             try:
                 descriptor = lock(folder)
             except FileNotFoundError:  # its removal has begun, and may have been cut short
-                _discard(str(folder))
+                _discard_owned(str(folder))
                 continue
             if descriptor is not None:
                 logger.warning("folder=<%s> | removed what a killed process left", folder)
-                _discard(str(folder))
+                _discard_owned(str(folder))
                 os.close(descriptor)
 
 
@@ -95,7 +129,15 @@ def lock(folder: str | os.PathLike[str], *, shared: bool = False) -> int | None:
     return descriptor
 
 
-def _discard(folder: str) -> None:
+def discard(folder: str) -> None:
+    """Remove a folder in which foreign code did as it liked; what cannot be removed stays."""
+    try:
+        remove_tree(folder)
+    except OSError as error:
+        logger.warning("folder=<%s>, error=<%s> | a sandbox's folder could not be removed", folder, error)
+
+
+def _discard_owned(folder: str) -> None:
     with contextlib.suppress(OSError):
         unmount_disk(folder)
     discard(folder)

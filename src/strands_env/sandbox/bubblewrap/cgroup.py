@@ -13,8 +13,6 @@ import logging
 import os
 from pathlib import Path
 
-from ..heir import announce
-
 logger = logging.getLogger(__name__)
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -66,7 +64,6 @@ def make_control_group(memory_bytes: int, processes: int, cpus: float | None = N
     folders = {controller: parent / name for controller, parent in parents.items()}
     memory = folders["memory"]
     try:
-        announce()
         for folder in set(folders.values()):  # version 2 has one for all
             folder.mkdir()
         is_new = (memory / "memory.max").exists()

@@ -20,10 +20,10 @@ from typing import Any
 from strands_env.core.threads import default_threads
 
 from ..contract import SandboxError, SandboxUnavailableError
+from ..folders import announce, discard
 from .cgroup import ControlGroup, make_control_group
 from .command import WORK, Launch
 from .guest.protocol import frame
-from .guest.system import remove_tree
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,6 @@ class SandboxProcess:
             info_read, info_write = _pipe(read, passed)
             life = _pipe(passed, passed)
             os.set_blocking(error_read, False)
-            os.set_blocking(info_read, False)
             descriptors = [passed_on.fileno(), *([] if launch.watched is None else [launch.watched])]
             process = _launch(launch, passed, child.fileno(), info_write, error_write, life, descriptors)
             passed.close()  # the end of a pipe is seen once nobody else holds its other side
@@ -77,7 +76,11 @@ class SandboxProcess:
                     config["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
                     await started._send({**config, **launch.config})
                     if launch.bwrap:  # while the supervisor starts
-                        await started._confine(await _first_pid(info_read), launch)
+                        # Bubblewrap names process 1 of the sandbox first.
+                        info = await default_threads.run(os.read, info_read, 65536)
+                        if (found := re.search(rb'"child-pid": (\d+)', info)) is None:
+                            raise EOFError("bubblewrap started nothing")
+                        await started._confine(int(found[1]), launch)
                     answer = await started._receive()
                     if answer.get("ready") != started._token:
                         raise SandboxError("the supervisor did not answer as itself")
@@ -96,6 +99,7 @@ class SandboxProcess:
         self._first_pidfd = os.pidfd_open(first_pid)  # a number would be used again for another process
         with contextlib.suppress(PermissionError):  # it has to come before any number of processes that it watches
             os.setpriority(os.PRIO_PROCESS, first_pid, -20)
+        announce()
         self._group = make_control_group(launch.memory_bytes, launch.limits.processes + 8, launch.cpus)
         if self._group is not None:
             try:  # the kernel takes some 10 ms for it
@@ -282,32 +286,9 @@ def _start_failure(launch: Launch, said: str, error: BaseException) -> str:
     return text if hint is None else f"{text}. {hint}"
 
 
-async def _first_pid(info: int) -> int:
-    """Process 1 of the sandbox, which bubblewrap names first."""
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(info, readable.set)
-    try:
-        await readable.wait()
-    finally:
-        loop.remove_reader(info)
-    found = re.search(r'"child-pid": (\d+)', _read_available(info))
-    if found is None:
-        raise EOFError("bubblewrap started nothing")
-    return int(found[1])
-
-
 def _read_available(descriptor: int) -> str:
     data = b""
     with contextlib.suppress(BlockingIOError):
         while len(data) < 65536 and (part := os.read(descriptor, 65536)):
             data += part
     return data.decode(errors="replace")
-
-
-def discard(folder: str) -> None:
-    """Remove a folder in which foreign code did as it liked; what cannot be removed stays."""
-    try:
-        remove_tree(folder)
-    except OSError as error:
-        logger.warning("folder=<%s>, error=<%s> | a sandbox's folder could not be removed", folder, error)

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from strands_sglang.cache import cache_folder
 
-from ..bubblewrap.process import discard
 from ..contract import SandboxError, SandboxUnavailableError
-from ..folders import make_owned_folder
+from ..folders import discard, make_owned_folder
 
 logger = logging.getLogger(__name__)
 

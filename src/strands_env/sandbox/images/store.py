@@ -24,9 +24,8 @@ from strands_env.core.jsonable import digest
 from strands_sglang.cache import cache_folder
 from strands_sglang.exceptions import did_you_mean
 
-from ..bubblewrap.process import discard
 from ..contract import SandboxUnavailableError
-from ..folders import lock, make_owned_folder, remove_owned_folder
+from ..folders import discard, lock, make_owned_folder, remove_owned_folder
 
 _RECORD = "image.json"
 _VERSION = re.compile("[0-9a-f]{8}")

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..bubblewrap.process import discard
+from ..folders import discard
 from .inspection import MAX_WALKED, PROGRAM_FOLDERS, LaidWork, programs_in
 from .layers import copy_upper
 from .paths import RESERVED, Stack, hidden_folders, is_real, is_within, list_folder, mode_of
