@@ -28,6 +28,7 @@ from .contract import (
     SandboxError,
     SandboxLostError,
     SandboxUnavailableError,
+    wall_seconds,
 )
 
 logger = logging.getLogger(__name__)
@@ -140,7 +141,14 @@ class AgentCoreSandbox:
             if self.client is None:
                 self.client = await default_threads.run(make_code_interpreter_client, region=self.region)
             await self._quotas.session_semaphore.acquire()
-            starting = asyncio.ensure_future(default_threads.run(self._start))
+            starting = asyncio.ensure_future(
+                default_threads.run(
+                    self.client.start_code_interpreter_session,
+                    codeInterpreterIdentifier=self.code_interpreter_id,
+                    name=self.session_name,
+                    sessionTimeoutSeconds=self.session_seconds,
+                )
+            )
             try:
                 await asyncio.shield(starting)
             except asyncio.CancelledError:
@@ -148,17 +156,9 @@ class AgentCoreSandbox:
                 raise
             finally:
                 if starting.done() and starting.exception() is None:
-                    self.session_id = starting.result()
+                    self.session_id = str(starting.result()["sessionId"])
                 else:
                     self._quotas.session_semaphore.release()
-
-    def _start(self) -> str:
-        answer = self.client.start_code_interpreter_session(
-            codeInterpreterIdentifier=self.code_interpreter_id,
-            name=self.session_name,
-            sessionTimeoutSeconds=self.session_seconds,
-        )
-        return str(answer["sessionId"])
 
     async def run_python(
         self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None
@@ -256,8 +256,7 @@ class AgentCoreSandbox:
     async def _run(
         self, name: str, arguments: dict[str, Any], timeout: float | None, limits: ExecLimits | None
     ) -> ExecResult:
-        seconds = (limits and limits.wall_seconds) or self.call_seconds
-        seconds = seconds if timeout is None else min(timeout, seconds)
+        seconds = wall_seconds(timeout, limits, self.call_seconds)
         started = time.monotonic()
         try:
             events = await self._within(seconds, name, arguments)
@@ -272,8 +271,8 @@ class AgentCoreSandbox:
         except TimeoutError as error:
             raise SandboxLostError(f"{name} took longer than {self.call_seconds:g} s; the session was ended") from error
         result = _result_of(events)
-        if result is None:
-            raise OSError(errno.EIO, _refusal_of(events), path)
+        if isinstance(result, str):
+            raise OSError(errno.EIO, result, path)
         if result.get("isError"):
             text = text_of(result)
             # The service has no error code for a missing file, only its words.
@@ -312,40 +311,40 @@ def text_of(result: dict[str, Any]) -> str:
 
 def errors_of(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Kind and message of every error among the events."""
-    found = [(kind, value) for event in events for kind, value in event.items() if kind.endswith("Exception")]
-    return [(kind, value.get("message", kind) if isinstance(value, dict) else str(value)) for kind, value in found]
+    errors = [(kind, value) for event in events for kind, value in event.items() if kind.endswith("Exception")]
+    return [(kind, value.get("message", kind) if isinstance(value, dict) else str(value)) for kind, value in errors]
 
 
-def _result_of(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The result among the events; None if refused, `SandboxError` if throttled, denied, gone or broken."""
-    result: dict[str, Any] | None = next((event["result"] for event in events if "result" in event), None)
+def _result_of(events: list[dict[str, Any]]) -> dict[str, Any] | str:
+    """The result among the events, or why the call was refused; `SandboxError` if throttled, denied, gone or broken."""
+    for event in events:
+        if "result" in event:
+            result: dict[str, Any] = event["result"]
+            return result
     errors = errors_of(events)
+    words = "; ".join(f"{kind}: {message}" for kind, message in errors) or NO_RESULT
     # Only a validation error blames the request; throttling must never score as a failure of the code.
-    if result is None and not (errors and all(kind == "validationException" for kind, _ in errors)):
-        raise SandboxError(f"the code interpreter service failed: {_refusal_of(events)}")
-    return result
-
-
-def _refusal_of(events: list[dict[str, Any]]) -> str:
-    return "; ".join(f"{kind}: {message}" for kind, message in errors_of(events)) or NO_RESULT
+    if errors and all(kind == "validationException" for kind, _ in errors):
+        return words
+    raise SandboxError(f"the code interpreter service failed: {words}")
 
 
 def _result(events: list[dict[str, Any]], seconds: float, output_bytes: int | None) -> ExecResult:
     result = _result_of(events)
-    if result is None:
-        return ExecResult(outcome=Outcome.REFUSED, note=_refusal_of(events), seconds=seconds)
+    if isinstance(result, str):
+        return ExecResult(outcome=Outcome.REFUSED, note=result, seconds=seconds)
     structured = result.get("structuredContent") or {}
     exit_code = structured.get("exitCode")
     failed = bool(result.get("isError")) or exit_code not in (None, 0)
-    stdout, stderr = structured.get("stdout") or "", structured.get("stderr") or ""
-    if not stdout and not stderr:
-        stdout = text_of(result)
-    kept = [text if output_bytes is None else shorten(text, output_bytes) for text in (stdout, stderr)]
+    streams = [structured.get(name) or "" for name in ("stdout", "stderr")]
+    if not any(streams):
+        streams[0] = text_of(result)
+    kept = [text if output_bytes is None else shorten(text, output_bytes) for text in streams]
     return ExecResult(
         outcome=Outcome.ERROR if failed else Outcome.OK,
         exit_code=exit_code if exit_code is not None or not failed else 1,
         stdout=kept[0],
         stderr=kept[1],
-        dropped_bytes=len(stdout) + len(stderr) - len(kept[0]) - len(kept[1]) if kept != [stdout, stderr] else 0,
+        dropped_bytes=sum(map(len, streams)) - sum(map(len, kept)) if kept != streams else 0,
         seconds=seconds,
     )

@@ -121,6 +121,18 @@ class ExecLimits:
             raise ValueError(f"output_bytes must be at most {32 * MIB}, got {self.output_bytes!r}")
 
 
+def wall_seconds(timeout: float | None, limits: ExecLimits | None, most: float) -> float:
+    """The time limit of a call: that of its limits, else `most`, and less where the call says so.
+
+    Raises:
+        ValueError: `timeout` is not positive.
+    """
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+    seconds = (limits and limits.wall_seconds) or most
+    return seconds if timeout is None else min(timeout, seconds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
     r"""One call in a sandbox.

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from strands_env.sandbox import ExecLimits, ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
-from strands_env.sandbox.contract import MAX_FILE_BYTES
+from strands_env.sandbox.contract import MAX_FILE_BYTES, wall_seconds
 
 from .backend import BubblewrapEnvironment
 
@@ -62,7 +62,7 @@ class HarborSandbox:
         if stdin:
             raise ValueError(f"{self.environment.type()} takes no standard input: write a file")
         # Harbor counts whole seconds, and knows no limit but this one.
-        wall = timeout or (limits and limits.wall_seconds) or WALL_SECONDS
+        wall = wall_seconds(timeout, limits, WALL_SECONDS)
         line = command if isinstance(command, str) else shlex.join(command)
         try:
             done = await self.environment.exec(line, cwd=cwd, env=dict(env or {}), timeout_sec=max(1, round(wall)))

@@ -25,6 +25,7 @@ from ..contract import (
     SandboxLimits,
     SandboxLostError,
     SandboxUnavailableError,
+    wall_seconds,
 )
 from .cgroup import remove_stale_groups
 from .guest.protocol import write_all
@@ -195,15 +196,11 @@ class SupervisedSandbox:
         refused: str,
         descriptor: int | None = None,
     ) -> ExecResult:
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        used: dict[str, Any] = {"wall_seconds": wall_seconds(timeout, limits, self.limits.wall_seconds)}
         if refused:
             return ExecResult(outcome=Outcome.REFUSED, note=refused)
-        used = {
-            name: getattr(limits, name, None) or getattr(self.limits, name)
-            for name in ("wall_seconds", "cpu_seconds", "output_bytes", "flood_bytes")
-        }
-        used["wall_seconds"] = min(timeout or used["wall_seconds"], used["wall_seconds"])
+        for name in ("cpu_seconds", "output_bytes", "flood_bytes"):
+            used[name] = getattr(limits, name, None) or getattr(self.limits, name)
         async with self._lock:
             try:
                 answer = await self._ask({**request, **used}, descriptor)
