@@ -20,7 +20,7 @@ from strands.models import Model
 from strands.types.exceptions import ContextWindowOverflowException
 
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.core.types import Phase, TerminationReason
+from strands_env.core.termination import Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
 from strands_env.tools import with_limits
 from strands_sglang.conversation.messages import format_tool_specs

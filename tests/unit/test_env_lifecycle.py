@@ -18,7 +18,7 @@ from strands_env.core import Action, Environment, StepResult
 from strands_env.core import deadline as deadline_module
 from strands_env.core.deadline import within
 from strands_env.core.rollout import LocalExecutor
-from strands_env.core.types import EpisodeTimeoutError, Outcome, Phase, TerminationReason
+from strands_env.core.termination import EpisodeTimeoutError, Outcome, Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
 
 ACTION = Action(message="hi")

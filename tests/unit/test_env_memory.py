@@ -19,7 +19,7 @@ from strands.hooks import BeforeModelCallEvent
 from strands_env.core import Action, Environment
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.scope import StepScope
-from strands_env.core.types import TerminationReason
+from strands_env.core.termination import TerminationReason
 from strands_env.eval import Evaluator, RetryPolicy
 from strands_env.testing import ScriptedModel
 from strands_env.testing import call as ask_for

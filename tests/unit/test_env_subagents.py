@@ -12,7 +12,7 @@ from strands import Agent, tool
 from strands.multiagent import GraphBuilder, Swarm
 
 from strands_env.core import Action, Environment
-from strands_env.core.types import TerminationReason
+from strands_env.core.termination import TerminationReason
 from strands_env.testing import ScriptedModel, call
 from strands_sglang.fast_paths import FastPath
 

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 from strands.types.exceptions import EventLoopException, ModelThrottledException, ToolProviderException
 
-from strands_env.core.types import (
-    EpisodeTimeoutError,
-    ErrorRecord,
-    Observation,
-    Outcome,
-    Phase,
-    StepResult,
-    TerminationReason,
-)
+from strands_env.core.termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
+from strands_env.core.types import Observation, StepResult
 from strands_sglang.exceptions import (
     SGLangAbortedError,
     SGLangConnectionError,

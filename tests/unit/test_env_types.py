@@ -13,20 +13,16 @@ import pytest
 from pydantic import ValidationError
 
 from strands_env.core.jsonable import encode
+from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
+from strands_env.core.tokens import TokenObservation, Trajectory, WeightVersionSpan
 from strands_env.core.types import (
     Action,
-    ErrorRecord,
     FunctionReward,
     Observation,
-    Phase,
     RewardResult,
     SpanReward,
     StepResult,
     TaskContext,
-    TerminationReason,
-    TokenObservation,
-    Trajectory,
-    WeightVersionSpan,
     as_reward_function,
     as_reward_result,
 )

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from strands.types.exceptions import ContextWindowOverflowException, ModelThrottledException
 
 from strands_env.core import Action, Environment, Observation, StepResult, TaskContext
-from strands_env.core.types import TerminationReason
+from strands_env.core.termination import TerminationReason
 from strands_env.rewards import CorrectnessJudgeReward, LLMJudgeReward, WeightedReward
 from strands_env.testing import ScriptedModel, reply
 

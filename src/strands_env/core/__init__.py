@@ -30,27 +30,20 @@ and `termination` says how it ended. `rollout` makes environments and runs their
 from __future__ import annotations
 
 from .environment import Environment
+from .metrics import Metrics, ToolMetrics
 from .models import ModelFactory
+from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
+from .tokens import TokenObservation, Trajectory, WeightVersionSpan
 from .types import (
     Action,
-    EpisodeTimeoutError,
-    ErrorRecord,
     FunctionReward,
-    Metrics,
     Observation,
-    Outcome,
-    Phase,
     RewardCallable,
     RewardFunction,
     RewardResult,
     SpanReward,
     StepResult,
     TaskContext,
-    TerminationReason,
-    TokenObservation,
-    ToolMetrics,
-    Trajectory,
-    WeightVersionSpan,
 )
 
 __all__ = [

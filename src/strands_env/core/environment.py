@@ -27,25 +27,20 @@ from strands_sglang.exceptions import refuse_unknown
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .jsonable import copy_data
 from .limits import LimitedTool, with_limits
-from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
+from .metrics import event_loop_metrics_to_dict
 from .overrides import check_tools, methods_with_action, warn_of_misspelt_overrides
 from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
+from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
+from .tokens import TokenObservation, Trajectory
 from .types import (
     Action,
-    EpisodeTimeoutError,
-    ErrorRecord,
     ModelFactory,
     Observation,
-    Outcome,
-    Phase,
     RewardCallable,
     RewardFunction,
     StepResult,
-    TerminationReason,
-    TokenObservation,
-    Trajectory,
     as_reward_function,
     check_model,
     computed_reward,
@@ -62,6 +57,7 @@ DEFAULT_MAX_TOOL_OUTPUT_CHARS = 100_000
 
 _LIMITS = ("max_tool_iters", "max_tool_calls", "max_parallel_tool_calls", "max_total_tokens", "max_messages")
 _TIMEOUTS = ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout", "tool_timeout")
+"""Attributes that are a positive number of seconds, or None."""
 _OVERRIDES = (
     "reset",
     "cleanup",
@@ -183,12 +179,11 @@ class Environment:
                 raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")
         if max_tool_output_chars is not None and not max_tool_output_chars > 0:
             raise ValueError(f"max_tool_output_chars must be a positive number or None, got {max_tool_output_chars!r}")
-        if reward_fn is not None:
-            as_reward_function(reward_fn)  # a wrong one shows here
-        own = getattr(reward_fn, "__name__", None) == "compute_reward"  # the method itself, given as the reward
         known = {"_rollout": "interact(self, agent, action)"}  # as upstream
-        if not own:
+        if reward_fn is None:
             known["compute_reward"] = "the argument reward_fn"
+        else:
+            as_reward_function(reward_fn)  # a wrong one shows here
         warn_of_misspelt_overrides(type(self), Environment, _OVERRIDES, known)
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
@@ -270,8 +265,7 @@ class Environment:
         started = time.perf_counter()
         try:
             if self._owes_reset:
-                self._owes_reset = False
-                await within(self._call(self.reset, action), self.setup_timeout, Phase.SETUP)
+                await self._set_up(action)
             before = self._list_of("get_history", action)
             history = copy_data(before)
             model = self._make_model(self.model_factory)
@@ -329,19 +323,17 @@ class Environment:
             try:
                 try:
                     progress.phase = Phase.SETUP
-                    given = (action,) if "reset" in self._with_action else ()  # a world may depend on it
-                    self._owes_reset = False
-                    await within(self._call(self.reset, *given), self.setup_timeout, Phase.SETUP)
+                    await self._set_up(action)
                 except Exception as error:
                     result = self._fail(error, Phase.SETUP)
                 else:
                     progress.phase = Phase.LOOP
                     # An override may be `step(self, action)`.
                     options = {} if cancel_signal is None else {"cancel_signal": cancel_signal}
-                    made = self.step(action, **options)
-                    if not inspect.isawaitable(made):
+                    stepping = self.step(action, **options)
+                    if not inspect.isawaitable(stepping):
                         raise TypeError(f"{type(self).__name__}.step() must be async: write 'async def step'")
-                    result = await made
+                    result = await stepping
                     if not isinstance(result, StepResult):
                         raise TypeError(f"{type(self).__name__}.step() must return a StepResult, got {result!r}")
                     if (result.observation.history or []) == action.task_context.conversation_history:
@@ -356,7 +348,7 @@ class Environment:
         if self._owes_reset:
             return self
         try:
-            await within(self._call(self.reset), self.setup_timeout, Phase.SETUP)
+            await self._set_up()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -398,13 +390,18 @@ class Environment:
 
     # ---- the parts of a step -----------------------------------------------------------------------------------------
 
-    async def _call(self, part: Callable[..., Any], *given: Any) -> None:
+    async def _call(self, part: Callable[..., Any], *arguments: Any) -> None:
         if inspect.iscoroutinefunction(part):
-            made = part(*given)
+            returned = part(*arguments)
         else:
-            made = await (self._own_thread or default_threads).run(part, *given)
-        if inspect.isawaitable(made):
-            await made
+            returned = await (self._own_thread or default_threads).run(part, *arguments)
+        if inspect.isawaitable(returned):
+            await returned
+
+    async def _set_up(self, *action: Action) -> None:
+        self._owes_reset = False
+        arguments = action if "reset" in self._with_action else ()  # a world may depend on its task
+        await within(self._call(self.reset, *arguments), self.setup_timeout, Phase.SETUP)
 
     async def _clean_up(self) -> None:
         try:
@@ -439,11 +436,11 @@ class Environment:
         return getattr(self, name)(*((action,) if name in self._with_action else ()))
 
     def _list_of(self, name: str, action: Action) -> list[Any]:
-        given = self._overridden(name, action)
-        if not isinstance(given, Iterable):
-            what = f"{type(self).__name__}.{name}() must return a list, got {given!r:.100}"
+        items = self._overridden(name, action)
+        if not isinstance(items, Iterable):
+            what = f"{type(self).__name__}.{name}() must return a list, got {items!r:.100}"
             raise TypeError(f"{what}: write 'def {name}(self): return [...]'")
-        return list(given)
+        return list(items)
 
     def _limit_tool(self, tool: AgentTool) -> AgentTool:
         """The tool within the environment's limits, unless it has its own, or is an agent, whose time is model time."""
@@ -498,9 +495,8 @@ class Environment:
         return reason, record
 
     async def _observe(self, agent: Agent, scope: StepScope, seen: int) -> StepResult:
-        messages = scope.recorder.messages_of_step(list(agent.messages), seen)
-        model = scope.models[0].model
-        recorder, limiter = scope.recorder, scope.limiter
+        recorder, limiter, main = scope.recorder, scope.limiter, scope.models[0]
+        messages = recorder.messages_of_step(list(agent.messages), seen)
         error: ErrorRecord | None = None
         metrics: dict[str, Any] = {
             "message_count": len(messages),
@@ -512,19 +508,14 @@ class Environment:
         trajectories: list[Trajectory] = []
         try:  # whatever a subclass or a provider does here, what has been collected so far is kept
             trajectories = [item for tracked in scope.models for item in tracked.trajectories()]
-            tokens = scope.models[0].observe(trajectories)
-            metrics |= await self._compute_metrics(agent.event_loop_metrics, getattr(model, "tool_parse_errors", None))
+            tokens = main.observe(trajectories)
+            parse_errors = getattr(main.model, "tool_parse_errors", None)
+            metrics |= await self._compute_metrics(agent.event_loop_metrics, parse_errors)
         except Exception as failure:
             logger.warning("error=<%s> | observation is incomplete", failure, exc_info=True)
             error = ErrorRecord.from_exception(failure, Phase.LOOP)
             metrics |= event_loop_metrics_to_dict(agent.event_loop_metrics, None)  # tokens were spent anyway
-        if recorder.model_latencies:
-            metrics["model_latency_s"] = summarize(recorder.model_latencies, 4)
-        metrics["tool_s"] = round(recorder.tool_seconds, 4)
-        metrics["turns"] = turn_metrics(
-            recorder.model_latencies, recorder.tool_latencies, getattr(agent, "event_loop_metrics", None)
-        )
-        metrics["tool_exceptions"] = recorder.tool_exceptions
+        metrics |= recorder.metrics(agent.event_loop_metrics)
         prompt = agent.system_prompt
         observation = Observation(
             messages=messages,

@@ -62,7 +62,7 @@ def canonical(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
 
 
-def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = None) -> Any:
+def plain(value: Any, where: str = "it", leaf: Callable[[Any], Any] | None = None) -> Any:
     """The value as JSON values that depend on its content alone, so not on the order of a set.
 
     Args:
@@ -73,18 +73,16 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = Non
     Raises:
         TypeError: A part has no comparable content, and `leaf` is not given; the message names the part.
     """
-    kind = type(value)  # most values, at a tenth of the cost
-    if value is None or kind is bool or (kind is str and value.isascii()):
+    kind = type(value)
+    if value is None or kind is bool or (kind is str and value.isascii()):  # most values, at a tenth of the cost
         return value
-    if kind is dict:
-        return _object(value, where, leaf)
+    if kind is dict and all(type(name) is str and name.isascii() for name in value):
+        return {name: plain(item, f"{where}.{name}", leaf) for name, item in value.items()}
     match value:
         case Enum():
             return plain(value.value, where, leaf)
-        case None | bool():
-            return value
         case str():
-            return _text(value)
+            return str(value) if _is_plain(value) else {"text": value.encode("utf-8", "surrogatepass").hex()}
         case int():
             return int(value) if -(2**63) <= value < 2**64 else {"int": str(int(value))}
         case float():
@@ -94,13 +92,16 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = Non
         case BaseModel():
             return plain(value.model_dump(), where, leaf)
         case Mapping():
-            return _object(value, where, leaf)
+            pairs = [(plain(name, where, leaf), plain(item, f"{where}.{name}", leaf)) for name, item in value.items()]
+            if all(isinstance(name, str) for name in value):
+                return {name if isinstance(name, str) else f"text:{name['text']}": item for name, item in pairs}
+            return {"object": sorted(pairs, key=canonical)}
         case list() | tuple():
             return [plain(item, f"{where}[{number}]", leaf) for number, item in enumerate(value)]
         case set() | frozenset():
             return {"set": sorted((plain(item, where, leaf) for item in value), key=canonical)}
     if isinstance(value, _AS_TEXT):
-        return {type(value).__name__: str(value)}
+        return {kind.__name__: str(value)}
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: plain(getattr(value, item.name), f"{where}.{item.name}", leaf) for item in fields(value)}
     if hasattr(value, "dtype") and hasattr(value, "tolist"):  # numpy, torch
@@ -179,24 +180,6 @@ def _shorten(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}... (blake2b {hashlib.blake2b(text.encode(), digest_size=8).hexdigest()})"
-
-
-def _object(value: Mapping[Any, Any], where: str, leaf: Callable[[Any], str] | None) -> Any:
-    if all(type(name) is str and name.isascii() for name in value):
-        return {name: plain(item, f"{where}.{name}", leaf) for name, item in value.items()}
-    if all(isinstance(name, str) for name in value):
-        return {_key(name): plain(item, f"{where}.{name}", leaf) for name, item in value.items()}
-    pairs = [[plain(name, where, leaf), plain(item, f"{where}.{name}", leaf)] for name, item in value.items()]
-    return {"object": sorted(pairs, key=canonical)}
-
-
-def _text(text: str) -> Any:
-    return str(text) if _is_plain(text) else {"text": text.encode("utf-8", "surrogatepass").hex()}
-
-
-def _key(name: str) -> str:
-    plain_name = _text(name)
-    return plain_name if isinstance(plain_name, str) else f"text:{plain_name['text']}"
 
 
 # ---- shown ----------------------------------------------------------------------------------------------------------

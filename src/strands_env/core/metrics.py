@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any, TypedDict
 
 
@@ -87,9 +88,7 @@ def turn_metrics(latencies: Sequence[float], tools: Mapping[int, float], metrics
         tools: Seconds of the tools by index of the call that asked for them.
         metrics: `agent.event_loop_metrics`, whose cycles have the token counts; a call that failed has none.
     """
-    invocations = getattr(metrics, "agent_invocations", None) or []
-    cycles = [cycle for invocation in invocations for cycle in invocation.cycles]
-    usages = [cycle.usage for cycle in cycles] + [{}] * max(0, len(latencies) - len(cycles))
+    usages = chain(_usages(metrics), repeat({}))
     return [
         {
             "model_s": round(seconds, 4),
@@ -102,9 +101,13 @@ def turn_metrics(latencies: Sequence[float], tools: Mapping[int, float], metrics
     ]
 
 
+def _usages(metrics: Any) -> list[Mapping[str, int]]:
+    return [cycle.usage for invocation in metrics.agent_invocations for cycle in invocation.cycles]
+
+
 def event_loop_metrics_to_dict(metrics: Any, tool_parse_errors: Mapping[str, int] | None) -> dict[str, Any]:
     """The part of `Metrics` that the SDK's own `EventLoopMetrics` knows, with the malformed calls by tool name."""
-    usages = [cycle.usage for invocation in metrics.agent_invocations for cycle in invocation.cycles]
+    usages = _usages(metrics)
     inputs = [usage.get("inputTokens", 0) for usage in usages]
     outputs = [usage.get("outputTokens", 0) for usage in usages]
     cached = [usage.get("cacheReadInputTokens", 0) for usage in usages]

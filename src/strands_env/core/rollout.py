@@ -15,7 +15,8 @@ from .environment import Environment, keep_error
 from .jsonable import name_of, redact
 from .reward_identity import identify_reward
 from .seeds import FIELD, RolloutSeed
-from .types import Action, Phase, StepResult
+from .termination import Phase
+from .types import Action, StepResult
 
 CLEANUP_SECONDS = 60.0
 """Seconds for the cleanup of what only looks like an environment; an `Environment` has a `cleanup_timeout`."""

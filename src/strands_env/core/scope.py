@@ -28,9 +28,10 @@ from strands.models import Model
 from strands_sglang.exceptions import ToolLimitReachedError
 from strands_sglang.tool_limiter import ToolLimiter
 
+from .metrics import summarize, turn_metrics
 from .sdk_patches import only_reads
-from .tokens import trajectories_of
-from .types import ErrorRecord, Phase, TerminationReason, TokenObservation, ToolErrorRecord, Trajectory
+from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
+from .tokens import TokenObservation, Trajectory, trajectories_of
 
 DEFAULT_REASONS = {Phase.MODEL: TerminationReason.MODEL_ERROR, Phase.TOOL: TerminationReason.TOOL_ERROR}
 """Reasons for an error that says nothing by itself, by where it happened."""
@@ -184,6 +185,16 @@ class LoopRecorder(HookProvider):
         registry.add_callback(BeforeToolsEvent, self._before_tools)
         registry.add_callback(AfterToolCallEvent, self._after_tool)
         registry.add_callback(AfterToolsEvent, self._after_tools, order=HookOrder.SDK_LAST)
+
+    def metrics(self, event_loop_metrics: Any) -> dict[str, Any]:
+        """The part of `Metrics` that was measured here; the token counts of turns are those of the SDK."""
+        summary = summarize(self.model_latencies, 4)
+        return {
+            **({} if summary is None else {"model_latency_s": summary}),
+            "tool_s": round(self.tool_seconds, 4),
+            "turns": turn_metrics(self.model_latencies, self.tool_latencies, event_loop_metrics),
+            "tool_exceptions": self.tool_exceptions,
+        }
 
     @property
     def phase(self) -> Phase:

@@ -77,12 +77,15 @@ class ErrorRecord:
         cause = error
         while isinstance(inner := getattr(cause, "original_exception", None), BaseException) and inner is not cause:
             cause = inner  # the error inside the SDK's `EventLoopException`
-        module = type(cause).__module__
-        name = type(cause).__qualname__
+        module, name = type(cause).__module__, type(cause).__qualname__
+        try:
+            message = message_of(cause)
+        except Exception as failure:
+            message = f"<no text: {type(failure).__name__}>"
         text = _printable("".join(traceback.format_exception(error)))
         return cls(
             type=name if module == "builtins" else f"{module}.{name}",
-            message=_printable(_text(cause)),
+            message=_printable(message),
             traceback=text,
             where=where,
             raised_at=user_line(text),
@@ -96,13 +99,6 @@ class ToolErrorRecord:
     tool: str
     tool_use_id: str
     error: ErrorRecord
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return message_of(error)
-    except Exception as failure:
-        return f"<no text: {type(failure).__name__}>"
 
 
 def _printable(text: str) -> str:
@@ -333,17 +329,10 @@ _BY_TYPE: tuple[tuple[TerminationReason, tuple[type[BaseException], ...]], ...] 
 _BY_NAME: tuple[tuple[TerminationReason, tuple[str, ...]], ...] = (
     (TerminationReason.CONTENT_FILTERED, ("contentfilter", "contentpolicy", "blockedprompt")),
     (TerminationReason.TIMEOUT, ("timeout",)),
-    (
-        TerminationReason.CONNECTION_ERROR,
-        ("connectionerror", "connecterror", "disconnected", "connectorerror", "connectionclosed"),
-    ),
-    (
-        TerminationReason.AUTH_ERROR,
-        (
-            *("expiredtoken", "credential", "accessdenied", "unauthorized", "authenticat"),
-            *("permissiondenied", "unrecognizedclient"),
-        ),
-    ),
+    (TerminationReason.CONNECTION_ERROR, ("connectionerror", "connecterror", "disconnected", "connectorerror")),
+    (TerminationReason.CONNECTION_ERROR, ("connectionclosed",)),
+    (TerminationReason.AUTH_ERROR, ("expiredtoken", "credential", "accessdenied", "unauthorized", "authenticat")),
+    (TerminationReason.AUTH_ERROR, ("permissiondenied", "unrecognizedclient")),
     (TerminationReason.THROTTLED, ("throttl", "ratelimit", "toomanyrequests")),
 )
 _PROVIDERS = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "httpcore", "litellm", "openai", "google"})
@@ -382,13 +371,13 @@ def message_of(error: BaseException) -> str:
             return text
         server = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
         return f"{text} ({server})" if url.scheme and url.netloc and server not in text else text
-    found = error.errors(include_url=False)
-    first, said = found[0], found[0]["msg"].removeprefix("Value error, ")
+    complaints = error.errors(include_url=False)
+    first, problem = complaints[0], complaints[0]["msg"].removeprefix("Value error, ")
     if first["type"] != "value_error":
-        said = f"{said[:1].lower()}{said[1:]}, got {first['input']!r:.100}"
+        problem = f"{problem[:1].lower()}{problem[1:]}, got {first['input']!r:.100}"
     where = ".".join(map(str, first["loc"]))
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{where}: {said}{more}" if where else f"{said}{more}"
+    more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+    return f"{where}: {problem}{more}" if where else f"{problem}{more}"
 
 
 # ---- the line of the user's own code ---------------------------------------------------------------------------------

@@ -30,19 +30,9 @@ from strands.models import Model
 
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
-from .metrics import Metrics as Metrics
-from .metrics import ToolMetrics as ToolMetrics
-from .termination import EpisodeTimeoutError as EpisodeTimeoutError
-from .termination import ErrorRecord as ErrorRecord
-from .termination import Outcome as Outcome
-from .termination import Phase as Phase
-from .termination import TerminationReason as TerminationReason
-from .termination import ToolErrorRecord as ToolErrorRecord
-from .termination import WorkCancelledError as WorkCancelledError
+from .termination import ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
 from .threads import DaemonThreads, reward_threads
-from .tokens import TokenObservation as TokenObservation
-from .tokens import Trajectory as Trajectory
-from .tokens import WeightVersionSpan as WeightVersionSpan
+from .tokens import TokenObservation, Trajectory
 
 logger = logging.getLogger(__name__)
 

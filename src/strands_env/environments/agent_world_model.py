@@ -13,16 +13,16 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from strands.tools.tools import PythonAgentTool
 from strands.types.exceptions import ToolProviderException
-from strands.types.tools import AgentTool, ToolResult, ToolSpec, ToolUse
+from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.core import Action, Environment, RewardResult, StepResult
 from strands_env.core.limits import DEFAULT_MAX_OUTPUT_CHARS, with_limits
 from strands_env.core.scope import fail_step
 from strands_env.sandbox import BubblewrapSandbox, ExecLimits, Outcome, PythonSandbox, SandboxLostError
+from strands_env.tools.results import make_tool, text_result
 
 _GUEST = Path(__file__).with_name("agent_world_guest.py")
 _START_SECONDS = 60.0
@@ -103,13 +103,11 @@ class AgentWorldModelEnv(Environment):
         """An endpoint as a tool. What the world refuses, and what takes too long, the model sees as an error."""
         name = declared["name"]
 
-        async def call(tool_use: ToolUse, **state: Any) -> ToolResult:
-            found = await self.call(name, tool_use["input"])
-            status: Literal["success", "error"] = "error" if found["is_error"] else "success"
-            return ToolResult(toolUseId=tool_use["toolUseId"], status=status, content=[{"text": found["text"]}])
+        async def call(tool_use: ToolUse) -> dict[str, Any]:
+            answer = await self.call(name, tool_use["input"])
+            return {**text_result(answer["text"]), "status": "error" if answer["is_error"] else "success"}
 
-        spec = ToolSpec(name=name, description=declared["description"], inputSchema={"json": declared["inputSchema"]})
-        tool = PythonAgentTool(name, spec, call)
+        tool = make_tool(name, declared["description"], declared["inputSchema"], call)
         return with_limits(tool, timeout=None, max_output_chars=self.max_output_chars)
 
     def get_tools(self) -> list[Any]:

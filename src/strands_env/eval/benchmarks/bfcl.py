@@ -18,13 +18,13 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from strands.tools import PythonAgentTool
-from strands.types.tools import ToolResult, ToolSpec, ToolUse
+from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, field, read_lines
 from strands_env.rewards import turns_of
+from strands_env.tools.results import make_tool, text_result
 
 CATEGORIES = (
     *("simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance"),
@@ -42,23 +42,14 @@ _SCHEMA_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "
 _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
-def as_tool(function: Mapping[str, Any], answer: Callable[[ToolUse], Awaitable[str]]) -> PythonAgentTool:
+def as_tool(function: Mapping[str, Any], answer: Callable[[ToolUse], Awaitable[dict[str, Any]]]) -> AgentTool:
     """A tool for one of the leaderboard's functions (`name`, `description`, `parameters`), answered by `answer`."""
-
-    async def run(tool_use: ToolUse, **state: Any) -> ToolResult:
-        content = [{"text": await answer(tool_use)}]
-        return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": content}  # type: ignore[typeddict-item]
-
-    spec: ToolSpec = {
-        "name": tool_name(function["name"]),
-        "description": function["description"] + SYNTAX,
-        "inputSchema": {"json": json_schema(function["parameters"])},
-    }
-    return PythonAgentTool(spec["name"], spec, run)
+    schema = json_schema(function["parameters"])
+    return make_tool(tool_name(function["name"]), function["description"] + SYNTAX, schema, answer)
 
 
-async def _note_call(tool_use: ToolUse) -> str:
-    return "The call was noted."
+async def _note_call(tool_use: ToolUse) -> dict[str, Any]:
+    return text_result("The call was noted.")
 
 
 def tool_name(function: str) -> str:

@@ -40,6 +40,7 @@ from strands_env.core.threads import default_threads
 from strands_env.eval.benchmarks.bfcl import as_tool, data_folder, rows_with_answers
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, read_lines
+from strands_env.tools.results import text_result
 from strands_sglang import MaxToolIterationsReachedError
 from strands_sglang.conversation.messages import MALFORMED_KEY
 
@@ -77,12 +78,12 @@ class _World:
         )
         return str(results[0])
 
-    async def simulate(self, tool_use: ToolUse) -> str:
+    async def simulate(self, tool_use: ToolUse) -> dict[str, Any]:
         """Run a call of the model."""
         call = as_python(tool_use["name"], tool_use["input"], _functions(self.entry))
         if call is None:
-            return "Error during execution: the names of the arguments are not valid"
-        return await default_threads.run(self.run, call)
+            return text_result("Error during execution: the names of the arguments are not valid")
+        return text_result(await default_threads.run(self.run, call))
 
 
 def _forget(name: str) -> None:

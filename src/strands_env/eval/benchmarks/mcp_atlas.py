@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import aiohttp
 from strands import Agent
 from strands.agent.agent_result import AgentResult
-from strands.tools import PythonAgentTool
 from strands.types.exceptions import ToolProviderException
-from strands.types.tools import ToolResult, ToolSpec, ToolUse
+from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.benchmarks.grading import GradedAnswerReward, Grading
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.tools.results import make_tool
 
 URL = "http://localhost:1984"  # the container's default address
 PASSING_COVERAGE = 0.75  # mean score of a task's claims from which it is solved, as published
@@ -67,20 +67,17 @@ class _Container:
             raise self.failure from error
 
 
-def _make_tool(container: _Container, declared: dict[str, Any]) -> PythonAgentTool:
+def _make_tool(container: _Container, declared: dict[str, Any]) -> AgentTool:
     """A tool of the container. What an MCP server refuses, the model sees as an error."""
     name = declared["name"]
 
-    async def run(tool_use: ToolUse, **state: Any) -> ToolResult:
+    async def call(tool_use: ToolUse) -> dict[str, Any]:
         status, answer = await container.post("/call-tool", {"tool_name": name, "tool_args": tool_use["input"]})
         blocks = answer if status == 200 else [answer]
         texts = [str(block.get("text", block) if isinstance(block, dict) else block) for block in blocks]
-        ended: Any = "success" if status == 200 else "error"
-        return {"toolUseId": tool_use["toolUseId"], "status": ended, "content": [{"text": text} for text in texts]}
+        return {"status": "success" if status == 200 else "error", "content": [{"text": text} for text in texts]}
 
-    schema = declared.get("inputSchema") or {"type": "object"}
-    spec = ToolSpec(name=name, description=declared.get("description") or name, inputSchema={"json": schema})
-    return PythonAgentTool(name, spec, run)
+    return make_tool(name, declared.get("description") or name, declared.get("inputSchema") or {"type": "object"}, call)
 
 
 class MCPAtlasEnv(Environment):
@@ -95,7 +92,7 @@ class MCPAtlasEnv(Environment):
     def __init__(self, *, url: str = URL, call_timeout: float = 60.0, **options: Any) -> None:
         super().__init__(**options)
         self._container = _Container(url, call_timeout)
-        self._tools: list[PythonAgentTool] = []
+        self._tools: list[AgentTool] = []
 
     async def reset(self, action: Action) -> None:
         """List the container's tools.

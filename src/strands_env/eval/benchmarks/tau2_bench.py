@@ -18,15 +18,15 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 from strands.agent.conversation_manager import NullConversationManager
 from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry, MessageAddedEvent
-from strands.tools import PythonAgentTool
 from strands.tools.executors import SequentialToolExecutor
-from strands.types.tools import ToolResult, ToolSpec, ToolUse
+from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.backends import model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.environments.chat import ask
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
+from strands_env.tools.results import make_tool, text_result
 from strands_sglang import MaxToolIterationsReachedError
 from strands_sglang.conversation.messages import MALFORMED_KEY
 
@@ -77,7 +77,7 @@ class Tau2Episode:
         self._results: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
 
-    def tools(self, requestor: str) -> list[PythonAgentTool]:
+    def tools(self, requestor: str) -> list[AgentTool]:
         """The tools of the agent (`assistant`) or of the user."""
         if requestor == "assistant":
             offered = self.database.get_tools()
@@ -88,15 +88,13 @@ class Tau2Episode:
         functions = [tool.openai_schema["function"] for tool in offered]
         return [self.tool(each["name"], requestor, each["description"], each["parameters"]) for each in functions]
 
-    def tool(self, name: str, requestor: str, description: str = "", schema: Any = None) -> PythonAgentTool:
+    def tool(self, name: str, requestor: str, description: str = "", schema: Any = None) -> AgentTool:
         """A tool of the database, or of a name that was not offered: both answer with the text of the package."""
 
-        async def run(tool_use: ToolUse, **state: Any) -> ToolResult:
-            content: Any = [{"text": self.run(name, tool_use, requestor)}]
-            return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": content}
+        async def run(tool_use: ToolUse) -> dict[str, Any]:
+            return text_result(self.run(name, tool_use, requestor))
 
-        spec = ToolSpec(name=name, description=description or name, inputSchema={"json": schema or {}})
-        return PythonAgentTool(name, spec, run)
+        return make_tool(name, description or name, schema or {}, run)
 
     def run(self, name: str, tool_use: ToolUse, requestor: str) -> str:
         """Run a call in the database."""
