@@ -1,11 +1,26 @@
-"""Messages in the format of chat completions, as Strands messages."""
+"""Messages in the format of chat completions, as Strands messages; the spoken part of a reply."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from strands_sglang.template.reasoning import REASONING_TAGS
+
+_ASKED_FOR: Final = {"</thinking>", "</thought>", "</reasoning>", "<|end|>", "<channel|>"}
+_CLOSING_TAGS: Final = [closing for _, closing in REASONING_TAGS if closing not in _ASKED_FOR]
+"""Closing tags of reasoning, without those that prompts ask for as a part of the answer, or that end other text too."""
+
+
+def spoken_text(text: str) -> str:
+    """The part of a reply behind its reasoning, for providers that leave it in the text.
+
+    `SGLangModel` leaves none there: it splits a reply by the tags that its prompt opened.
+    """
+    end = max((at + len(tag) for tag in _CLOSING_TAGS if (at := text.rfind(tag)) >= 0), default=0)
+    return text[end:].lstrip() if end else text
 
 
 class UnsupportedPromptError(ValueError):

@@ -28,7 +28,7 @@ from pydantic import (
 )
 from strands.models import Model
 
-from .chat import ChatPrompt
+from .chat import ChatPrompt, spoken_text
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .termination import ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
 from .threads import DaemonThreads, reward_threads
@@ -221,9 +221,7 @@ class Observation(StoredModel):
         texts = [block["text"] for block in blocks if isinstance(block, dict) and "text" in block]
         if not texts:
             return None
-        # Providers without a reasoning parser leave the thinking in the text.
-        _, mark, answer = texts[-1].rpartition("</think>")
-        return (answer.lstrip() if mark else answer) or None
+        return spoken_text(texts[-1]) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

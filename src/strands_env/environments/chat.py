@@ -16,6 +16,7 @@ from strands.agent.conversation_manager import NullConversationManager
 from strands.types.exceptions import MaxTokensReachedException
 
 from strands_env.core import Action, Environment, ModelFactory, Observation, TerminationReason
+from strands_env.core.chat import spoken_text
 
 
 class ChatEnv(Environment):
@@ -180,5 +181,4 @@ async def ask(user: Agent, heard: str) -> str:
             f"the reply of the simulated user {user.name!r} was cut off: allow its model more tokens a reply"
         ) from None
     texts = [block["text"] for block in result.message["content"] if "text" in block]
-    # Providers without a reasoning block leave it in the text; the assistant must not hear it.
-    return "\n".join(texts).rpartition("</think>")[2].strip()
+    return spoken_text("\n".join(texts)).strip()  # the assistant must not hear the reasoning

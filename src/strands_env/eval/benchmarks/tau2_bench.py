@@ -23,6 +23,7 @@ from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.backends import model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core.chat import spoken_text
 from strands_env.environments.chat import ask
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
@@ -326,7 +327,7 @@ def _greeting() -> Any:
 def _text(message: Mapping[str, Any]) -> str:
     """The spoken text of a message, without the thoughts before it."""
     texts = [block["text"] for block in message["content"] if "text" in block]
-    return "\n".join(texts).rpartition("</think>")[2].strip()
+    return spoken_text("\n".join(texts)).strip()
 
 
 def _history(messages: Sequence[Any], requestor: str) -> list[Any]:
