@@ -22,7 +22,7 @@ from typing import Any
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
-from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry, MessageAddedEvent
+from strands.hooks import BeforeToolCallEvent, MessageAddedEvent
 from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import ToolUse
 
@@ -103,31 +103,6 @@ def as_python(name: str, arguments: Any, functions: Sequence[Mapping[str, Any]])
     return f"{name}({','.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-class _Limit(HookProvider):
-    """Ends the episode after too many replies to one request; runs functions not yet offered, as the package does."""
-
-    def __init__(self, world: _World, limit: int) -> None:
-        self._world = world
-        self._limit = limit
-
-    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
-        registry.add_callback(MessageAddedEvent, self._message_added)
-        registry.add_callback(BeforeToolCallEvent, self._before_tool_call)
-
-    def _message_added(self, event: MessageAddedEvent[Any]) -> None:
-        if any("toolResult" in block for block in event.message["content"]):
-            self._world.replies += 1
-            if self._world.replies > self._limit:
-                # Ends behind the tool results and appends nothing of its own.
-                event.agent.cancel(after_current_tools=True)
-
-    def _before_tool_call(self, event: BeforeToolCallEvent[Any]) -> None:
-        if event.selected_tool is None:
-            name = event.tool_use["name"]
-            found = next((item for item in _functions(self._world.entry) if item["name"] == name), None)
-            event.selected_tool = None if found is None else as_tool(found, self._world.simulate)
-
-
 class MultiTurnEnv(Environment):
     """The requests of a task, one after the other, with the functions of its simulators."""
 
@@ -155,8 +130,20 @@ class MultiTurnEnv(Environment):
         return self.world
 
     def get_hooks(self) -> list[Any]:
-        """The limit of replies to one request."""
-        return [_Limit(self._running(), _package("constants.default_prompts").MAXIMUM_STEP_LIMIT)]
+        """The limit of replies to one request, and functions that are not yet offered: the package runs them, too."""
+        world, limit = self._running(), _package("constants.default_prompts").MAXIMUM_STEP_LIMIT
+
+        def count_replies(event: MessageAddedEvent) -> None:
+            world.replies += any("toolResult" in block for block in event.message["content"])
+            if world.replies > limit:
+                event.agent.cancel(after_current_tools=True)  # behind the tool results, with no message of its own
+
+        def find_function(event: BeforeToolCallEvent) -> None:
+            known = {function["name"]: function for function in _functions(world.entry)}
+            if event.selected_tool is None and (function := known.get(event.tool_use["name"])) is not None:
+                event.selected_tool = as_tool(function, world.simulate)
+
+        return [count_replies, find_function]
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Put the requests."""

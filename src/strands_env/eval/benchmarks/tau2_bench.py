@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from strands import Agent
 from strands.agent.agent_result import AgentResult
 from strands.agent.conversation_manager import NullConversationManager
-from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry, MessageAddedEvent
+from strands.hooks import BeforeToolCallEvent, MessageAddedEvent
 from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import AgentTool, ToolUse
 
@@ -106,6 +106,20 @@ class Tau2Episode:
         self._results[call.id] = (call, result)
         return str(result.content)
 
+    def hooks(self, requestor: str) -> list[Any]:
+        """Hooks of an agent: the episode gets its messages, and its calls of tools that do not exist."""
+
+        def add_message(event: MessageAddedEvent) -> None:
+            self.add(event.message, requestor)
+            if self.end is not None:
+                event.agent.cancel(after_current_tools=True)  # behind the tool results, with no message of its own
+
+        def find_tool(event: BeforeToolCallEvent) -> None:
+            if event.selected_tool is None and MALFORMED_KEY not in (event.tool_use.get("input") or {}):
+                event.selected_tool = self.tool(event.tool_use["name"], requestor)
+
+        return [add_message, find_tool]
+
     def add(self, message: Mapping[str, Any], requestor: str) -> None:
         """Take a message of the agent or of the user, and the results of their tools, into the episode."""
         content = message["content"]
@@ -165,28 +179,6 @@ class Tau2Episode:
         )
 
 
-class _Listener(HookProvider):
-    """Gives the episode every message of one of the two, and its calls of tools that do not exist."""
-
-    def __init__(self, episode: Tau2Episode, requestor: str) -> None:
-        self._episode = episode
-        self._requestor = requestor
-
-    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
-        registry.add_callback(MessageAddedEvent, self._message_added)
-        registry.add_callback(BeforeToolCallEvent, self._before_tool_call)
-
-    def _message_added(self, event: MessageAddedEvent[Any]) -> None:
-        self._episode.add(event.message, self._requestor)
-        if self._episode.end is not None:
-            # Ends behind the tool results and appends nothing of its own.
-            event.agent.cancel(after_current_tools=True)
-
-    def _before_tool_call(self, event: BeforeToolCallEvent[Any]) -> None:
-        if event.selected_tool is None and MALFORMED_KEY not in (event.tool_use.get("input") or {}):
-            event.selected_tool = self._episode.tool(event.tool_use["name"], self._requestor)
-
-
 class Tau2Env(Environment):
     """A conversation of tau2-bench in one step: agent and simulated user, each with tools of one database.
 
@@ -241,7 +233,7 @@ class Tau2Env(Environment):
 
     def get_hooks(self) -> list[Any]:
         """The recorder of the episode."""
-        return [_Listener(self.episode, "assistant")]
+        return self.episode.hooks("assistant")
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Let the two talk until the user ends it."""
@@ -281,7 +273,7 @@ class Tau2Env(Environment):
             messages=_history(episode.messages[:-1], "user"),
             tools=list(tools),
             system_prompt=simulator(llm="", instructions=instructions, tools=tools or None).system_prompt,
-            hooks=[_Listener(episode, "user")],
+            hooks=episode.hooks("user"),
             tool_executor=SequentialToolExecutor(),
             conversation_manager=NullConversationManager(),  # the SDK's default keeps 40 messages
             callback_handler=None,  # the SDK's default prints
