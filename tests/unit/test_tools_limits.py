@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -244,6 +246,24 @@ async def test_threads_are_handed_over() -> None:
 
     assert await asyncio.gather(*(threads.run(work, index) for index in range(50))) == list(range(50))
     assert max(seen) <= 2
+
+
+async def test_a_free_thread_takes_the_next_call() -> None:
+    threads = DaemonThreads()
+    assert len({await threads.run(threading.current_thread) for _ in range(5)}) == 1
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    script = """if True:
+        import asyncio, os
+        from strands_env.core.threads import default_threads
+        ask = lambda: asyncio.run(default_threads.run(os.getpid))
+        ask()
+        child = os.fork()
+        if child == 0:
+            os._exit(ask() != os.getpid())
+        raise SystemExit(os.waitpid(child, 0)[1])"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
 
 
 async def test_cancelled_waiter_gives_its_place_back() -> None:

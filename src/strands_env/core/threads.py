@@ -1,4 +1,4 @@
-"""Runs each sync function in its own thread, so that one that never returns can be left behind.
+"""Runs sync functions in daemon threads, so that one that never returns can be left behind.
 
 The SDK runs sync tools in asyncio's default pool of `min(32, cores + 4)` threads, shared by everything in the process:
 many rollouts queue there, a tool that never returns occupies a thread forever, and the process waits for it at exit.
@@ -10,79 +10,84 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import os
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
 DEFAULT_MAX_THREADS = 256
-"""Sync tools that run at the same time on one event loop."""
+"""Sync tools that run at the same time."""
 
 
 class DaemonThreads:
-    """Runs each call in a new daemon thread; a thread costs about 50 microseconds, and none idles.
+    """Runs calls in daemon threads. One that is free takes the next call; a new one starts where none is free.
 
     Args:
-        max_threads: Threads at the same time, for the calls of one event loop. Further calls wait for a place.
+        max_threads: Threads at the same time. Further calls wait for one.
+
+    Attributes:
+        running: Calls that run now, stuck ones included.
     """
 
     def __init__(self, max_threads: int = DEFAULT_MAX_THREADS) -> None:
         if isinstance(max_threads, bool) or not isinstance(max_threads, int) or max_threads < 1:
             raise ValueError(f"max_threads must be a positive number, got {max_threads!r}")
         self.max_threads = max_threads
-        # A semaphore belongs to an event loop.
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-        self._running: set[Callable[[], Any]] = set()
+        self._begin()
 
-    @property
-    def running(self) -> int:
-        """Calls that run now, stuck ones included."""
-        return len(self._running)
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.running = self._threads = 0
+        self._free = 0  # threads without a call, less the calls that wait for one
 
     async def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call the function in a thread, in a copy of the current context.
 
-        Cancelling this leaves the thread behind: it keeps its place until the function returns, and its result is lost.
+        A cancelled call that has not begun never begins. One that has begun keeps its thread until the function
+        returns, and its result is lost.
         """
-        places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.max_threads))
-        await places.acquire()
-        call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
         # No variable for the future, which holds the function's error: core/garbage.py
-        return await self._submit(call, places.release)
+        return await self._submit(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
 
-    def _submit(self, call: Callable[[], T], leave: Callable[[], None] = lambda: None) -> asyncio.Future[T]:
+    def _submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._running.add(call)
-        try:
-            self._hand_over(call, loop, future, leave)
-        except BaseException:
-            self._running.discard(call)
-            leave()
-            raise
+        if self._process != os.getpid():  # a forked process has none of the threads
+            self._begin()
+        with self._lock:
+            starts = self._free <= 0 and self._threads < self.max_threads
+            if starts:
+                threading.Thread(target=self._serve, args=(self._calls,), name="strands-env", daemon=True).start()
+            self._threads += starts
+            self._free += starts - 1
+        self._calls.put((call, loop, future))
         return future
 
-    def _hand_over(self, *work: Any) -> None:
-        threading.Thread(target=self._work, args=work, name="strands-env-tool", daemon=True).start()
+    def _serve(self, calls: queue.SimpleQueue[Any]) -> None:
+        while (work := calls.get()) is not None:
+            self._work(calls, *work)
+            del work
 
     def _work(
-        self,
-        call: Callable[[], T],
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[T],
-        leave: Callable[[], None],
+        self, calls: Any, call: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
     ) -> None:
         value = error = None
+        runs = not future.cancelled()
+        with self._lock:
+            self.running += runs
         try:
-            value = call()
+            value = call() if runs else None
         except BaseException as raised:  # whatever it raises belongs to the caller, SystemExit included
             error = raised
-        self._running.discard(call)
+        with self._lock:
+            self.running -= runs
+            self._free += calls is self._calls  # else this thread is closed
         with contextlib.suppress(RuntimeError):  # the caller's loop is gone
-            loop.call_soon_threadsafe(leave)
             loop.call_soon_threadsafe(_settle, future, value, error)
         del future, error  # a frame of the error leads to this one: core/garbage.py
 
@@ -95,35 +100,11 @@ class OneThread(DaemonThreads):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self._calls: queue.SimpleQueue[Any] | None = None
-
-    async def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Call the function in the thread, in a copy of the current context.
-
-        A cancelled call that has not begun never begins; one that has begun delays the calls queued after it.
-        """
-        return await self._submit(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
-
-    def _hand_over(self, *work: Any) -> None:
-        if self._calls is None:
-            self._calls = queue.SimpleQueue()
-            threading.Thread(target=self._serve, args=(self._calls,), name="strands-env-own", daemon=True).start()
-        self._calls.put(work)
 
     def close(self) -> None:
         """End the thread after the calls that wait. A later call starts another one."""
-        calls, self._calls = self._calls, None
-        if calls is not None:
-            calls.put(None)
-
-    def _serve(self, calls: queue.SimpleQueue[Any]) -> None:
-        while (work := calls.get()) is not None:
-            call, _, future, _ = work
-            if future.cancelled():
-                self._running.discard(call)
-            else:
-                self._work(*work)
-            del work, call, _, future  # as in `_work`
+        self._calls.put(None)
+        self._calls, self._threads, self._free = queue.SimpleQueue(), 0, 0
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
