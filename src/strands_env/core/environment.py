@@ -153,7 +153,6 @@ class Environment:
         if system_prompt is None and self.default_system_prompt_path is not None:
             system_prompt = Path(self.default_system_prompt_path).read_text(encoding="utf-8").strip()
         self.system_prompt = system_prompt
-        self.reward_fn = reward_fn
         self.max_tool_iters = max_tool_iters
         self.max_tool_calls = max_tool_calls
         self.max_parallel_tool_calls = max_parallel_tool_calls
@@ -172,6 +171,7 @@ class Environment:
         if not inspect.iscoroutinefunction(self.reset):
             self._own_thread = OneThread()
             weakref.finalize(self, self._own_thread.close)
+        self.reward_fn = reward_fn
         self._new_limiter()  # checks the limits
         for name in _TIMEOUTS:
             value = getattr(self, name)
@@ -180,11 +180,19 @@ class Environment:
         if max_tool_output_chars is not None and not max_tool_output_chars > 0:
             raise ValueError(f"max_tool_output_chars must be a positive number or None, got {max_tool_output_chars!r}")
         known = {"_rollout": "interact(self, agent, action)"}  # as upstream
-        if reward_fn is None:
+        if getattr(reward_fn, "__name__", None) != "compute_reward":  # else the method itself is the reward
             known["compute_reward"] = "the argument reward_fn"
-        else:
-            as_reward_function(reward_fn)  # a wrong one shows here
         warn_of_misspelt_overrides(type(self), Environment, _OVERRIDES, known)
+
+    @property
+    def reward_fn(self) -> Any:
+        """The reward function as it was given; a wrong one is refused when it is set."""
+        return self._reward_fn
+
+    @reward_fn.setter
+    def reward_fn(self, reward_fn: Any) -> None:
+        self._scorer = None if reward_fn is None else as_reward_function(reward_fn, self._own_thread)
+        self._reward_fn = reward_fn
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
 
@@ -543,7 +551,7 @@ class Environment:
 
     async def score(self, action: Action, result: StepResult) -> None:
         """Give a finished step its reward, as `step` does; an exception of the reward becomes the result's error."""
-        if self.reward_fn is None:
+        if self._scorer is None:
             return
         seen = result.observation
         metrics = seen.metrics
@@ -557,7 +565,7 @@ class Environment:
                 update={"messages": copy_data(seen.messages), "metrics": copy_data(seen.metrics)}
             )
             shown = result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
-            computed = as_reward_function(self.reward_fn, self._own_thread).compute(action, shown)
+            computed = self._scorer.compute(action, shown)
             if not hasattr(computed, "__await__"):
                 raise TypeError(f"{type(self.reward_fn).__name__}.compute() must be async: write 'async def compute'")
             with EpisodeProgress.current() as progress:
