@@ -50,11 +50,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _read_configuration(path: str) -> dict[str, Any]:
     """Configuration of a run, as far as it decides results; empty if it was not saved."""
-    document = SavedRun.of(path).document
-    config = dict(document.get("config") or {})
+    saved = SavedRun.of(path)
+    config = dict(saved.config)
     # The reward of a run that was scored again is what scored it, not what its environment has.
     rescored = config.pop("rescored", None) or {}
-    reward = rescored.get("reward") or (document.get("environment") or {}).get("reward_fn")
+    reward = rescored.get("reward") or saved.environment.get("reward_fn")
     return config if reward is None else {**config, "reward": reward}
 
 

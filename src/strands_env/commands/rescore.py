@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from strands_env.commands.progress import make_display
@@ -16,8 +19,8 @@ from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import complain, complain_of, format_number, run_user_code, say
 from strands_env.core import Environment
 from strands_env.core.rollout import EnvFactory
-from strands_env.eval import EvalError, ScoreTable, read_scores, summarize
-from strands_env.eval.rescore import Rescored, rescore, whole_or_nothing
+from strands_env.eval import EvalError, read_scores, summarize
+from strands_env.eval.rescore import Rescored, rescore
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.environments import make_env_factory
@@ -41,23 +44,48 @@ def run(args: argparse.Namespace) -> int:
         check_writable(target.results)
         if target.results.exists() and target.results.stat().st_size:
             raise EvalError(f"{str(target.results)!r} holds results already: give another --output")
-        complaint = None
-        with whole_or_nothing(target) as new:
-            display = make_display(quiet=args.quiet or args.json)
-            options = {"reward": args.reward, "max_concurrency": args.max_concurrency, "progress": display}
-            changes = asyncio.run(_cancelled_by_sigterm(rescore(saved.paths, new, factory, **options)))
-            after = read_scores(new.paths.results)
-            if changes.all_failed:
-                complaint = "the reward failed for every sample, with the error above: nothing was written; fix it"
-            elif changes.samples and not summarize(after).scored:
-                complaint = f"{nothing_scored(new.paths.results, changes.samples)[1]}; nothing was written"
-            else:
-                new.keep()
-        return _show(saved, target, changes, after, complaint, args)
+        place = next(folder for folder in target.results.parents if folder.exists())
+        # A whole run or none: it is made beside its place, where a rename is atomic.
+        with TemporaryDirectory(dir=place, prefix=".rescore-") as beside:
+            new = StorePaths.of(Path(beside) / target.results.name)
+            return _rescore(saved, new, target, factory, args)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return complain("rescore", "interrupted: nothing was written", Exit.INTERRUPTED)
     except Exception as error:
         return complain_of("rescore", error, ValueError, TypeError)
+
+
+def _rescore(
+    saved: SavedRun, new: StorePaths, target: StorePaths, factory: EnvFactory, args: argparse.Namespace
+) -> Exit:
+    display = make_display(quiet=args.quiet or args.json)
+    options = {"reward": args.reward, "max_concurrency": args.max_concurrency, "progress": display}
+    changes = asyncio.run(_cancelled_by_sigterm(rescore(saved, new, factory, **options)))
+    threshold, complaint = saved.threshold(args.reward_threshold), None
+    before, after = (summarize(read_scores(each), reward_threshold=threshold) for each in (args.run, new.results))
+    if changes.all_failed:
+        complaint = "the reward failed for every sample, with the error above: nothing was written; fix it"
+    elif changes.samples and not after.scored:
+        complaint = f"{nothing_scored(new.results, changes.samples)[1]}; nothing was written"
+    else:
+        target.results.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(new.run, target.run)
+        os.replace(new.results, target.results)  # the last: with it the run is there
+    if args.json:
+        written = str(target.results) if complaint is None else None
+        counts = {"results": written, "changed": changes.changed, "failed": changes.failed}
+        say(json.dumps({**counts, "before": before.to_dict(), **after.to_dict()}, default=str))
+    else:
+        say("\n".join(summary_lines(after, title=f"{saved.name}, scored again")))
+        old, now = format_number(before.mean_reward.value), format_number(after.mean_reward.value)
+        say(f"changed     {changes.changed} of {changes.samples} rewards; mean reward {old} before, {now} now")
+        if complaint is None:
+            say(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
+    if (error := changes.error) is not None and args.verbose:
+        complain("rescore", f"the reward raised:\n{error.traceback.rstrip()}")
+    elif error is not None and error.raised_at is not None:
+        complain("rescore", f"the reward raised {error.type} at {error.raised_at} (-v shows the traceback)")
+    return Exit.OK if complaint is None else complain("rescore", complaint, Exit.USAGE)
 
 
 async def _cancelled_by_sigterm(work: Coroutine[Any, Any, Rescored]) -> Rescored:
@@ -88,39 +116,3 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
     if args.env_config is not None:
         options = replace(options, env_config=args.env_config)
     return make_env_factory(options, DeferredModels(lambda: make_model_factory(options)))  # most rewards need no model
-
-
-def _show(
-    saved: SavedRun,
-    target: StorePaths,
-    changes: Rescored,
-    scores: ScoreTable,
-    complaint: str | None,
-    args: argparse.Namespace,
-) -> int:
-    threshold = saved.threshold(args.reward_threshold)
-    before = summarize(read_scores(saved.paths.results), reward_threshold=threshold)
-    after = summarize(scores, reward_threshold=threshold)
-    if args.json:
-        shown: Mapping[str, Any] = {
-            "results": str(target.results) if complaint is None else None,
-            "changed": changes.changed,
-            "failed": changes.failed,
-            "before": before.to_dict(),
-            **after.to_dict(),
-        }
-        say(json.dumps(shown, default=str))
-    else:
-        say("\n".join(summary_lines(after, title=f"{saved.name}, scored again")))
-        old, new = format_number(before.mean_reward.value), format_number(after.mean_reward.value)
-        say(f"changed     {changes.changed} of {changes.samples} rewards; mean reward {old} before, {new} now")
-        if complaint is None:
-            say(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
-    if changes.error is not None and args.verbose:
-        complain("rescore", f"the reward raised:\n{changes.error.traceback.rstrip()}")
-    elif changes.error is not None and changes.error.raised_at is not None:
-        error = changes.error
-        complain("rescore", f"the reward raised {error.type} at {error.raised_at} (-v shows the traceback)")
-    if complaint is not None:
-        complain("rescore", complaint)
-    return Exit.USAGE if complaint is not None else Exit.OK

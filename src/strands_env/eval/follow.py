@@ -60,7 +60,7 @@ class Follower:
     def total(self) -> int | None:
         """Samples of the whole run; None where it is not known."""
         options = self.saved.options
-        tasks = (self.saved.document.get("about") or {}).get("tasks") or options.limit
+        tasks = self.saved.about.get("tasks") or options.limit
         return None if tasks is None else int(tasks) * options.n_samples_per_prompt
 
     @property

@@ -121,14 +121,14 @@ def describe_benchmarks() -> list[BenchmarkInfo]:
     points = _points()
     infos = []
     for name in list_benchmarks():
-        origin = "built-in" if name in _BUILT_IN else "registered"
-        if name not in _BENCHMARKS and name not in _BUILT_IN:
-            origin = _distribution(points[name])
+        origin = (
+            "built-in" if name in _BUILT_IN else "registered" if name in _BENCHMARKS else _distribution(points[name])
+        )
         try:
-            text = (get_benchmark(name).__doc__ or "").strip().partition("\n")[0]
-            infos.append(BenchmarkInfo(name=name, origin=origin, description=text))
+            text, is_available = (get_benchmark(name).__doc__ or "").strip().partition("\n")[0], True
         except Exception as error:  # whatever a foreign module does, the others are listed
-            infos.append(BenchmarkInfo(name=name, origin=origin, description=str(error), is_available=False))
+            text, is_available = str(error), False
+        infos.append(BenchmarkInfo(name=name, origin=origin, description=text, is_available=is_available))
     return infos
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
 from strands_env.core.jsonable import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths, load_run
+from strands_env.eval.saved import SavedRun
+from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 
 PREVIOUS = "previous_reward"  # key of the old reward in the info of a new one
 
@@ -49,43 +45,9 @@ class Rescored:
             self.error = self.error or error
 
 
-class NewRun:
-    """The files of a run while it is made: at `paths` until `keep` moves them to `target`."""
-
-    def __init__(self, target: StorePaths) -> None:
-        self.target = target
-        self.paths = StorePaths.of(target.results.with_name(f".{target.results.stem}.{uuid.uuid4().hex}.jsonl"))
-
-    def keep(self) -> None:
-        """Give the files their names, the results last: with them the run is there."""
-        for source, place in (
-            (self.paths.run, self.target.run),
-            (self.paths.results, self.target.results),
-        ):
-            if source.exists():
-                os.replace(source, place)
-
-
-@contextmanager
-def whole_or_nothing(target: StorePaths) -> Iterator[NewRun]:
-    """A new run beside its target; what is not kept is removed at the end, the folder too if it was made for it."""
-    folder = target.results.parent
-    is_new = not folder.exists()
-    run = NewRun(target)
-    try:
-        yield run
-    finally:
-        # What was kept has other names by now.
-        for path in (run.paths.results, run.paths.run):
-            path.unlink(missing_ok=True)
-        if is_new:
-            with suppress(OSError):  # it holds the new run
-                folder.rmdir()
-
-
 async def rescore(
-    source: StorePaths,
-    new: NewRun,
+    source: SavedRun,
+    target: StorePaths,
     env_factory: EnvFactory,
     *,
     reward: str | None = None,
@@ -94,16 +56,23 @@ async def rescore(
 ) -> Rescored:
     """Score every sample of a saved run again; each keeps its old reward as `info["previous_reward"]`.
 
-    `reward` is the name of the reward for the configuration; that of the factory's if None.
+    Args:
+        target: The files of the new run. A run that is given up leaves a part of it there.
+        reward: The name of the reward for the configuration; that of the factory's if None.
     """
     display, outcome = GuardedProgress(progress), Rescored()
-    document = load_run(source.run) or {}
-    config = _config(document, source, new, reward or name_of(getattr(env_factory, "reward_fn", None) or env_factory))
-    name = (document.get("config") or {}).get("benchmark") or source.results.stem
+    name = reward or name_of(getattr(env_factory, "reward_fn", None) or env_factory)
+    # The old digest is part of the new configuration: a resume of the old run must not take these scores for its own.
+    config = {**source.config, "rescored": {"of": source.document.get("digest"), "reward": name}}
+    about = {**source.about, "rescored": {"from": str(source.paths.results), "reward": name}}
+    run = RunConfig(target.run, config, about)
+    if source.environment:
+        run.environment = {**source.environment, "reward_fn": name}
+        run.environment.pop("reward", None)  # of the reward it was sampled with
     with_action = takes_action(env_factory)
-    with ResultReader(source.results) as reader:
-        state = ProgressState(name=f"rescore {name}", total=len(reader.entries))
-        writer = ResultWriter(ResultLog(new.paths))
+    with ResultReader(source.paths.results) as reader:
+        state = ProgressState(name=f"rescore {source.name}", total=len(reader.entries))
+        writer = ResultWriter(ResultLog(target))
         samples = (reader.read(entry, with_tokens=True) for entry in reader.entries)
 
         async def work() -> None:
@@ -117,7 +86,7 @@ async def rescore(
 
         display("start", state)
         try:
-            await writer.run(lambda: config.check(has_results=False))
+            await writer.run(lambda: run.check(has_results=False))
             async with asyncio.TaskGroup() as group:
                 for _ in range(max_concurrency):
                     group.create_task(work())
@@ -147,17 +116,3 @@ async def _score_again(sample: EvalSample, env_factory: EnvFactory, with_action:
     if isinstance(reward, RewardResult):
         scored.step_result.reward = reward.model_copy(update={"info": {**reward.info, PREVIOUS: sample.reward}})
     return scored
-
-
-def _config(document: dict[str, Any], source: StorePaths, new: NewRun, reward: str) -> RunConfig:
-    about = document.get("about") or {}
-    config = {**(document.get("config") or {}), "rescored": {"of": document.get("digest"), "reward": reward}}
-    options = {**(about.get("options") or {}), "output_path": str(new.target.results.parent)}
-    about = {**about, "options": options, "rescored": {"from": str(source.results), "reward": reward}}
-    # The old digest is part of the new configuration: a resume of the old run must not take these scores for its own.
-    made = RunConfig(new.paths.run, config, about)
-    environment = document.get("environment")
-    made.environment = None if environment is None else {**environment, "reward_fn": reward}
-    if made.environment is not None:
-        made.environment.pop("reward", None)  # of the reward it was sampled with
-    return made

@@ -30,10 +30,17 @@ class RunTokenizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRun:
-    """A run on disk; `document` is its saved configuration, empty where there is none."""
+    """A run on disk; `document` is its saved configuration, empty where there is none, with these three sections."""
 
     paths: StorePaths
     document: Mapping[str, Any]
+    config: Mapping[str, Any] = field(init=False)
+    environment: Mapping[str, Any] = field(init=False)
+    about: Mapping[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for section in ("config", "environment", "about"):
+            object.__setattr__(self, section, self.document.get(section) or {})
 
     @classmethod
     def of(cls, path: str | Path) -> Self:
@@ -46,12 +53,12 @@ class SavedRun:
         """The benchmark; for results without one, their folder, or a file that has a name of its own."""
         file, folder = self.paths.results.stem, self.paths.results.resolve().parent.name
         own = folder if file == "results" and folder else file
-        return str((self.document.get("config") or {}).get("benchmark") or own)
+        return str(self.config.get("benchmark") or own)
 
     @property
     def header(self) -> dict[str, Any]:
         """Model, sampling, date and wall time, as reports show them; None where one was not saved."""
-        about, environment = self.document.get("about") or {}, self.document.get("environment") or {}
+        about, environment = self.about, self.environment
         model, options = self.model, self.options
         backend = None if options.benchmark is None else options.backend
         described = environment.get("model") or {}
@@ -68,8 +75,8 @@ class SavedRun:
     @property
     def saved_options(self) -> dict[str, Any]:
         """The options that were written down, with the seed of sampling where it was used; empty where none were."""
-        options = dict((self.document.get("about") or {}).get("options") or {})
-        used = {"sampling_seed": (self.document.get("environment") or {}).get("sampling_seed")}
+        options = dict(self.about.get("options") or {})
+        used = {"sampling_seed": self.environment.get("sampling_seed")}
         return {**options, **used} if options else {}
 
     @property
@@ -93,28 +100,28 @@ class SavedRun:
         """
         samples = read_results(self.paths.results)
         table = ScoreTable.from_samples(((sample.prompt_id, sample) for sample in samples), self.options)
-        if isinstance(tasks := (self.document.get("about") or {}).get("tasks"), int):
+        if isinstance(tasks := self.about.get("tasks"), int):
             table.missing = max(0, tasks * table.options.n_samples_per_prompt - len(table))
         return table
 
     @property
     def model(self) -> dict[str, Any]:
         """Description of the model in the saved configuration or environment."""
-        described = (self.document.get("environment") or {}).get("model") or {}
-        configured = (self.document.get("config") or {}).get("model") or {}
+        described = self.environment.get("model") or {}
+        configured = self.config.get("model") or {}
         configured = configured if isinstance(configured, dict) else {"model_id": configured}
         return {name: value for part in (described, configured) for name, value in part.items() if value is not None}
 
     @property
     def system_prompt(self) -> str | None:
         """The system prompt of the environment, where it was described."""
-        prompt = (self.document.get("environment") or {}).get("system_prompt")
+        prompt = self.environment.get("system_prompt")
         return prompt if isinstance(prompt, str) else None
 
     @property
     def wall_s(self) -> float | None:
         """Seconds the run took, all its parts; of a killed one up to the last time saved. None where none was saved."""
-        value = (self.document.get("about") or {}).get("wall_s")
+        value = self.about.get("wall_s")
         return float(value) if value else None
 
     def drift(self, tokenizer: Any, *, budget: int | None = None, examples: int = 0) -> DriftTotals | None:

@@ -164,12 +164,10 @@ def _check_output(evaluator: Evaluator, *, resume: bool, note: Callable[[str], o
 
 def _check_data(evaluator: Evaluator, options: EvalOptions) -> None:
     """Read local tasks, so that their errors are reported before anything is made or shown."""
-    if not isinstance(evaluator, Benchmark):
-        return
-    first = evaluator.check_data()
+    tasks = evaluator.known_tasks()
     known_reward = options.reward is None or options.reward in REWARDS
     needs_answer = isinstance(evaluator, DataBenchmark) and options.env is None and known_reward
-    if needs_answer and first is not None and first.task_context.ground_truth is None:
+    if needs_answer and tasks and tasks[0].task_context.ground_truth is None:
         raise EvalError(
             f"{options.data_path!r} has no column for the answer, so no reward could score it: name the column with "
             "--columns answer=NAME, or give a reward of your own with --reward or --env"

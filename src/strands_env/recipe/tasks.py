@@ -73,8 +73,9 @@ class FunctionBenchmark(Benchmark):
             return self._later()
         return super().load_dataset()
 
-    def check_data(self) -> None:
-        """Check nothing: the function may take long, and is called once."""
+    def known_tasks(self) -> tuple[()]:
+        """None: the function may take long, and is called once."""
+        return ()
 
     def _actions(self) -> Iterator[Action]:
         name = self.benchmark_name

@@ -188,7 +188,7 @@ def _find_steps(root: Path) -> list[tuple[int, Path]]:
     found = runs_in(root)
     names = [str(path.relative_to(root).parent) for path in found]
     families = {_NUMBER.sub("*", name) for name in names}
-    benchmarks = {str((SavedRun.of(path).document.get("config") or {}).get("benchmark")) for path in found}
+    benchmarks = {str(SavedRun.of(path).config.get("benchmark")) for path in found}
     numbers = [_NUMBER.findall(name) for name in names]
     if len(families) != 1 or len(benchmarks) != 1 or not all(numbers):
         listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

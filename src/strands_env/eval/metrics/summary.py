@@ -115,46 +115,31 @@ def summarize(
 
 def compute_pass_at_k(results: Results, k_values: Iterable[int], reward_threshold: float = 1.0) -> dict[str, float]:
     """`{"pass@k": mean over prompts with a scored sample}`; NaN where none has k. See `RunSummary.pass_at`."""
-    return _means("pass@", ScoreTable.from_results(results).by_prompt(reward_threshold), k_values, pass_at_k)
+    summary = summarize(ScoreTable.from_results(results), k_values=k_values, reward_threshold=reward_threshold)
+    return {f"pass@{k}": mean.value for k, mean in summary.pass_at.items()}
 
 
 def compute_pass_hat_k(results: Results, k_values: Iterable[int], reward_threshold: float = 1.0) -> dict[str, float]:
     """`{"pass^k": mean over prompts with a scored sample}`; NaN where none has k. See `RunSummary.pass_hat`."""
-    return _means("pass^", ScoreTable.from_results(results).by_prompt(reward_threshold), k_values, pass_hat_k)
+    summary = summarize(ScoreTable.from_results(results), k_values=k_values, reward_threshold=reward_threshold)
+    return {f"pass^{k}": mean.value for k, mean in summary.pass_hat.items()}
 
 
 def flat_metrics(table: ScoreTable) -> dict[str, float]:
     """The evaluator's own metrics, as `{name: number}`: pass@k and pass^k for every k, means, counts and tokens."""
-    scores, n = table.by_prompt(), table.options.n_samples_per_prompt
-    mean = reward_interval([score.mean for score in scores], table.rewards)
-    scored = int((~np.isnan(table.rewards)).sum())
-    metrics = {
-        **_means("pass@", scores, range(1, n + 1), pass_at_k),
-        **_means("pass^", scores, range(1, n + 1), pass_hat_k),
-        "mean_reward": mean.value,
-        "mean_reward_low": mean.low,
-        "mean_reward_high": mean.high,
-        "prompts": len(scores) - len(table.left_out),
-        "left_out": len(table.left_out),
-        "samples": len(table),
-        "scored": scored,
-        "unscored": len(table) - scored,
-        "aborted": table.aborted,
-        "ungraded": table.ungraded,
+    summary = summarize(table, k_values=range(1, table.options.n_samples_per_prompt + 1))
+    counts = ("left_out", "samples", "scored", "unscored", "aborted", "ungraded")
+    sums, count = ("input_tokens", "output_tokens", "tool_calls"), summary.samples
+    return {
+        **{f"pass@{k}": mean.value for k, mean in summary.pass_at.items()},
+        **{f"pass^{k}": mean.value for k, mean in summary.pass_hat.items()},
+        "mean_reward": summary.mean_reward.value,
+        "mean_reward_low": summary.mean_reward.low,
+        "mean_reward_high": summary.mean_reward.high,
+        "prompts": summary.prompts - summary.left_out,
+        **{name: getattr(summary, name) for name in counts},
+        **{f"{name}_per_sample": summary.totals.get(name, 0.0) / count if count else math.nan for name in sums},
     }
-    for name in ("input_tokens", "output_tokens", "tool_calls"):
-        metrics[f"{name}_per_sample"] = table.totals[name] / len(table) if len(table) else math.nan
-    return metrics
-
-
-def _means(
-    prefix: str, scores: Sequence[PromptScores], ks: Iterable[int], estimate: Callable[[int, int, int], float]
-) -> dict[str, float]:
-    found = {}
-    for k in ks:
-        values = _estimates(scores, k, estimate)
-        found[f"{prefix}{k}"] = math.fsum(values) / len(values) if values else math.nan
-    return found
 
 
 def _estimates(scores: Sequence[PromptScores], k: int, estimate: Callable[[int, int, int], float]) -> list[float]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from codecs import BOM_UTF8
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,10 +27,8 @@ logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
-CHECKED_ROWS = 100_000
-"""Rows of a local file that are tried before a run."""
-PROVEN_ROWS = 10_000
-"""Rows of a local file of which the proof of the reward takes its sample."""
+KNOWN_ROWS = 10_000
+"""Tasks of a local file that are tried before a run, and of which the proof of the reward takes its sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +172,7 @@ class Benchmark(Evaluator):
         super().__init__(*args, **options)
         self.data_path, self.limit, self.seed = self.options.data_path, self.options.limit, self.options.seed
         self.rows_read = self.rows_left_out = 0
-        self._is_checking = False
+        self._is_preview = False
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
@@ -201,44 +197,27 @@ class Benchmark(Evaluator):
             raise DatasetError(f"{self._name} needs a local file: give data_path (--data)")
         return self.dataset.rows()
 
-    def check_data(self) -> Action | None:
-        """Check before a run what can be known of the data without asking the hub.
+    def known_tasks(self) -> Sequence[Action]:
+        """Tasks that can be read before a run: of a local file up to `KNOWN_ROWS`, of other local data the first.
 
-        Of a local file all tasks up to `limit` and `CHECKED_ROWS` are made; of other local data the first. Returns the
-        first task, where it was read.
+        The hub is asked for nothing.
 
         Raises:
             DatasetError: The data cannot be read, a row is not a task, or a package is missing.
         """
         if self.dataset is not None and self.data_path is None:
             self.dataset.check()
-            return None
-        if self.data_path is None and not self.has_local_rows and type(self).rows is not Benchmark.rows:
-            return None
-        is_file = self.data_path is not None and Path(self.data_path).is_file()
-        with self._checking() as checked:
-            checked = islice(checked, CHECKED_ROWS if is_file else 1)
-            first = next(checked, None)
-            deque(checked, maxlen=0)  # made only to raise what they raise
-        return first
-
-    def known_tasks(self) -> Sequence[Action]:
-        """Tasks of a local file, up to `PROVEN_ROWS`."""
-        if self.data_path is None or not Path(self.data_path).is_file():
             return ()
-        with self._checking() as tasks:
-            return list(islice(tasks, PROVEN_ROWS))
-
-    @contextmanager
-    def _checking(self) -> Iterator[Iterator[Action]]:
-        """The tasks, read before the run, which warns of rows left out; none where they are async."""
-        self._is_checking = True
+        if self.data_path is None and not self.has_local_rows and type(self).rows is not Benchmark.rows:
+            return ()
+        is_file = self.data_path is not None and Path(self.data_path).is_file()
+        self._is_preview = True
         try:
             with catch_exits():
                 tasks = self.load_dataset()
-                yield iter(tasks if isinstance(tasks, Iterable) else ())
+                return list(islice(tasks if isinstance(tasks, Iterable) else (), KNOWN_ROWS if is_file else 1))
         finally:
-            self._is_checking = False
+            self._is_preview = False
 
     def count(self) -> int | None:
         """Number of tasks of `dataset` or a `.jsonl` file, rows that are left out included; None elsewhere."""
@@ -266,7 +245,7 @@ class Benchmark(Evaluator):
             action = self._action(row, index)
             if action is None:
                 self.rows_left_out += 1
-                if not self._is_checking:  # the run says it
+                if not self._is_preview:  # the run says it
                     logger.warning("benchmark=<%s>, row=<%d> | row without a task left out", self._name, index)
                 continue
             yield action

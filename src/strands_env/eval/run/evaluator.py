@@ -125,7 +125,7 @@ class Evaluator:
         return True
 
     def known_tasks(self) -> Sequence[Action]:
-        """Tasks that can be read before the run at no cost, for the proof of the reward; by default none."""
+        """Tasks that can be read before the run at no cost, for checks and the proof of the reward; by default none."""
         return ()
 
     # ---- running -----------------------------------------------------------------------------------------------------
@@ -139,7 +139,9 @@ class Evaluator:
         """
         if self.env_factory is None or not self.options.proof_seconds:
             return None
-        given = actions if isinstance(actions, list | tuple) else self.known_tasks() if actions is None else ()
+        given: Any = actions if isinstance(actions, list | tuple) else ()
+        if actions is None and self.options.data_path is not None:
+            given = self.known_tasks()
         tasks = [task for task in given if isinstance(task, Action)]
         if not any(map(gold_text, tasks)):
             return None
