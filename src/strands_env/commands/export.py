@@ -51,12 +51,11 @@ def run(args: argparse.Namespace) -> int:
                 max_reward=args.max_reward,
                 mixed=args.mixed,
                 whole=args.format == "sft",
-                system_prompt=saved.system_prompt,
             )
             if args.format == "sft":
-                rows = write_rows(map(sft_row, rollouts), target)
+                rows = write_rows((sft_row(*each, saved.system_prompt) for each in rollouts), target)
             else:
-                samples = [path for rollout in rollouts for path in rollout.samples()]
+                samples = [path for _, paths in rollouts for path in paths]
                 rows = save_samples(samples, target) if samples else 0
     except FileNotFoundError as error:
         return complain_of("export", error)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
@@ -28,7 +30,7 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
     if not sample.is_usable:
         return None
     mask = sample.trained_mask()
-    versions = [-1] * len(sample)
+    versions = np.full(len(sample), -1, dtype=np.int32)
     for span in sample.weight_versions:
         if span.version is None:
             continue
@@ -39,16 +41,15 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
                 f"AReaL's versions are numbers, and the weight version is {span.version!r}: publish weights under a "
                 "number, or give version_of= to make one of it"
             ) from error
-        versions[span.start : span.end] = [number] * (span.end - span.start)
+        versions[span.start : span.end] = number
     # AReaL weighs a token by the age of its weights: one without a version would count as sampled by none.
-    for position, (trained, version) in enumerate(zip(mask, versions, strict=True)):
-        if trained and version < 0:
-            raise InvalidSampleError(f"token {position} is trained and has no weight version")
+    if (missing := (sample.loss_mask == 1) & (versions < 0)).any():
+        raise InvalidSampleError(f"token {int(missing.argmax())} is trained and has no weight version")
     return {
         "input_ids": torch.tensor([sample.token_ids.tolist()], dtype=torch.int64),
         "loss_mask": torch.tensor([mask], dtype=torch.int32),
         "logprobs": torch.tensor([sample.full_logprobs()], dtype=torch.float32),
-        "versions": torch.tensor([versions], dtype=torch.int32),
+        "versions": torch.tensor(versions[None]),
         "attention_mask": torch.ones((1, len(sample)), dtype=torch.bool),
         "rewards": torch.tensor([float(sample.reward or 0.0)], dtype=torch.float32),
     }

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from strands_env.core import Action, StepResult
+from strands_env.core import Action
 from strands_env.core.files import replacing
 from strands_env.core.seeds import FIELD
 from strands_sglang.conversation.messages import format_messages
@@ -32,27 +32,6 @@ Key: TypeAlias = tuple[str, int]
 """A rollout of a run: the id of its prompt, and its number among those of the prompt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedRollout:
-    """One rollout to export.
-
-    Attributes:
-        paths: Its training samples.
-        advantage: Its reward relative to that of its whole group, over the group's standard deviation.
-        system_prompt: System prompt, for a result that did not record its own.
-    """
-
-    action: Action
-    result: StepResult
-    paths: list[TrainingSample]
-    advantage: float
-    system_prompt: str | None
-
-    def samples(self) -> list[TrainingSample]:
-        """Its training samples, with the advantage in their metadata."""
-        return [replace(path, metadata={**path.metadata, "advantage": self.advantage}) for path in self.paths]
-
-
 def select_rollouts(
     rewards: Mapping[Key, float | None],
     read: Callable[[Key], Any],
@@ -62,9 +41,8 @@ def select_rollouts(
     max_reward: float | None = None,
     mixed: bool = False,
     whole: bool = False,
-    system_prompt: str | None = None,
-) -> Iterator[ExportedRollout]:
-    """The rollouts to export, group by group.
+) -> Iterator[tuple[Any, list[TrainingSample]]]:
+    """The rollouts to export, group by group: samples of the run, and their training samples.
 
     Args:
         rewards: Of all rollouts of the run.
@@ -72,7 +50,6 @@ def select_rollouts(
         left: Counts what is left out, by reason.
         mixed: Only those of prompts whose rollouts differ in reward.
         whole: None that a limit cut off.
-        system_prompt: For results that did not record their own.
     """
     # Over all rollouts of the run: what the filters leave out still belongs to its group's mean.
     groups = [prompt for prompt, _ in rewards]
@@ -81,54 +58,49 @@ def select_rollouts(
     by_prompt: dict[str, set[float | None]] = {}
     for (prompt, _), reward in rewards.items():
         by_prompt.setdefault(prompt, set()).update(() if reward is None else (reward,))
-
-    def reason_against(prompt: str, reward: float | None) -> str | None:
-        if reward is None:
-            return "without a reward"
-        if min_reward is not None and reward < min_reward:
-            return f"with a reward below {min_reward:g}"
-        if max_reward is not None and reward > max_reward:
-            return f"with a reward above {max_reward:g}"
-        return "of prompts whose rollouts score alike" if mixed and len(by_prompt[prompt]) < 2 else None
-
     places = {prompt: place for place, prompt in enumerate(by_prompt)}
     for key in sorted(rewards, key=lambda key: (places[key[0]], key[1])):
-        prompt, index = key
-        if reason := reason_against(prompt, rewards[key]):
-            left[reason] += 1
-            continue
-        sample = read(key)
-        about = {"prompt_id": prompt, "index": index}
-        paths = samples_from_step(sample.step_result, group_id=prompt, rollout_id=sample.id, metadata=about)
-        if not any(path.is_usable for path in paths):
-            left["without tokens that could be trained"] += 1
-        elif whole and paths[0].status is SampleStatus.TRUNCATED:
-            # Imitating a reply that a limit cut off teaches to stop in the middle.
-            left["cut by a limit"] += 1
+        (prompt, index), reward = key, rewards[key]
+        if reward is None:
+            left["without a reward"] += 1
+        elif min_reward is not None and reward < min_reward:
+            left[f"with a reward below {min_reward:g}"] += 1
+        elif max_reward is not None and reward > max_reward:
+            left[f"with a reward above {max_reward:g}"] += 1
+        elif mixed and len(by_prompt[prompt]) < 2:
+            left["of prompts whose rollouts score alike"] += 1
         else:
-            yield ExportedRollout(
-                action=sample.action,
-                result=sample.step_result,
-                paths=paths,
-                advantage=advantages[key],
-                system_prompt=system_prompt,
-            )
+            sample = read(key)
+            about = {"prompt_id": prompt, "index": index, "advantage": advantages[key]}
+            paths = samples_from_step(sample.step_result, group_id=prompt, rollout_id=sample.id, metadata=about)
+            if not any(path.is_usable for path in paths):
+                left["without tokens that could be trained"] += 1
+            elif whole and paths[0].status is SampleStatus.TRUNCATED:
+                # Imitating a reply that a limit cut off teaches to stop in the middle.
+                left["cut by a limit"] += 1
+            else:
+                yield sample, paths
 
 
 # ---- supervised fine-tuning ----------------------------------------------------------------------------------------
 
 
-def sft_row(rollout: ExportedRollout) -> dict[str, Any]:
+def sft_row(sample: Any, paths: Sequence[TrainingSample], system_prompt: str | None) -> dict[str, Any]:
     """Messages and tools as chat templates take them, and the exact ids with labels: what was sampled is learned.
 
     `tools` is JSON text, which TRL and slime read as they read a list: readers of columns give each one type.
+
+    Args:
+        sample: A sample of a run.
+        paths: Its training samples.
+        system_prompt: System prompt of the run, for a result that did not record its own.
     """
-    row = one_row(rollout.paths)
+    row = one_row(paths)
     labels = np.where(np.array(row.trained_mask(), dtype=bool), row.token_ids, IGNORED_LABEL)
-    seen, given = rollout.result.observation, rollout.action.task_context.conversation_history
+    seen, given = sample.step_result.observation, sample.action.task_context.conversation_history
     messages = [*(given if seen.history is None else seen.history), *seen.messages]
     try:
-        chat = format_messages(messages, seen.system_prompt or rollout.system_prompt)
+        chat = format_messages(messages, seen.system_prompt or system_prompt)
     except MessageConversionError:  # a block that no chat template has; the ids are whole
         chat = []
     return {

@@ -192,11 +192,10 @@ class TrainingSample:
         )
         row = len(self.routed_experts) // (count - 1) if self.routed_experts is not None and count > 1 else 0
         ended_well = self.status is SampleStatus.COMPLETED
-        arrays: dict[str, Any] = {name: getattr(self, name) for name in PER_TOKEN}
-        cut: dict[str, Any] = {name: None if values is None else values[:max_tokens] for name, values in arrays.items()}
+        held = {name: values for name in PER_TOKEN if (values := getattr(self, name)) is not None}
         return replace(
             self,
-            **cut,
+            **{name: values[:max_tokens] for name, values in held.items()},
             weight_versions=spans,
             # The last token was never fed, so there is one row less than tokens.
             routed_experts=None if self.routed_experts is None else self.routed_experts[: row * max(max_tokens - 1, 0)],
