@@ -77,7 +77,7 @@ class ProcessExecutor(WorkerPool):
     async def open_link(self) -> _ProcessLink:
         """Start a process."""
         ours, theirs = socket.socketpair()
-        life, kept = os.pipe()
+        life, parent_end = os.pipe()
         stacks = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         passed = [theirs.fileno(), life, stacks.fileno()]
         try:
@@ -94,12 +94,12 @@ class ProcessExecutor(WorkerPool):
         except BaseException:
             ours.close()
             stacks.close()
-            os.close(kept)
+            os.close(parent_end)
             raise
         finally:
             theirs.close()
             os.close(life)
-        return _ProcessLink(process, *await asyncio.open_connection(sock=ours), kept, stacks)
+        return _ProcessLink(process, *await asyncio.open_connection(sock=ours), parent_end, stacks)
 
 
 class _ProcessLink(Link):

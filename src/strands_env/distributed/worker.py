@@ -1,7 +1,7 @@
 """The far side of a worker: the host of its rollouts, and the program of a worker process.
 
-Messages are `(number of the call, method of RolloutHost or "cancel", arguments)`, answers `(number, value)`. The program is
-given three file descriptors and a log level: the socket, a pipe that closes when the parent dies, and a file for the
+Messages are `(number of the call, method of RolloutHost or "cancel", arguments)`, answers `(number, value)`. The program
+is given three file descriptors and a log level: the socket, a pipe that closes when the parent dies, and a file for the
 stacks of a worker that crashes or is stuck.
 """
 

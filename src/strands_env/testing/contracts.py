@@ -366,10 +366,10 @@ async def _tool_specs(env: Environment, action: Action) -> list[Any]:
 
 def _list_alive() -> set[str]:
     """Threads and, on Linux, child processes of this process."""
-    found = {f"thread {thread.name!r} ({thread.ident})" for thread in threading.enumerate()}
+    alive = {f"thread {thread.name!r} ({thread.ident})" for thread in threading.enumerate()}
     for task in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # the thread, or a child, has ended
             for child in task.read_text().split():
                 state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
-                found |= {f"process {child}"} if state != "Z" else set()
-    return found
+                alive |= {f"process {child}"} if state != "Z" else set()
+    return alive

@@ -111,11 +111,11 @@ class ScriptedModel(Model):
             yield {"contentBlockStart": {"start": {}}}  # the SDK drops a block without its stop
             yield {"contentBlockDelta": {"delta": {"text": item.text}}}
             yield {"contentBlockStop": {}}
-        for made in item.calls:
+        for tool_call in item.calls:
             self._calls += 1
-            start = {"toolUseId": f"call_{self._calls}", "name": made.name}
+            start = {"toolUseId": f"call_{self._calls}", "name": tool_call.name}
             yield {"contentBlockStart": {"start": {"toolUse": start}}}
-            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(made.input)}}}}
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(tool_call.input)}}}}
             yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": item.stop_reason or ("tool_use" if item.calls else "end_turn")}}
         usage = {"inputTokens": prompt, "outputTokens": sampled, "totalTokens": prompt + sampled}
@@ -194,5 +194,5 @@ def _encode(messages: Sequence[Any]) -> list[int]:
 
 
 def _encode_reply(item: ScriptedReply) -> list[int]:
-    calls = "".join(json.dumps({"name": made.name, "arguments": made.input}) for made in item.calls)
+    calls = "".join(json.dumps({"name": tool_call.name, "arguments": tool_call.input}) for tool_call in item.calls)
     return list(f"{item.text}{calls}\n".encode("utf-8", "surrogatepass"))

@@ -99,11 +99,11 @@ class CachedTool(WrappedTool):
         """Answer from the cache, or make the call and keep what it gives."""
         key = hashlib.blake2b(canonical(plain([self.tool_spec, tool_use["input"]])), digest_size=16).hexdigest()
         pause = 0.01
-        while (kept := await default_threads.run(self._results.reserve, key)) is None:
+        while (reserved := await default_threads.run(self._results.reserve, key)) is None:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        if isinstance(kept, str):
-            content = json.loads(kept)
+        if isinstance(reserved, str):
+            content = json.loads(reserved)
             yield ToolResultEvent({"toolUseId": tool_use["toolUseId"], "status": "success", "content": content})
             return
         content = None

@@ -127,8 +127,8 @@ def _call(name: str, arguments: list[ast.expr], depth: int) -> Number:
     try:
         return _check(function(*values))
     except TypeError:
-        shown = ", ".join(map(format_number, values))
-        raise CalculatorError(f"{name}({_quote(shown)[1:-1]}) has the wrong number or kind of arguments") from None
+        text = ", ".join(map(format_number, values))
+        raise CalculatorError(f"{name}({_quote(text)[1:-1]}) has the wrong number or kind of arguments") from None
 
 
 def _check(value: Any) -> Number:

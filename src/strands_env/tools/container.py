@@ -94,9 +94,9 @@ def _number_lines(content: str, first: int | None, last: int | None) -> str:
     lines = content.splitlines()
     begin = max(1, first or 1)
     end = min(len(lines), last or begin + _MAX_VIEW_LINES - 1, begin + _MAX_VIEW_LINES - 1)
-    shown = [f"{number:6}\t{lines[number - 1]}" for number in range(begin, end + 1)]
+    numbered = [f"{number:6}\t{lines[number - 1]}" for number in range(begin, end + 1)]
     rest = [f"... {len(lines) - end} more lines"] if end < len(lines) else []
-    return "\n".join([*shown, *rest]).encode("utf-8", "replace").decode() or "(empty)"
+    return "\n".join([*numbered, *rest]).encode("utf-8", "replace").decode() or "(empty)"
 
 
 def _change(command: str, content: str, text: str, old: str | None, line: int | None) -> str:

@@ -44,8 +44,8 @@ def written_for(package: str) -> Iterator[None]:
         yield
     except (ImportError, AttributeError, TypeError, ValueError, LookupError) as error:
         if (installed := _installed(package)) is None and isinstance(error, ImportError):
-            wanted = f"this adapter needs the package {package}: pip install {package}=={WRITTEN_FOR[package]}"
-            raise ImportError(wanted) from error
+            message = f"this adapter needs the package {package}: pip install {package}=={WRITTEN_FOR[package]}"
+            raise ImportError(message) from error
         if installed in (None, WRITTEN_FOR[package]):
             raise
         raise TrainerVersionError(
@@ -58,11 +58,11 @@ def check_fields(package: str, module: str, name: str, fields: Iterable[str]) ->
     """`TrainerVersionError` if a trainer's class, once the trainer has loaded it, lacks fields that an adapter sets."""
     kind = getattr(sys.modules.get(module), name, None)
     for attribute in ("__struct_fields__", "model_fields", "__annotations__"):  # msgspec, pydantic, a TypedDict
-        if known := getattr(kind, attribute, None):
+        if fields_there := getattr(kind, attribute, None):
             break
     else:
         return
-    if unknown := sorted(set(fields) - set(known)):
+    if unknown := sorted(set(fields) - set(fields_there)):
         raise TrainerVersionError(
             f"{package} {_installed(package) or 'as loaded'} has no {unknown} in {name}; this adapter was written for "
             f"{package} {WRITTEN_FOR[package]}"
@@ -159,13 +159,13 @@ def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[st
                 f"rollout {sample.rollout_id!r} was sampled under the image processor {medium.processor}, this one is "
                 f"{expander.fingerprint}: its images would get other tokens"
             )
-        made = expander.pixels(medium.image)
-        if (grid := tuple(made["image_grid_thw"][0].tolist())) != medium.grid:
+        inputs = expander.pixels(medium.image)
+        if (grid := tuple(inputs["image_grid_thw"][0].tolist())) != medium.grid:
             raise InvalidSampleError(f"an image has the grid {grid} now, and had {medium.grid} when it was sampled")
-        processed.append(made)
+        processed.append(inputs)
     return {
-        "pixel_values": np.concatenate([made["pixel_values"] for made in processed]),
-        "image_grid_thw": np.concatenate([made["image_grid_thw"] for made in processed]).astype(np.int64),
+        "pixel_values": np.concatenate([each["pixel_values"] for each in processed]),
+        "image_grid_thw": np.concatenate([each["image_grid_thw"] for each in processed]).astype(np.int64),
     }
 
 

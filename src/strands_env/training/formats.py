@@ -97,15 +97,15 @@ def sft_row(sample: Any, paths: Sequence[TrainingSample], system_prompt: str | N
     """
     row = one_row(paths)
     labels = np.where(np.array(row.trained_mask(), dtype=bool), row.token_ids, IGNORED_LABEL)
-    seen, given = sample.step_result.observation, sample.action.task_context.conversation_history
-    messages = [*(given if seen.history is None else seen.history), *seen.messages]
+    observation, history = sample.step_result.observation, sample.action.task_context.conversation_history
+    messages = [*(history if observation.history is None else observation.history), *observation.messages]
     try:
-        chat = format_messages(messages, seen.system_prompt or system_prompt)
+        chat = format_messages(messages, observation.system_prompt or system_prompt)
     except MessageConversionError:  # a block that no chat template has; the ids are whole
         chat = []
     return {
         "messages": chat,
-        "tools": seen.tools,
+        "tools": observation.tools,
         "input_ids": row.token_ids.tolist(),
         "labels": labels.tolist(),
         "reward": row.reward,
@@ -177,10 +177,10 @@ def prompt_rows(records: Sequence[PromptRecord]) -> list[dict[str, Any]]:
     rows = []
     for record in records:
         context = record.action.task_context
-        asked = record.action.prompt
-        message = {"role": "user", "content": [{"text": asked}] if isinstance(asked, str) else asked}
+        prompt = record.action.prompt
+        message = {"role": "user", "content": [{"text": prompt}] if isinstance(prompt, str) else prompt}
         extra = context.model_dump(mode="json", exclude={"id", "ground_truth", "conversation_history", FIELD})
-        chat = format_messages([*context.conversation_history, message]) if has_messages else asked
+        chat = format_messages([*context.conversation_history, message]) if has_messages else prompt
         rows.append(
             {
                 "prompt": chat,

@@ -82,12 +82,12 @@ async def score_with_teacher(
                 owner -= 1  # the first path through the prefix, which scores it and brings it into the teacher's cache
             wait = tasks[owner] if shared[number] else None
             tasks.append(group.create_task(_score(backend, path, top_k, wait, shared[number], limit)))
-    found = [task.result() for task in tasks]
-    failures = [each for each in found if isinstance(each, Exception)]
-    if failures and len(failures) == len(found):
+    outcomes = [task.result() for task in tasks]
+    failures = [each for each in outcomes if isinstance(each, Exception)]
+    if failures and len(failures) == len(outcomes):
         raise failures[0]
     scored = list(samples)
-    for place, each in zip(places, found, strict=True):
+    for place, each in zip(places, outcomes, strict=True):
         if isinstance(each, Exception):
             logger.warning("rollout=<%s>, error=<%s> | the teacher did not score it", samples[place].rollout_id, each)
             why = {TEACHER_ERROR: f"{type(each).__name__}: {each}"}
@@ -137,41 +137,43 @@ async def _score(
     if top_k:
         arrays["teacher_top_ids"] = np.full((count, top_k), -1, dtype=np.int32)
         arrays["teacher_top_logprobs"] = np.full((count, top_k), np.nan, dtype=np.float32)
-    known = None if owner is None else await owner  # its request brings the shared prefix into the teacher's cache
-    if isinstance(known, TrainingSample) and known.teacher_logprobs is not None:
+    first = None if owner is None else await owner  # its request brings the shared prefix into the teacher's cache
+    if isinstance(first, TrainingSample) and first.teacher_logprobs is not None:
         # Only up to the first gap: the rest is asked for in one request, which scores from a position on.
-        missing = np.isnan(known.teacher_logprobs[start:shared])
+        missing = np.isnan(first.teacher_logprobs[start:shared])
         end = start + int(np.argmax(missing)) if missing.any() else max(start, shared)
         for name, values in arrays.items():
-            values[start:end] = getattr(known, name)[start:end]
+            values[start:end] = getattr(first, name)[start:end]
         start = end
     if start < count:
         try:
             async with limit:
-                found = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
-            _check_scores(found, path.token_ids[start:].tolist(), start, top_k)
+                scores = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
+            _check_scores(scores, path.token_ids[start:].tolist(), start, top_k)
         except Exception as error:  # the boundary of one sample: a backend of one's own may raise anything
             return error
-        for values, given in zip(arrays.values(), (found.logprobs, found.top_ids, found.top_logprobs), strict=False):
-            values[start:] = np.array(given).reshape(values[start:].shape)
+        for values, column in zip(
+            arrays.values(), (scores.logprobs, scores.top_ids, scores.top_logprobs), strict=False
+        ):
+            values[start:] = np.array(column).reshape(values[start:].shape)
     return replace(path, **arrays)  # type: ignore[arg-type]
 
 
-def _check_scores(found: Any, expected: list[int], start: int, top_k: int) -> None:
+def _check_scores(scores: Any, expected: list[int], start: int, top_k: int) -> None:
     """`BackendAnswerError` unless a backend, whose `score` may be its own, scored exactly these tokens.
 
     NaN, no log-probability, is fine; an infinite one would make every loss and advantage of its batch infinite.
     """
-    if not isinstance(found, ScoredPrompt):
-        raise BackendAnswerError(f"score() must be a ScoredPrompt, got {type(found).__name__}")
-    if list(found.ids) != expected:
+    if not isinstance(scores, ScoredPrompt):
+        raise BackendAnswerError(f"score() must be a ScoredPrompt, got {type(scores).__name__}")
+    if list(scores.ids) != expected:
         raise BackendAnswerError(
             f"scores must be of the {len(expected)} tokens from position {start} on, {expected!r:.100}, "
-            f"got {len(found.ids)}: {list(found.ids)!r:.100}"
+            f"got {len(scores.ids)}: {list(scores.ids)!r:.100}"
         )
-    if top_k and len(found.top_ids or ()) != top_k * len(expected):
+    if top_k and len(scores.top_ids or ()) != top_k * len(expected):
         raise BackendAnswerError(f"scores must have the {top_k} most likely tokens of each position")
-    if np.isinf(found.logprobs).any() or np.isinf(found.top_logprobs or ()).any():
+    if np.isinf(scores.logprobs).any() or np.isinf(scores.top_logprobs or ()).any():
         raise BackendAnswerError("log-probabilities must be finite or NaN for none, got an infinite one")
 
 

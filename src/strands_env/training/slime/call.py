@@ -131,8 +131,8 @@ def _fans_out(args: Any, settings: SlimeSettings) -> bool:
     if settings.fanout and one_sample:
         raise SlimeConfigError(f"strands_env_fanout: {one_sample} takes one sample of a rollout, not a list")
     path = str(getattr(args, "custom_reward_post_process_path", None) or "")
-    wanted = path.startswith("strands_env.training.slime.") if settings.fanout is None else settings.fanout
-    return wanted and not one_sample
+    fans_out = path.startswith("strands_env.training.slime.") if settings.fanout is None else settings.fanout
+    return fans_out and not one_sample
 
 
 def _generate_state(trainer: Trainer, args: Any) -> Any:

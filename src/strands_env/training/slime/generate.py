@@ -46,8 +46,9 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
 async def generate_miles(input: Any) -> Any:
     """`generate` for miles: from its `GenerateFnInput`, which holds its state, to its `GenerateFnOutput`."""
-    given = {"evaluation": input.evaluation, "state": input.state}
-    samples = await _generate(input.args, input.sample, input.sampling_params, **given)
+    samples = await _generate(
+        input.args, input.sample, input.sampling_params, evaluation=input.evaluation, state=input.state
+    )
     return importlib.import_module("miles.rollout.base_types").GenerateFnOutput(samples=samples)
 
 

@@ -70,8 +70,8 @@ def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
         for reason in ("other_paths", "off_policy"):
             metrics[f"untrained/{reason}"] = sum(counts[reason] for counts in tokens) / sampled
     for name in ("tool_calls", "tool_iters", "tool_s", "wall_s", "reward_latency_s"):
-        given = [(note.get("metrics") or {}).get(name) for note in notes]
-        values = [value for value in given if isinstance(value, int | float)]
+        measured = [(note.get("metrics") or {}).get(name) for note in notes]
+        values = [value for value in measured if isinstance(value, int | float)]
         if values:
             metrics[name] = _mean(values)
     cache = [info for sample in firsts if (info := getattr(sample, "prefix_cache_info", None)) is not None]
@@ -87,13 +87,13 @@ def _log_step(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float
         flat = list(flatten(samples))
         measured = {**metrics, **rollout_metrics(args, flat)}
         logger.info("kind=<%s>, rollout=<%s>, metrics=<%s> | rollout finished", kind, rollout_id, measured)
-        shown = [_row(args, sample) for sample, *_ in list(group_rollouts(flat).values())[: settings.log_messages]]
+        rows = [_row(args, sample) for sample, *_ in list(group_rollouts(flat).values())[: settings.log_messages]]
         # A mean over nothing is NaN, which JSON has no word for and trackers draw as a gap or not at all.
-        known = {name: value if math.isfinite(value) else None for name, value in measured.items()}
+        numbers = {name: value if math.isfinite(value) else None for name, value in measured.items()}
         if settings.log_dir:
             folder = Path(settings.log_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            line = json.dumps({"rollout_id": rollout_id, "metrics": known, "samples": shown}, default=str)
+            line = json.dumps({"rollout_id": rollout_id, "metrics": numbers, "samples": rows}, default=str)
             with (folder / f"{kind.replace('/', '_')}.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         # slime imports wandb where it is used, and opens its run: it is joined, and not ours to open.

@@ -57,25 +57,25 @@ def prompt_images(sample: Any, expander: ProcessorExpander | None) -> list[bytes
     """
     inputs = getattr(sample, "multimodal_inputs", None) or {}
     # By length where there is one, for the truth value of a tensor is an error.
-    given = sorted(
+    names = sorted(
         name
         for name, value in inputs.items()
         if value is not None and not (hasattr(value, "__len__") and not len(value))
     )
-    if others := [name for name in given if name != "images"]:
+    if others := [name for name in names if name != "images"]:
         raise SlimeConfigError(
             f"the data has multimodal inputs {others!r}: only images can be sent exactly, for with video or audio in a "
             "request SGLang decodes the ids and tokenises them again"
         )
     places = _count_images(sample.prompt)
-    if not given and not places:
+    if not names and not places:
         return []
     if expander is None:
         raise SlimeConfigError(
-            f"the data has multimodal inputs {given or ['images']!r}, and nothing expands them: slime found no "
+            f"the data has multimodal inputs {names or ['images']!r}, and nothing expands them: slime found no "
             "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
         )
-    images = list(inputs.get("images") or ()) if given else []
+    images = list(inputs.get("images") or ()) if names else []
     if len(images) != places:
         raise SlimeConfigError(
             f"the prompt has {places} image parts, and the data's multimodal inputs have {len(images)} images: give "

@@ -47,7 +47,7 @@ class Episode:
         paused: The rollout is suspended: slime may train meanwhile, and no call may start.
         suspensions: Number of its suspensions.
         resume: Set to let waiting calls continue.
-        held: Ids that were sampled before the last resumption, each from the start of its path.
+        earlier_ids: Ids that were sampled before the last resumption, each from the start of its path.
     """
 
     call: RolloutCall
@@ -60,7 +60,7 @@ class Episode:
     paused: bool = False
     suspensions: int = 0
     resume: asyncio.Event = field(default_factory=asyncio.Event)
-    held: list[list[int]] = field(default_factory=list)
+    earlier_ids: list[list[int]] = field(default_factory=list)
 
     @property
     def running(self) -> asyncio.Task[StepResult]:
@@ -88,7 +88,7 @@ class Episode:
         Cancelling this call ends the rollout, its cleanup included.
         """
         if self.suspensions:  # whatever is sampled by now is older than this call
-            self.held.extend(list(path.token_ids) for model in self.models for path in model.trajectories)
+            self.earlier_ids.extend(list(path.token_ids) for model in self.models for path in model.trajectories)
         try:
             while not self.running.done():
                 if self.call.is_stopping:
@@ -130,7 +130,7 @@ class Episode:
             if not self.call.partial:
                 raise BackendAbortedError("slime ended the rollout step; no further turn is started")
             # A call that the server aborted carries what it has sampled in its prompt, and no trajectory holds it yet.
-            self.held.append(list(prompt()))
+            self.earlier_ids.append(list(prompt()))
             self.resume.clear()
             await self.resume.wait()
 
@@ -139,12 +139,12 @@ class Episode:
 
         Weights change under a rollout where slime does not stop it for that (fully asynchronous).
         """
-        held = max((common_prefix(source.token_ids, ids) for ids in self.held), default=0)
+        resumed = max((common_prefix(source.token_ids, ids) for ids in self.earlier_ids), default=0)
         # A span without a version says nothing of its age, and is left to the resumptions.
         spans = [span for span in source.weight_versions if span.version is not None]
         older = max((span.end for span in spans if span.version != spans[-1].version), default=0)
         mask = source.loss_mask.copy()
-        mask[: max(held, older)] = 0
+        mask[: max(resumed, older)] = 0
         return replace(source, loss_mask=mask)
 
 
@@ -212,7 +212,7 @@ class RolloutBackend(BackendWrapper):
         if "spec_verify_ct" in meta:
             counters.update({name: int(meta.get(name) or 0) for name in _SPECULATIVE})
         if suspensions != episode.suspensions:  # begun before the suspension, ended after it
-            episode.held.append([*self._prompt_as_seen(request), *answer.output_ids])
+            episode.earlier_ids.append([*self._prompt_as_seen(request), *answer.output_ids])
         if keeps_top_p and answer.sampling_mask is None:
             answer = replace(answer, sampling_mask=sampling_mask_of(meta, len(answer.output_ids)))
         return answer

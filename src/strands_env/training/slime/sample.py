@@ -96,8 +96,8 @@ def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
         rows.append(row)
     rows[0] |= _counter_fields(call.sample, rollout)
     if call.fanout:  # slime counts rollouts by this id; without one it would count paths
-        known = [getattr(call.sample, name, None) for name in ("rollout_id", "index")]
-        shared = next((value for value in known if value is not None), uuid.uuid4().int >> 65)
+        ids = [getattr(call.sample, name, None) for name in ("rollout_id", "index")]
+        shared = next((value for value in ids if value is not None), uuid.uuid4().int >> 65)
         rows = [row | {"rollout_id": shared} for row in rows]
     return rows
 
@@ -156,13 +156,13 @@ def _held_fields(call: RolloutCall, rollout: SlimeRollout) -> Fields:
         return fields
     paths = [path for model in rollout.episode.models for path in model.trajectories if not path.is_discarded]
     if paths:  # the longest of them; slime looks whether anything is held
-        held = max(paths, key=len)
-        start = held.initial_prompt_length
-        fields["tokens"] = held.token_ids
-        fields["response_length"] = len(held) - start
-        fields["loss_mask"] = held.loss_mask[start:]
-        fields["rollout_log_probs"] = [value or 0.0 for value in held.logprobs[start:]]
-        fields["response"] = rollout.episode.text_of(held.token_ids[start:])
+        path = max(paths, key=len)
+        start = path.initial_prompt_length
+        fields["tokens"] = path.token_ids
+        fields["response_length"] = len(path) - start
+        fields["loss_mask"] = path.loss_mask[start:]
+        fields["rollout_log_probs"] = [value or 0.0 for value in path.logprobs[start:]]
+        fields["response"] = rollout.episode.text_of(path.token_ids[start:])
     return fields
 
 

@@ -98,11 +98,11 @@ class SlimeSettings(BaseModel):
         Raises:
             SlimeConfigError: The factory is missing, an option is unknown, or a value is invalid.
         """
-        given = {key.removeprefix(_PREFIX): value for key, value in vars(args).items() if key.startswith(_PREFIX)}
-        if unknown := sorted(_PREFIX + name for name in set(given) - set(cls.model_fields)):
-            known = sorted(_PREFIX + name for name in cls.model_fields)
-            raise SlimeConfigError(f"unknown options {unknown!r}; known are {known!r}")
-        values = {name: value for name, value in given.items() if value is not None}
+        options = {key.removeprefix(_PREFIX): value for key, value in vars(args).items() if key.startswith(_PREFIX)}
+        if unknown := sorted(_PREFIX + name for name in set(options) - set(cls.model_fields)):
+            names = sorted(_PREFIX + name for name in cls.model_fields)
+            raise SlimeConfigError(f"unknown options {unknown!r}; known are {names!r}")
+        values = {name: value for name, value in options.items() if value is not None}
         for name in ("factory", "reward", "tool_parser", "log_dir"):
             if name not in values and (value := os.environ.get((_PREFIX + name).upper())):
                 values[name] = value
@@ -129,22 +129,22 @@ class SlimeSettings(BaseModel):
                 else. A `TypeError` from inside it (from a class: a `ValueError` too) counts as such until an
                 environment was made.
         """
-        made = load(self.factory)
+        factory = load(self.factory)
         wrong: tuple[type[Exception], ...] = (TypeError,)
-        if isinstance(made, type):
+        if isinstance(factory, type):
             system_prompt = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
             arguments = {"model_factory": model_factory, **system_prompt, **self.options}
             wrong = (TypeError, ValueError)
-        elif callable(made):
-            given = {"model_factory": model_factory, "args": args, "sample": sample, "evaluation": evaluation}
-            arguments = {**given, "options": dict(self.options)}
-            parameters = inspect.signature(made).parameters
+        elif callable(factory):
+            arguments = {"model_factory": model_factory, "args": args, "sample": sample, "evaluation": evaluation}
+            arguments["options"] = dict(self.options)
+            parameters = inspect.signature(factory).parameters
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
                 arguments = {name: value for name, value in arguments.items() if name in parameters}
         else:
-            raise SlimeConfigError(f"{self.factory!r} is a {type(made).__name__}, expected a class or a function")
+            raise SlimeConfigError(f"{self.factory!r} is a {type(factory).__name__}, expected a class or a function")
         try:
-            environment = made(**arguments)
+            environment = factory(**arguments)
         except wrong as error:
             # It has worked before, so this task is at fault and not the configuration.
             if repr(self) in SESSION.working_settings:

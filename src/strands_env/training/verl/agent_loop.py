@@ -214,24 +214,24 @@ async def run_rollout(
 
     backends.append(ServerManagerBackend(server_manager, sampling_params, stops))
     make_model()  # wrong options raise before any attempt
-    ended = await run_attempts(attempt, lambda error: Rollout(error=error), retries=retries)
-    if isinstance(ended.error, _WRONG_CODE):
-        raise ended.error
-    result, backend = ended.result, backends[-1]
+    rollout = await run_attempts(attempt, lambda error: Rollout(error=error), retries=retries)
+    if isinstance(rollout.error, _WRONG_CODE):
+        raise rollout.error
+    result, backend = rollout.result, backends[-1]
     # A `step` or `rollout` of its own may give a reward, though not every time.
     own = [getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step")]
     may_score = getattr(environment, "reward_fn", None) is not None or any(own)
-    if result is not None and ended.status in _ENDED and result.reward is None and not may_score:
+    if result is not None and rollout.status in _ENDED and result.reward is None and not may_score:
         raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
     shape = backend.experts_shape or experts_shape
     if routed_experts and shape is None:
         raise InvalidSampleError("the rollout failed before its routed experts had a shape: give experts_shape")
     fields = agent_loop_output(
-        ended.samples,
+        rollout.samples,
         prompt_length=prompt_length,
         response_length=response_length,
         experts_shape=shape if routed_experts else None,
-        status=ended.status,
+        status=rollout.status,
     )
     metrics = result.observation.metrics if result is not None else {}
     fields["num_turns"] = int(metrics.get("message_count", 0))

@@ -110,10 +110,10 @@ class ServerManagerBackend(Backend):
     def _version(self, extra: Mapping[str, Any]) -> str | None:
         step = extra.get("global_steps")
         first, last = extra.get("min_global_steps", step), extra.get("max_global_steps", step)
-        known = [int(value) for value in (first, last, step) if value is not None]
-        self.steps += known
+        versions = [int(value) for value in (first, last, step) if value is not None]
+        self.steps += versions
         # Of a reply that several versions sampled verl does not say which token is whose.
-        return str(known[0]) if len(set(known)) == 1 else None
+        return str(versions[0]) if len(set(versions)) == 1 else None
 
     def _experts(self, experts: Any, rows: int) -> Any:
         """Rows of positions `[0, rows)` as little-endian int32, or None where they are missing."""
