@@ -41,7 +41,7 @@ from .requests import (
     printable,
 )
 from .session import Session
-from .session_routes import SessionRoutes
+from .session_routes import add_session_routes
 
 MAX_BODY = 64 * 2**20
 _REMEMBERED_KEYS = 10_000  # of closed sessions, so that their programs get a clear refusal
@@ -139,6 +139,7 @@ class Gateway:
         self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
         # A page that rebinds its name to this machine sends that name as `Host`.
         self._hosts = frozenset({host or "localhost", "localhost", *hosts})
+        self._dialects: dict[Handler, WireDialect] = {}  # by the handlers of their routes
         self._runner: web.AppRunner | None = None
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
@@ -183,8 +184,6 @@ class Gateway:
         except OSError:
             await self.close()
             raise
-        for session in self.sessions.values():
-            self._address(session)
         if self.session_ttl is not None:
             self._sweeper = asyncio.create_task(self._sweep(self.session_ttl))
 
@@ -266,13 +265,13 @@ class Gateway:
         session = Session(
             id=name,
             key=key,
+            gateway_url=lambda: self.url,
             conversation=conversation or Conversation(tokenizer=self.tokenizer, client=self.client, **options),
             options=session_options,
             labels=dict(labels or {}),
         )
         self.sessions[name] = self._by_key[key_digest(key)] = session
         self._dropped_keys.drop(key_digest(key))
-        self._address(session)
         return session
 
     async def delete(self, session: Session) -> None:
@@ -283,10 +282,6 @@ class Gateway:
             del self._by_key[key]
             self._dropped_keys.put(key, True)
         await session.drop()
-
-    def _address(self, session: Session) -> None:
-        if self.url:
-            session.anthropic_url = f"{self.url}/s/{session.id}"
 
     def _session_of(self, request: web.Request, dialect: WireDialect) -> Session:
         """The session of the path, else of the key; never one of the body."""
@@ -321,44 +316,40 @@ class Gateway:
             app.router.add_get(prefix + "/api/hello", self._hello)
         app.router.add_get("/health", self._hello)
         if self._admin:
-            SessionRoutes(sessions=self.sessions, make=self.open, drop=self.delete, key=self._admin_key).add_to(app)
+            add_session_routes(app, self, self._admin_key)
         return app
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Keep web pages in a browser on this machine away, and bound what is answered to a wrong path."""
+        """Keep web pages in a browser on this machine away; answer refusals and errors in the dialect's words."""
         try:
             host = host_of(f"//{request.host}")
             if host is None or (host not in self._hosts and not is_address(host)):
                 raise Refused(f"host {label(host or request.host)} is not served here", status=403)
             if is_of_other_page(request):
                 raise Refused("requests of web pages are not served here", status=403)
-            response = await handler(request)
-        except Refused as refused:
-            response = refusal(CHAT_COMPLETIONS, refused)
+            return await handler(request)
+        except Refused as error:
+            refused = error
+        except OSError:  # the client went away
+            raise
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            response = refusal(CHAT_COMPLETIONS, Refused(error.reason, status=error.status))
+            refused = Refused(error.reason, status=error.status)
+        except Exception as error:
+            refused = hide(error)
+        response = refusal(self._dialects.get(request.match_info.handler, CHAT_COMPLETIONS), refused)
         if response.status in (408, 413) or request.content.exception() is not None:  # a part of the body is left
             response.force_close()
         return response
 
     def _endpoint(self, dialect: WireDialect, route: Route) -> Handler:
-        """A path of a dialect; refusals in the dialect's words."""
-
         async def handle(request: web.Request) -> web.StreamResponse:
-            try:
-                session = self._session_of(request, dialect)
-                pace = {"hold": self.hold, "ping_interval": self.ping_interval}
-                return await session.serve(Exchange(request, dialect, route, **pace))
-            except Refused as refused:
-                return refusal(dialect, refused)
-            except (OSError, web.HTTPException):  # the client went away, or aiohttp has the answer
-                raise
-            except Exception as error:
-                return refusal(dialect, hide(error))
+            exchange = Exchange(request, dialect, route, hold=self.hold, ping_interval=self.ping_interval)
+            return await self._session_of(request, dialect).serve(exchange)
 
+        self._dialects[handle] = dialect
         return handle
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:

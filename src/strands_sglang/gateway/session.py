@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -52,7 +52,7 @@ class Session:
     Attributes:
         id: Its name in paths.
         clients: Counters by client.
-        anthropic_url: Address for Anthropic clients, which append `/v1/messages`; empty before the gateway listens.
+        gateway_url: Gives the gateway's address, empty before it listens.
         failure: The error of the last request (a limit, an overflow, the model server); None after a success.
     """
 
@@ -61,7 +61,7 @@ class Session:
     conversation: Conversation
     options: SessionOptions = field(default_factory=SessionOptions)
     labels: Mapping[str, Any] = field(default_factory=dict)
-    anthropic_url: str = ""
+    gateway_url: Callable[[], str] = lambda: ""
     clients: dict[str, Counters] = field(default_factory=dict)
     is_sealed: bool = False
     failure: Exception | None = None
@@ -86,6 +86,12 @@ class Session:
             self._slots = asyncio.Semaphore(self.options.max_parallel)
 
     # ---- for its maker ------------------------------------------------
+
+    @property
+    def anthropic_url(self) -> str:
+        """Address for Anthropic clients, which append `/v1/messages`; empty before the gateway listens."""
+        url = self.gateway_url()
+        return url and f"{url}/s/{self.id}"
 
     @property
     def base_url(self) -> str:
