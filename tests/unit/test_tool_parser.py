@@ -27,7 +27,7 @@ from strands_sglang.tool_parsers import (
     register_tool_parser,
 )
 from strands_sglang.tool_parsers.gpt_oss import GptOssToolParser
-from strands_sglang.tool_parsers.reasoning import SegmentKind, split_reasoning
+from strands_sglang.tool_parsers.reasoning import SegmentKind
 from tests.provider_support import Replay, completion, tokenizer
 from tests.tool_call_writer import render
 
@@ -242,19 +242,22 @@ def test_a_call_that_ends_with_the_turn_is_malformed_by_what_follows_and_unclose
     ],
 )
 def test_text_is_split_from_reasoning(in_reasoning: bool, sampled: str, text: str, reasoning: str) -> None:
-    assert split_reasoning(sampled, in_reasoning=in_reasoning) == (text, reasoning)
+    output = HermesToolParser().parse_all(sampled, in_reasoning=in_reasoning)
+    assert (output.text, output.reasoning) == (text, reasoning)
 
 
 def test_other_tags_and_none() -> None:
-    assert split_reasoning("[THINK]<think>[/THINK]hello", ("[THINK]", "[/THINK]")) == ("hello", "<think>")
+    output = HermesToolParser(think_tokens=("[THINK]", "[/THINK]")).parse_all("[THINK]<think>[/THINK]hello")
+    assert (output.text, output.reasoning) == ("hello", "<think>")
     for in_reasoning in (True, False):
-        assert split_reasoning("<think>a</think>b", None, in_reasoning=in_reasoning) == ("<think>a</think>b", "")
+        output = HermesToolParser(think_tokens=None).parse_all("<think>a</think>b", in_reasoning=in_reasoning)
+        assert (output.text, output.reasoning) == ("<think>a</think>b", "")
 
 
 @pytest.mark.parametrize("tags", [("", "</think>"), ("<think>", ""), ("|", "|")])
 def test_tags_that_cannot_be_told_apart_are_refused(tags: tuple[str, str]) -> None:
     with pytest.raises(ToolParserError, match="think_tokens"):
-        split_reasoning("x", tags)
+        HermesToolParser(think_tokens=tags)
 
 
 # --- a parser with `parse` alone ---

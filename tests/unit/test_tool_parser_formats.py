@@ -514,7 +514,8 @@ def test_gpt_oss_messages_are_text_or_reasoning_by_their_channel() -> None:
     )
     output = parser.parse_all(sampled)
     assert (output.text, output.reasoning, only(output.calls).name) == ("I look. Done.", "Hm.\nSo.", "f")
-    assert parser.split(f"{THOUGHT}<|start|>assistant{cut}") == ('{"x": 1}', "Hm, {}?")
+    output = parser.parse_all(f"{THOUGHT}<|start|>assistant{cut}", read_calls=False)
+    assert (output.text, output.reasoning, output.calls) == ('{"x": 1}', "Hm, {}?", ())
 
 
 OUTSIDE = {

@@ -148,8 +148,8 @@ def read_reply(
     if is_constrained and in_reasoning and finish.type is FinishType.STOP and is_answer(text, parser.think_tokens):
         in_reasoning, parser = False, parser.with_think_tokens(None)
     if tools is None or finish.type is not FinishType.STOP or not read_calls:
-        split = parser.split(text, in_reasoning=in_reasoning)
-        return ReadReply(reply=reply(split.reasoning, split.text, _STOP_REASONS[finish.type]))
+        parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
+        return ReadReply(reply=reply(parsed.reasoning, parsed.text, _STOP_REASONS[finish.type]))
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
     given: list[ReplyCall] = []
     calls: list[ToolCall] = []

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from ..exceptions import ToolParserError, did_you_mean
-from . import reasoning
 from .reasoning import (
     DEFAULT_THINK_TOKENS,
     BlockFinder,
     BlockReader,
-    ReasoningSplit,
     SegmentKind,
     TextSegment,
     ThinkTokens,
+    finder,
+    join,
+    scan,
 )
 from .values import CallError, ParameterTypes, ToolSchemas
 
@@ -160,7 +161,11 @@ class ToolParser:
         if think_start_token is not None or think_end_token is not None:
             opening, closing = think_tokens or self.DEFAULT_THINK
             think_tokens = (think_start_token or opening, think_end_token or closing)
-        reasoning.check_think_tokens(think_tokens)
+        if think_tokens is not None and (len(set(think_tokens)) != 2 or not all(think_tokens)):
+            raise ToolParserError(
+                f"think_tokens={think_tokens!r} is not a pair of two different tags; "
+                "give e.g. ('<think>', '</think>'), or None"
+            )
         self.think_tokens = think_tokens
 
     def with_think_tokens(self, think_tokens: ThinkTokens | None) -> Self:
@@ -195,18 +200,19 @@ class ToolParser:
         """Read the block whose begin marker is at offset `start` of the whole sampled text; None when it never ends."""
         raise NotImplementedError(type(self).__name__)
 
-    def parse_all(self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None) -> ParseOutput:
+    def parse_all(
+        self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None, read_calls: bool = True
+    ) -> ParseOutput:
         """Parse sampled text into calls, visible text and reasoning.
 
         Args:
             text: Sampled text, decoded with special tokens kept.
             in_reasoning: The prompt ends inside a reasoning block, so the text starts in one.
             tools: Tool specs or chat-template tools. Formats that print values without a type decode them by it.
+            read_calls: False leaves calls in the visible text.
         """
-        if type(self).read_block is ToolParser.read_block:
-            return self._call_parse(text, in_reasoning=in_reasoning)
-        types = ParameterTypes(tools)
-        blocks: dict[int, Block] = {}
+        types, blocks = ParameterTypes(tools), dict[int, Block]()
+        has_parse_alone = type(self).read_block is ToolParser.read_block
 
         def read(start: int) -> int | None:
             block = self.read_block(text, start, types)
@@ -214,41 +220,34 @@ class ToolParser:
                 blocks[start] = block
             return block.end if block else None
 
-        segments = self.cut(text, read, in_reasoning=in_reasoning)
-        read_calls = [call for each in segments if each.kind is SegmentKind.BLOCK for call in blocks[each.start].calls]
-        calls = tuple([call.with_id(index) for index, call in enumerate(read_calls)])
+        segments = self.cut(text, read if read_calls and not has_parse_alone else None, in_reasoning=in_reasoning)
+        visible = join(text, segments, SegmentKind.TEXT)
+        if read_calls and has_parse_alone:
+            # Spans count in the text that the parser was given, which is another where reasoning was cut off.
+            calls = [call if visible == text else replace(call, span=(0, 0)) for call in self.parse(visible)]
+            if calls:  # where there are none, such text is the model's, and is shown
+                begin, end = map(re.escape, self.tool_call_tokens)  # special tokens are full of `|` and `[`
+                visible = re.sub(f"{begin}.*?{end}", "", visible, flags=re.DOTALL)
+        else:
+            read_blocks = [blocks[each.start] for each in segments if each.kind is SegmentKind.BLOCK]
+            calls = [call for block in read_blocks for call in block.calls]
+            calls = [call.with_id(index) for index, call in enumerate(calls)]
         unclosed_call = None
-        if unclosed := reasoning.join(text, segments, SegmentKind.UNCLOSED):
+        if unclosed := join(text, segments, SegmentKind.UNCLOSED):
             inner, span = unclosed.removeprefix(self.tool_start_token), (len(text) - len(unclosed), len(text))
-            unclosed_call = ToolParseResult(
-                name=self.guess_name(inner), raw=inner.strip(), error=self.unclosed_error(inner), span=span
-            ).with_id(len(calls))
-        split = reasoning.split_segments(text, segments)
+            error = CallError(self.unclosed_error(inner), self.guess_name(inner))
+            unclosed_call = self.refuse(error, inner.strip(), span).with_id(len(calls))
         return ParseOutput(
-            calls=calls,
-            text=split.text,
-            reasoning=split.reasoning,
+            calls=tuple(calls),
+            text=visible,
+            reasoning=join(text, segments, SegmentKind.REASONING, "\n"),
             unclosed_call=unclosed_call,
             segments=tuple(segments),
         )
 
-    def _call_parse(self, text: str, *, in_reasoning: bool) -> ParseOutput:
-        split = self.split(text, in_reasoning=in_reasoning)
-        calls, visible = tuple(self.parse(split.text)), split.text
-        if calls:  # where there are none, such text is the model's, and is shown
-            begin, end = map(re.escape, self.tool_call_tokens)  # special tokens are full of `|` and `[`
-            visible = re.sub(f"{begin}.*?{end}", "", visible, flags=re.DOTALL)
-        return ParseOutput(
-            # Spans count in the text that the parser was given, which is another where reasoning was cut off.
-            calls=calls if split.text == text else tuple(replace(call, span=(0, 0)) for call in calls),
-            text=visible,
-            reasoning=split.reasoning,
-            segments=tuple(self.cut(text, None, in_reasoning=in_reasoning)),
-        )
-
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
         """Cut text into reasoning, visible text and call blocks; without `read_block`, calls are not looked for."""
-        return reasoning.scan(
+        return scan(
             text,
             think_tokens=self.think_tokens,
             in_reasoning=in_reasoning,
@@ -258,11 +257,7 @@ class ToolParser:
 
     def begin(self, text: str) -> BlockFinder:
         """The function that finds where blocks begin; asked once for a text."""
-        return reasoning.finder(re.compile(re.escape(self.tool_start_token)), text)
-
-    def split(self, text: str, *, in_reasoning: bool = False) -> ReasoningSplit:
-        """Split text into what the user sees and what the model thought; calls are not looked for."""
-        return reasoning.split_segments(text, self.cut(text, None, in_reasoning=in_reasoning))
+        return finder(re.compile(re.escape(self.tool_start_token)), text)
 
     def parse(
         self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from ..exceptions import ToolParserError
-
 ThinkTokens = tuple[str, str]
 """The tags that open and close a reasoning block, e.g. `("<think>", "</think>")`."""
 
@@ -41,13 +39,6 @@ class TextSegment(NamedTuple):
     kind: SegmentKind
     start: int
     end: int
-
-
-class ReasoningSplit(NamedTuple):
-    """Sampled text, split: visible text as sampled, and reasoning, its blocks joined by a newline; tags are removed."""
-
-    text: str
-    reasoning: str
 
 
 BlockReader = Callable[[int], int | None]
@@ -136,31 +127,6 @@ def scan(
     return segments
 
 
-def split_reasoning(
-    text: str, think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS, *, in_reasoning: bool = False
-) -> ReasoningSplit:
-    """Split sampled text into visible text and reasoning; arguments as for `scan`."""
-    check_think_tokens(think_tokens)
-    return split_segments(text, scan(text, think_tokens=think_tokens, in_reasoning=in_reasoning))
-
-
-def split_segments(text: str, segments: list[TextSegment]) -> ReasoningSplit:
-    """The split that the segments of a text make; blocks of calls belong to neither part."""
-    visible, thought = join(text, segments, SegmentKind.TEXT), join(text, segments, SegmentKind.REASONING, "\n")
-    return ReasoningSplit(visible, thought)
-
-
 def join(text: str, segments: list[TextSegment], kind: SegmentKind, separator: str = "") -> str:
     """The text of all segments of one kind."""
     return separator.join(text[segment.start : segment.end] for segment in segments if segment.kind is kind)
-
-
-def check_think_tokens(think_tokens: ThinkTokens | None) -> None:
-    """Raise ToolParserError unless the tags are None or two different non-empty strings."""
-    if think_tokens is None:
-        return
-    if len(think_tokens) != 2 or not all(think_tokens) or think_tokens[0] == think_tokens[1]:
-        raise ToolParserError(
-            f"think_tokens={think_tokens!r} is not a pair of two different tags; "
-            "give e.g. ('<think>', '</think>'), or None"
-        )
