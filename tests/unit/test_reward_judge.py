@@ -113,6 +113,33 @@ async def test_an_answer_that_the_judge_cannot_take_is_0_if_a_short_one_can_be_j
     assert (result.error is None) == (reward is not None)
 
 
+@pytest.mark.parametrize(("limit", "reward"), [(300, 0.0), (10, None)])
+async def test_a_judge_of_ones_own_that_the_answer_overflows_gives_0_if_a_short_one_does_not(
+    limit: int, reward: float | None
+) -> None:
+    async def judge(action: Action, result: StepResult) -> float:
+        if len(result.observation.final_response or "") > limit:
+            raise ContextWindowOverflowException("prompt is too long")
+        return 1.0
+
+    env = Environment(model_factory=lambda: ScriptedModel(["blah " * 100]), reward_fn=judge)
+    result = await env.step(ACTION)
+    assert (result.reward and result.reward.reward) == reward
+    if reward is None:
+        assert result.termination_reason is TerminationReason.REWARD_ERROR
+    else:
+        assert result.reward.info["reason"] == "answer_too_long"
+
+
+async def test_an_answer_that_a_judge_cannot_take_gains_nothing_by_the_default_reward() -> None:
+    def reply_to(messages: Any) -> Any:
+        return ContextWindowOverflowException("too long") if len(str(messages[-1])) > 300 else "correct"
+
+    messages = [{"role": "assistant", "content": [{"text": "blah " * 100}]}]
+    step = StepResult(observation=Observation(messages=messages))
+    assert (await EchoJudge(ScriptedModel(reply_to), default_reward=0.5).compute(ACTION, step)).reward == 0.0
+
+
 async def test_throttled_judge_hands_over_to_the_next_model_a_few_times_and_others_do_not() -> None:
     busy = ScriptedModel(lambda messages: ModelThrottledException("busy"))
     free = ScriptedModel(["correct"])

@@ -189,6 +189,8 @@ def test_no_wrong_answer_is_the_gold(gold):
         ("2024-05-12", "gold with day and month swapped", "2024-12-05"),
         ("3/4/2024", "gold with day and month swapped", "4/3/2024"),
         ("Paris", "gold denied", "the answer is not Paris"),
+        ("Paris", "not gold", "not Paris"),
+        ("42", "gold with a word that changes it", "42 squared"),
     ],
 )
 def test_golds_are_changed_in_one_place(gold, what, text):

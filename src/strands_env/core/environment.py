@@ -565,12 +565,9 @@ class Environment:
                 update={"messages": copy_data(seen.messages), "metrics": copy_data(seen.metrics)}
             )
             shown = result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
-            computed = self._scorer.compute(action, shown)
-            if not hasattr(computed, "__await__"):
-                raise TypeError(f"{type(self.reward_fn).__name__}.compute() must be async: write 'async def compute'")
             with EpisodeProgress.current() as progress:
                 progress.phase = Phase.REWARD
-                result.reward = await computed_reward(within(computed, self.reward_timeout, Phase.REWARD), seen)
+                result.reward = await computed_reward(self._scorer, action, shown, timeout=self.reward_timeout)
             if result.reward.error is not None and result.reward.reward is None:
                 self._reward_failed(result, TerminationReason.REWARD_ERROR, result.reward.error)
         except Exception as error:

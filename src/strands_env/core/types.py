@@ -29,8 +29,9 @@ from pydantic import (
 from strands.models import Model
 
 from .chat import ChatPrompt, spoken_text
+from .deadline import within
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
-from .termination import ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
+from .termination import ErrorRecord, Outcome, Phase, TerminationReason, ToolErrorRecord
 from .threads import DaemonThreads, reward_threads
 from .tokens import TokenObservation, Trajectory
 
@@ -414,20 +415,62 @@ def as_reward_result(value: Any) -> RewardResult:
     raise TypeError(f"a reward function must return a RewardResult, a number or None, got {value!r}")
 
 
-async def computed_reward(work: Awaitable[Any], observation: Observation) -> RewardResult:
-    """What a reward function gives for this observation, checked; 0 where it reads an answer the policy never gave.
+_REFUSED = {
+    TerminationReason.CONTEXT_WINDOW_OVERFLOW: "answer_too_long",
+    TerminationReason.CONTENT_FILTERED: "answer_filtered",
+}
+"""The ends of a judge's call that an answer can bring about, as the reason of its 0."""
 
-    Unscored, episodes without an answer would leave the denominator.
+
+async def computed_reward(
+    reward: Any, action: Action, result: StepResult, *, timeout: float | None = None
+) -> RewardResult:
+    """What a reward function gives for a step, checked; 0 where it fails by the policy's doing.
+
+    That is an answer which the policy never gave, and one that a model asked by the function cannot take while it takes
+    a short one. Unscored, such episodes would leave the denominator.
     """
     try:
-        value = await work
+        computed = reward.compute(action, result)
+        if not hasattr(computed, "__await__"):
+            raise TypeError(f"{type(reward).__name__}.compute() must be async: write 'async def compute'")
+        return as_reward_result(await within(computed, timeout, Phase.REWARD))
     except (AttributeError, TypeError) as error:
-        if observation.final_response is not None or "NoneType" not in str(error):
+        if result.observation.final_response is not None or "NoneType" not in str(error):
             raise
         text = f"{type(error).__name__}: {error}"
         logger.warning("error=<%s> | the reward function cannot read an episode without an answer: 0", text)
         return RewardResult(reward=0.0, info={"reason": "no_final_response", "error": text})
-    return as_reward_result(value)
+    except Exception as error:
+        refused = await refused_answer(
+            error, result, lambda short: within(reward.compute(action, short), timeout, Phase.REWARD)
+        )
+        if refused is None:
+            raise
+        return refused
+
+
+async def refused_answer(
+    error: Exception, result: StepResult, judge: Callable[[StepResult], Awaitable[Any]]
+) -> RewardResult | None:
+    """0 for an answer that is too long for a judge, or filtered; None if nothing of the policy's keeps it from judging.
+
+    `judge` tries the same with a short answer in place of the policy's part of the conversation.
+    """
+    reason = _REFUSED.get(TerminationReason.from_error(error))
+    if reason is None:
+        return None
+    messages = result.observation.messages
+    first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    messages = [*messages[:first], {"role": "assistant", "content": [{"text": "I do not know."}]}]
+    observation = result.observation.model_copy(update={"messages": messages})
+    try:
+        await judge(result.model_copy(update={"observation": observation}))
+    except Exception as other:
+        logger.debug("error=<%s> | the judge cannot take a short answer either", other)
+        return None
+    logger.warning("reason=<%s>, error=<%s> | the judge cannot take the answer: 0", reason, error)
+    return RewardResult(reward=0.0, info={"status": "success", "reason": reason, "error": str(error)})
 
 
 def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any:

@@ -13,18 +13,13 @@ from strands import Agent
 from strands.models import Model
 
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
-from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, check_model
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, check_model, refused_answer
 
 logger = logging.getLogger(__name__)
 
 Judgment = TypeVar("Judgment")
 
 _TRANSIENT = frozenset({TerminationReason.THROTTLED, TerminationReason.CONNECTION_ERROR, TerminationReason.TIMEOUT})
-_REFUSED = {
-    TerminationReason.CONTEXT_WINDOW_OVERFLOW: "answer_too_long",
-    TerminationReason.CONTENT_FILTERED: "answer_filtered",
-}
-"""The ends of a judge's call that an answer can bring about, as the reason of its 0."""
 
 
 class ContentFilteredError(Exception):
@@ -44,7 +39,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
         judge_model: A Strands model, a factory of models, or several of them. A model is shared by all judgments, which
             suits providers without state; give a factory for `SGLangModel`, whose trajectories would pile up.
         max_model_retries: Attempts in all; throttled, timed-out and disconnected ones go on with the next model.
-        default_reward: Reward when judging failed; None makes the step fail.
+        default_reward: Reward when judging failed, but not by the answer; None makes the step fail.
     """
 
     asks_models: ClassVar[bool] = True
@@ -89,27 +84,15 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
             info["judgment"] = judgment.model_dump(mode="json") if isinstance(judgment, BaseModel) else judgment
             reward = await self.get_reward(cast(Judgment, judgment))
         except Exception as error:
-            if part == "judge_error" and self.default_reward is None:
-                reason = _REFUSED.get(TerminationReason.from_error(error))
-                if reason is not None and await self._takes_a_short_answer(action, step_result):
-                    logger.warning("reason=<%s>, error=<%s> | the judge cannot take the answer: 0", reason, error)
-                    return RewardResult(reward=0.0, info={"status": "success", "reason": reason, "error": str(error)})
+            if part == "judge_error":
+
+                async def judge_short(short: StepResult) -> None:
+                    await self._judge(await self.get_judge_prompt(action, short))
+
+                if (refused := await refused_answer(error, step_result, judge_short)) is not None:
+                    return refused
             return self._fail(part, error, info)
         return RewardResult(reward=reward, info={**info, "status": "success", "abstained": reward is None})
-
-    async def _takes_a_short_answer(self, action: Action, step_result: StepResult) -> bool:
-        """True if nothing but the policy's part of the conversation keeps the judge from judging."""
-        messages = step_result.observation.messages
-        first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-        messages = [*messages[:first], {"role": "assistant", "content": [{"text": "I do not know."}]}]
-        observation = step_result.observation.model_copy(update={"messages": messages})
-        try:
-            short = step_result.model_copy(update={"observation": observation})
-            await self._judge(await self.get_judge_prompt(action, short))
-        except Exception as error:
-            logger.debug("error=<%s> | the judge cannot take a short answer either", error)
-            return False
-        return True
 
     async def _judge(self, prompt: str) -> Any:
         attempt = 0

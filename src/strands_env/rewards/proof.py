@@ -21,9 +21,8 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from strands_env.core.deadline import within
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
-from strands_env.core.termination import Phase, TerminationReason
+from strands_env.core.termination import TerminationReason
 from strands_env.core.types import Action, Observation, StepResult, as_reward_function, computed_reward
 
 logger = logging.getLogger(__name__)
@@ -122,7 +121,7 @@ def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> di
     if others and not re.search(r"[,;{]", gold):  # neither the first nor the last of them
         listed = [others[0], gold, *(others[1:] or others)]
         found |= {"all golds": ", ".join(listed), "all golds, boxed": " ".join(f"\\boxed{{{one}}}" for one in listed)}
-    found |= {"gold denied": f"the answer is not {gold}"}
+    found |= {"gold denied": f"the answer is not {gold}", "not gold": f"not {gold}"}
     found |= {"nothing": "", "0": "0", "1": "1", "no answer": "I do not know", "the prompt": prompt}
     different = {text: what for what, text in reversed(found.items()) if _normal(text) != _normal(gold)}
     return {what: text for text, what in reversed(different.items())}
@@ -141,6 +140,8 @@ def _changed(gold: str) -> Iterator[tuple[str, str]]:
         yield "another sign", gold.lstrip("-−+") if gold[0] in "-−" else f"-{gold.lstrip('+')}"
     if is_number and re.search("[1-9]", gold) and gold.lstrip("-−+$").isdigit():
         yield "a digit more", f"{gold}0"
+    if is_number and _normal(gold) not in (0, 1):
+        yield "a word that changes it", f"{gold} squared"
     if (pair := next(re.finditer(r"(?=(\w)(\w))", gold[1:]), None)) and not _NUMBER.search(gold):
         at = pair.start() + 1
         yield "two letters swapped", f"{gold[:at]}{pair[2]}{pair[1]}{gold[at + 2 :]}"
@@ -452,8 +453,7 @@ async def _score(
         started = time.perf_counter()
         try:
             result = answered(answer) if isinstance(answer, str) else answer.model_copy(deep=True)
-            work = within(reward.compute(task, result), timeout, Phase.REWARD)
-            scored = await computed_reward(work, result.observation)
+            scored = await computed_reward(reward, task, result, timeout=timeout)
             scores.append(scored.reward)
             if scored.reward is None:
                 error = None if scored.error is None else f"{scored.error.type}: {scored.error.message}"

@@ -150,7 +150,7 @@ async def _score_rollout(args: Any, samples: Sequence[Any]) -> Any:
             )
             action, _ = read_prompt(sample)
             if evaluation or await why_left_out(args, settings, function, action) is None:
-                scored = await computed_reward(function.compute(action, result), result.observation)
+                scored = await computed_reward(function, action, result)
             SESSION.reward_failures.reset()
         except SlimeConfigError:
             raise
