@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.gateway import Session
 from strands_sglang.gateway.dialects import CHAT_COMPLETIONS
 from strands_sglang.gateway.exact_json import dumps, loads
+from strands_sglang.gateway.translation import Translation
 from strands_sglang.tool_parsers.values import JSONError
 from tests.provider_support import completion
 from tests.unit.gateway_support import (
@@ -134,12 +134,12 @@ def test_json_is_read_as_it_is_written_or_refused(raw: bytes, value: Any) -> Non
 async def test_a_reply_that_cannot_be_written_fails_once_and_is_not_owed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, fails = Session._reply, [True]
+    given, fails = Translation.write, [True]
 
     def reply(*args: Any) -> Any:
         return replace(given(*args), text=object()) if fails and fails.pop() else given(*args)
 
-    monkeypatch.setattr(Session, "_reply", reply)
+    monkeypatch.setattr(Translation, "write", reply)
     stream = {} if "models" in path else {"stream": True}
     async with rig([completion("first"), completion("second")]) as r:
         status, text = await text_of(r, path, BODIES[path] | stream)
@@ -153,8 +153,8 @@ async def test_a_reply_that_cannot_be_written_fails_once_and_is_not_owed(
 async def test_a_reply_that_cannot_be_written_ends_an_open_stream_with_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = Session._reply
-    monkeypatch.setattr(Session, "_reply", lambda *args: replace(given(*args), text=object()))
+    given = Translation.write
+    monkeypatch.setattr(Translation, "write", lambda *args: replace(given(*args), text=object()))
     async with rig([replace(completion("first"), delay=0.2)], hold=0.01, ping_interval=0.05) as r:
         (failed,) = await r.events("/v1/chat/completions", BODIES["/v1/chat/completions"])
         assert failed["error"]["code"] == "unwritable"

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from ..cache import Recent
-from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
-from ..conversation.messages import read, refusal_note, report_refused
-from ..conversation.options import MalformedCalls, RefusedResults
+from ..conversation import Conversation, PreparedTurn, SampledTurn
+from ..conversation.messages import read
 from ..exceptions import MessageConversionError
 from ..trajectory import Trajectory, Turn, digest
 from .answers import Answer, Answers
-from .canonical import Message, MessagePlacement, Readings, arrange, without_volatile
+from .canonical import Message, Readings
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json, hide
-from .dialects import CALL_PREFIXES
-from .dialects.reading import UNSHOWN, reasoning_block
-from .dialects.wire import Origin, Refused, WireCall, WireDialect, WireReply, WireRequest
+from .dialects.wire import Origin, Refused, WireDialect, WireRequest
 from .exact_json import dumps
 from .options import MaxSecondsReachedError, SessionOptions
-from .receipts import Receipts
-
-_REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
-_REMEMBERED_ITEMS = 1024  # of a session, that `item_reference` can name
-_FINISHES = {"end_turn": "stop", "tool_use": "tool_calls"}
+from .translation import Translation, reply_message
 
 
 @dataclass(slots=True, eq=False)
@@ -67,20 +58,17 @@ class Session:
     failure: Exception | None = None
     last_used: float = field(default_factory=time.monotonic)
     _readings: defaultdict[str, Readings] = field(default_factory=lambda: defaultdict(Readings))
-    _receipts: Receipts = field(default_factory=Receipts)
-    _call_ids: dict[str, str] = field(default_factory=dict)
+    _translation: Translation = field(init=False)
     _answers: Answers = field(init=False)
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
-    _placements: dict[bool, MessagePlacement] = field(default_factory=dict)
     _main: dict[bool, MainAgent] = field(default_factory=dict)  # with tools, and without
-    _responses: Recent[list[Message]] = field(default_factory=lambda: Recent(_REMEMBERED_RESPONSES))
-    _items: Recent[dict[str, Any]] = field(default_factory=lambda: Recent(_REMEMBERED_ITEMS))
     _began: float | None = None
     _has_ended: bool = False
     _serving: int = 0
     _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
+        self._translation = Translation(self.conversation, self.options)
         self._answers = Answers(self.conversation.forest)
         if self.options.max_parallel is not None:
             self._slots = asyncio.Semaphore(self.options.max_parallel)
@@ -179,16 +167,12 @@ class Session:
         try:
             self._check_open()
             wire = dialect.read(await exchange.read(), self._readings[dialect.name])
-            readable = []
-            for message in wire.messages:
-                with contextlib.suppress(MessageConversionError):
-                    readable.append(read(message))
-            await self.conversation.read_images(readable)
+            if self.conversation.expander is not None:
+                await self._read_images(wire)
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
                 self._note(wire, exchange, counters)
-            with self._noting_failure():
-                prepared = await self._prepare(wire, origin, counters if write_count is None else Counters())
+            prepared = await self._prepare(wire, origin, counters if write_count is None else Counters())
             if write_count is not None:
                 return as_json(write_count(prepared.prompt_length))
             key = _key_of(wire, origin, prepared)
@@ -214,6 +198,13 @@ class Session:
             raise
         finally:
             self._serving -= 1
+
+    async def _read_images(self, wire: WireRequest) -> None:
+        readable = []
+        for message in wire.messages:
+            with contextlib.suppress(MessageConversionError):
+                readable.append(read(message))
+        await self.conversation.read_images(readable)
 
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
@@ -265,117 +256,12 @@ class Session:
     async def _prepare(
         self, wire: WireRequest, origin: Origin, counters: Counters, *, final: str | None = None
     ) -> PreparedTurn:
-        """Locate and render a request, with the words that ask for a final answer at its end, if there are any."""
-        system, rules = without_volatile(wire.system, self.options.volatile_rules)
-        history = self._whole_history(wire)
-        unshown = 0
-
-        def show(block: Message) -> Message:
-            nonlocal unshown
-            shown = self._shown(block, wire)
-            unshown += shown is not block
-            return shown
-
-        arranged = wire.reading.arrange(history, self._placement(wire), self._call_ids, show)
-        counters.unshown += unshown
-        if final is not None:
-            asked_to_end = [*history, {"role": "system", "content": [{"text": final}]}]
-            placement = self._placement(wire)
-            arranged = arrange(asked_to_end, placement, self._call_ids, after=arranged, start=len(history))
-        messages, moved, offset = arranged.messages, arranged.moved, len(history) - len(wire.messages)
-        if not messages and not system:
-            raise Refused("there is no message to answer; send one", param="messages")
-        if messages and messages[-1]["role"] == "assistant":
-            raise Refused("the last message must not be the assistant's: a reply is never prefilled", param="messages")
-        # Receipts count the messages of this request, which may continue an earlier one.
-        named = {moved[offset + index]: self._receipts.read(text) for index, text in wire.receipts.items()}
-        receipts = {index: turn for index, turn in named.items() if turn is not None}
-        for index, turn in receipts.items():  # equal replies with different receipts are different histories
-            messages[index]["receipt"] = turn
-        asked = TurnRequest(
-            messages=messages,
-            system=system or None,
-            tools=wire.tools,  # type: ignore[arg-type]
-            params=self._params(wire, is_final=final is not None),
-            constraints=wire.constraints,
-            agent=origin.agent,
-            receipts=receipts,
-            # Nobody expects calls then, so they go out as the text that they are.
-            read_calls=wire.tool_choice != "none" and final is None,
-            trim_stop=True,
-            malformed_calls=MalformedCalls.TEXT,  # harnesses have answers of their own to what they cannot read
-        )
-        prepared = await self.conversation.prepare_aside(asked)
-        self._check_open()
-        counters.receipts += len(receipts)
-        counters.volatile.update(rules)
+        """Locate and render a request, in a thread where that takes long."""
+        with self._noting_failure():
+            asked = self._translation.read(wire, origin, counters, final=final)
+            prepared = await self.conversation.prepare_aside(asked)
+            self._check_open()
         return prepared
-
-    def _whole_history(self, wire: WireRequest) -> list[Message]:
-        if wire.previous is None:
-            return self._resolved(wire.messages)
-        before = self._responses.get(wire.previous)
-        if before is None:
-            raise Refused(
-                f"previous_response_id {wire.previous!r} is not known here; send the whole input",
-                code="previous_response_not_found",
-                param="previous_response_id",
-            )
-        return [*before, *self._resolved(wire.messages)]
-
-    def _resolved(self, messages: list[Message]) -> list[Message]:
-        """The messages with the items that a client only names (Responses)."""
-        resolved = list(messages)
-        for index, message in enumerate(messages):
-            if message["role"] == "assistant" and any("reference" in block for block in message["content"]):
-                content = [self._items.get(b["reference"]) if "reference" in b else b for b in message["content"]]
-                if None in content:
-                    name = message["content"][content.index(None)]["reference"]
-                    raise Refused(f"the item {name!r:.100} is not known here; send it whole", param="input")
-                resolved[index] = {**message, "content": content}
-        return resolved
-
-    def _shown(self, block: Message, wire: WireRequest) -> Message:
-        """A block that tools made; words stand for what cannot be shown, unless the policy refuses it."""
-
-        def find_problem(part: Any, role: str = "tool") -> str | None:
-            if UNSHOWN in part:
-                return str(part[UNSHOWN])
-            return self.conversation.find_problem(part, role=role, tools=wire.tools)  # type: ignore[arg-type]
-
-        if self.options.strict or self.options.refused_results is RefusedResults.RAISE:
-            return block
-        if "toolResult" in block:
-            result = report_refused(block["toolResult"], find_problem)
-            return block if result is block["toolResult"] else {"toolResult": result}
-        problem = find_problem(block, "user")
-        return block if problem is None else refusal_note(block, problem)
-
-    def _placement(self, wire: WireRequest) -> MessagePlacement:
-        # Whether tools are there may change what a template prints; which ones does not.
-        key = bool(wire.tools)
-        if key not in self._placements:
-            tools = wire.tools[:1]
-            self._placements[key] = MessagePlacement(lambda chat: self.conversation.render(chat, tools))  # type: ignore[arg-type]
-        return self._placements[key]
-
-    def _params(self, wire: WireRequest, *, is_final: bool) -> dict[str, Any]:
-        configured = self.conversation.config["sampling_params"]
-        params = {name: value for name, value in wire.sampling.items() if name not in configured}
-        if not self.options.client_sampling:
-            params = {}
-        bounds = [wire.max_tokens, self.options.max_new_tokens, configured.get("max_new_tokens")]
-        budget = self.conversation.config["max_sampled_tokens"]
-        if budget is not None and not is_final and (kept := self.options.final_tokens(budget)):
-            # At least one: servers refuse a request for no tokens.
-            bounds.append(max(budget - kept - self.conversation.forest.sampled_tokens, 1))
-        known = [bound for bound in bounds if bound is not None]
-        if known:
-            params["max_new_tokens"] = min(known)
-        if wire.stop:
-            own = configured.get("stop") or []
-            params["stop"] = [*([own] if isinstance(own, str) else own), *wire.stop]
-        return params
 
     async def _start(
         self, wire: WireRequest, origin: Origin, prepared: PreparedTurn, key: bytes, counters: Counters
@@ -385,8 +271,7 @@ class Session:
             # Not in the key: a repeat comes without them.
             self._has_ended = True
             try:
-                with self._noting_failure():
-                    prepared = await self._prepare(wire, origin, Counters(), final=self.options.final_words)
+                prepared = await self._prepare(wire, origin, Counters(), final=self.options.final_words)
             except BaseException:
                 self._has_ended = False
                 raise
@@ -425,7 +310,7 @@ class Session:
         if request.agent == main.name:
             reply = sampled.reply
             calls = [(call.id, call.name, call.input) for call in reply.calls]
-            said: list[Any] = [*request.messages, _message_of(reply.text, calls, reply.reasoning)]
+            said: list[Any] = [*request.messages, reply_message(reply.text, calls, reply.reasoning)]
             main.turn, main.messages = sampled.turn, said
         return sampled
 
@@ -440,58 +325,13 @@ class Session:
         except Exception as error:
             raise hide(error) from error
         try:
-            reply = self._reply(wire, answer, sampled)
+            reply = self._translation.write(wire, answer, sampled)
             return b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
         except Exception as error:  # whatever it is, a repeat would meet it again
             self._answers.fail(answer)
             self.failure = refused = hide(error)
             refused.code = "unwritable"
             raise refused from error
-
-    def _reply(self, wire: WireRequest, answer: Answer, sampled: SampledTurn) -> WireReply:
-        """The answer in the form that one request asked for."""
-        turn, reply = sampled.turn, sampled.reply
-        done = turn.completion
-        calls = []
-        for call in reply.calls:
-            given = self._receipts.call_id(call.id)
-            for prefix in CALL_PREFIXES:  # any dialect may bring it back
-                self._call_ids[prefix + given] = call.id
-            calls.append(WireCall(id=given, name=call.name, arguments=call.input))
-        path = turn.path() if wire.token_ids else []
-        held = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
-        if wire.keeps_response:
-            said = _message_of(reply.text, [(f"call_{call.id}", call.name, call.arguments) for call in calls])
-            self._responses.put(f"resp_{answer.id}", [*self._whole_history(wire), said])
-            for block in said["content"]:
-                self._items.put(_item_id(answer.id, block), block)
-            if reply.reasoning:
-                self._items.put(f"rs_{answer.id}", reasoning_block(reply.reasoning))
-        return WireReply(
-            id=answer.id,
-            created=answer.created,
-            model=wire.model,
-            reasoning=reply.reasoning,
-            text=reply.text,
-            calls=calls,
-            finish=_FINISHES.get(reply.stop_reason, "length"),
-            stop_string=reply.stop_string,
-            prompt_tokens=sampled.prompt_length,
-            # Clients subtract it from the prompt, which must not become negative.
-            cached_tokens=min(done.cached_tokens or 0, sampled.prompt_length),
-            output_tokens=len(done.output_ids),
-            reasoning_tokens=self.conversation.reasoning_tokens(sampled) if reply.reasoning else 0,
-            receipt=self._receipts.issue(turn.index),
-            logprobs=self._logprobs(turn) if wire.logprobs else None,
-            prompt_ids=[*held, *turn.prompt_ids] if wire.token_ids else None,
-            output_ids=list(done.output_ids) if wire.token_ids else None,
-        )
-
-    def _logprobs(self, turn: Turn) -> list[tuple[str, float | None]]:
-        done = turn.completion
-        values = done.output_logprobs or [math.nan] * len(done.output_ids)
-        texts = self.conversation.token_texts(done.output_ids)
-        return [(text, None if math.isnan(value) else value) for text, value in zip(texts, values, strict=True)]
 
 
 def _key_of(wire: WireRequest, origin: Origin, prepared: PreparedTurn) -> bytes:
@@ -524,16 +364,3 @@ def _count_turn(prepared: PreparedTurn, answer: Answer, turn: Turn, *, is_siblin
     counts.extended += 1
     counts.ids_rewritten += ids != list(reply.call_ids)
     counts.reasoning_dropped += bool(reply.reasoning) and not any("reasoningContent" in b for b in returned)
-
-
-def _message_of(text: str, calls: Iterable[tuple[str, str, Any]], reasoning: str = "") -> Message:
-    blocks: list[dict[str, Any]] = [reasoning_block(reasoning)] if reasoning else []
-    if text:
-        blocks.append({"text": text})
-    blocks += [{"toolUse": {"toolUseId": call_id, "name": name, "input": given}} for call_id, name, given in calls]
-    return {"role": "assistant", "content": blocks}
-
-
-def _item_id(answer_id: str, block: Message) -> str:
-    """The id under which the Responses dialect gives a block."""
-    return f"msg_{answer_id}" if "toolUse" not in block else "fc_" + block["toolUse"]["toolUseId"].partition("_")[2]
