@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.gateway.canonical import Readings, arrange
+from strands_sglang.conversation.messages import to_strands
+from strands_sglang.gateway.canonical import Canon, MessagePlacement, Readings
 from strands_sglang.gateway.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from strands_sglang.gateway.dialects.chat_completions import CHAT_COMPLETIONS
 from strands_sglang.gateway.dialects.responses import RESPONSES
 from strands_sglang.gateway.dialects.wire import WireDialect, WireRequest
+from strands_sglang.trajectory import Message
 from tests.conftest import SHARED, requires_shared
 from tests.provider_support import completion
 from tests.unit.gateway_support import rig, trained_once
@@ -63,7 +65,18 @@ DIALECTS = {"chat/completions": CHAT_COMPLETIONS, "/responses": RESPONSES, "/mes
 
 
 def read(record: dict[str, Any]) -> WireRequest:
-    return dialect_of(record["path"]).read(record["body"], Readings())
+    return dialect_of(record["path"]).read(record["body"], Readings(lambda receipt: None))
+
+
+class Anywhere(MessagePlacement):
+    """Every message stays where it stands."""
+
+    def accepts(self, before: str, role: str) -> bool:
+        return True
+
+
+def arranged(wire: WireRequest) -> list[Message]:
+    return Canon(placement=Anywhere(str), glue=wire.glue).arrange(wire.messages).messages
 
 
 @pytest.mark.parametrize("name", FOLLOWS)
@@ -72,7 +85,7 @@ def test_a_recorded_history_holds_the_one_before_in_canonical_form(name: str) ->
     follows: list[int | None] = []
     for record in requests_of(name):
         wire = read(record)
-        messages = arrange(wire.messages, None, {}).messages
+        messages = arranged(wire)
         context = (wire.system, wire.tools)
         follows.append(
             next(
@@ -80,7 +93,7 @@ def test_a_recorded_history_holds_the_one_before_in_canonical_form(name: str) ->
                     k
                     for k, (earlier, held) in reversed(list(enumerate(seen)))
                     if earlier == context and messages[: len(held)] == held and len(messages) > len(held)
-                    and messages[len(held)]["role"] == "assistant"
+                    and messages[len(held)].role == "assistant"
                 ),
                 None,
             )
@@ -112,11 +125,11 @@ def sampled_text(blocks: list[dict[str, Any]]) -> str:
 
 def replies_of(name: str, records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The reply to every request, where a later history shows it."""
-    canonical = [arrange(read(record).messages, None, {}).messages for record in records]
+    canonical = [arranged(read(record)) for record in records]
     replies: list[list[dict[str, Any]]] = [[{"text": "Done."}] for _ in records]
     for messages, earlier in zip(canonical, FOLLOWS[name], strict=True):
         if earlier is not None:
-            replies[earlier] = messages[len(canonical[earlier])]["content"]
+            replies[earlier] = to_strands(messages[len(canonical[earlier])])["content"]
     return replies
 
 

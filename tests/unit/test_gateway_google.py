@@ -140,7 +140,7 @@ def test_modes_of_tool_calls_are_choices() -> None:
         ("NONE", "none", ()), ("ANY", "f", ()), ("VALIDATED", "auto", ("toolConfig.functionCallingConfig.mode",)),
     ):  # fmt: skip
         config = {"functionCallingConfig": {"mode": mode, "allowedFunctionNames": ["f"]}}
-        wire = GOOGLE.read({"contents": [USER], "toolConfig": config}, Readings())
+        wire = GOOGLE.read({"contents": [USER], "toolConfig": config}, Readings(lambda receipt: None))
         assert (wire.tool_choice, wire.ignored) == (choice, ignored)
 
 

@@ -23,7 +23,8 @@ import pytest
 from strands_sglang.commands import gateway as command
 from strands_sglang.exceptions import SGLangThrottledError
 from strands_sglang.gateway import Gateway
-from strands_sglang.gateway.canonical import MessagePlacement, arrange
+from strands_sglang.gateway.canonical import Canon, MessagePlacement
+from strands_sglang.trajectory import Message, Result
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import (
     ANTHROPIC_TOOLS,
@@ -217,12 +218,10 @@ async def test_a_system_message_in_the_middle_stays_where_the_template_prints_it
 
 
 def test_a_reminder_in_a_tool_result_leaves_the_history_before_it_as_it_was() -> None:
-    refuses_all = MessagePlacement(lambda chat: "")
-    result = {"role": "user", "content": [{"toolResult": {"toolUseId": "a", "content": [{"text": "3"}]}}]}
-    before = arrange([result], refuses_all, {})
+    canon = Canon(placement=MessagePlacement(lambda chat: ""))
+    before = canon.arrange([Message(role="user", results=(Result("a", ("3",)),))])
     held = copy.deepcopy(before)
-    note = {"role": "system", "content": [{"text": "Note"}]}
-    after = arrange([result, note], refuses_all, {}, after=before, start=1)
+    after = canon.arrange([Message(role="system", parts=("Note",))], before)
     assert "Note" in str(after.messages) and before == held
 
 

@@ -23,6 +23,7 @@ from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, MessageConversionError, SGLangDecodingError
+from strands_sglang.trajectory import Image as EncodedImage
 
 LONG = {"max_new_tokens": 40}
 SAMPLING = {"max_new_tokens": 5, "ignore_eos": True, "sampling_seed": 3}
@@ -298,4 +299,4 @@ async def test_an_image_that_the_template_cannot_place_in_a_result_is_reported(c
     tokenizer = make_tiny_vision_model().tokenizer
     tokenizer.chat_template = "{% for m in messages %}{{ m.content if m.content is string else '' }}{% endfor %}"
     conv = Conversation(client=client, tokenizer=tokenizer)
-    assert "images cannot be exact" in (conv.find_problem(image(RED), role="tool") or "")
+    assert "images cannot be exact" in (conv.find_problem(EncodedImage(RED), role="tool") or "")

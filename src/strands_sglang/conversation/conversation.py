@@ -33,6 +33,7 @@ from ..tool_parsers import ToolParser, as_tool_parser
 from ..trajectory import (
     Completion,
     FinishType,
+    Image,
     Location,
     Message,
     RootReason,
@@ -198,10 +199,10 @@ class Conversation:
         if new:
             await asyncio.to_thread(read_new)
 
-    def find_problem(self, block: Any, *, role: str, tools: Sequence[ToolSpec] = ()) -> str | None:
-        """Why a content block cannot be shown in a message of a role (`user` or `tool`), or None if it can."""
+    def find_problem(self, part: str | Image, *, role: str, tools: Sequence[ToolSpec] = ()) -> str | None:
+        """Why a part cannot be shown in a message of a role (`user` or `tool`), or None if it can."""
         dialect = self._prompts.dialect(self._tools_key(tools), tools, self._template_kwargs)
-        return self._prompts.find_problem(dialect, block, role)
+        return self._prompts.find_problem(dialect, part, role)
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
@@ -238,10 +239,7 @@ class Conversation:
             raise MessageConversionError(f"messages is {given!r:.100}, expected a list")
         if given and isinstance(given[0], Message):
             return given
-        history = self._histories.read(given, read)
-        if request.receipts:
-            history = [replace(each, receipt=request.receipts.get(i)) for i, each in enumerate(history)]
-        return history
+        return self._histories.read(given, read)
 
     def _locate(self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes) -> Location:
         return self.forest.locate(

@@ -37,6 +37,9 @@ SystemPrompt = str | Sequence[SystemContentBlock] | Sequence[Mapping[str, Any]] 
 
 ERROR_PREFIX = "Error: "
 
+REFUSED_PART = "{} cannot be shown: {}"
+"""The words that stand for a part of a result, from its kind and the reason."""
+
 MALFORMED_KEY = "malformed_call"
 """Argument that holds the text of a malformed call: templates and hooks expect an object."""
 
@@ -416,22 +419,27 @@ def format_tool_specs(tool_specs: Iterable[Any]) -> list[dict[str, Any]]:
 # ---- results that cannot be shown -------------------------------------------------------------------------------
 
 
-def report_refused(result: Mapping[str, Any], find_problem: Callable[[Any], str | None]) -> Mapping[str, Any]:
-    """A tool result in which words stand for every block that cannot be shown; failed if nothing else is in it.
+def report_refused(result: Mapping[str, Any], find_problem: Callable[[str | Image], str | None]) -> Mapping[str, Any]:
+    """A Strands tool result in which words stand for every block that cannot be shown; failed if that is all of it.
 
     Args:
-        find_problem: Why a block cannot be shown, or None.
+        find_problem: Why a part cannot be shown, or None.
     """
+
+    def problem_of(block: Any) -> str | None:
+        try:
+            parts = read({"role": "user", "content": [block]}).parts
+        except MessageConversionError as error:
+            return str(error).removeprefix("message 0 (user): ")
+        return next(filter(None, map(find_problem, parts)), None)
+
     content = result.get("content") or []
     blocks = list(content) if isinstance(content, list) else [content]
-    problems = [find_problem(block) for block in blocks]
+    problems = [problem_of(block) for block in blocks]
     if not any(problems):
         return result
-    shown = [block if why is None else refusal_note(block, why) for block, why in zip(blocks, problems, strict=True)]
+    shown = []
+    for block, problem in zip(blocks, problems, strict=True):
+        kind = next(iter(block), "result") if isinstance(block, Mapping) else "result"
+        shown.append(block if problem is None else {"text": REFUSED_PART.format(kind, problem)})
     return {**result, "content": shown, **({"status": "error"} if all(problems) else {})}
-
-
-def refusal_note(block: Any, problem: str) -> dict[str, str]:
-    """The words that stand for a block."""
-    kind = next(iter(block), "result") if isinstance(block, Mapping) else "result"
-    return {"text": f"{kind} cannot be shown: {problem}"}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from strands.types.tools import ToolSpec
 
-from ..exceptions import ControlTokenError, MediaError, MessageConversionError, TemplateError
+from ..exceptions import ControlTokenError, MediaError, TemplateError
 from ..fast_paths import FastPath
 from ..template import (
     ChatTemplate,
@@ -43,7 +43,6 @@ from .messages import (
     SystemPrompt,
     chat_call,
     format_tool_specs,
-    read,
     to_chat,
 )
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
@@ -133,7 +132,6 @@ class TurnRequest:
         agent_id: Identity of who asks, the name by default. A call extends turns of its own agent.
         attempt: Mark of one step of the caller. The same agent with the same mark again means that the caller threw
             the earlier sample of that step away. None: the call stands for itself.
-        receipts: Index of a message to the index of the turn it came from, where the caller can prove it.
         as_root: Render the whole history afresh, also where a path could be extended.
         malformed_calls: Treatment of calls that cannot be parsed.
         read_calls: False leaves every call in the text as it was sampled.
@@ -150,7 +148,6 @@ class TurnRequest:
     agent: str | None = None
     agent_id: str | None = None
     attempt: str | None = None
-    receipts: Mapping[int, int] = field(default_factory=dict)
     as_root: bool = False
     malformed_calls: MalformedCalls = MalformedCalls.RENAME
     read_calls: bool = True
@@ -391,20 +388,16 @@ class PromptBuilder:
         if (problem := self._image_problems[dialect, role]) is not None:
             raise MediaError(f"images cannot be exact with this chat template: it {problem}")
 
-    def find_problem(self, dialect: Dialect, block: Any, role: str) -> str | None:
-        """Why a block cannot be shown in a message of a role (`user`, or `tool` for results); None if it can."""
+    def find_problem(self, dialect: Dialect, part: str | Image, role: str) -> str | None:
+        """Why a part cannot be shown in a message of a role (`user`, or `tool` for results); None if it can."""
         try:
-            message = read({"role": "user", "content": [block]})
-            images = list(message.images)
-            if images and self._expander is None:
-                return "this model takes text only"
-            for image in images:
-                self._check_images(dialect, cast(ImageExpander, self._expander), role)
-                self.read_image(image)
-            if self.options["control_tokens"] == ControlTokens.ERROR and not images:
-                dialect.renderer.initial(to_chat([message]).messages)
-        except MessageConversionError as error:
-            return str(error).removeprefix("message 0 (user): ")
+            if isinstance(part, Image):
+                if part.problem or self._expander is None:
+                    return part.problem or "this model takes text only"
+                self._check_images(dialect, self._expander, role)
+                self.read_image(part)
+            elif self.options["control_tokens"] == ControlTokens.ERROR:
+                dialect.renderer.initial([{"role": "user", "content": part}])
         except MediaError as error:
             return str(error)
         except ControlTokenError:  # whose words spell the token, too
@@ -424,6 +417,8 @@ class PromptBuilder:
         return image.key, self.options["max_image_pixels"], ImageEncoding(self.options["image_encoding"])
 
     def _enter(self, image: Image, expander: ImageExpander) -> EnteredImage:
+        if image.problem:
+            raise MediaError(image.problem)
         key = self._image_key(image)
         _, most, encoding = key
         if key not in self._entered:  # read ahead by `read_image`, or shown again by a new root

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,17 +13,15 @@ from typing import Any
 from aiohttp import web
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn
-from ..conversation.messages import read
-from ..exceptions import MessageConversionError
-from ..trajectory import Trajectory, Turn, digest
+from ..conversation.messages import to_strands
+from ..trajectory import Message, Trajectory, Turn, digest
 from .answers import Answer, Answers
-from .canonical import Message, Readings
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json, hide
 from .dialects.wire import Origin, Refused, WireDialect, WireRequest
 from .exact_json import dumps
 from .options import MaxSecondsReachedError, SessionOptions
-from .translation import Translation, reply_message
+from .translation import Translation
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +54,6 @@ class Session:
     is_sealed: bool = False
     failure: Exception | None = None
     last_used: float = field(default_factory=time.monotonic)
-    _readings: defaultdict[str, Readings] = field(default_factory=lambda: defaultdict(Readings))
     _translation: Translation = field(init=False)
     _answers: Answers = field(init=False)
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
@@ -102,12 +98,12 @@ class Session:
         return self.conversation.trajectories
 
     @property
-    def history(self) -> list[Message]:
+    def history(self) -> list[dict[str, Any]]:
         """The conversation of the main agent with its last reply, as Strands messages.
 
         The main agent is the one that began. Requests without tools (titles, summaries) count only without others.
         """
-        return list(self._last.messages)
+        return list(map(to_strands, self._last.messages))
 
     @property
     def last_turn(self) -> Turn | None:
@@ -166,9 +162,8 @@ class Session:
         self._serving += 1
         try:
             self._check_open()
-            wire = dialect.read(await exchange.read(), self._readings[dialect.name])
-            if self.conversation.expander is not None:
-                await self._read_images(wire)
+            wire = dialect.read(await exchange.read(), self._translation.readings(dialect))
+            await self.conversation.read_images(wire.messages)
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
                 self._note(wire, exchange, counters)
@@ -198,13 +193,6 @@ class Session:
             raise
         finally:
             self._serving -= 1
-
-    async def _read_images(self, wire: WireRequest) -> None:
-        readable = []
-        for message in wire.messages:
-            with contextlib.suppress(MessageConversionError):
-                readable.append(read(message))
-        await self.conversation.read_images(readable)
 
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
@@ -308,10 +296,7 @@ class Session:
                 raise MaxSecondsReachedError(self.options.max_seconds or 0.0) from None
         self.failure = None
         if request.agent == main.name:
-            reply = sampled.reply
-            calls = [(call.id, call.name, call.input) for call in reply.calls]
-            said: list[Any] = [*request.messages, reply_message(reply.text, calls, reply.reasoning)]
-            main.turn, main.messages = sampled.turn, said
+            main.turn, main.messages = sampled.turn, [*prepared.messages, sampled.reply.message]
         return sampled
 
     def _write(self, dialect: WireDialect, wire: WireRequest, answer: Answer) -> bytes:
@@ -347,20 +332,19 @@ def _key_of(wire: WireRequest, origin: Origin, prepared: PreparedTurn) -> bytes:
 
 def _count_turn(prepared: PreparedTurn, answer: Answer, turn: Turn, *, is_sibling: bool) -> None:
     """Count a sampled turn, and what its client did to the reply before it."""
-    counts, location, messages = answer.counters, prepared.location, prepared.request.messages
+    counts, location, messages = answer.counters, prepared.location, prepared.messages
     counts.sampled += 1
     counts.final += answer.is_final
     counts.siblings += is_sibling
     counts.constrained += bool(prepared.request.constraints)
     counts.malformed += (malformed := sum(call.error is not None for call in turn.calls))
     counts.calls += len(turn.calls) - malformed
-    counts.continued += any(message["role"] == "assistant" for message in messages)
+    counts.continued += any(message.role == "assistant" for message in messages)
     if location.parent is None:
         counts.roots[str(location.reason)] += 1
         return
     # The last reply as the client returned it, beside the one that was sampled.
-    returned, reply = messages[location.first_new - 1]["content"], location.parent.reply
-    ids = [block["toolUse"]["toolUseId"] for block in returned if "toolUse" in block]
+    returned, reply = messages[location.first_new - 1], location.parent.reply
     counts.extended += 1
-    counts.ids_rewritten += ids != list(reply.call_ids)
-    counts.reasoning_dropped += bool(reply.reasoning) and not any("reasoningContent" in b for b in returned)
+    counts.ids_rewritten += returned.call_ids != reply.call_ids
+    counts.reasoning_dropped += bool(reply.reasoning) and not returned.reasoning

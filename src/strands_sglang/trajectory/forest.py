@@ -107,7 +107,7 @@ class _Records:
     call_count: int = 0
     given_ids: set[str] = field(default_factory=set)
     foreign_ids: set[str] = field(default_factory=set)
-    memory: HistoryMemory | None = None
+    memory: HistoryMemory[Walk] | None = None
 
     def with_reply(self, observed: Message) -> list[Turn]:
         """Turns with these calls and this text. Only a history that was edited asks, so they are sorted then."""
@@ -391,7 +391,7 @@ class _Follower:
             return self.follow(Walk(key=self.context), messages, 0)
         keys = [message.key for message in messages]
         known = memory.recall(caller, keys)
-        before, done = (known.walk, len(known.keys)) if known is not None else (Walk(key=self.context), 0)
+        before, done = (known.end, len(known.keys)) if known is not None else (Walk(key=self.context), 0)
         walk = self.follow(before, messages, done)
         memory.remember(FollowedHistory(caller, keys, walk), recalled=known)
         return walk

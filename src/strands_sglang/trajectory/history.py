@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from .turn import Turn
 
-_CAPACITY = 64  # histories per forest that are remembered; a forgotten one is followed from its start
+_CAPACITY = 64  # histories that are remembered; a forgotten one is followed from its start
 
 
 class RootReason(StrEnum):
@@ -46,23 +46,26 @@ class Walk(NamedTuple):
     unmatched: RootReason | None = None
 
 
-class FollowedHistory(NamedTuple):
-    """A history that was followed; `context` is the digest of the prompt before it, and the calling agent."""
+V = TypeVar("V")
+
+
+class FollowedHistory(NamedTuple, Generic[V]):
+    """A history that was followed, and where to; `context` is what else that depends on."""
 
     context: Hashable
     keys: list[bytes]
-    walk: Walk
+    end: V
 
 
-class HistoryMemory:
-    """The most recent histories and how far each was followed."""
+class HistoryMemory(Generic[V]):
+    """The most recent histories and where each led."""
 
     def __init__(self) -> None:
-        self._histories: list[FollowedHistory] = []
+        self._histories: list[FollowedHistory[V]] = []
 
-    def recall(self, context: Hashable, keys: list[bytes]) -> FollowedHistory | None:
+    def recall(self, context: Hashable, keys: list[bytes]) -> FollowedHistory[V] | None:
         """The longest history of this context that messages with these keys are, or begin with."""
-        best: FollowedHistory | None = None
+        best: FollowedHistory[V] | None = None
         # The longest: a shorter one of the same conversation would have its messages followed again.
         for known in self._histories:
             longer = best is None or len(known.keys) > len(best.keys)
@@ -70,7 +73,7 @@ class HistoryMemory:
                 best = known
         return best
 
-    def remember(self, history: FollowedHistory, *, recalled: FollowedHistory | None) -> None:
+    def remember(self, history: FollowedHistory[V], *, recalled: FollowedHistory[V] | None) -> None:
         """Keep a followed history, in place of the recalled one that it continues."""
         others = [known for known in self._histories if known is not recalled]
         self._histories = [*others[-(_CAPACITY - 1) :], history]

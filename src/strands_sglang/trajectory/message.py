@@ -57,15 +57,17 @@ class Image:
 
     Attributes:
         kind: Its format as the sender names it, such as `png`.
+        problem: Why it cannot be shown, where the sender gave something else; empty for an image.
         key: Digest of the data.
     """
 
     data: bytes
     kind: str = "png"
+    problem: str = ""
     key: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", digest(self.data))
+        object.__setattr__(self, "key", digest(self.data, self.problem.encode()))
 
 
 Parts = tuple[str | Image, ...]
@@ -167,12 +169,12 @@ def _keys(parts: Parts) -> list[str | bytes]:
     return [part if isinstance(part, str) else part.key for part in parts]
 
 
-def join_parts(parts: Sequence[str | Image]) -> Parts:
-    """Parts with neighbouring texts joined by a newline, as the SDK joins those of a system prompt."""
+def join_parts(parts: Sequence[str | Image], glue: str = "\n") -> Parts:
+    """Parts with neighbouring texts joined, by a newline as the SDK joins those of a system prompt."""
     joined: list[str | Image] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += "\n" + part
+            joined[-1] += glue + part
         else:
             joined.append(part)
     return tuple(joined)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...trajectory import Call, Message
 from ..canonical import Readings
 from ..exact_json import dumps
 from . import reading
@@ -29,16 +30,16 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
     items = reading.want_list(body.get("messages"), "messages")
     deferred = {str(tool.get("name")): tool for tool in body.get("tools") or () if tool.get("defer_loading")}
-    known = readings.read(items, partial(_read_message, deferred=deferred))
-    system = reading.read_system(body.get("system"), "system", _read_part)
+    known = readings.read(items, partial(_read_message, deferred=deferred, turn_of=readings.turn_of))
+    system = reading.system_message(body.get("system"), "system", _read_part)
     config = reading.want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
-        **reading.gather([system, *known.parts]),
+        **reading.split_system([system, *known]),
+        glue="\n",
         max_tokens=reading.want_count(body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop_sequences"), "stop_sequences"),
         constraints=reading.json_format(config.get("format") or body.get("output_format"), "output_config.format"),
         tool_choice=reading.read_choice(choice),
-        reading=known,
         **fields,
     )
 
@@ -51,7 +52,14 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
 
 
-def _read_message(item: Any, index: int, *, deferred: Mapping[str, Any]) -> reading.Part:
+def _read_message(
+    item: Any,
+    index: int,
+    before: Sequence[Any],
+    *,
+    deferred: Mapping[str, Any],
+    turn_of: Callable[[Any], int | None],
+) -> Message:
     where = f"messages[{index}]"
     message = reading.want_object(item, where)
     role, content = message.get("role"), message.get("content")
@@ -59,42 +67,46 @@ def _read_message(item: Any, index: int, *, deferred: Mapping[str, Any]) -> read
         parts = content if isinstance(content, list) else []
         of_tools = any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
         read_part = partial(_read_part, deferred=deferred)
-        blocks = reading.read_content(content, f"{where}.content", read_part, of_tools=of_tools)
-        return {"role": "user", "content": blocks}, None
+        return reading.message_of(
+            "user", reading.read_content(content, f"{where}.content", read_part, of_tools=of_tools)
+        )
     if role == "assistant":
-        blocks, receipt = _read_reply(content, where)
-        return {"role": "assistant", "content": blocks}, receipt
+        return _read_reply(content, where, turn_of)
     if role in ("system", "developer"):
         # Claude Code sends environment and skills behind the first user message, more behind tool results.
-        return reading.read_system(content, f"{where}.content", _read_part)
+        return reading.system_message(content, f"{where}.content", _read_part)
     raise Refused(f"{where}.role is {reading.quote(role)}, expected user, assistant or system", param=where)
 
 
-def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | None]:
+def _read_reply(content: Any, where: str, turn_of: Callable[[Any], int | None]) -> Message:
     if isinstance(content, str):
-        return [{"text": content}], None
-    blocks: list[dict[str, Any]] = []
-    receipt: str | None = None
+        return reading.message_of("assistant", [content])
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Call] = []
+    receipt: Any = None
     for index, item in enumerate(reading.want_list(content, f"{where}.content")):
         place = f"{where}.content[{index}]"
         block = reading.want_object(item, place)
         kind = block.get("type")
         if kind == "text":
-            blocks.append({"text": reading.want_text(block.get("text"), place)})
+            texts.append(reading.want_text(block.get("text"), place))
         elif kind == "tool_use":
-            blocks.append(reading.tool_use(block.get("id"), block.get("name"), block.get("input"), place))
+            calls.append(reading.call_of(block.get("id"), block.get("name"), block.get("input"), place))
         elif kind == "thinking":
             # Claude Code and langchain send the signature back as it came, so it carries our receipt.
             receipt = block.get("signature") or receipt
-            blocks.append(reading.reasoning_block(reading.want_text(block.get("thinking"), place)))
+            thoughts.append(reading.want_text(block.get("thinking"), place))
         elif kind != "redacted_thinking":  # reasoning of another provider, which no template can print
             raise Refused(
                 f"{place}: a {reading.quote(kind)} block is not supported in an assistant message", param=place
             )
-    return blocks, receipt
+    return reading.message_of(
+        "assistant", texts, reasoning="\n".join(thoughts), calls=tuple(calls), receipt=turn_of(receipt)
+    )
 
 
-def _read_part(block: Mapping[str, Any], where: str, deferred: Mapping[str, Any] | None = None) -> str | dict[str, Any]:
+def _read_part(block: Mapping[str, Any], where: str, deferred: Mapping[str, Any] | None = None) -> reading.Piece:
     kind = block.get("type")
     if kind == "tool_reference":  # a deferred tool that Claude Code's ToolSearch found: its definition is read here
         name = reading.want_text(block.get("tool_name"), f"{where}.tool_name")
@@ -107,7 +119,7 @@ def _read_part(block: Mapping[str, Any], where: str, deferred: Mapping[str, Any]
         inner = block.get("content")
         read_part = partial(_read_part, deferred=deferred)
         result = reading.read_content([] if inner is None else inner, f"{where}.content", read_part, of_tools=True)
-        return reading.tool_result(
+        return reading.result_of(
             block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error"))
         )
     if kind == "image":
@@ -115,7 +127,7 @@ def _read_part(block: Mapping[str, Any], where: str, deferred: Mapping[str, Any]
         media = reading.want_text(source.get("media_type"), f"{where}.source") if source.get("type") == "base64" else ""
         if not media.startswith("image/"):
             raise Unshown(f"{where}: images must be base64", "images must be base64", param=where)
-        return reading.image_data(media[len("image/") :], reading.want_text(source.get("data"), where))
+        return reading.image_of_text(media[len("image/") :], reading.want_text(source.get("data"), where), where)
     raise reading.unexpected_part(kind, where)
 
 

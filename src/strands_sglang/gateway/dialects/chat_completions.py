@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...trajectory import Call, Message
 from ..canonical import Readings
 from . import reading
 from .wire import ERROR_TYPES, Refused, Route, WireDialect, WireReply, WireRequest, logprob_entries, plain_event
@@ -23,17 +24,15 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if body.get("functions") or body.get("function_call"):
         raise Refused("functions and function_call are not supported; use tools and tool_choice", param="functions")
     items = reading.want_list(body.get("messages"), "messages")
-    known = readings.read(items, _read_message)
     options = body.get("stream_options")
     return WireRequest(
-        **reading.gather(known.parts, joins_replies=False),
+        **reading.split_system(readings.read(items, _read_message)),
         max_tokens=reading.want_count(body.get("max_completion_tokens") or body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop"), "stop"),
         constraints=reading.json_format(body.get("response_format"), "response_format"),
         tool_choice=reading.read_choice(body.get("tool_choice")),
         usage_chunk=isinstance(options, dict) and bool(options.get("include_usage")),
         logprobs=bool(body.get("logprobs")),
-        reading=known,
         **fields,
     )
 
@@ -47,49 +46,47 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     )
 
 
-def _read_message(item: Any, index: int) -> reading.Part:
+def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
     where = f"messages[{index}]"
     message = reading.want_object(item, where)
     role, content = message.get("role"), message.get("content")
-    if role == "assistant":
-        return {"role": "assistant", "content": _read_reply(message, where)}, None
-    if role == "user":
-        return {"role": "user", "content": _read_content(content, where)}, None
-    if role == "tool":
-        shown = _read_content(content, where, of_tools=True)
-        result = reading.tool_result(message.get("tool_call_id"), shown, f"{where}.tool_call_id")
-        return {"role": "user", "content": [result]}, None
     if role in ("system", "developer"):
-        return reading.read_system(content, f"{where}.content", _read_part)
-    raise Refused(f"{where}.role is {reading.quote(role)}, expected system, user, assistant or tool", param=where)
+        return reading.system_message(content, f"{where}.content", _read_part)
+    pieces = reading.read_content(
+        content if content is not None else [] if role == "assistant" else "",
+        f"{where}.content",
+        _read_part,
+        of_tools=role == "tool",
+    )
+    if role == "tool":
+        pieces = [reading.result_of(message.get("tool_call_id"), pieces, f"{where}.tool_call_id")]
+    elif role == "assistant":
+        reasoning = message.get("reasoning_content") or message.get("reasoning")  # SGLang's name, then vLLM's
+        calls = _read_calls(message.get("tool_calls"), f"{where}.tool_calls")
+        thought = reasoning if isinstance(reasoning, str) else ""
+        return reading.message_of("assistant", pieces, reasoning=thought, calls=calls)
+    elif role != "user":
+        raise Refused(f"{where}.role is {reading.quote(role)}, expected system, user, assistant or tool", param=where)
+    return reading.message_of("user", pieces)
 
 
-def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    content = message.get("content")
-    reasoning = message.get("reasoning_content") or message.get("reasoning")  # SGLang's name, then vLLM's
-    blocks = [reading.reasoning_block(reasoning)] if isinstance(reasoning, str) else []
-    if content is not None:
-        blocks.extend(_read_content(content, where))
-    for index, item in enumerate(reading.want_list(message.get("tool_calls") or [], f"{where}.tool_calls")):
-        place = f"{where}.tool_calls[{index}]"
+def _read_calls(value: Any, where: str) -> tuple[Call, ...]:
+    calls = []
+    for index, item in enumerate(reading.want_list(value or [], where)):
+        place = f"{where}[{index}]"
         call = reading.want_object(item, place)
         function = reading.want_object(call.get("function"), f"{place}.function")
-        blocks.append(reading.tool_use(call.get("id"), function.get("name"), function.get("arguments"), place))
-    return blocks
+        calls.append(reading.call_of(call.get("id"), function.get("name"), function.get("arguments"), place))
+    return tuple(calls)
 
 
-def _read_content(content: Any, where: str, *, of_tools: bool = False) -> list[dict[str, Any]]:
-    content = "" if content is None else content
-    return reading.read_content(content, f"{where}.content", _read_part, of_tools=of_tools)
-
-
-def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+def _read_part(part: Mapping[str, Any], where: str) -> reading.Piece:
     kind = part.get("type")
     if kind in ("text", "refusal"):
         return reading.want_text(part.get(kind), where)
     if kind == "image_url":
         url = part.get("image_url")
-        return reading.image_block(url.get("url") if isinstance(url, dict) else url, where)
+        return reading.image_of_url(url.get("url") if isinstance(url, dict) else url, where)
     raise reading.unexpected_part(kind, where)
 
 

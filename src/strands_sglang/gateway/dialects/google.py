@@ -7,11 +7,15 @@ no result yet.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ..canonical import Message, Readings
+from ...trajectory import Call, Image, Message, Result
+from ..canonical import Readings
 from ..exact_json import dumps
 from . import reading
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, plain_event
@@ -25,7 +29,7 @@ _KNOWN = frozenset({
 })  # fmt: skip
 _FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
 _STATUSES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "FAILED_PRECONDITION"}
-_UNANSWERED = ""  # the id of a result whose client sent none
+_UNANSWERED = "\0"  # before a tool's name: the id of a result whose client sent none
 _UNDERSCORE = re.compile(r"_([a-z])")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
@@ -55,23 +59,20 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     choice, ignored = _read_choice(top.get("tool_config"))
     fields["ignored"] = (*fields["ignored"], *ignored)
     items = reading.as_list(top.get("contents"), "contents")
-    known = readings.read(items, _read_content)
+    known = readings.read(items, partial(_read_content, turn_of=readings.turn_of))
     system = top.get("system_instruction")
     if system is not None and not isinstance(system, str):
         system = reading.as_list(
             reading.want_object(system, "systemInstruction").get("parts") or [], "systemInstruction"
         )
-    said = reading.read_system(system, "systemInstruction", _read_part)
-    history = reading.gather([said, *known.parts])
-    history["messages"] = _answer_calls(history["messages"])
     return WireRequest(
-        **history,
+        **reading.split_system([reading.system_message(system, "systemInstruction", _read_part), *known]),
+        glue="",
         max_tokens=reading.want_count(flat.get("max_output_tokens"), "maxOutputTokens"),
         stop=reading.want_stops(flat.get("stop_sequences"), "stopSequences"),
         constraints=_read_format(flat),
         tool_choice=choice,
         logprobs=bool(flat.get("response_logprobs")),
-        reading=known,
         **fields,
     )
 
@@ -161,32 +162,28 @@ def _json_schema(schema: Any) -> Any:
 # ---- history ------------------------------------------------
 
 
-def _parts(content: Mapping[str, Any], where: str) -> Iterator[tuple[dict[str, Any], str]]:
-    for index, part in enumerate(reading.as_list(content.get("parts") or [], f"{where}.parts")):
-        place = f"{where}.parts[{index}]"
-        yield _snake(part, place), place
-
-
 def _kind(part: Mapping[str, Any]) -> str:
     """The kind of a part, by the field that holds it."""
     return next((name for name in part if name not in ("thought", "thought_signature")), "empty")
 
 
-def _read_content(item: Any, index: int) -> reading.Part:
+def _read_content(
+    item: Any, index: int, before: Sequence[Message | None], *, turn_of: Callable[[Any], int | None]
+) -> Message:
     where = f"contents[{index}]"
     content = reading.want_object(item, where)
     role = content.get("role") or "user"
     if role == "model":
-        return _read_reply(content, where, index)
+        return _read_reply(content, where, index, turn_of)
     if role not in ("user", "function"):
         raise Refused(f"{where}.role is {reading.quote(role)}, expected user or model", param=where)
     parts = reading.as_list(content.get("parts") or [], f"{where}.parts")
     of_tools = any(isinstance(part, dict) and part.keys() & {"functionResponse", "function_response"} for part in parts)
-    blocks = reading.read_content(parts, f"{where}.parts", _read_part, of_tools=of_tools)
-    return {"role": "user", "content": blocks}, None
+    message = reading.message_of("user", reading.read_content(parts, f"{where}.parts", _read_part, of_tools=of_tools))
+    return _answer_calls(message, before)
 
 
-def _read_part(given: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+def _read_part(given: Mapping[str, Any], where: str) -> reading.Piece:
     part = _snake(given, where)
     if "text" in part:
         return reading.want_text(part["text"], f"{where}.text")
@@ -197,87 +194,80 @@ def _read_part(given: Mapping[str, Any], where: str) -> str | dict[str, Any]:
     raise reading.unexpected_part(_kind(part), where)
 
 
-def _read_image(value: Any, where: str) -> dict[str, Any]:
+def _read_image(value: Any, where: str) -> Image:
     data = _snake(value, where)
     kind = reading.want_text(data.get("mime_type"), f"{where}.mimeType")
     if not kind.startswith("image/"):
         raise reading.unexpected_part(kind, where)
-    plain = (
-        reading.want_text(data.get("data"), f"{where}.data").replace("-", "+").replace("_", "/")
-    )  # either base64 alphabet
-    return reading.image_data(kind[len("image/") :], plain)
+    text = reading.want_text(data.get("data"), f"{where}.data")
+    # Either base64 alphabet.
+    return reading.image_of_text(kind[len("image/") :], text.replace("-", "+").replace("_", "/"), where)
 
 
-def _read_result(value: Any, where: str) -> dict[str, Any]:
+def _read_result(value: Any, where: str) -> Result:
     """A result. `output` and `error` hold it, if they are all there is; anything else is a result as a whole."""
     response = _snake(value, where)
     held = reading.want_object(response.get("response") or {}, f"{where}.response")
     result = next((held[name] for name in ("output", "error") if held.keys() == {name}), held)
-    blocks = [{"text": result} if isinstance(result, str) else {"json": result}]
-    parts = response.get("parts") or []
-    blocks += reading.read_content(
-        reading.as_list(parts, f"{where}.parts"), f"{where}.parts", _read_part, of_tools=True
-    )
-    block = reading.tool_result(
-        response.get("id") or _UNANSWERED, blocks, f"{where}.id", failed=held.keys() == {"error"}
-    )
-    if block["toolResult"]["toolUseId"] == _UNANSWERED:
-        block["toolResult"]["name"] = reading.want_text(response.get("name"), f"{where}.name")
-    return block
+    pieces: list[reading.Piece] = [result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)]
+    parts = reading.as_list(response.get("parts") or [], f"{where}.parts")
+    pieces += reading.read_content(parts, f"{where}.parts", _read_part, of_tools=True)
+    call_id = response.get("id") or _UNANSWERED + reading.want_text(response.get("name"), f"{where}.name")
+    return reading.result_of(call_id, pieces, f"{where}.id", failed=held.keys() == {"error"})
 
 
-def _read_reply(content: Mapping[str, Any], where: str, index: int) -> tuple[Message, str | None]:
-    blocks: list[dict[str, Any]] = []
-    receipt: str | None = None
-    for part, place in _parts(content, where):
+def _read_reply(content: Mapping[str, Any], where: str, index: int, turn_of: Callable[[Any], int | None]) -> Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Call] = []
+    receipt: Any = None
+    for number, given in enumerate(reading.as_list(content.get("parts") or [], f"{where}.parts")):
+        place = f"{where}.parts[{number}]"
+        part = _snake(given, place)
         receipt = receipt or part.get("thought_signature")
         if "function_call" in part:
             call = _snake(part["function_call"], f"{place}.functionCall")
-            call_id = call.get("id") or f"google_{index}_{len(blocks)}"
-            blocks.append(reading.tool_use(call_id, call.get("name"), call.get("args"), f"{place}.functionCall"))
+            call_id = call.get("id") or f"google_{index}_{number}"
+            calls.append(reading.call_of(call_id, call.get("name"), call.get("args"), f"{place}.functionCall"))
         elif "text" in part:
             text = reading.want_text(part["text"], f"{place}.text")
-            if part.get("thought"):
-                blocks.append(reading.reasoning_block(text))
-            elif text:  # an empty one carries a signature
-                blocks.append({"text": text})
+            (thoughts if part.get("thought") else texts).append(text)
         elif _kind(part) != "empty":
             raise reading.unexpected_part(_kind(part), place)
-    return {"role": "assistant", "content": blocks}, receipt
+    whole = "".join(texts)  # an empty text carries a signature
+    return Message(
+        role="assistant",
+        parts=(whole,) if whole else (),
+        reasoning="".join(thoughts),
+        calls=tuple(calls),
+        receipt=turn_of(receipt),
+    )
 
 
-def _answer_calls(messages: list[Message]) -> list[Message]:
-    """The messages with the texts of a reply's pieces as one, and every result under the id of its call."""
-    out: list[Message] = []
-    open_calls: list[dict[str, Any]] = []
-    for message in messages:
-        content: list[dict[str, Any]] = []
-        if message["role"] == "assistant":
-            for block in message["content"]:
-                if content and "text" in block and "text" in content[-1]:
-                    content[-1] = {"text": content[-1]["text"] + block["text"]}
-                else:
-                    content.append(block)
-            open_calls = [block["toolUse"] for block in content if "toolUse" in block]
-        else:
-            # Ids that are given come first: what is left belongs to results without one.
-            results = [block["toolResult"] for block in message["content"] if "toolResult" in block]
-            answered = {result["toolUseId"] for result in results}
-            open_calls = [call for call in open_calls if call["toolUseId"] not in answered]
-            for block in message["content"]:
-                result = block.get("toolResult")
-                if result is not None and result["toolUseId"] == _UNANSWERED:
-                    call = next((call for call in open_calls if call["name"] == result["name"]), None)
-                    if call is None:
-                        raise Refused(
-                            f"a functionResponse of {reading.quote(result['name'])} answers no call", param="contents"
-                        )
-                    open_calls.remove(call)
-                    result = {name: value for name, value in result.items() if name != "name"}
-                    block = {"toolResult": {**result, "toolUseId": call["toolUseId"]}}
-                content.append(block)
-        out.append({**message, "content": content})
-    return out
+def _answer_calls(message: Message, before: Sequence[Message | None]) -> Message:
+    """The message with every result under the id of its call."""
+    if not any(result.call_id.startswith(_UNANSWERED) for result in message.results):
+        return message
+    # Ids that are given come first: what is left belongs to results without one.
+    answered = {result.call_id for result in message.results}
+    calls: list[Call] = []
+    for earlier in reversed(before):
+        if earlier is None or (calls and earlier.role != "assistant"):
+            break
+        answered.update([result.call_id for result in earlier.results])
+        calls = [*earlier.calls, *calls]
+    left = [call for call in calls if call.id not in answered]
+    results = []
+    for result in message.results:
+        if result.call_id.startswith(_UNANSWERED):
+            name = result.call_id.removeprefix(_UNANSWERED)
+            call = next((call for call in left if call.name == name), None)
+            if call is None:
+                raise Refused(f"a functionResponse of {reading.quote(name)} answers no call", param="contents")
+            left.remove(call)
+            result = result._replace(call_id=call.id)
+        results.append(result)
+    return replace(message, results=tuple(results))
 
 
 # ---- answers ------------------------------------------------

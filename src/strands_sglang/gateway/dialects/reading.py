@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import base64
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ...tool_parsers.values import JSONError, load_json
-from ..canonical import Message
+from ...trajectory import Call, Image, Message, Result
+from ...trajectory.message import join_parts
 from ..exact_json import dumps
 from .wire import Refused, Unshown
 
@@ -160,70 +162,51 @@ def common_fields(
 # ---- content ------------------------------------------------
 
 
-Part = tuple[Message, Any]
-"""A message, and the receipt that the client returned with it: a text, if it comes from here."""
-ReadPart = Callable[[Mapping[str, Any], str], str | dict[str, Any]]
+Piece = str | Image | Result
+ReadPart = Callable[[Mapping[str, Any], str], Piece]
 
 
-def gather(parts: Iterable[Part], *, joins_replies: bool = True) -> dict[str, Any]:
-    """`system`, `messages` and `receipts` of a `WireRequest`: leading system messages go into the system prompt.
-
-    With `joins_replies`, assistant messages in a row are the blocks of one reply.
-    """
-    texts: list[str] = []
-    messages: list[Message] = []
-    receipts: dict[int, str] = {}
-    for message, receipt in parts:
-        if message["role"] == "system" and not messages:
-            texts += [block["text"] for block in message["content"]]
-            continue
-        if joins_replies and messages and messages[-1]["role"] == message["role"] == "assistant":
-            messages[-1] = {**message, "content": [*messages[-1]["content"], *message["content"]]}
-        else:
-            messages.append(message)
-        if receipt and isinstance(receipt, str):
-            receipts[len(messages) - 1] = receipt
-    return {"system": "\n".join(texts), "messages": messages, "receipts": receipts}
+def split_system(messages: Sequence[Message | None]) -> dict[str, Any]:
+    """`system` and `messages` of a `WireRequest`: leading system messages go into the system prompt."""
+    given = [message for message in messages if message is not None]
+    count = next((i for i, message in enumerate(given) if message.role != "system"), len(given))
+    return {"system": "\n".join(message.text for message in given[:count] if message.parts), "messages": given[count:]}
 
 
-def join_texts(texts: list[str]) -> list[dict[str, Any]]:
-    """Texts of one message as one block, as the chat template will see them."""
-    return [{"text": "\n".join(texts)}] if texts else []
-
-
-def read_system(content: Any, where: str, read_part: ReadPart) -> Part:
+def system_message(content: Any, where: str, read_part: ReadPart) -> Message:
     """A system message, which holds nothing but text. None, where the request has none, is an empty one."""
-    blocks = read_content([] if content is None else content, where, read_part)
-    if any("text" not in block for block in blocks):
+    pieces = read_content([] if content is None else content, where, read_part)
+    if not all(isinstance(piece, str) for piece in pieces):
         raise Refused(f"{where}: a system message holds text only", param=where)
-    return {"role": "system", "content": blocks}, None
+    return message_of("system", pieces)
 
 
-def read_content(content: Any, where: str, read_part: ReadPart, *, of_tools: bool = False) -> list[dict[str, Any]]:
-    """Content (a text, or parts) as blocks, neighbouring texts joined; `read_part` gives a part's text or block.
+def message_of(role: str, pieces: Sequence[Piece], **more: Any) -> Message:
+    """A message of these pieces."""
+    parts = [piece for piece in pieces if not isinstance(piece, Result)]
+    results = tuple([piece for piece in pieces if isinstance(piece, Result)])
+    return Message(role=role, parts=join_parts(parts), results=results, **more)
+
+
+def read_content(content: Any, where: str, read_part: ReadPart, *, of_tools: bool = False) -> list[Piece]:
+    """Content (a text, or parts), piece by piece.
 
     Args:
         where: Name of the content in errors.
-        of_tools: Tools made it: a part that cannot be shown becomes a block that says so.
+        of_tools: Tools made it: a part that cannot be shown becomes an image with that problem.
     """
     if isinstance(content, str):
-        return [{"text": content}]
-    texts: list[str] = []
-    blocks: list[dict[str, Any]] = []
+        return [content]
+    pieces: list[Piece] = []
     for index, item in enumerate(want_list(content, where)):
         place = f"{where}[{index}]"
         try:
-            read = read_part(want_object(item, place), place)
+            pieces.append(read_part(want_object(item, place), place))
         except Unshown as unshown:
             if not of_tools:
                 raise
-            read = unshown_block(unshown)
-        if isinstance(read, str):
-            texts.append(read)
-        else:
-            blocks += [*join_texts(texts), read]
-            texts = []
-    return blocks + join_texts(texts)
+            pieces.append(Image(b"", "part", unshown.reason))
+    return pieces
 
 
 def unexpected_part(kind: Any, where: str) -> Refused:
@@ -232,31 +215,25 @@ def unexpected_part(kind: Any, where: str) -> Refused:
     return Unshown(f"{where}: {what}", what, param=where)
 
 
-UNSHOWN = "part"
-"""Kind of a block that stands for a part which cannot be shown; it holds the reason."""
-
-
-def unshown_block(unshown: Unshown) -> dict[str, Any]:
-    """A block that no chat template takes: refused, or reported to the model, by the session's policy."""
-    return {UNSHOWN: unshown.reason}
-
-
-def image_block(url: Any, where: str) -> dict[str, Any]:
+def image_of_url(url: Any, where: str) -> Image:
     """An image given as a data URL."""
     text = want_text(url, where)
     head, comma, data = text.partition(",")
     if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
         what = "must be a base64 data URL of an image: the gateway fetches nothing"
         raise Unshown(f"{where} {what}", f"it {what}", param=where)
-    return image_data(head[len("data:image/") : -len(";base64")], data)
+    return image_of_text(head[len("data:image/") : -len(";base64")], data, where)
 
 
-def image_data(kind: str, data: str) -> dict[str, Any]:
+def image_of_text(kind: str, data: str, where: str) -> Image:
     """An image given as base64 text."""
-    return {"image": {"format": kind, "source": {"bytes": data}}}
+    try:
+        return Image(base64.b64decode(data, validate=True), kind)
+    except ValueError:
+        raise Unshown(f"{where}: the image is not base64", "it is not base64", param=where) from None
 
 
-def tool_use(call_id: Any, name: Any, arguments: Any, where: str) -> dict[str, Any]:
+def call_of(call_id: Any, name: Any, arguments: Any, where: str) -> Call:
     """A call of the history. Text that is not a JSON object, or gives a key twice, is kept unchanged."""
     if isinstance(arguments, str):
         try:
@@ -264,21 +241,14 @@ def tool_use(call_id: Any, name: Any, arguments: Any, where: str) -> dict[str, A
         except JSONError:
             value = arguments
         arguments = value if isinstance(value, dict) else arguments
-    use = {"toolUseId": want_text(call_id, f"{where}.id"), "name": want_text(name, f"{where}.name")}
-    return {"toolUse": {**use, "input": {} if arguments is None else arguments}}
+    named = want_text(call_id, f"{where}.id"), want_text(name, f"{where}.name")
+    return Call(*named, {} if arguments is None else arguments)
 
 
-def tool_result(call_id: Any, content: list[dict[str, Any]], where: str, *, failed: bool = False) -> dict[str, Any]:
-    """A result; the status is there only where the tool failed."""
-    result: dict[str, Any] = {"toolUseId": want_text(call_id, where), "content": content or [{"text": ""}]}
-    if failed:
-        result["status"] = "error"
-    return {"toolResult": result}
-
-
-def reasoning_block(text: str) -> dict[str, Any]:
-    """Reasoning of the history."""
-    return {"reasoningContent": {"reasoningText": {"text": text}}}
+def result_of(call_id: Any, content: Sequence[Piece], where: str, *, failed: bool = False) -> Result:
+    """A result."""
+    parts = [piece for piece in content if not isinstance(piece, Result)]
+    return Result(want_text(call_id, where), join_parts(parts), failed)
 
 
 def _kind(value: Any) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ..canonical import Message, Readings
+from ...trajectory import Message
+from ..canonical import Readings
 from ..exact_json import dumps
 from . import reading
 from .chat_completions import CHAT_COMPLETIONS
@@ -41,23 +43,32 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if body.get("background"):
         raise Refused("background responses are not supported; send the request without it", param="background")
     text = reading.want_object(body.get("text") or {}, "text")
-    instructions = reading.read_system(body.get("instructions"), "instructions", _read_part)
-    known = readings.read(items, _read_item)
+    instructions = reading.system_message(body.get("instructions"), "instructions", _read_part)
+    known = readings.read(items, partial(_read_item, readings=readings))
     previous = body.get("previous_response_id")
-    left_out = [item["type"] for item, (message, _) in zip(items, known.parts, strict=True) if message is None]
+    before = [] if previous is None else readings.responses.get(reading.want_text(previous, "previous_response_id"))
+    if before is None:
+        raise Refused(
+            f"previous_response_id {previous!r} is not known here; send the whole input",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        )
+    left_out = [item["type"] for item, message in zip(items, known, strict=True) if message is None]
     fields["unknown_tools"] += tuple(kind for kind in left_out if kind != "additional_tools")
+    history = reading.split_system([instructions, *known])
+    history["messages"] = [*before, *history["messages"]]
     return WireRequest(
-        **reading.gather([instructions, *[part for part in known.parts if part[0] is not None]]),
+        **history,
+        glue="\n",
         max_tokens=reading.want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=reading.json_format(text.get("format"), "text.format"),
         tool_choice=reading.read_choice(body.get("tool_choice")),
         logprobs="message.output_text.logprobs" in reading.want_list(body.get("include") or [], "include"),
-        previous=reading.want_text(previous, "previous_response_id") if previous is not None else None,
-        keeps_response=True,
+        previous=previous,
+        kept_by=readings,
         custom_tools=frozenset(
             tool["name"] for tool in tools if isinstance(tool, dict) and tool.get("type") == "custom" and "name" in tool
         ),
-        reading=known,
         **fields,
     )
 
@@ -87,76 +98,78 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
 
 
 _LEFT_OUT = frozenset({
-    "code_interpreter_call", "computer_call", "file_search_call", "image_generation_call", "mcp_approval_request",
-    "mcp_approval_response", "mcp_call", "mcp_list_tools", "web_search_call",
+    "additional_tools", "code_interpreter_call", "computer_call", "file_search_call", "image_generation_call",
+    "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "web_search_call",
 })  # fmt: skip
-"""Items of tools that a vendor's server runs: they hold no words of the conversation."""
+"""Items without words of the conversation: definitions, and tools that a vendor's server runs."""
+_CALLS = {
+    "function_call": "arguments", "custom_tool_call": "input", "tool_search_call": "arguments",
+    "local_shell_call": "action",
+}  # fmt: skip
+"""Items that are calls, and the fields of their arguments."""
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output", "tool_search_output")
 
 
-def _read_item(given: Any, index: int) -> tuple[Message | None, Any]:
+def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readings) -> Message | None:
     """An item as a message, or None for one that is left out; those of one reply are joined afterwards."""
     where = f"input[{index}]"
     item = reading.want_object(given, where)
     kind = reading.want_text(item.get("type", "message"), f"{where}.type")
+    call_id = item.get("call_id") or item.get("id")
     if kind == "message":
         role, content, place = item.get("role"), item.get("content"), f"{where}.content"
         if role in ("system", "developer"):
             # Codex sends no `instructions`: its system prompt is a developer message.
-            return reading.read_system(content, place, _read_part)
+            return reading.system_message(content, place, _read_part)
         if role in ("user", "assistant"):
-            return {"role": role, "content": reading.read_content(content, place, _read_part)}, None
+            return reading.message_of(role, reading.read_content(content, place, _read_part))
         raise Refused(f"{where}.role is {reading.quote(role)}, expected system, user or assistant", param=where)
-    if kind == "function_call":
-        call = reading.tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
-        return {"role": "assistant", "content": [call]}, None
-    call_id = item.get("call_id") or item.get("id")
-    if kind == "custom_tool_call":
-        arguments = {"input": reading.want_text(item.get("input"), f"{where}.input")}
-        return {"role": "assistant", "content": [reading.tool_use(call_id, item.get("name"), arguments, where)]}, None
-    if kind in _LEFT_OUT or kind == "additional_tools" or (kind in _SEARCHES and call_id is None):
-        return None, None
-    if kind in ("tool_search_call", "local_shell_call"):  # as calls of functions with these names
-        name = kind.removesuffix("_call")
-        given_arguments = item.get("arguments" if kind == "tool_search_call" else "action")
-        return {"role": "assistant", "content": [reading.tool_use(call_id, name, given_arguments, where)]}, None
+    if kind in _CALLS and not (kind in _SEARCHES and call_id is None):
+        name, arguments = item.get("name"), item.get(_CALLS[kind])
+        if kind == "custom_tool_call":
+            arguments = {"input": reading.want_text(arguments, f"{where}.input")}
+        elif kind != "function_call":  # as calls of functions with these names
+            name = kind.removesuffix("_call")
+        call = reading.call_of(item.get("call_id") if kind == "function_call" else call_id, name, arguments, where)
+        return Message(role="assistant", calls=(call,))
+    if kind in _LEFT_OUT or (kind in _SEARCHES and call_id is None):
+        return None
     if kind in _OUTPUTS:
         output = item.get("output")
         if kind == "tool_search_output":
             output = dumps(item.get("tools") or []).decode()
         content = reading.read_content(output, f"{where}.output", _read_part, of_tools=True)
-        return {
-            "role": "user",
-            "content": [reading.tool_result(call_id, content, f"{where}.call_id")],
-        }, None
+        return reading.message_of("user", [reading.result_of(call_id, content, f"{where}.call_id")])
     if kind == "reasoning":
         parts = reading.want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        blocks = [reading.reasoning_block("\n".join(texts))] if texts else []
         # Codex and openai-agents send it back as it came, so it carries our receipt.
-        return {"role": "assistant", "content": blocks}, item.get("encrypted_content")
+        receipt = readings.turn_of(item.get("encrypted_content"))
+        return Message(role="assistant", reasoning="\n".join(texts), receipt=receipt)
     if kind == "agent_message":  # of a sub-agent, or to one; some hold parts that only their maker can read
         parts = reading.want_list(item.get("content") or [], f"{where}.content")
         readable = [part for part in parts if not (isinstance(part, dict) and part.get("type") == "encrypted_content")]
         if not readable:
-            return None, None
-        head = {"text": f"Message from {item.get('author')} to {item.get('recipient')}:"}
-        return {"role": "user", "content": [head, *reading.read_content(readable, where, _read_part)]}, None
+            return None
+        head = f"Message from {item.get('author')} to {item.get('recipient')}:"
+        return reading.message_of("user", [head, *reading.read_content(readable, where, _read_part)])
     if kind == "item_reference":
-        reference = reading.want_text(item.get("id"), f"{where}.id")
-        return {"role": "assistant", "content": [{"reference": reference}]}, None
+        name = reading.want_text(item.get("id"), f"{where}.id")
+        if (named := readings.items.get(name)) is None:
+            raise Refused(f"the item {name!r:.100} is not known here; send it whole", param="input")
+        return named
     what = f"{where}: an item of type {reading.quote(kind)} is not supported"
     if "compaction" in kind:
         what = f"{where}: a {kind} item holds earlier turns in a form that only its maker reads; start without it"
     raise Refused(what, param=where)
 
 
-def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+def _read_part(part: Mapping[str, Any], where: str) -> reading.Piece:
     kind = part.get("type")
     if kind in _TEXT_PARTS:
         return reading.want_text(part.get("refusal" if kind == "refusal" else "text"), where)
     if kind == "input_image":
-        return reading.image_block(part.get("image_url"), where)
+        return reading.image_of_url(part.get("image_url"), where)
     raise reading.unexpected_part(kind, where)
 
 

@@ -19,7 +19,8 @@ from ...exceptions import (
     ToolLimitReachedError,
     ToolParserError,
 )
-from ..canonical import Message, Reading, Readings
+from ...trajectory import Message
+from ..canonical import Readings
 from ..exact_json import dumps
 
 
@@ -103,7 +104,8 @@ class WireRequest:
     Attributes:
         model: Name of the model as the client wrote it; it is echoed.
         system: System prompt: the system field and the system messages in front of the first other one.
-        messages: The history as Strands messages, calls under the client's ids.
+        messages: The history, calls under the client's ids; a reply may come in pieces.
+        glue: Joins texts of the pieces of a reply; None where replies come whole.
         tools: Strands tool specs.
         sampling: Sampling parameters the client asked for, in SGLang's names.
         constraints: A grammar for the reply, as a sampling parameter of SGLang; empty for none.
@@ -112,8 +114,7 @@ class WireRequest:
         token_ids: Return the ids of the prompt and of the reply.
         previous: Id of the response this one continues (Responses), or None.
         custom_tools: Names of tools that take a text in place of arguments (Responses).
-        keeps_response: A later request may name the answer instead of sending the history (Responses).
-        receipts: Index of an assistant message to the receipt that came with it.
+        kept_by: Keeps the answer, which a later request may name instead of sending the history (Responses).
         ignored: Names of fields that would have an effect elsewhere and have none here.
         unknown_tools: Types of tools, and of items of a history, that were left out.
     """
@@ -121,6 +122,7 @@ class WireRequest:
     model: str
     system: str
     messages: list[Message]
+    glue: str | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -133,11 +135,9 @@ class WireRequest:
     token_ids: bool = False
     previous: str | None = None
     custom_tools: frozenset[str] = frozenset()
-    keeps_response: bool = False
-    receipts: Mapping[int, str] = field(default_factory=dict)
+    kept_by: Readings | None = None
     ignored: tuple[str, ...] = ()
     unknown_tools: tuple[str, ...] = ()
-    reading: Reading = field(default_factory=Reading)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
