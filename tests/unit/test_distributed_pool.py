@@ -8,7 +8,7 @@ import random
 import pytest
 
 from strands_env.core import Action, StepResult
-from strands_env.distributed import QuarantinedTaskError, Recipe, WorkerLostError
+from strands_env.distributed import QuarantinedTaskError, WorkerLostError
 from strands_env.distributed.pool import MAX_STARTS, Link, WorkerPool
 from tests.unit.eval_support import outcome, task
 
@@ -57,7 +57,7 @@ class FakeWorker:
 
 class FakePool(WorkerPool):
     def __init__(self, n_workers: int) -> None:
-        super().__init__(Recipe(make=dict), n_workers, None)
+        super().__init__(dict, None, n_workers, None)
 
     def _worker(self, number: int) -> FakeWorker:
         return FakeWorker(number)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .errors import QuarantinedTaskError, WorkerLostError, WorkerSetupError
-from .messages import Recipe
 from .processes import ProcessExecutor
 from .ray import RayExecutor
 
-__all__ = ["ProcessExecutor", "QuarantinedTaskError", "RayExecutor", "Recipe", "WorkerLostError", "WorkerSetupError"]
+__all__ = ["ProcessExecutor", "QuarantinedTaskError", "RayExecutor", "WorkerLostError", "WorkerSetupError"]

@@ -1,4 +1,4 @@
-"""Messages between a process and its workers over a socket, their answers, and the recipe of an environment factory.
+"""Messages between a process and its workers over a socket, and their answers.
 
 A message is a length, then a pickle of plain values, so that it can always be read. What a user's code made travels in
 it as bytes, pickled separately: what cannot be read costs only that rollout.
@@ -10,14 +10,10 @@ import asyncio
 import pickle
 import struct
 import traceback
-from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pkgutil import resolve_name
 from typing import Any
 
 from strands_env.core import StepResult, TerminationReason
-from strands_env.core.jsonable import call_name, name_of
 
 _LENGTH = struct.Struct("<Q")
 
@@ -77,36 +73,3 @@ def unpack(data: bytes) -> StepResult:
         raise answer
     result: StepResult = answer
     return result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """An environment factory that can be made in another process.
-
-    Attributes:
-        make: `module:function` or a function that pickles; called in the worker with `arguments`, it returns the
-            environment factory (sync or async; with the action as argument or without).
-        arguments: Keyword arguments that pickle.
-    """
-
-    make: str | Callable[..., Any]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.make, str):
-            module, mark, name = self.make.partition(":")
-            if not (module and mark and name):
-                raise ValueError(f"an environment factory is named 'module:function', got {self.make!r}")
-        elif not callable(self.make):
-            raise TypeError(f"make must be 'module:function' or a function, got {self.make!r}")
-
-    @property
-    def name(self) -> str:
-        """The call of `make` as text."""
-        return call_name(self.make if isinstance(self.make, str) else name_of(self.make), keywords=self.arguments)
-
-    def env_factory(self) -> Callable[..., Any]:
-        """Make the environment factory, here."""
-        make = resolve_name(self.make) if isinstance(self.make, str) else self.make
-        made: Callable[..., Any] = make(**self.arguments)
-        return made

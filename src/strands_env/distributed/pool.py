@@ -6,14 +6,14 @@ import asyncio
 import logging
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from strands_env.core import Action, StepResult
-from strands_env.core.jsonable import canonical, plain
+from strands_env.core.jsonable import call_name, canonical, name_of, plain
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.distributed.errors import QuarantinedTaskError, WorkerLostError
-from strands_env.distributed.messages import Recipe, unpack
+from strands_env.distributed.messages import unpack
 from strands_env.distributed.worker import SHUTDOWN_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Worker:
     async def _start(self) -> Link:
         link = await self._pool.open_link()
         try:
-            failure = await link.ask("ready", self._pool.dumps(self._pool.recipe))
+            failure = await link.ask("ready", self._pool.dumps((self._pool.make, self._pool.arguments)))
         except BaseException as error:
             await link.close(0.0)
             if isinstance(error, ConnectionError):  # another one may live
@@ -172,7 +172,9 @@ class WorkerPool(ABC):
     task that ends `MAX_DEATHS` of them is quarantined; a task that blocks one is quarantined at once.
 
     Args:
-        recipe: Makes the environment factory in a worker.
+        make: `module:function` or a function that pickles; called in each worker with `arguments`, it returns the
+            environment factory (sync or async; with the action as argument or without).
+        arguments: Keyword arguments that pickle.
         n_workers: Workers that share rollouts, and at most as many that run a single one.
         stuck_after: Seconds without a sign of life after which a worker is killed; None waits for ever.
 
@@ -183,12 +185,22 @@ class WorkerPool(ABC):
 
     dumps: Callable[[Any], bytes] = staticmethod(pickle.dumps)
 
-    def __init__(self, recipe: Recipe, n_workers: int, stuck_after: float | None) -> None:
+    def __init__(
+        self,
+        make: str | Callable[..., Any],
+        arguments: Mapping[str, Any] | None,
+        n_workers: int,
+        stuck_after: float | None,
+    ) -> None:
+        if not callable(make) and not isinstance(make, str):
+            raise TypeError(f"make must be 'module:function' or a function, got {make!r}")
+        if isinstance(make, str) and not all(make.partition(":")):
+            raise ValueError(f"an environment factory is named 'module:function', got {make!r}")
         if n_workers < 1:
             raise ValueError(f"n_workers must be at least 1, got {n_workers!r}")
         if stuck_after is not None and not stuck_after > 0:
             raise ValueError(f"stuck_after must be a positive number of seconds or None, got {stuck_after!r}")
-        self.recipe, self.stuck_after = recipe, stuck_after
+        self.make, self.arguments, self.stuck_after = make, dict(arguments or {}), stuck_after
         self.environments: list[dict[str, Any]] = []
         self.workers = [self._worker(number) for number in range(n_workers)]
         self._made = n_workers
@@ -202,7 +214,8 @@ class WorkerPool(ABC):
     @property
     def env_factory_name(self) -> str:
         """The function that makes the environment factory, with its arguments; part of a run's configuration."""
-        return self.recipe.name
+        name = self.make if isinstance(self.make, str) else name_of(self.make)
+        return call_name(name, keywords=self.arguments)
 
     @abstractmethod
     async def open_link(self) -> Link:

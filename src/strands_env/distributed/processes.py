@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from strands_env.core.termination import user_lines
-from strands_env.distributed.messages import Recipe, read_message, write_message
+from strands_env.distributed.messages import read_message, write_message
 from strands_env.distributed.pool import STUCK_SECONDS, Link, WorkerPool
 from strands_env.distributed.worker import DUMP_SIGNAL, SHUTDOWN_SECONDS
 
@@ -66,7 +66,7 @@ class ProcessExecutor(WorkerPool):
         stuck_after: float | None = STUCK_SECONDS,
     ) -> None:
         n_workers = (os.cpu_count() or 1) if n_workers is None else n_workers
-        super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers, stuck_after)
+        super().__init__(make, arguments, n_workers, stuck_after)
 
     @property
     def pids(self) -> list[int]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from strands_env.distributed.messages import Recipe
 from strands_env.distributed.pool import STUCK_SECONDS, Link, WorkerPool
 from strands_env.distributed.worker import RolloutHost
 from strands_sglang.exceptions import install_command
@@ -57,7 +56,7 @@ class RayExecutor(WorkerPool):
         self._options = {"num_cpus": 0, "max_concurrency": MAX_ROLLOUTS + 1, **dict(actor_options or {})}  # 1: `alive`
         self._joining = asyncio.Lock()
         self._started_ray = False
-        super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers, stuck_after)
+        super().__init__(make, arguments, n_workers, stuck_after)
 
     async def close(self) -> None:
         """End the actors this executor made, and Ray if it started it."""

@@ -1,8 +1,8 @@
 """The far side of a worker: the host of its rollouts, and the program of a worker process.
 
-Messages are `(number of the call, method of RolloutHost or "cancel", arguments)`, answers `(number, value)`. The program
-is given three file descriptors and a log level: the socket, a pipe that closes when the parent dies, and a file for the
-stacks of a worker that crashes or is stuck.
+Messages are `(number of the call, method of RolloutHost or "cancel", arguments)`, answers `(number, value)`. The
+program is given three file descriptors and a log level: the socket, a pipe that closes when the parent dies, and a file
+for the stacks of a worker that crashes or is stuck.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pkgutil import resolve_name
 from typing import Any
 
 from strands_env.core.deadline import wrap_exit
@@ -40,10 +41,11 @@ class RolloutHost:
         self._executor: LocalExecutor | None = None
         self._environment: dict[str, Any] | None = None
 
-    async def ready(self, recipe: bytes) -> WorkerSetupError | None:
-        """Make the environment factory of a pickled recipe; its error, or None."""
+    async def ready(self, factory: bytes) -> WorkerSetupError | None:
+        """Make the environment factory of a pickled function and its arguments; its error, or None."""
         try:
-            env_factory = pickle.loads(recipe).env_factory()  # a function of a script cannot be found here
+            make, arguments = pickle.loads(factory)  # a function of a script cannot be found here
+            env_factory = (resolve_name(make) if isinstance(make, str) else make)(**arguments)
             tune_garbage_collection()  # the process is ours
             self._executor = LocalExecutor(env_factory, self._describe)
         except BaseException as error:

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.core import Observation, RewardResult, StepResult
-from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
-from strands_env.core.types import as_reward_function, computed_reward
+from strands_env.core import Environment, Observation, StepResult, TerminationReason
 from strands_env.training.advantages import group_advantages
 from strands_env.training.attempts import FailureStreakError
 from strands_env.training.sample import SampleStatus, TrainingSample
@@ -137,34 +135,32 @@ async def _score_rollout(args: Any, samples: Sequence[Any]) -> Any:
             "nothing scores this rollout: give the environment a reward_fn, or set strands_env_reward to the import "
             "path of a reward function"
         )
-    loaded = load(settings.reward)
-    function = as_reward_function(loaded() if isinstance(loaded, type) else loaded)
+    reward = load(settings.reward)
+    scorer = Environment(model_factory=_no_model, reward_fn=reward() if isinstance(reward, type) else reward)
     notes = notes_of(sample)
     answer = notes.get("final_response", sample.response) or ""
-    evaluation, call, scored = bool(notes.get("evaluation")), object(), RewardResult(reward=None)
+    result = StepResult(
+        observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
+        termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
+    )
+    action, _ = read_prompt(sample)
+    evaluation, call = bool(notes.get("evaluation")), object()
     with SESSION.reward_failures.running(call):
-        try:
-            result = StepResult(
-                observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
-                termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
-            )
-            action, _ = read_prompt(sample)
-            if evaluation or await why_left_out(args, settings, function, action) is None:
-                scored = await computed_reward(function, action, result)
+        if evaluation or await why_left_out(args, settings, scorer.reward_fn, action) is None:
+            await scorer.score(action, result)
+        if result.error is None:
             SESSION.reward_failures.reset()
-        except SlimeConfigError:
-            raise
-        except Exception as error:
-            index = getattr(sample, "index", None)
-            logger.warning("sample=<%s>, error=<%s> | reward failed", index, error, exc_info=True)
-            if not evaluation:
-                record = ErrorRecord.from_exception(error, Phase.REWARD)
-                SESSION.reward_failures.add(call, record, settings.max_failures)
-    if scored.reward is None:
+        elif not evaluation:
+            SESSION.reward_failures.add(call, result.error, settings.max_failures)
+    if result.reward is None or result.reward.reward is None:
         for one in samples:
             one.remove_sample = True
         return unusable_reward(args, sample.tokens, "unscored", evaluation=evaluation)
-    return reward_value(args, scored.reward, scored.info, evaluation=evaluation)
+    return reward_value(args, result.reward.reward, result.reward.info, evaluation=evaluation)
+
+
+def _no_model() -> Any:
+    raise RuntimeError("scores rollouts that ended, and runs none")
 
 
 # ---- a teacher ----------------------------------------------------------------------------------------------------
