@@ -6,6 +6,7 @@ import asyncio
 import copy
 import inspect
 import json
+import threading
 import types
 from typing import Any
 
@@ -259,6 +260,17 @@ async def test_several_paths_become_samples_of_one_rollout(rig: Rig) -> None:
         first[name]["mine"] = 1
         assert "mine" not in second[name]
     assert samples[1].prefix_cache_info.total_prompt_tokens == 0
+
+
+@pytest.mark.parametrize(("fanout", "status"), [(True, Sample.Status.FAILED), (False, Sample.Status.COMPLETED)])
+async def test_facts_of_a_reward_that_cannot_be_copied_end_no_run(rig: Rig, fanout: bool, status: Any) -> None:
+    rig.args.strands_env_fanout = fanout
+    rig.environment = TwoPaths
+    info = {"held": threading.Lock()}
+    rig.options["reward_fn"] = lambda action, result: RewardResult(reward=1.0, info=info)
+    rig.serve(completion("first"), completion("second"))
+    samples = await rig.run()
+    assert [sample.status for sample in (samples if fanout else [samples])] == [status]
 
 
 async def test_evaluation_needs_no_training_data(rig: Rig) -> None:

@@ -126,11 +126,11 @@ class Worker:
             )
             if lines := link.user_lines():
                 reason += f", at {'; '.join(lines)}"
-            if self.link is link:
-                logger.warning(
-                    "worker=<%s>, rollouts=<%d>, status=<%s> | worker lost", self._name, link.running, reason
-                )
-                await self._end(0.0)
+            if self.link is link:  # the first of its rollouts to notice
+                self.link = None
+                words = "worker=<%s>, rollouts=<%d>, status=<%s> | worker lost"
+                logger.warning(words, self._name, link.running, reason)
+                await asyncio.shield(link.close(0.0))  # also if this rollout is cancelled meanwhile
             raise WorkerLostError(self._name, reason, link.at_death, link.was_stuck) from error
         finally:
             link.running -= 1

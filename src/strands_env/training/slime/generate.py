@@ -66,7 +66,11 @@ async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation:
             )
             if rollout.is_lost and call.is_stopping:  # slime asks again for what the end of its step has broken
                 rollout = SlimeRollout(is_stopped=True)
-            rows = write(call, rollout)
+            try:
+                rows = write(call, rollout)
+            except Exception as error:  # the boundary of a rollout, such as facts of a reward that cannot be copied
+                rollout = SlimeRollout(error=error)
+                rows = write(call, rollout)
             _count(call, rollout)
     except (SlimeConfigError, FailureStreakError) as error:
         if not drops_exceptions():

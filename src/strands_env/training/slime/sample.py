@@ -88,7 +88,8 @@ def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
     for number, path in enumerate(paths):
         row = _blank_fields(call.sample) | token_fields(path, call.requirements) | {"status": path.status}
         row |= _reward_fields(call, rollout, path.reward, row["tokens"])
-        row["metadata"][METADATA_KEY] = {**copy.deepcopy(notes), "agent_name": path.agent_name}
+        own = copy.deepcopy(notes) if number else notes  # siblings share no container
+        row["metadata"][METADATA_KEY] = {**own, "agent_name": path.agent_name}
         if not has_placeholder:
             row["response"] = _response_text(rollout, row["tokens"][path.prompt_length :])
         if rollout.pixels and rollout.pixels[number] is not None:
@@ -217,7 +218,7 @@ def _notes(call: RolloutCall, rollout: SlimeRollout) -> dict[str, Any]:
         notes["suspensions"] = rollout.episode.suspensions
         notes["tokens"] = dict(rollout.token_counts)
         if result.reward is not None:
-            notes["reward_info"] = result.reward.info
+            notes["reward_info"] = copy.copy(result.reward.info)
         if result.cleanup_error is not None:
             notes["cleanup_error"] = result.cleanup_error.message
     return notes
