@@ -64,10 +64,13 @@ class _World:
     name: str = field(default_factory=lambda: f"rollout_{uuid.uuid4().hex}")
     replies: int = 0
 
-    def run(self, call: str) -> str:
-        """Run a call and give its result as the package words it."""
-        run = _package("eval_checker.multi_turn_eval.multi_turn_utils").execute_multi_turn_func_call
-        results, _ = run(
+    async def simulate(self, tool_use: ToolUse) -> dict[str, Any]:
+        """Run a call of the model; its result is worded by the package."""
+        call = as_python(tool_use["name"], tool_use["input"], _functions(self.entry))
+        if call is None:
+            return text_result("Error during execution: the names of the arguments are not valid")
+        results, _ = await default_threads.run(
+            _package("eval_checker.multi_turn_eval.multi_turn_utils").execute_multi_turn_func_call,
             func_call_list=[call],
             initial_config=self.entry["initial_config"],
             involved_classes=self.entry["involved_classes"],
@@ -76,14 +79,7 @@ class _World:
             long_context="long_context" in self.entry["id"],
             is_evaL_run=False,  # spelt so in the package
         )
-        return str(results[0])
-
-    async def simulate(self, tool_use: ToolUse) -> dict[str, Any]:
-        """Run a call of the model."""
-        call = as_python(tool_use["name"], tool_use["input"], _functions(self.entry))
-        if call is None:
-            return text_result("Error during execution: the names of the arguments are not valid")
-        return text_result(await default_threads.run(self.run, call))
+        return text_result(str(results[0]))
 
 
 def _forget(name: str) -> None:
@@ -106,32 +102,33 @@ def as_python(name: str, arguments: Any, functions: Sequence[Mapping[str, Any]])
 class MultiTurnEnv(Environment):
     """The requests of a task, one after the other, with the functions of its simulators."""
 
-    world: _World | None = None
+    _world: _World | None = None
 
     async def reset(self, action: Action) -> None:
         """Make the simulators."""
         await self.cleanup()
-        self.world = _World(entry=action.task_context.model_dump()["entry"])
+        self._world = _World(entry=action.task_context.model_dump()["entry"])
 
     async def cleanup(self) -> None:
         """Forget the simulators."""
-        if self.world is not None:
-            _forget(self.world.name)
-            self.world = None
+        if self._world is not None:
+            _forget(self._world.name)
+            self._world = None
+
+    @property
+    def world(self) -> _World:
+        """The simulators; a `RuntimeError` before `reset`."""
+        if self._world is None:
+            raise RuntimeError("the simulators of the task are not made: call reset(action), or rollout(action)")
+        return self._world
 
     def get_tools(self) -> list[Any]:
         """The functions that are not held back."""
-        world = self._running()
-        return [as_tool(function, world.simulate) for function in world.entry["function"]]
-
-    def _running(self) -> _World:
-        if self.world is None:
-            raise RuntimeError("the simulators of the task are not made: call reset(action), or rollout(action)")
-        return self.world
+        return [as_tool(function, self.world.simulate) for function in self.world.entry["function"]]
 
     def get_hooks(self) -> list[Any]:
         """The limit of replies to one request, and functions that are not yet offered: the package runs them, too."""
-        world, limit = self._running(), _package("constants.default_prompts").MAXIMUM_STEP_LIMIT
+        world, limit = self.world, _package("constants.default_prompts").MAXIMUM_STEP_LIMIT
 
         def count_replies(event: MessageAddedEvent) -> None:
             world.replies += any("toolResult" in block for block in event.message["content"])
@@ -147,7 +144,7 @@ class MultiTurnEnv(Environment):
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Put the requests."""
-        world = self._running()
+        world = self.world
         agent.tool_executor = SequentialToolExecutor()  # calls of one reply change one world, in their order
         texts = _package("constants.default_prompts")
         held_back = world.entry.get("missed_function", {})
@@ -177,21 +174,19 @@ class MultiTurnReward(RewardFunction):
             ended = step_result.termination_reason.value
             info["reason"] = f"ended early: {ended}, in request {len(calls)} of {len(expected)}"
             return RewardResult(reward=0.0, info=info)
-        found = await default_threads.run(_check, entry, calls, expected)
-        reason = None if found["valid"] else str(found.get("error_message"))
-        return RewardResult(
-            reward=float(found["valid"]), info={**info, "reason": reason, "error_type": found.get("error_type")}
-        )
 
+        def check() -> dict[str, Any]:
+            name = f"check_{uuid.uuid4().hex}"
+            module = _package("eval_checker.multi_turn_eval.multi_turn_checker")
+            try:
+                verdict: dict[str, Any] = module.multi_turn_checker(calls, expected, entry, info["category"], name)
+            finally:
+                _forget(name)
+            return verdict
 
-def _check(entry: dict[str, Any], calls: list[list[list[str]]], expected: list[list[str]]) -> dict[str, Any]:
-    name = f"check_{uuid.uuid4().hex}"
-    check = _package("eval_checker.multi_turn_eval.multi_turn_checker").multi_turn_checker
-    try:
-        found: dict[str, Any] = check(calls, expected, entry, entry["id"].rpartition("_")[0], name)
-    finally:
-        _forget(name)
-    return found
+        verdict = await default_threads.run(check)
+        info["reason"] = None if verdict["valid"] else str(verdict.get("error_message"))
+        return RewardResult(reward=float(verdict["valid"]), info={**info, "error_type": verdict.get("error_type")})
 
 
 def calls_by_request(
@@ -256,8 +251,8 @@ def _without_missed(row: Row, offered: list[Row]) -> dict[str, Any]:
     """The row with its functions, and those that are only offered from a later request on apart from them."""
     names = {name for missed in row.get("missed_function", {}).values() for name in missed}
     by_name = {function["name"]: function for function in offered}
-    made: dict[str, Any] = {**row, "function": [item for item in offered if item["name"] not in names]}
+    at_first: dict[str, Any] = {**row, "function": [item for item in offered if item["name"] not in names]}
     if names:
-        missed = {turn: [by_name[name] for name in wanted] for turn, wanted in row["missed_function"].items()}
-        made["missed_function"] = missed
-    return made
+        missed = row["missed_function"].items()
+        at_first["missed_function"] = {turn: [by_name[name] for name in wanted] for turn, wanted in missed}
+    return at_first

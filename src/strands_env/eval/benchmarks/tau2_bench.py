@@ -66,17 +66,17 @@ class Tau2Episode:
         self.steps = 0
         self.errors = 0
         self.end: str | None = None
-        state = self.task.initial_state
-        history = list(state.message_history or ()) if state is not None else []
-        self.messages: list[Any] = history or [_greeting()]
+        self.messages = list(_opening(self.task))
         self.database = _tau2("registry").registry.get_env_constructor(domain)()
+        state = self.task.initial_state
         self.database.set_state(
-            initialization_data=None if state is None else state.initialization_data,
-            initialization_actions=None if state is None else state.initialization_actions,
-            message_history=history,
+            initialization_data=getattr(state, "initialization_data", None),
+            initialization_actions=getattr(state, "initialization_actions", None),
+            message_history=list(getattr(state, "message_history", None) or ()),
         )
-        self._results: dict[str, Any] = {}
-        self._asked: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}  # of the calls that ran, by id
+        self._calls: list[str] = []  # ids of the calls that wait for their results
+        self._text = ""  # said beside them
 
     def tools(self, requestor: str) -> list[AgentTool]:
         """The tools of the agent (`assistant`) or of the user."""
@@ -93,18 +93,13 @@ class Tau2Episode:
         """A tool of the database, or of a name that was not offered: both answer with the text of the package."""
 
         async def run(tool_use: ToolUse) -> dict[str, Any]:
-            return text_result(self.run(name, tool_use, requestor))
+            arguments = dict(tool_use["input"])
+            call = self._forms.ToolCall(id=tool_use["toolUseId"], name=name, arguments=arguments, requestor=requestor)
+            result = self.database.get_response(call)
+            self._results[call.id] = call, result
+            return text_result(str(result.content))
 
         return make_tool(name, description or name, schema or {}, run)
-
-    def run(self, name: str, tool_use: ToolUse, requestor: str) -> str:
-        """Run a call in the database."""
-        call = self._forms.ToolCall(
-            id=tool_use["toolUseId"], name=name, arguments=dict(tool_use["input"]), requestor=requestor
-        )
-        result = self.database.get_response(call)
-        self._results[call.id] = (call, result)
-        return str(result.content)
 
     def hooks(self, requestor: str) -> list[Any]:
         """Hooks of an agent: the episode gets its messages, and its calls of tools that do not exist."""
@@ -123,31 +118,24 @@ class Tau2Episode:
     def add(self, message: Mapping[str, Any], requestor: str) -> None:
         """Take a message of the agent or of the user, and the results of their tools, into the episode."""
         content = message["content"]
-        calls = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
+        form = self._forms.AssistantMessage if requestor == "assistant" else self._forms.UserMessage
         if message["role"] == "assistant":
             self.steps += 1
-            self._asked = dict(message) if calls else {}
-            if not calls:
-                self._say(_text(message), requestor)
-        elif any("toolResult" in block for block in content) and self._asked:
-            self._add_results(requestor)
-
-    def _add_results(self, requestor: str) -> None:
-        self.steps += 1
-        ids = [block["toolUse"]["toolUseId"] for block in self._asked["content"] if "toolUse" in block]
-        ran = [self._results.pop(key) for key in ids if key in self._results]
-        self.errors += len(ids) - len(ran)  # a malformed call never reached the database
-        self.errors += sum(bool(result.error) for _, result in ran)
-        if ran:
-            self._say(_text(self._asked), requestor, [call for call, _ in ran])
-            self.messages += [result for _, result in ran]
-        self._asked = {}
-        self.check()
-
-    def _say(self, text: str, requestor: str, calls: Sequence[Any] | None = None) -> None:
-        form = self._forms.AssistantMessage if requestor == "assistant" else self._forms.UserMessage
-        role = "assistant" if requestor == "assistant" else "user"
-        self.messages.append(form(role=role, content=text or None, tool_calls=calls))
+            self._calls = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
+            self._text = _text(message)
+            if not self._calls:
+                self.messages.append(form(role=requestor, content=self._text or None, tool_calls=None))
+        elif self._calls and any("toolResult" in block for block in content):
+            self.steps += 1
+            ran = [self._results.pop(key) for key in self._calls if key in self._results]
+            # A malformed call never reached the database.
+            self.errors += len(self._calls) - sum(not result.error for _, result in ran)
+            if ran:
+                calls = [call for call, _ in ran]
+                self.messages.append(form(role=requestor, content=self._text or None, tool_calls=calls))
+                self.messages += [result for _, result in ran]
+            self._calls = []
+            self.check()
 
     def check(self) -> None:
         """End the episode where it has had its steps or errors."""
@@ -243,14 +231,14 @@ class Tau2Env(Environment):
         result = AgentResult("end_turn", {"role": "assistant", "content": []}, agent.event_loop_metrics, {})
         heard = str(episode.messages[-1].content)
         while True:
-            said = await ask(user, heard)
+            reply = await ask(user, heard)
             self._check(episode)
-            if not said:
+            if not reply:
                 raise RuntimeError("the simulated user said nothing")
             if _tau2("user.user_simulator").UserSimulator.is_stop(episode.messages[-1]):
                 episode.end = "user_stop"
                 return result
-            result = await self.invoke(agent, said)
+            result = await self.invoke(agent, reply)
             self._check(episode)
             heard = _text(result.message)
             if result.stop_reason != "end_turn":
@@ -298,11 +286,10 @@ class Tau2Reward(RewardFunction):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Evaluate the environment's last episode; a saved rollout lacks its database."""
         episode = self._env.episode
-        found = await asyncio.to_thread(episode.evaluate)
+        verdict = await asyncio.to_thread(episode.evaluate)
         info = {"end": episode.end or "agent_error", "steps": episode.steps, "errors": episode.errors}
-        return RewardResult(
-            reward=found.reward, info={**info, "reward_info": found.model_dump(mode="json", exclude_none=True)}
-        )
+        info["reward_info"] = verdict.model_dump(mode="json", exclude_none=True)
+        return RewardResult(reward=verdict.reward, info=info)
 
 
 def system_prompt(domain: str) -> str:
@@ -312,8 +299,10 @@ def system_prompt(domain: str) -> str:
     return str(texts.SYSTEM_PROMPT.format(agent_instruction=texts.AGENT_INSTRUCTION, domain_policy=policy))
 
 
-def _greeting() -> Any:
-    return _tau2("orchestrator.orchestrator").DEFAULT_FIRST_AGENT_MESSAGE.model_copy()
+def _opening(task: Any) -> list[Any]:
+    """The messages that a task begins with: its own, or the agent's greeting."""
+    greeting = _tau2("orchestrator.orchestrator").DEFAULT_FIRST_AGENT_MESSAGE
+    return getattr(task.initial_state, "message_history", None) or [greeting.model_copy()]
 
 
 def _text(message: Mapping[str, Any]) -> str:
@@ -381,14 +370,12 @@ class Tau2Evaluator(Benchmark):
     def action(self, row: Row, index: int) -> Action | None:
         """The task; its message is the user's scenario, which the agent never sees."""
         task = _tau2("data_model.tasks").Task.model_validate(row)
-        state = task.initial_state
-        begun = list(state.message_history or ()) if state is not None else []
-        if begun and (begun[-1].role != "assistant" or begun[-1].tool_calls):
+        opening = _opening(task)
+        if opening[-1].role != "assistant" or opening[-1].tool_calls:
             return None  # neither of the two would speak next
+        history = _history(opening, "assistant")
         context = TaskContext(
-            id=f"{self.benchmark_name}_{task.id}",
-            conversation_history=_history(begun or [_greeting()], "assistant"),
-            **{"task": dict(row)},
+            id=f"{self.benchmark_name}_{task.id}", conversation_history=history, **{"task": dict(row)}
         )
         return Action(message=str(task.user_scenario), task_context=context)
 
