@@ -15,6 +15,7 @@ from typing import Any, Self
 import psutil
 import pytest
 
+from strands_env.core.threads import default_threads
 from strands_env.sandbox import (
     BubblewrapSandbox,
     ExecResult,
@@ -81,7 +82,8 @@ def leftovers() -> dict[str, set[str]]:
         "descriptors": _descriptors(),
         "folders": {str(path) for path in Path(tempfile.gettempdir()).glob(f"strands-env-sandbox-{os.getpid()}-*")},
         "groups": groups,
-        "threads": {str(thread.ident) for thread in threading.enumerate()},
+        "threads": {str(thread.ident) for thread in threading.enumerate() if thread.name != "strands-env"},
+        "calls": {f"call {number}" for number in range(default_threads.running)},  # their threads serve the next ones
     }
 
 

@@ -240,7 +240,7 @@ async def test_a_source_that_blocks_for_ever_holds_back_neither_its_tasks_nor_th
         await asyncio.wait_for(started.wait(), 10)
         evaluator.stop()
         assert list(await asyncio.wait_for(run, 10)) == ["first"]
-        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "strands-env-own")
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "strands-env")
     finally:
         release.set()
 

@@ -120,18 +120,17 @@ def _tool_use(call: Mapping[str, Any], position: int) -> dict[str, Any]:
     try:
         function = call["function"]
         arguments = function.get("arguments")
-        given = json.loads(arguments) if isinstance(arguments, str) else dict(arguments or {})
-        return {
-            "toolUse": {"toolUseId": call.get("id") or f"call_{position}", "name": function["name"], "input": given}
-        }
+        arguments = json.loads(arguments) if isinstance(arguments, str) else dict(arguments or {})
+        use = {"toolUseId": call.get("id") or f"call_{position}", "name": function["name"], "input": arguments}
+        return {"toolUse": use}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"the prompt has tool_calls that cannot be read: {call!r}") from error
 
 
 def _call_id(message: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:
     """The call a result answers; without an id the first call without a result."""
-    if given := message.get("tool_call_id"):
-        return str(given)
+    if call_id := message.get("tool_call_id"):
+        return str(call_id)
     blocks = [block for turn in before for block in turn["content"]]
     answered = {block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block}
     for block in blocks:

@@ -34,14 +34,14 @@ def digest_folder(folder: Path) -> str:
 
     Names, contents, permissions to execute, and links count; times, owners and `__pycache__` do not.
     """
-    found = []
+    entries = []
     for place, names, files in os.walk(folder, onerror=_raise):
         names[:] = [name for name in names if name != "__pycache__"]
         for path in (os.path.join(place, name) for name in (*names, *files)):
             status = os.lstat(path)
             identity = (status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            found.append((os.path.relpath(path, folder), *identity))
-    return _digest_entries(str(folder.resolve()), tuple(sorted(found)))
+            entries.append((os.path.relpath(path, folder), *identity))
+    return _digest_entries(str(folder.resolve()), tuple(sorted(entries)))
 
 
 def _raise(error: OSError) -> None:
@@ -50,7 +50,7 @@ def _raise(error: OSError) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def _digest_entries(folder: str, entries: tuple[tuple[Any, ...], ...]) -> str:
-    made = hashlib.blake2b(digest_size=16)
+    content_hash = hashlib.blake2b(digest_size=16)
     for name, mode, *_ in entries:
         path, content = os.path.join(folder, name), b""
         if stat.S_ISLNK(mode):
@@ -59,8 +59,8 @@ def _digest_entries(folder: str, entries: tuple[tuple[Any, ...], ...]) -> str:
             with open(path, "rb") as file:
                 content = hashlib.file_digest(file, "blake2b").digest()
         for part in (os.fsencode(name), f"{stat.S_IFMT(mode)} {mode & 0o100}".encode(), content):
-            made.update(len(part).to_bytes(8, "little") + part)
-    return made.hexdigest()
+            content_hash.update(len(part).to_bytes(8, "little") + part)
+    return content_hash.hexdigest()
 
 
 def arrow() -> tuple[Any, Any]:

@@ -339,16 +339,16 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
     Of a long text the part is shown where it begins to differ; a field that one of them lacks is `absent` there.
     """
-    found: list[tuple[str, str, str]] = []
+    changes: list[tuple[str, str, str]] = []
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += differences(before, after, f"{prefix}{key}.")
+            changes += differences(before, after, f"{prefix}{key}.")
         elif before != after or (key in old) != (key in new):
-            one, other = (repr(it[key]) if key in it else "absent" for it in (old, new))
-            same = next((at for at, pair in enumerate(zip(one, other, strict=False)) if len({*pair}) > 1), 0)
-            found.append((f"{prefix}{key}", _part(one, same), _part(other, same)))
-    return found
+            texts = [repr(config[key]) if key in config else "absent" for config in (old, new)]
+            same = next((at for at, pair in enumerate(zip(*texts, strict=False)) if len({*pair}) > 1), 0)
+            changes.append((f"{prefix}{key}", _part(texts[0], same), _part(texts[1], same)))
+    return changes
 
 
 def _part(text: str, start: int) -> str:

@@ -184,8 +184,8 @@ def bedrock_model_factory(
 
     params = _rename_max_tokens(sampling_params)
     arguments: dict[str, Any] = {"model_id": model_id, **params, **options}
-    given = {"boto_session": boto_session, "boto_client_config": boto_client_config, "region_name": region_name}
-    arguments |= {name: value for name, value in given.items() if value is not None}
+    access = {"boto_session": boto_session, "boto_client_config": boto_client_config, "region_name": region_name}
+    arguments |= {name: value for name, value in access.items() if value is not None}
     client: Any = None
 
     def factory() -> Model:

@@ -126,36 +126,28 @@ def takes_action(env_factory: EnvFactory) -> bool:
     if not callable(env_factory):
         raise TypeError(f"env_factory must be a function that makes an environment, got {env_factory!r}")
     try:
-        signature = inspect.signature(env_factory)
+        parameters = list(inspect.signature(env_factory).parameters.values())
     except (TypeError, ValueError):  # a built-in without a signature
         return False
-    parameters = list(signature.parameters.values())
-    if _fits(signature):
-        # Without required arguments it may be a class with options, unless the name says what is meant.
-        meant = bool(parameters) and (parameters[0].kind is parameters[0].VAR_POSITIONAL or parameters[0].name in _TASK)
-        return meant and _fits(signature, None)
-    if _fits(signature, None):
-        return True
+    by_place = [each for each in parameters if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = ", ".join(item.name for item in parameters if item.default is item.empty and item.kind not in variadic)
-    raise TypeError(
-        f"env_factory is called with the action or without arguments, but {name_of(env_factory).rpartition('.')[2]} "
-        f"takes ({needed}): write 'lambda: Environment(...)', with your class and its arguments"
-    )
-
-
-def _fits(signature: inspect.Signature, *given: Any) -> bool:
-    try:
-        signature.bind(*given)
-    except TypeError:
-        return False
-    return True
+    needed = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
+    if len(needed) > 1 or any(each not in by_place for each in needed):
+        names = ", ".join(each.name for each in needed)
+        raise TypeError(
+            f"env_factory is called with the action or without arguments, but {name_of(env_factory).rpartition('.')[2]}"
+            f" takes ({names}): write 'lambda: Environment(...)', with your class and its arguments"
+        )
+    # Without required arguments it may be a class with options, unless the first of them says what is meant.
+    first = next(iter(by_place), None)
+    is_meant = first is not None and (first.kind is first.VAR_POSITIONAL or first.name in _TASK)
+    return bool(needed) or is_meant
 
 
 async def make_environment(env_factory: EnvFactory, action: Action, with_action: bool) -> Any:
     """Call a factory, sync or async."""
-    made = env_factory(action) if with_action else env_factory()
-    return await made if inspect.isawaitable(made) else made
+    env = env_factory(action) if with_action else env_factory()
+    return await env if inspect.isawaitable(env) else env
 
 
 def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
@@ -176,5 +168,5 @@ def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
             "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
             "reward": None if env.reward_fn is None else identify_reward(env.reward_fn),
         }
-    made: dict[str, Any] = redact(description)
-    return made
+    safe: dict[str, Any] = redact(description)
+    return safe

@@ -13,6 +13,7 @@ from typing import Any
 from strands import Agent
 from strands.agent.agent_result import AgentResult
 from strands.agent.conversation_manager import NullConversationManager
+from strands.models import Model
 from strands.types.exceptions import MaxTokensReachedException
 
 from strands_env.core import Action, Environment, ModelFactory, Observation, TerminationReason
@@ -145,17 +146,10 @@ class ModelUser(SimulatedUser):
             raise ValueError(
                 f"the user's role names {error}, which is not a field of the task context: {sorted(fields)}"
             ) from None
-        model = env.model_for(self.agent_name, trainable=self.trainable, model_factory=self.model_factory)
         user = copy.copy(self)
-        user._agent = Agent(
-            model=model,
-            system_prompt=_INSTRUCTIONS.format(role=role, opening=action.text, stop=self.stop),
-            conversation_manager=NullConversationManager(),  # the SDK's default keeps 40 messages
-            callback_handler=None,  # the SDK's default prints
-            retry_strategy=None,
-            name=self.agent_name,
-            agent_id=uuid.uuid4().hex,
-        )
+        model = env.model_for(self.agent_name, trainable=self.trainable, model_factory=self.model_factory)
+        instructions = _INSTRUCTIONS.format(role=role, opening=action.text, stop=self.stop)
+        user._agent = user_agent(model, instructions, name=self.agent_name)
         return user
 
     async def reply(self, turn: int, answer: str, action: Action) -> str | None:
@@ -164,6 +158,19 @@ class ModelUser(SimulatedUser):
             raise RuntimeError("ModelUser.reply needs a conversation: use the user that begin() returns")
         text = await ask(self._agent, answer or "(no text)")
         return None if not text or self.stop in text else text
+
+
+def user_agent(model: Model, system_prompt: str, **options: Any) -> Agent:
+    """An agent that plays a user, without the SDK's defaults that print, retry, and keep 40 messages."""
+    return Agent(
+        model=model,
+        system_prompt=system_prompt,
+        conversation_manager=NullConversationManager(),
+        callback_handler=None,
+        retry_strategy=None,
+        agent_id=uuid.uuid4().hex,
+        **options,
+    )
 
 
 async def ask(user: Agent, heard: str) -> str:

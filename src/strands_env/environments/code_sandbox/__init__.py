@@ -75,11 +75,10 @@ class CodeSandboxEnv(Environment):
             self.mode = CodeMode(mode)
         except ValueError:
             raise ValueError(f"mode must be one of {[kind.value for kind in CodeMode]}, got {mode!r}") from None
-        local = {"limits": limits, "python": python, "slots": slots}
-        if sandbox is not None or client is not None:
-            given = sorted(name for name, value in local.items() if value is not None)
-            if given or (sandbox is not None and client is not None):
-                raise ValueError(f"give a sandbox, a client, or options of a local sandbox, not several: {given!r}")
+        options_given = {"limits": limits, "python": python, "slots": slots}
+        local = sorted(name for name, value in options_given.items() if value is not None)
+        if sum((sandbox is not None, client is not None, bool(local))) > 1:
+            raise ValueError(f"give a sandbox, a client, or options of a local sandbox, not several: {local!r}")
         if client is not None:
             sandbox = AgentCoreSandbox(client, session_name="strands-env-code-sandbox")
         if sandbox is None:
@@ -95,12 +94,8 @@ class CodeSandboxEnv(Environment):
 
     def get_tools(self) -> list[Any]:
         """The tools of the mode."""
-        match self.mode:
-            case CodeMode.CODE:
-                return [self._tools.execute_code]
-            case CodeMode.TERMINAL:
-                return [self._tools.execute_command]
-        return [self._tools.execute_code, self._tools.execute_command]
+        tools = {CodeMode.CODE: self._tools.execute_code, CodeMode.TERMINAL: self._tools.execute_command}
+        return [tools[self.mode]] if self.mode in tools else list(tools.values())
 
     async def reset(self) -> None:
         """Start an episode with nothing of the last one."""

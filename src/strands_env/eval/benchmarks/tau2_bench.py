@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
-from strands.agent.conversation_manager import NullConversationManager
 from strands.hooks import BeforeToolCallEvent, MessageAddedEvent
 from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import AgentTool, ToolUse
@@ -24,7 +23,7 @@ from strands.types.tools import AgentTool, ToolUse
 from strands_env.backends import model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.chat import spoken_text
-from strands_env.environments.chat import ask
+from strands_env.environments.chat import ask, user_agent
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_env.tools.results import make_tool, text_result
@@ -256,16 +255,13 @@ class Tau2Env(Environment):
         tools = episode.tools("user")
         instructions = str(episode.task.user_scenario)
         simulator = _tau2("user.user_simulator").UserSimulator
-        return Agent(
-            model=self.model_for("user", trainable=False, model_factory=self.user_model),
+        return user_agent(
+            self.model_for("user", trainable=False, model_factory=self.user_model),
+            simulator(llm="", instructions=instructions, tools=tools or None).system_prompt,
             messages=_history(episode.messages[:-1], "user"),
             tools=list(tools),
-            system_prompt=simulator(llm="", instructions=instructions, tools=tools or None).system_prompt,
             hooks=episode.hooks("user"),
             tool_executor=SequentialToolExecutor(),
-            conversation_manager=NullConversationManager(),  # the SDK's default keeps 40 messages
-            callback_handler=None,  # the SDK's default prints
-            retry_strategy=None,
             name="user",
         )
 
