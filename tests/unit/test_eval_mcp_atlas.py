@@ -91,7 +91,7 @@ async def test_a_container_that_dies_ends_the_episode_without_a_reward(tmp_path:
     )
     action = task(tmp_path)
     await env.reset(action)
-    env._container._url = "http://127.0.0.1:9"
+    env._url = "http://127.0.0.1:9"
     result = await env.step(action)
     assert result.termination_reason in (TerminationReason.TOOL_ERROR, TerminationReason.CONNECTION_ERROR)
     assert result.reward is None

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import aiohttp
-from strands import Agent
-from strands.agent.agent_result import AgentResult
 from strands.types.exceptions import ToolProviderException
 from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core.scope import fail_step
 from strands_env.eval.benchmarks.grading import GradedAnswerReward, Grading
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
@@ -46,40 +45,6 @@ Texts are escaped as in XML; the claim is the expected answer. Say in a sentence
 )
 
 
-class _Container:
-    """The HTTP interface of the benchmark's container. `failure` is the last request that had no answer."""
-
-    def __init__(self, url: str, timeout: float) -> None:
-        self.failure: ToolProviderException | None = None
-        self._url, self._timeout = url.rstrip("/"), aiohttp.ClientTimeout(total=timeout)
-
-    async def post(self, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and JSON, or text, of an answer; `ToolProviderException` where there is none."""
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=self._timeout) as session,
-                session.post(f"{self._url}{path}", json=body) as response,
-            ):
-                text = await response.text()
-                return response.status, json.loads(text) if response.status == 200 else text
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            self.failure = ToolProviderException(f"MCP-Atlas at {self._url} gave no answer: {type(error).__name__}")
-            raise self.failure from error
-
-
-def _make_tool(container: _Container, declared: dict[str, Any]) -> AgentTool:
-    """A tool of the container. What an MCP server refuses, the model sees as an error."""
-    name = declared["name"]
-
-    async def call(tool_use: ToolUse) -> dict[str, Any]:
-        status, answer = await container.post("/call-tool", {"tool_name": name, "tool_args": tool_use["input"]})
-        blocks = answer if status == 200 else [answer]
-        texts = [str(block.get("text", block) if isinstance(block, dict) else block) for block in blocks]
-        return {"status": "success" if status == 200 else "error", "content": [{"text": text} for text in texts]}
-
-    return make_tool(name, declared.get("description") or name, declared.get("inputSchema") or {"type": "object"}, call)
-
-
 class MCPAtlasEnv(Environment):
     """The tools of MCP-Atlas's container that a task enables (`enabled_tools` of its context).
 
@@ -91,7 +56,7 @@ class MCPAtlasEnv(Environment):
 
     def __init__(self, *, url: str = URL, call_timeout: float = 60.0, **options: Any) -> None:
         super().__init__(**options)
-        self._container = _Container(url, call_timeout)
+        self._url, self._timeout = url.rstrip("/"), aiohttp.ClientTimeout(total=call_timeout)
         self._tools: list[AgentTool] = []
 
     async def reset(self, action: Action) -> None:
@@ -100,24 +65,44 @@ class MCPAtlasEnv(Environment):
         Raises:
             ToolProviderException: The container does not answer, or lacks a tool that the task enables.
         """
-        status, listed = await self._container.post("/list-tools")
+        status, listed = await self._post("/list-tools")
         if status != 200:
             raise ToolProviderException(f"MCP-Atlas does not list its tools: HTTP {status}")
         enabled = set(action.task_context.model_dump()["enabled_tools"])
         if missing := sorted(enabled - {tool["name"] for tool in listed}):
             raise ToolProviderException(f"the MCP-Atlas container has no tools {missing}: start it with their servers")
-        self._tools = [_make_tool(self._container, tool) for tool in listed if tool["name"] in enabled]
+        self._tools = [self._make_tool(tool) for tool in listed if tool["name"] in enabled]
 
     def get_tools(self) -> list[Any]:
         """The tools of the task."""
         return list(self._tools)
 
-    async def interact(self, agent: Agent, action: Action) -> AgentResult:
-        """Run the agent; an episode whose container failed is not a valid one."""
-        result = await super().interact(agent, action)
-        if self._container.failure is not None:
-            raise self._container.failure
-        return result
+    def _make_tool(self, declared: dict[str, Any]) -> AgentTool:
+        """A tool of the container. What an MCP server refuses, the model sees as an error."""
+        name = declared["name"]
+
+        async def call(tool_use: ToolUse) -> dict[str, Any]:
+            status, answer = await self._post("/call-tool", {"tool_name": name, "tool_args": tool_use["input"]})
+            blocks = answer if status == 200 else [answer]
+            texts = [str(block.get("text", block) if isinstance(block, dict) else block) for block in blocks]
+            return {"status": "success" if status == 200 else "error", "content": [{"text": text} for text in texts]}
+
+        schema = declared.get("inputSchema") or {"type": "object"}
+        return make_tool(name, declared.get("description") or name, schema, call)
+
+    async def _post(self, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and JSON, or text, of an answer. Where there is none, the episode is not a valid one."""
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=self._timeout) as session,
+                session.post(f"{self._url}{path}", json=body) as response,
+            ):
+                text = await response.text()
+                return response.status, json.loads(text) if response.status == 200 else text
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            failure = ToolProviderException(f"MCP-Atlas at {self._url} gave no answer: {type(error).__name__}")
+            fail_step(failure)
+            raise failure from error
 
 
 class ClaimsReward(RewardFunction):
@@ -130,13 +115,11 @@ class ClaimsReward(RewardFunction):
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Judge each claim by itself."""
-        claims = list(action.task_context.ground_truth)
         context = action.task_context
-        asked = [
-            action.model_copy(update={"task_context": context.model_copy(update={"ground_truth": claim})})
-            for claim in claims
-        ]
-        results = await asyncio.gather(*(self._judge.compute(each, step_result) for each in asked))
+        claims = list(context.ground_truth)
+        contexts = [context.model_copy(update={"ground_truth": claim}) for claim in claims]
+        tasks = [action.model_copy(update={"task_context": each}) for each in contexts]
+        results = await asyncio.gather(*(self._judge.compute(each, step_result) for each in tasks))
         scores = [result.reward for result in results]
         if (failed := next((result for result in results if result.reward is None), None)) is not None:
             return failed
