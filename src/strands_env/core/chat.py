@@ -86,14 +86,14 @@ def _blocks(
         raise ValueError(
             f"the prompt has a message of role {role!r}, expected system, developer, user, assistant or tool"
         )
-    shown = _content_blocks(content, images)
+    blocks = _content_blocks(content, images)
     if role == "tool":
-        result = {"toolUseId": _call_id(message, before), "status": "success", "content": shown or [{"text": ""}]}
+        result = {"toolUseId": _call_id(message, before), "status": "success", "content": blocks or [{"text": ""}]}
         return [{"toolResult": result}]
     calls = [_tool_use(call, position) for position, call in enumerate(message.get("tool_calls") or ())]
     if content is None and not calls:
         raise ValueError(f"a message has neither content nor tool_calls: {message!r}")
-    return [*shown, *calls]
+    return [*blocks, *calls]
 
 
 def _content_blocks(content: Any, images: Iterator[bytes] | None) -> list[dict[str, Any]]:

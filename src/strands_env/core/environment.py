@@ -564,10 +564,10 @@ class Environment:
             observation = seen.model_copy(
                 update={"messages": copy_data(seen.messages), "metrics": copy_data(seen.metrics)}
             )
-            shown = result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
+            copied = result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
             with EpisodeProgress.current() as progress:
                 progress.phase = Phase.REWARD
-                result.reward = await computed_reward(self._scorer, action, shown, timeout=self.reward_timeout)
+                result.reward = await computed_reward(self._scorer, action, copied, timeout=self.reward_timeout)
             if result.reward.error is not None and result.reward.reward is None:
                 self._reward_failed(result, TerminationReason.REWARD_ERROR, result.reward.error)
         except Exception as error:

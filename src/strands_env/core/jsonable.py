@@ -6,7 +6,7 @@
 - `copy_data`: a copy, for messages.
 - `plain`, `canonical`, `digest`: JSON that is the same for equal content on every machine.
 - `differences`: where two configurations differ.
-- `shown`, `redact`: JSON for anything, to write down and never to read back; without secrets.
+- `readable`, `redact`: JSON for anything, to write down and never to read back; without secrets.
 - `name_of`, `call_name`: functions, classes and calls as text.
 """
 
@@ -145,10 +145,10 @@ def call_name(
     `names` are those of the positional arguments, as far as they are known.
     """
     named = itertools.zip_longest(names[: len(args)], args, fillvalue="")
-    shown = ["..." if _SECRET.search(name) else _argument(value) for name, value in named]
+    arguments = ["..." if _SECRET.search(name) else _argument(value) for name, value in named]
     for name, value in sorted((keywords or {}).items()):
-        shown.append(f"{name}={'...' if _SECRET.search(name) else _argument(value)}")
-    return f"{function}({', '.join(shown)})"
+        arguments.append(f"{name}={'...' if _SECRET.search(name) else _argument(value)}")
+    return f"{function}({', '.join(arguments)})"
 
 
 class _Name(str):
@@ -182,13 +182,13 @@ def _shorten(text: str) -> str:
     return f"{text[:_LONGEST]}... (blake2b {hashlib.blake2b(text.encode(), digest_size=8).hexdigest()})"
 
 
-# ---- shown ----------------------------------------------------------------------------------------------------------
+# ---- readable --------------------------------------------------------------------------------------------------------
 
 MAX_DEPTH = 150
-"""Levels of a value that `shown` follows."""
+"""Levels of a value that `readable` follows."""
 
 
-def shown(value: Any, depth: int = MAX_DEPTH) -> Any:
+def readable(value: Any, depth: int = MAX_DEPTH) -> Any:
     """JSON for anything, for people to read: what JSON cannot hold is replaced by its text."""
     match value:
         case None | bool():
@@ -205,18 +205,18 @@ def shown(value: Any, depth: int = MAX_DEPTH) -> Any:
         return "<nested too deeply>"
     match value:
         case dict():
-            return {shown(str(key)): shown(item, depth - 1) for key, item in value.items()}
+            return {readable(str(key)): readable(item, depth - 1) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [shown(item, depth - 1) for item in value]
+            return [readable(item, depth - 1) for item in value]
         case BaseModel():
-            return shown({**value.__dict__, **(value.model_extra or {})}, depth)
+            return readable({**value.__dict__, **(value.model_extra or {})}, depth)
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: shown(getattr(value, item.name), depth - 1) for item in fields(value)}
+        return {item.name: readable(getattr(value, item.name), depth - 1) for item in fields(value)}
     try:
         text = repr(value)
     except Exception as error:
         text = f"<{type(value).__name__} whose text cannot be had: {type(error).__name__}>"
-    return shown(text)
+    return readable(text)
 
 
 # ---- stored ---------------------------------------------------------------------------------------------------------

@@ -151,8 +151,8 @@ def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
         TypeError: The content is not a list of blocks.
     """
     if not isinstance(content, list | tuple) or not all(isinstance(block, dict) for block in content):
-        shown = shorten(repr(content), 200)
-        raise TypeError(f"the content of a tool result is a list of blocks such as {{'text': ...}}, got {shown}")
+        blocks = "a list of blocks such as {'text': ...}"
+        raise TypeError(f"the content of a tool result is {blocks}, got {shorten(repr(content), 200)}")
     limited: list[Any] = []
     left = max_chars
     for block in content:

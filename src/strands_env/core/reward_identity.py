@@ -43,11 +43,11 @@ def identify_reward(reward_fn: Any) -> dict[str, Any]:
     for part in parts:
         if (part.__module__ or "").partition(".")[0] not in _OF_OTHERS:
             _read(part, seen)
-    shown = {name: redact(value) for name, value in options.items()}
-    for name, value in shown.items():
+    described = {name: redact(value) for name, value in options.items()}
+    for name, value in described.items():
         if len(content := canonical(value)) > _LONGEST:  # a table of answers is compared, not copied beside the results
-            shown[name] = digest(content)
-    return {"options": redact(shown), "code": digest(canonical(seen)) if seen else None}
+            described[name] = digest(content)
+    return {"options": redact(described), "code": digest(canonical(seen)) if seen else None}
 
 
 def _read(part: Any, seen: dict[str, Any]) -> None:

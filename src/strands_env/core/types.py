@@ -41,11 +41,11 @@ ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
 
 
-def check_model(made: object, factory: str) -> Model:
-    """What a factory made, if it is a model. The SDK would take None, or a name, for a model of its own choice."""
-    if not isinstance(made, Model):
-        raise TypeError(f"{factory} must return a model, an instance of strands.models.Model, got {made!r:.200}")
-    return made
+def check_model(model: object, factory: str) -> Model:
+    """The product of a factory, if it is a model. The SDK would take None, or a name, for a model of its own choice."""
+    if not isinstance(model, Model):
+        raise TypeError(f"{factory} must return a model, an instance of strands.models.Model, got {model!r:.200}")
+    return model
 
 
 _JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")

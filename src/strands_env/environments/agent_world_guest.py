@@ -119,8 +119,8 @@ def _describe(operation: dict[str, Any], default: str) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
     for each in parameters:
-        said = {"description": each["description"]} if each.get("description") else {}
-        properties[each["name"]] = each.get("schema", {}) | said
+        description = {"description": each["description"]} if each.get("description") else {}
+        properties[each["name"]] = each.get("schema", {}) | description
         if each.get("required"):
             required.append(each["name"])
     properties |= body.get("properties", {})

@@ -118,10 +118,10 @@ class AgentWorldModelEnv(Environment):
         """The result of an endpoint: `text`, and `is_error`. A world that is gone ends the step."""
         # As JSON in a literal: whatever the model wrote stays data in the code that runs.
         arguments = f"guest.json.loads({json.dumps(arguments)!r})"
-        found: dict[str, Any] = await self._ask(f"guest.started[0].call({name!r}, {arguments})", self.mcp_timeout)
-        if found.get("is_gone"):
-            fail_step(ToolProviderException(f"the world ended during a call of {name}: {found['text'][-500:]}"))
-        return found
+        answer: dict[str, Any] = await self._ask(f"guest.started[0].call({name!r}, {arguments})", self.mcp_timeout)
+        if answer.get("is_gone"):
+            fail_step(ToolProviderException(f"the world ended during a call of {name}: {answer['text'][-500:]}"))
+        return answer
 
     async def is_complete(self, action: Action, result: StepResult) -> RewardResult:
         """1.0 if the task's verifier says `complete` of the databases before and after, and of the answer; else 0.0.

@@ -173,13 +173,13 @@ def user_agent(model: Model, system_prompt: str, **options: Any) -> Agent:
     )
 
 
-async def ask(user: Agent, heard: str) -> str:
+async def ask(user: Agent, message: str) -> str:
     """The reply of a user played by an agent, without its reasoning; `RuntimeError` if it was cut off.
 
     A cut reply means that the conversation is broken, not truncated.
     """
     try:
-        result = await user.invoke_async(heard)
+        result = await user.invoke_async(message)
     except MaxTokensReachedException:
         limit = getattr(user.model, "length_limit", None)
         if TerminationReason.from_length_limit(limit) is not TerminationReason.MAX_TOKENS_REACHED:

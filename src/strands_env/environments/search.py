@@ -94,10 +94,10 @@ class LocalSearch:
         scores: Counter[str] = Counter()
         words = set(_words(query))
         for word in words:
-            found = self._postings.get(word, ())
+            urls = self._postings.get(word, ())
             # BM25: a word weighs more the fewer pages have it, and less the longer its page is.
-            rarity = math.log(1 + (len(self._pages) - len(found) + 0.5) / (len(found) + 0.5))
-            for url in found:
+            rarity = math.log(1 + (len(self._pages) - len(urls) + 0.5) / (len(urls) + 0.5))
+            for url in urls:
                 count, length = self._counts[url][word], self._lengths[url] / self._mean_length
                 weight = count + _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length)
                 scores[url] += rarity * count * (_SATURATION + 1) / weight  # type: ignore[assignment]

@@ -78,10 +78,10 @@ class WebSearch:
         else:
             named = {"key": os.environ["GOOGLE_API_KEY"], "cx": os.environ["GOOGLE_CSE_ID"]}
             answer = await self._json("GET", self._search_url, params={**named, "q": words, "num": str(number)})
-        found = (answer or {}).get("organic" if self.engine == "serper" else "items") or []
+        results = (answer or {}).get("organic" if self.engine == "serper" else "items") or []
         hits = [
             SearchHit(title=str(hit.get("title", "")), url=str(hit["link"]), snippet=str(hit.get("snippet", "")))
-            for hit in found
+            for hit in results
             if hit.get("link") and not self._is_blocked(hit["link"])
         ]
         return hits[:max_results]

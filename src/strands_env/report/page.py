@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from strands_env.core.files import replacing
-from strands_env.core.jsonable import shown
+from strands_env.core.jsonable import readable
 from strands_env.eval import EvalError
 from strands_env.eval.errors import naming_errors
 
@@ -29,7 +29,7 @@ class PageWriter:
 
     def add(self, name: str, value: Any) -> None:
         """Add an island of data, which the page unpacks when it needs it."""
-        text = json.dumps(shown(value), ensure_ascii=True, separators=(",", ":"))
+        text = json.dumps(readable(value), ensure_ascii=True, separators=(",", ":"))
         packed = gzip.compress(text.encode(), compresslevel=6, mtime=0)
         # Only letters, digits, `+`, `/` and `=`: no text of a sample can end the element it is in.
         self.file.write(f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n')

@@ -111,33 +111,33 @@ def mismatch(
         return None if calls else "no call"
     if len(calls) != len(accepted):
         return f"{len(calls)} calls, expected {len(accepted)}"
-    left = list(calls)
+    unmatched = list(calls)
     for expected in accepted:  # in any order: each takes the first call that fits
         ((name, values),) = expected.items()
         parameters = next(function["parameters"] for function in functions if function["name"] == name)
-        reasons = [_call_mismatch(call, name, parameters, values) for call in left]
+        reasons = [_call_mismatch(call, name, parameters, values) for call in unmatched]
         if None not in reasons:
             return reasons[0] if len(accepted) == 1 else f"no call fits {name}: {reasons}"
-        del left[reasons.index(None)]
+        del unmatched[reasons.index(None)]
     return None
 
 
 def _call_mismatch(
     call: FunctionCall, name: str, parameters: Mapping[str, Any], accepted: Mapping[str, Any]
 ) -> str | None:
-    called, given = call
+    called, arguments = call
     if called != tool_name(name):
         return f"called {called}, expected {tool_name(name)}"
-    if not isinstance(given, dict):
+    if not isinstance(arguments, dict):
         return "the arguments are not an object"
-    if missing := [parameter for parameter in parameters.get("required", ()) if parameter not in given]:
+    if missing := [parameter for parameter in parameters.get("required", ()) if parameter not in arguments]:
         return f"{missing[0]} is missing"
-    for parameter, value in given.items():
+    for parameter, value in arguments.items():
         if parameter not in parameters["properties"] or parameter not in accepted:
             return f"{parameter} is unexpected"
         if not _is_accepted(value, parameters["properties"][parameter], accepted[parameter]):
             return f"{parameter}={value!r} is not accepted"
-    left_out = [key for key, values in accepted.items() if key not in given and "" not in values]
+    left_out = [key for key, values in accepted.items() if key not in arguments and "" not in values]
     return f"{left_out[0]} is missing" if left_out else None
 
 
@@ -199,10 +199,10 @@ def data_folder(data_path: str | Path | None, install: str) -> Path:
 
 def rows_with_answers(folder: Path, categories: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The questions of those categories that the folder has, each with its `category` and accepted `ground_truth`."""
-    found = [name for name in categories if (folder / f"BFCL_v4_{name}.json").is_file()]
-    if not found:
+    present = [name for name in categories if (folder / f"BFCL_v4_{name}.json").is_file()]
+    if not present:
         raise DatasetError(f"{str(folder)!r} has no file BFCL_v4_{categories[0]}.json")
-    for name in found:
+    for name in present:
         answers = folder / "possible_answer" / f"BFCL_v4_{name}.json"
         known = {row["id"]: row["ground_truth"] for row in read_lines(answers)} if answers.is_file() else {}
         for row in read_lines(folder / f"BFCL_v4_{name}.json"):

@@ -49,13 +49,13 @@ class TaskRepository:
 
     def _git(self, *arguments: str) -> None:
         try:
-            done = subprocess.run(["git", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            process = subprocess.run(["git", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         except OSError as error:
             raise DatasetError(f"the tasks of {self.url} are fetched with git, which cannot be run: {error}") from error
-        if done.returncode != 0:
+        if process.returncode != 0:
             raise DatasetError(
-                f"the tasks cannot be fetched from {self.url}: {done.stderr.strip()[-300:]}; give a folder with them "
-                "as data_path (--data)"
+                f"the tasks cannot be fetched from {self.url}: {process.stderr.strip()[-300:]}; give a folder with "
+                "them as data_path (--data)"
             )
 
 

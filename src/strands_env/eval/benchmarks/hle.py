@@ -29,8 +29,8 @@ class HLEReward(GradedAnswerReward):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Ask the judge, and read the confidence."""
         result = await super().compute(action, step_result)
-        stated = _CONFIDENCE.findall(step_result.observation.final_response or "")
-        confidence = min(int(stated[-1]), 100) / 100 if stated else 1.0
+        percentages = _CONFIDENCE.findall(step_result.observation.final_response or "")
+        confidence = min(int(percentages[-1]), 100) / 100 if percentages else 1.0
         return result.model_copy(update={"info": {**result.info, "confidence": confidence}})
 
 
@@ -75,11 +75,11 @@ class HLEVerifiedGoldEvaluator(HLEEvaluator):
         address = row.get("image")
         if not address:
             return question
-        found = _PICTURE.fullmatch(address)
-        if found is None:
+        picture = _PICTURE.fullmatch(address)
+        if picture is None:
             raise DatasetError(f"question {row.get('id')!r} has an image that is not a data URL: {address[:60]!r}")
-        kind = "jpeg" if found[1].lower() == "jpg" else found[1].lower()
-        return [{"text": question}, {"image": {"format": kind, "source": {"bytes": base64.b64decode(found[2])}}}]
+        kind = "jpeg" if picture[1].lower() == "jpg" else picture[1].lower()
+        return [{"text": question}, {"image": {"format": kind, "source": {"bytes": base64.b64decode(picture[2])}}}]
 
 
 class HLEVerifiedGoldTextEvaluator(HLEVerifiedGoldEvaluator):

@@ -46,7 +46,7 @@ def _holds(count: int, relation: str | None, bound: int) -> bool:
     return count < bound if relation == "less than" else count >= bound
 
 
-def _found(pattern: str, text: str) -> int:
+def _count(pattern: str, text: str) -> int:
     return len(re.findall(pattern, text, re.IGNORECASE))
 
 
@@ -99,22 +99,22 @@ def _ends_sentence(word: str, following: str) -> bool:
     return True
 
 
-def _paragraphs(text: str, given: Arguments) -> bool:
+def _paragraphs(text: str, args: Arguments) -> bool:
     parts = [bool(part.strip()) for part in re.split(r"\s?\*\*\*\s?", text)]
-    return all(parts[1:-1]) and sum(parts) == int(given["num_paragraphs"])
+    return all(parts[1:-1]) and sum(parts) == int(args["num_paragraphs"])
 
 
-def _first_word(text: str, given: Arguments) -> bool:
+def _first_word(text: str, args: Arguments) -> bool:
     parts = text.split("\n\n")
-    count, place = sum(bool(part.strip()) for part in parts), int(given["nth_paragraph"])
+    count, place = sum(bool(part.strip()) for part in parts), int(args["nth_paragraph"])
     if not 0 < place <= count or not parts[place - 1].strip():
         return False
     word = parts[place - 1].split()[0].lstrip("'").lstrip('"')
     first = re.split(r"[.,?!'\"]", word, maxsplit=1)[0].lower()
-    return bool(count == int(given["num_paragraphs"]) and first == given["first_word"].lower())
+    return bool(count == int(args["num_paragraphs"]) and first == args["first_word"].lower())
 
 
-def _two_responses(text: str, given: Arguments) -> bool:
+def _two_responses(text: str, args: Arguments) -> bool:
     parts = [part.strip() for part in text.split("******")]
     answers = [part for part in parts if part]
     return all(parts[1:-1]) and len(answers) == 2 and answers[0] != answers[1]
@@ -137,13 +137,13 @@ def count_bullets(text: str) -> int:
     return dashes + stars
 
 
-def _highlights(text: str, given: Arguments) -> bool:
+def _highlights(text: str, args: Arguments) -> bool:
     single = [part for part in re.findall(r"\*[^\n*]*+\*", text) if part.strip("*").strip()]
     double = [part for part in re.findall(r"\*\*[^\n*]*+\*\*", text) if part[2:-2].strip()]
-    return len(single) + len(double) >= int(given["num_highlights"])
+    return len(single) + len(double) >= int(args["num_highlights"])
 
 
-def _title(text: str, given: Arguments) -> bool:
+def _title(text: str, args: Arguments) -> bool:
     for line in text.split("\n"):
         start, end = line.find("<<"), line.rfind(">>")
         if start >= 0 and start + 3 <= end and line[start : end + 2].lstrip("<").rstrip(">").strip():
@@ -151,7 +151,7 @@ def _title(text: str, given: Arguments) -> bool:
     return False
 
 
-def _json(text: str, given: Arguments) -> bool:
+def _json(text: str, args: Arguments) -> bool:
     text = text.strip()
     for fence in ("```json", "```Json", "```JSON", "```"):
         text = text.removeprefix(fence)
@@ -162,63 +162,62 @@ def _json(text: str, given: Arguments) -> bool:
     return True
 
 
-def _placeholders(text: str, given: Arguments) -> bool:
+def _placeholders(text: str, args: Arguments) -> bool:
     lines = (line[: line.rfind("]") + 1] for line in text.split("\n"))
-    return sum(_found(r"\[[^\]]*+\]", line) for line in lines) >= int(given["num_placeholders"])
+    return sum(_count(r"\[[^\]]*+\]", line) for line in lines) >= int(args["num_placeholders"])
 
 
-def _postscript(text: str, given: Arguments) -> bool:
-    marker = given["postscript_marker"].strip()
+def _postscript(text: str, args: Arguments) -> bool:
+    marker = args["postscript_marker"].strip()
     known = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
     return bool(re.search(known.get(marker, re.escape(marker.lower())), text.lower()))
 
 
 # Checks by instruction id: does the text follow the instruction with these arguments? All take linear time.
 CHECKS: dict[str, InstructionCheck] = {
-    "keywords:existence": lambda text, given: all(_found(re.escape(word), text) for word in given["keywords"]),
-    "keywords:frequency": lambda text, given: _holds(
-        _found(re.escape(given["keyword"].strip()), text), given["relation"], given["frequency"]
+    "keywords:existence": lambda text, args: all(_count(re.escape(word), text) for word in args["keywords"]),
+    "keywords:frequency": lambda text, args: _holds(
+        _count(re.escape(args["keyword"].strip()), text), args["relation"], args["frequency"]
     ),
-    "keywords:forbidden_words": lambda text, given: (
-        not any(_found(rf"\b{re.escape(word)}\b", text) for word in given["forbidden_words"])
+    "keywords:forbidden_words": lambda text, args: (
+        not any(_count(rf"\b{re.escape(word)}\b", text) for word in args["forbidden_words"])
     ),
-    "keywords:letter_frequency": lambda text, given: _holds(
-        text.lower().count(given["letter"].strip().lower()), given["let_relation"], given["let_frequency"]
+    "keywords:letter_frequency": lambda text, args: _holds(
+        text.lower().count(args["letter"].strip().lower()), args["let_relation"], args["let_frequency"]
     ),
-    "language:response_language": lambda text, given: _is_language(text, given["language"]),
-    "length_constraints:number_sentences": lambda text, given: _holds(
-        count_sentences(text), given["relation"], given["num_sentences"]
+    "language:response_language": lambda text, args: _is_language(text, args["language"]),
+    "length_constraints:number_sentences": lambda text, args: _holds(
+        count_sentences(text), args["relation"], args["num_sentences"]
     ),
-    "length_constraints:number_words": lambda text, given: _holds(
-        _found(r"\w+", text), given["relation"], given["num_words"]
+    "length_constraints:number_words": lambda text, args: _holds(
+        _count(r"\w+", text), args["relation"], args["num_words"]
     ),
     "length_constraints:number_paragraphs": _paragraphs,
     "length_constraints:nth_paragraph_first_word": _first_word,
     "detectable_content:number_placeholders": _placeholders,
     "detectable_content:postscript": _postscript,
-    "detectable_format:number_bullet_lists": lambda text, given: count_bullets(text) == int(given["num_bullets"]),
+    "detectable_format:number_bullet_lists": lambda text, args: count_bullets(text) == int(args["num_bullets"]),
     "detectable_format:number_highlighted_sections": _highlights,
-    "detectable_format:multiple_sections": lambda text, given: (
-        len(re.findall(rf"\s?{re.escape(given['section_spliter'].strip())}\s?\d+\s?", text))
-        >= int(given["num_sections"])
+    "detectable_format:multiple_sections": lambda text, args: (
+        len(re.findall(rf"\s?{re.escape(args['section_spliter'].strip())}\s?\d+\s?", text)) >= int(args["num_sections"])
     ),
-    "detectable_format:constrained_response": lambda text, given: any(option in text for option in _CONSTRAINED),
+    "detectable_format:constrained_response": lambda text, args: any(option in text for option in _CONSTRAINED),
     "detectable_format:json_format": _json,
     "detectable_format:title": _title,
     "combination:two_responses": _two_responses,
-    "combination:repeat_prompt": lambda text, given: (
-        text.strip().lower().startswith(given["prompt_to_repeat"].strip().lower())
+    "combination:repeat_prompt": lambda text, args: (
+        text.strip().lower().startswith(args["prompt_to_repeat"].strip().lower())
     ),
-    "startend:end_checker": lambda text, given: (
-        text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower())
+    "startend:end_checker": lambda text, args: (
+        text.strip().strip('"').lower().endswith(args["end_phrase"].strip().lower())
     ),
-    "startend:quotation": lambda text, given: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"',
-    "punctuation:no_comma": lambda text, given: "," not in text,
-    "change_case:capital_word_frequency": lambda text, given: _holds(
-        count_capital_words(text), given["capital_relation"], given["capital_frequency"]
+    "startend:quotation": lambda text, args: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"',
+    "punctuation:no_comma": lambda text, args: "," not in text,
+    "change_case:capital_word_frequency": lambda text, args: _holds(
+        count_capital_words(text), args["capital_relation"], args["capital_frequency"]
     ),
-    "change_case:english_capital": lambda text, given: text.isupper() and _is_language(text, "en"),
-    "change_case:english_lowercase": lambda text, given: text.islower() and _is_language(text, "en"),
+    "change_case:english_capital": lambda text, args: text.isupper() and _is_language(text, "en"),
+    "change_case:english_lowercase": lambda text, args: text.islower() and _is_language(text, "en"),
 }
 
 
@@ -255,9 +254,9 @@ class InstructionReward(RewardFunction):
 
 def _score(text: str, instructions: list[tuple[str, Arguments]]) -> RewardResult:
     strict, loose = [], []
-    for name, given in instructions:
-        strict.append(_follows(name, text, given))
-        loose.append(strict[-1] or any(_follows(name, form, given) for form in loosen(text)[1:]))
+    for name, args in instructions:
+        strict.append(_follows(name, text, args))
+        loose.append(strict[-1] or any(_follows(name, form, args) for form in loosen(text)[1:]))
     info = {
         "followed": _by_name(instructions, strict),
         "loose": float(all(loose)),
@@ -266,15 +265,15 @@ def _score(text: str, instructions: list[tuple[str, Arguments]]) -> RewardResult
     return RewardResult(reward=float(all(strict)), info=info)
 
 
-def _follows(name: str, text: str, given: Arguments) -> bool:
-    return bool(text.strip()) and CHECKS[name](text, given)
+def _follows(name: str, text: str, args: Arguments) -> bool:
+    return bool(text.strip()) and CHECKS[name](text, args)
 
 
 def _by_name(instructions: list[tuple[str, Arguments]], followed: list[bool]) -> dict[str, list[bool]]:
-    found: dict[str, list[bool]] = {}
+    by_name: dict[str, list[bool]] = {}
     for (name, _), follows in zip(instructions, followed, strict=True):
-        found.setdefault(name, []).append(follows)
-    return found
+        by_name.setdefault(name, []).append(follows)
+    return by_name
 
 
 class IFEvalEvaluator(Benchmark):
@@ -290,8 +289,8 @@ class IFEvalEvaluator(Benchmark):
         names = row.get("instruction_id_list")
         if prompt is None or not names:
             return None
-        given = row.get("kwargs") or [{} for _ in names]
-        arguments = [{key: value for key, value in (item or {}).items() if value is not None} for item in given]
+        keywords = row.get("kwargs") or [{} for _ in names]
+        arguments = [{key: value for key, value in (item or {}).items() if value is not None} for item in keywords]
         name = field(row, "key") or str(index)
         rules = {"instructions": list(names), "arguments": arguments}
         context = TaskContext(id=f"{self.benchmark_name}_{name}", **rules)

@@ -228,9 +228,9 @@ class Tau2Env(Environment):
         agent.tool_executor = SequentialToolExecutor()  # calls of one reply change one database, in their order
         user = self._user(episode)
         result = AgentResult("end_turn", {"role": "assistant", "content": []}, agent.event_loop_metrics, {})
-        heard = str(episode.messages[-1].content)
+        message = str(episode.messages[-1].content)
         while True:
-            reply = await ask(user, heard)
+            reply = await ask(user, message)
             self._check(episode)
             if not reply:
                 raise RuntimeError("the simulated user said nothing")
@@ -239,10 +239,10 @@ class Tau2Env(Environment):
                 return result
             result = await self.invoke(agent, reply)
             self._check(episode)
-            heard = _text(result.message)
+            message = _text(result.message)
             if result.stop_reason != "end_turn":
                 return result
-            if not heard:
+            if not message:
                 episode.end = "agent_error"
                 return result
 

@@ -21,7 +21,7 @@ import orjson
 import pydantic_core
 
 from strands_env.core import StepResult, TerminationReason, TokenObservation, Trajectory
-from strands_env.core.jsonable import shown, stored_context
+from strands_env.core.jsonable import readable, stored_context
 from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
@@ -149,13 +149,15 @@ def write_sample(sample: EvalSample) -> bytes:
         )
     except (pydantic_core.PydanticSerializationError, ValueError, TypeError, RecursionError, StoreError) as error:
         failure = error
-    asked = orjson.dumps(shown(action))
+    asked = orjson.dumps(readable(action))
     try:  # a tool may have returned any object, and any bytes as text
         seen = result.observation.model_copy(update={"tokens": None, "tools": None})
-        return finish(asked, orjson.dumps(shown(result.model_copy(update={"observation": seen, "trajectories": []}))))
+        return finish(
+            asked, orjson.dumps(readable(result.model_copy(update={"observation": seen, "trajectories": []})))
+        )
     except (StoreError, ValueError, TypeError, RecursionError, AttributeError) as error:
         failure.add_note(str(error))
-    text = f"the result cannot be saved: {type(failure).__name__}: {shown(str(failure))[:1000]}"
+    text = f"the result cannot be saved: {type(failure).__name__}: {readable(str(failure))[:1000]}"
     reason = result.termination_reason
     known = {
         "observation": {},
