@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
 from strands.types.tools import ToolResult
@@ -30,9 +30,6 @@ from .conversation.messages import read, report_refused
 from .conversation.options import RefusedResults
 from .exceptions import MessageConversionError
 from .trajectory import TrajectoryForest, Turn
-
-if TYPE_CHECKING:
-    from .conversation import Conversation
 
 
 class Caller(NamedTuple):
@@ -155,11 +152,10 @@ class Callers:
         model = self._model()
         if model is None or model.config["refused_results"] != RefusedResults.REPORT:
             return
-        conversation: Conversation = model.conversation
         with suppress(MessageConversionError):  # the problem of each block is found below
-            await conversation.read_images([read({"role": "user", "content": [{"toolResult": event.result}]})])
+            await model.read_images([read({"role": "user", "content": [{"toolResult": event.result}]})])
         tools = event.agent.tool_registry.get_all_tool_specs()
-        find_problem = partial(conversation.find_problem, role="tool", tools=tools)
+        find_problem = partial(model.find_problem, role="tool", tools=tools)
         event.result = cast(ToolResult, report_refused(event.result, find_problem))
 
 

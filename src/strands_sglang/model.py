@@ -1,7 +1,7 @@
 """`TokenModel`, known as `SGLangModel` too: the Strands model provider that keeps exact token trajectories.
 
-A shell around `Conversation`: the SDK's history goes in, the SDK's stream events come out. What is the SDK's own stays
-here: who calls, its events, its cancel signal, and the hook that answers malformed calls.
+A `Conversation` that the SDK can call: the SDK's history goes in, the SDK's stream events come out. What is the SDK's
+own stays here: who calls, its events, its cancel signal, and the hook that answers malformed calls.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, NoReturn, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import pydantic
 from strands.models import Model
@@ -26,14 +26,14 @@ from .conversation.messages import format_content_block, format_messages, format
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
 from .tool_parsers import ToolParser
-from .trajectory import LengthLimit, TokenManager, Trajectory, TrajectoryForest, join_routed_experts
+from .trajectory import LengthLimit, TokenManager, join_routed_experts
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 
 
-class TokenModel(Model):
+class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have types, those of other models none
     """A Strands model over any backend that samples token by token: SGLang, vLLM, the embedded engine.
 
     The ids of every call are the ids of a path already held, followed by a delta rendered by the model's own chat
@@ -75,7 +75,7 @@ class TokenModel(Model):
         tool_call_parser: ToolParser | str | None = None,
         **options: Unpack[SGLangConfig],
     ) -> None:
-        self.conversation = Conversation(
+        super().__init__(
             tokenizer=tokenizer,
             client=client,
             base_url=base_url,
@@ -86,47 +86,17 @@ class TokenModel(Model):
             processor=processor,
             **options,
         )
-        self.conversation.rollout = TokenManager(self.forest, on_reset=self.reset)
         self._callers = Callers(self, self.forest)
 
-    def __reduce__(self) -> NoReturn:
-        self.conversation.__reduce__()
-
-    # ---- the episode ------------------------------------------------
-
     @property
-    def client(self) -> Any:
-        """The generation backend; it may be replaced between calls."""
-        return self.conversation.client
-
-    @client.setter
-    def client(self, client: Any) -> None:
-        self.conversation.client = client
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer that was given."""
-        return self.conversation.tokenizer
-
-    @property
-    def rollout(self) -> TokenManager:
-        """Live linear view of the path the last call extended."""
-        return self.conversation.rollout
+    def conversation(self) -> Conversation:
+        """The model as the conversation that it is."""
+        return self
 
     @property
     def token_manager(self) -> TokenManager:
         """The same as `rollout`."""
-        return self.conversation.rollout
-
-    @property
-    def trajectories(self) -> list[Trajectory]:
-        """Every path of the episode; each sampled token carries loss in exactly one of them."""
-        return self.conversation.trajectories
-
-    @property
-    def forest(self) -> TrajectoryForest:
-        """All turns of the episode."""
-        return self.conversation.forest
+        return self.rollout
 
     @property
     def length_limit(self) -> LengthLimit | None:
@@ -144,30 +114,14 @@ class TokenModel(Model):
         data = join_routed_experts(current.path()) if current is not None else None
         return None if data is None else base64.b64encode(data).decode("ascii")
 
-    @property
-    def tool_parse_errors(self) -> dict[str, int]:
-        """Number of malformed calls per tool name in this episode."""
-        return self.conversation.tool_parse_errors
-
     def reset(self) -> None:
         """Start a new episode: trajectories, call ids and budgets start over; calls in flight are dropped."""
-        self.conversation.reset()
+        super().reset()
         self._callers.reset()
-
-    # ---- configuration ------------------------------------------------
-
-    @property
-    def config(self) -> SGLangConfig:
-        """The options in force."""
-        return self.conversation.config
-
-    def update_config(self, **model_config: Unpack[SGLangConfig]) -> None:  # type: ignore[override]
-        """Change options, with the errors of the constructor. A changed template argument starts a new path."""
-        self.conversation.update_config(**model_config)
 
     def get_config(self) -> SGLangConfig:
         """The options in force."""
-        return self.conversation.config
+        return self.config
 
     format_content_block = staticmethod(format_content_block)
     format_messages = staticmethod(format_messages)
@@ -220,7 +174,7 @@ class TokenModel(Model):
             malformed_calls=malformed_calls,
         )
         try:
-            sampled = await self.conversation.turn(request, cancel_signal=cancel_signal)
+            sampled = await self.turn(request, cancel_signal=cancel_signal)
         except CallCancelled:
             return  # a stream without messageStop: the SDK reports the cancellation
         self._callers.note_sampled(caller, sampled.turn)
@@ -248,9 +202,9 @@ class TokenModel(Model):
             constraints={"json_schema": json.dumps(output_model.model_json_schema())},
             as_root=True,
         )
-        prepared = await self.conversation.prepare_aside(request)
-        completion = (await self.conversation.sample(prepared)).turn.completion
-        text = self.conversation.decode(completion)
+        prepared = await self.prepare_aside(request)
+        completion = (await self.sample(prepared)).turn.completion
+        text = self.decode(completion)
         yield {"output": read_constrained(output_model, completion, text, open=prepared.prompt.open)}
 
     async def count_tokens(
@@ -262,7 +216,7 @@ class TokenModel(Model):
     ) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
         system = system_prompt if system_prompt_content is None else system_prompt_content
-        return self.conversation.count_tokens(messages, tool_specs or (), system)
+        return self.estimate_tokens(messages, tool_specs or (), system)
 
 
 def _events(sampled: SampledTurn) -> list[StreamEvent]:

@@ -107,7 +107,7 @@ async def test_budgets_count_expanded_tokens(client: EngineRecorder, tiny: TinyM
     (ids, fields, answer) = client.calls[0]
     assert sampled.prompt_length == answer["meta_info"]["prompt_tokens"] == len(ids) + 19
     assert fields["logprob_start_len"] == 0
-    assert conv.count_tokens([user("see", RED)]) >= 0
+    assert conv.estimate_tokens([user("see", RED)]) >= 0
     values = conv.rollout.logprobs
     assert values[0] is None and values[1] is not None  # scored, but for the first token and the image
     assert sum(value is None for value in values) == 1 + 20

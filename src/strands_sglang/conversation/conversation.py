@@ -159,7 +159,7 @@ class Conversation:
     # ---- configuration ------------------------------------------------
 
     def update_config(self, **changes: Unpack[SGLangConfig]) -> None:
-        """Change options, as `SGLangModel.update_config` does, with its errors."""
+        """Change options, with the errors of the constructor. A changed template argument starts a new path."""
         self.config = self._prompts.options = merge_options(self.config, changes, self.backend)
 
     # ---- a turn ------------------------------------------------
@@ -319,7 +319,7 @@ class Conversation:
         reader = prepared.dialect.reader(prepared.prompt.open)
         return self._commit(prepared, completion, self._read(prepared, completion, reader), is_recalled=True)
 
-    def count_tokens(self, messages: Sequence[Any], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None) -> int:
+    def estimate_tokens(self, messages: Sequence[Any], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
         history, text = read_all(messages), system_text(system)
         held, count = 0, 0
