@@ -11,7 +11,6 @@ from strands_sglang.tool_parsers import (
     CallKeys,
     ParameterTypes,
     ToolParser,
-    glm,
     gpt_oss,
     json_calls,
     mistral,
@@ -19,9 +18,9 @@ from strands_sglang.tool_parsers import (
     sections,
     tags,
 )
-from strands_sglang.tool_parsers.glm import KEY, VALUE, decode_value
 from strands_sglang.tool_parsers.mistral import ARGS, CALL_ID
 from strands_sglang.tool_parsers.notations import PREFIX, QUOTE
+from strands_sglang.tool_parsers.tags import KEY, VALUE, decode_value
 from strands_sglang.tool_parsers.values import ToolSchemas
 
 
@@ -129,7 +128,7 @@ def _(parser: tags.TaggedToolParser, name: str, arguments: Any, *_: Any) -> str:
 
 
 @write.register
-def _(parser: glm.GLMToolParser, name: str, arguments: Any, model_id: Any, types: ParameterTypes) -> str:
+def _(parser: tags.GLMToolParser, name: str, arguments: Any, model_id: Any, types: ParameterTypes) -> str:
     text = f"{parser.tool_start_token}{name}\n"
     for key, value in arguments.items():
         # A string bare, unless it would then be read as something else.

@@ -1,6 +1,7 @@
 """A Strands model provider over SGLang's native `/generate` that keeps exact token trajectories.
 
-A name is imported when it is first used: a command that needs none of them starts at once.
+A name is imported when it is first used: a command that needs none of them starts at once. The modules `client`,
+`limiter`, `rollout`, `sglang`, `token` and `utils` have upstream's names and hold nothing of their own.
 """
 
 from importlib import import_module

@@ -67,12 +67,12 @@ class Parser(argparse.ArgumentParser):
         """Complain and exit with `Exit.USAGE`."""
         from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
 
-        if found := re.match(r"unrecognized arguments: --([^\s=]*)", message):
+        if match := re.match(r"unrecognized arguments: --([^\s=]*)", message):
             options = [option[2:] for option in self._option_string_actions if option.startswith("--")]
-            message += did_you_mean(found[1], options).replace("'", "'--", 1)
-        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
-            choices = found[2].replace("'", "").split(", ")
-            message = f"{message[: found.start()]}unknown {found[1]!r}{did_you_mean(found[1], choices)}; choose one of "
+            message += did_you_mean(match[1], options).replace("'", "'--", 1)
+        if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
+            choices = match[2].replace("'", "").split(", ")
+            message = f"{message[: match.start()]}unknown {match[1]!r}{did_you_mean(match[1], choices)}; choose one of "
             message += ", ".join(choices)
         self.exit(Exit.USAGE, f"{self.prog}: {message} (help: {self.prog} --help)\n")
 
@@ -186,27 +186,27 @@ def run_command_line(
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         # What a terminal's encoding lacks is shown as escapes, as Python does on the standard error.
         sys.stdout.reconfigure(errors="backslashreplace")
-    given = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog=prog, description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     parsers = {name: subparsers.add_parser(name, help=text, description=text) for name, (_, text) in commands.items()}
-    for argument in given:
+    for argument in words:
         if not argument.isascii() and re.search("[\ud800-\udfff]", argument):
             encoding = sys.getfilesystemencoding()
             parser.error(
                 f"the argument {argument!r} is not text in this locale's encoding ({encoding}): set PYTHONUTF8=1"
             )
-    if not given:
+    if not words:
         parser.exit(Exit.USAGE, parser.format_help())
-    command = next((argument for argument in given if not argument.startswith("-")), "")
+    command = next((argument for argument in words if not argument.startswith("-")), "")
     if command not in parsers:
-        parser.parse_args(given)  # shows help or the version, or complains
+        parser.parse_args(words)  # shows help or the version, or complains
     module, own = commands[command][0], parsers[command]
     try:
         add_arguments = (arguments or {}).get(command) or import_module(module).add_arguments
         add_arguments(own)
-        options, unknown = parser.parse_known_args(given)
+        options, unknown = parser.parse_known_args(words)
         if unknown:
             own.error(f"unrecognized arguments: {' '.join(unknown)}")
         status = int(import_module(module).run(options))

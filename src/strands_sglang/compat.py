@@ -10,12 +10,12 @@ _UPSTREAM = ("strands-sglang", "strands-env")
 
 def warn_of_upstream() -> None:
     """Warn if `strands-sglang` or `strands-env` is installed too: of each file only the later copy is left."""
-    found = [f"{name} {each.version}" for name in _UPSTREAM for each in metadata.distributions(name=name)]
-    if found:
+    installed = [f"{name} {each.version}" for name in _UPSTREAM for each in metadata.distributions(name=name)]
+    if installed:
         warnings.warn(
-            f"{' and '.join(found)} and strands-rollout are installed in one environment and overwrite each other's "
-            f"files: pip uninstall {' '.join(_UPSTREAM)}, then install strands-rollout again, from where it came, with "
-            "pip's options --force-reinstall --no-deps",
+            f"{' and '.join(installed)} and strands-rollout are installed in one environment and overwrite each "
+            f"other's files: pip uninstall {' '.join(_UPSTREAM)}, then install strands-rollout again, from where it came, "
+            "with pip's options --force-reinstall --no-deps",
             RuntimeWarning,
             stacklevel=3,
         )

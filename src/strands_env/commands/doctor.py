@@ -192,14 +192,14 @@ def _sandbox() -> Iterator[Finding]:
             return (await sandbox.exec(["echo", "inside"])).stdout.strip()
 
     try:
-        said = asyncio.run(echo())
+        output = asyncio.run(echo())
     except SandboxError as error:
         yield Finding(State.MISSING, "no code can be run apart", str(error))
         return
-    if said == "inside":
+    if output == "inside":
         yield Finding(State.OK, "bubblewrap starts, runs a command and ends")
     else:
-        yield Finding(State.BROKEN, f"a command in it printed {said!r} instead of 'inside'")
+        yield Finding(State.BROKEN, f"a command in it printed {output!r} instead of 'inside'")
 
 
 def _images() -> Iterator[Finding]:

@@ -73,16 +73,16 @@ class Answers:
             joins_equal: Take any equal request in flight for the one that is repeated.
         """
         answers = self._by_key.get(key) or []
-        held = [answer for answer in answers if answer is not None]
-        for answer in held:
+        candidates = [answer for answer in answers if answer is not None]
+        for answer in candidates:
             if answer.is_owed:
                 answer.is_owed = False
                 return answer
         if is_retry and None in answers:
             answers.remove(None)
-        elif is_retry and len(held) == 1:
-            return held[0]
-        return next((answer for answer in held if joins_equal and not answer.task.done()), None)
+        elif is_retry and len(candidates) == 1:
+            return candidates[0]
+        return next((answer for answer in candidates if joins_equal and not answer.task.done()), None)
 
     def add(self, answer: Answer) -> None:
         """Keep an answer whose sampling begins."""

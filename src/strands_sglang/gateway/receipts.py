@@ -21,9 +21,9 @@ class Receipts:
 
     def issue(self, turn: int) -> str:
         """The receipt of a turn."""
-        named = turn.to_bytes(6, "big")
+        turn_bytes = turn.to_bytes(6, "big")
         # 24 bytes in all, so that base64 needs no padding.
-        return base64.urlsafe_b64encode(named + self._mark(named)).decode()
+        return base64.urlsafe_b64encode(turn_bytes + self._mark(turn_bytes)).decode()
 
     def read(self, receipt: str) -> int | None:
         """The turn a receipt names, or None for one that this session did not issue."""
@@ -31,12 +31,12 @@ class Receipts:
             data = base64.urlsafe_b64decode(receipt)
         except (binascii.Error, ValueError):
             return None
-        named, mark = data[:6], data[6:]
-        return int.from_bytes(named, "big") if hmac.compare_digest(mark, self._mark(named)) else None
+        turn_bytes, mark = data[:6], data[6:]
+        return int.from_bytes(turn_bytes, "big") if hmac.compare_digest(mark, self._mark(turn_bytes)) else None
 
     def call_id(self, internal: str) -> str:
         """The id a client is given for a call: 24 hexadecimal digits."""
         return hashlib.blake2b(internal.encode(), key=self._secret, digest_size=12).hexdigest()
 
-    def _mark(self, named: bytes) -> bytes:
-        return hashlib.blake2b(named, key=self._secret, digest_size=18).digest()
+    def _mark(self, turn_bytes: bytes) -> bytes:
+        return hashlib.blake2b(turn_bytes, key=self._secret, digest_size=18).digest()

@@ -78,8 +78,8 @@ def presented_key(request: web.Request, query: str | None = None) -> str | None:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    found = next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
-    return found or (query and request.query.get(query)) or None
+    header_key = next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
+    return header_key or (query and request.query.get(query)) or None
 
 
 def bytes_of(text: str) -> bytes:
@@ -113,12 +113,12 @@ def origin_of(request: web.Request) -> Origin:
         agent = headers["x-session-affinity"] or None
     retries = headers["x-stainless-retry-count"]  # of the vendors' Python clients; others never set it
     is_retry = retries.isascii() and retries.isdecimal() and bool(retries.strip("0"))
-    named = headers["Idempotency-Key"] or None
+    repeat_key = headers["Idempotency-Key"] or None
     return Origin(
         client=label(client) if client else "unknown",
         agent=agent,
-        idempotency_key=named,
-        is_retry=is_retry or named is not None,
+        idempotency_key=repeat_key,
+        is_retry=is_retry or repeat_key is not None,
     )
 
 

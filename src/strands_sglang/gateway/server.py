@@ -288,19 +288,19 @@ class Gateway:
         name, key = request.match_info.get("session"), presented_key(request, dialect.key_query)
         # Found by digest and compared in constant time: how long it takes says nothing about a key.
         by_key = self._by_key.get(key_digest(key)) if key else None
-        named = by_key if name is None else self.sessions.get(name)
+        session = by_key if name is None else self.sessions.get(name)
         if key and not self.auto_sessions and self._dropped_keys.get(key_digest(key)):
             raise Refused("the session of this key is closed", status=409, code="session_closed")
-        if named is None and self.auto_sessions and key and by_key is None:
+        if session is None and self.auto_sessions and key and by_key is None:
             name = name or key
             if name in self.sessions or not _AUTO_NAME.fullmatch(name) or not _AUTO_NAME.fullmatch(key):
                 raise Refused("this key names no new session", status=403, code="wrong_session")
             return self.open(name=name, key=key)
-        if named is None or not key or not hmac.compare_digest(bytes_of(key), bytes_of(named.key)):
-            if named is not None and by_key is not None:
+        if session is None or not key or not hmac.compare_digest(bytes_of(key), bytes_of(session.key)):
+            if session is not None and by_key is not None:
                 raise Refused("this key belongs to another session", status=403, code="wrong_session")
             raise Refused("no session has this key", status=401, code="invalid_api_key")
-        return named
+        return session
 
     # ---- the application ------------------------------------------------
 
@@ -357,9 +357,9 @@ class Gateway:
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         """The card of a model, or a list of the only one, with the fields of all vendors."""
-        asked = request.match_info.get("model")
-        name = self.model_name if asked is None else printable(asked)
+        model = request.match_info.get("model")
+        name = self.model_name if model is None else printable(model)
         card: dict[str, Any] = {"id": name, "object": "model", "type": "model", "display_name": self.model_name}
         card |= {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": "strands-sglang"}
         listing = {"object": "list", "data": [card], "has_more": False, "first_id": name, "last_id": name}
-        return as_json(listing if asked is None else card)
+        return as_json(listing if model is None else card)

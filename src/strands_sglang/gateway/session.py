@@ -112,8 +112,8 @@ class Session:
 
     @property
     def _last(self) -> MainAgent:
-        known = (self._main.get(True), self._main.get(False))
-        return next((main for main in known if main is not None and main.turn is not None), MainAgent(None))
+        agents = (self._main.get(True), self._main.get(False))
+        return next((main for main in agents if main is not None and main.turn is not None), MainAgent(None))
 
     @property
     def is_idle(self) -> bool:
@@ -246,8 +246,8 @@ class Session:
     ) -> PreparedTurn:
         """Locate and render a request, in a thread where that takes long."""
         with self._noting_failure():
-            asked = self._translation.read(wire, origin, counters, final=final)
-            prepared = await self.conversation.prepare_aside(asked)
+            turn_request = self._translation.read(wire, origin, counters, final=final)
+            prepared = await self.conversation.prepare_aside(turn_request)
             self._check_open()
         return prepared
 
@@ -268,8 +268,8 @@ class Session:
         self._tasks.add(answer.task)
         self._answers.add(answer)
 
-        def finish(done: asyncio.Task[SampledTurn]) -> None:
-            self._tasks.discard(done)
+        def finish(task: asyncio.Task[SampledTurn]) -> None:
+            self._tasks.discard(task)
             self.last_used = time.monotonic()
             is_sibling = self._answers.finish(answer)
             if answer.turn is None:
@@ -321,12 +321,12 @@ class Session:
 
 def _key_of(wire: WireRequest, origin: Origin, prepared: PreparedTurn) -> bytes:
     """Equal for equal requests, whatever the form of the answer; two sub-agents with one prompt are two."""
-    asked = prepared.request
+    request = prepared.request
     return digest(
         prepared.location.key,
         (origin.agent or "").encode(),
         (origin.idempotency_key or "").encode(),
-        dumps([asked.params, asked.constraints, wire.tool_choice], sort_keys=True),
+        dumps([request.params, request.constraints, wire.tool_choice], sort_keys=True),
     )
 
 

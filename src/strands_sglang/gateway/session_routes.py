@@ -43,9 +43,9 @@ def add_session_routes(app: web.Application, gateway: Gateway, key: str | None) 
         body = await read_body(request) if request.can_read_body else {}
         if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
             raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits, join_equal")
-        asked: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
+        options: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
         try:
-            session = gateway.open(**asked)
+            session = gateway.open(**options)
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
         # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.

@@ -104,9 +104,9 @@ class Translation:
         if budget is not None and not is_final and (kept := self._options.final_tokens(budget)):
             # At least one: servers refuse a request for no tokens.
             bounds.append(max(budget - kept - self._conversation.forest.sampled_tokens, 1))
-        known = [bound for bound in bounds if bound is not None]
-        if known:
-            params["max_new_tokens"] = min(known)
+        limits = [bound for bound in bounds if bound is not None]
+        if limits:
+            params["max_new_tokens"] = min(limits)
         if wire.stop:
             own = configured.get("stop") or []
             params["stop"] = [*([own] if isinstance(own, str) else own), *wire.stop]
@@ -115,15 +115,15 @@ class Translation:
     def write(self, wire: WireRequest, answer: Answer, sampled: SampledTurn) -> WireReply:
         """The answer in the form that one request asked for."""
         turn, reply = sampled.turn, sampled.reply
-        done = turn.completion
+        completion = turn.completion
         calls = []
         for call in reply.calls:
-            given = self._receipts.call_id(call.id)
+            client_id = self._receipts.call_id(call.id)
             for prefix in CALL_PREFIXES:  # any dialect may bring it back
-                self._call_ids[prefix + given] = call.id
-            calls.append(WireCall(id=given, name=call.name, arguments=call.input))
+                self._call_ids[prefix + client_id] = call.id
+            calls.append(WireCall(id=client_id, name=call.name, arguments=call.input))
         path = turn.path() if wire.token_ids else []
-        held = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
+        prefix_ids = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
         if wire.kept_by is not None:
             self._keep_response(wire.kept_by, wire, answer, reply.message)
         return WireReply(
@@ -137,28 +137,28 @@ class Translation:
             stop_string=reply.stop_string,
             prompt_tokens=sampled.prompt_length,
             # Clients subtract it from the prompt, which must not become negative.
-            cached_tokens=min(done.cached_tokens or 0, sampled.prompt_length),
-            output_tokens=len(done.output_ids),
+            cached_tokens=min(completion.cached_tokens or 0, sampled.prompt_length),
+            output_tokens=len(completion.output_ids),
             reasoning_tokens=self._conversation.reasoning_tokens(sampled) if reply.reasoning else 0,
             receipt=self._receipts.issue(turn.index),
             logprobs=self._logprobs(turn) if wire.logprobs else None,
-            prompt_ids=[*held, *turn.prompt_ids] if wire.token_ids else None,
-            output_ids=list(done.output_ids) if wire.token_ids else None,
+            prompt_ids=[*prefix_ids, *turn.prompt_ids] if wire.token_ids else None,
+            output_ids=list(completion.output_ids) if wire.token_ids else None,
         )
 
     def _keep_response(self, readings: Readings, wire: WireRequest, answer: Answer, reply: Message) -> None:
         """Keep an answer and its items under the ids that the client was given."""
-        given = [self._receipts.call_id(call.id) for call in reply.calls]
-        calls = [call._replace(id=f"call_{name}") for name, call in zip(given, reply.calls, strict=True)]
+        client_ids = [self._receipts.call_id(call.id) for call in reply.calls]
+        calls = [call._replace(id=f"call_{name}") for name, call in zip(client_ids, reply.calls, strict=True)]
         reply = replace(reply, calls=tuple(calls))
         readings.responses.put(f"resp_{answer.id}", [*wire.messages, reply])
         readings.items.put(f"msg_{answer.id}", replace(reply, reasoning="", calls=()))
         readings.items.put(f"rs_{answer.id}", Message(role="assistant", reasoning=reply.reasoning))
-        for name, call in zip(given, calls, strict=True):
+        for name, call in zip(client_ids, calls, strict=True):
             readings.items.put(f"fc_{name}", Message(role="assistant", calls=(call,)))
 
     def _logprobs(self, turn: Turn) -> list[tuple[str, float | None]]:
-        done = turn.completion
-        values = done.output_logprobs or [math.nan] * len(done.output_ids)
-        texts = self._conversation.token_texts(done.output_ids)
+        completion = turn.completion
+        values = completion.output_logprobs or [math.nan] * len(completion.output_ids)
+        texts = self._conversation.token_texts(completion.output_ids)
         return [(text, None if math.isnan(value) else value) for text, value in zip(texts, values, strict=True)]

@@ -1,7 +1,8 @@
 """Tool parsers: sampled text to tool calls, strictly.
 
 A call is parsed exactly as it was written or reported as malformed. `get_tool_parser(name)` makes a parser,
-`register_tool_parser(name)` adds one. The classes of the families are in the modules of their kind.
+`register_tool_parser(name)` adds one. The classes of the families are in the modules of their kind; `glm`, `hermes`,
+`kimi_k2` and `qwen_xml` have upstream's names and hold nothing of their own.
 """
 
 from . import gpt_oss, mistral, notations  # noqa: F401 - their parsers register themselves
@@ -18,10 +19,9 @@ from .base import (
     list_tool_parsers,
     register_tool_parser,
 )
-from .glm import GLMToolParser
 from .json_calls import BareToolParser, CallKeys, HermesToolParser, JSONListToolParser
 from .sections import CallTokens, Header, KimiK2ToolParser, SectionToolParser
-from .tags import QwenXMLToolParser, TaggedToolParser, TagGrammar
+from .tags import GLMToolParser, QwenXMLToolParser, TaggedToolParser, TagGrammar
 from .values import ParameterTypes
 
 __all__ = [

@@ -312,9 +312,9 @@ def register_tool_parser(name: str, *aliases: str) -> Callable[[P], P]:
 
     def register(parser_class: P) -> P:
         for key in (name, *aliases):
-            known = TOOL_PARSER_REGISTRY.get(key)
-            if known is not None and known.__qualname__ != parser_class.__qualname__:
-                raise ToolParserError(f"the tool parser name {key!r} belongs to {known.__qualname__}; choose another")
+            other = TOOL_PARSER_REGISTRY.get(key)
+            if other is not None and other.__qualname__ != parser_class.__qualname__:
+                raise ToolParserError(f"the tool parser name {key!r} belongs to {other.__qualname__}; choose another")
             TOOL_PARSER_REGISTRY[key] = parser_class
         return parser_class
 
@@ -329,9 +329,9 @@ def get_tool_parser(name: str, **kwargs: Any) -> ToolParser:
     """
     parser_class = TOOL_PARSER_REGISTRY.get(name)
     if parser_class is None:
-        known = list_tool_parsers()
+        names = list_tool_parsers()
         raise UnknownToolParserError(
-            f"unknown tool parser {name!r}{did_you_mean(name, known)}; choose one of: {', '.join(known)}"
+            f"unknown tool parser {name!r}{did_you_mean(name, names)}; choose one of: {', '.join(names)}"
         )
     return parser_class(**kwargs)
 
@@ -352,8 +352,8 @@ def as_tool_parser(given: ToolParser | str | None) -> ToolParser | None:
         return value
     if callable(getattr(value, "parse", None)) and not isinstance(value, type):
         return _PlainParser(value)
-    made = f"; write {value.__name__}(), an instance" if isinstance(value, type) else ""
-    raise TypeError(f"got tool_parser={value!r}, expected a ToolParser or the name of one, such as 'hermes'{made}")
+    hint = f"; write {value.__name__}(), an instance" if isinstance(value, type) else ""
+    raise TypeError(f"got tool_parser={value!r}, expected a ToolParser or the name of one, such as 'hermes'{hint}")
 
 
 class _PlainParser(ToolParser):

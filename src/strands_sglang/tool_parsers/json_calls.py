@@ -38,10 +38,10 @@ class CallKeys:
         name = call.get(self.name)
         if not isinstance(name, str) or not name.strip():
             raise CallError(f'the call has no "{self.name}"; expected {self.shape}', "")
-        known = [key for key in (self.name, self.arguments, self.id) if key]
-        if extra := call.keys() - set(known):
-            listed = ", ".join(f'"{key}"' for key in known[:-1])
-            raise CallError(f'unexpected key {min(extra)!r}; expected only {listed} and "{known[-1]}"', name)
+        keys = [key for key in (self.name, self.arguments, self.id) if key]
+        if extra := call.keys() - set(keys):
+            listed = ", ".join(f'"{key}"' for key in keys[:-1])
+            raise CallError(f'unexpected key {min(extra)!r}; expected only {listed} and "{keys[-1]}"', name)
         arguments, model_id = call.get(self.arguments, {}), call.get(self.id) if self.id else None
         if not isinstance(arguments, dict):
             raise CallError("the arguments are not a JSON object", name)

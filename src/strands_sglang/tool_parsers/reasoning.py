@@ -117,8 +117,8 @@ def scan(
             continue
         add(SegmentKind.TEXT, start, first)
         if stray_at >= 0:
-            drafted = [each for each in segments if each.start >= stray_at]
-            segments[:] = [TextSegment(SegmentKind.REASONING, 0, stray_at), *drafted]
+            drafts = [each for each in segments if each.start >= stray_at]
+            segments[:] = [TextSegment(SegmentKind.REASONING, 0, stray_at), *drafts]
             stray_at = -1
         end = read_block(first) if read_block else None
         add(SegmentKind.UNCLOSED if end is None else SegmentKind.BLOCK, first, size if end is None else end)

@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """Calls written as tags: `<function=NAME><parameter=KEY>VALUE</parameter></function>` and its relatives.
 
-Qwen3-Coder and Qwen3.5, MiMo, Seed-OSS, MiniMax M2, DeepSeek V3.2.
+Qwen3-Coder and Qwen3.5, MiMo, Seed-OSS, MiniMax M2, DeepSeek V3.2, GLM.
 
 Values are printed bare, with nothing escaped. So a value that contains one of the format's own tags cannot be told
 from a missing close tag; it is malformed, never guessed.
@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import CallError, ParameterTypes, decode_printed, is_key, is_name, load_json, skip_space
+from .values import (
+    ANY_TYPE,
+    CallError,
+    JSONError,
+    ParameterTypes,
+    decode_printed,
+    is_key,
+    is_name,
+    load_json,
+    skip_space,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,28 +44,21 @@ class TagGrammar:
     kinds: tuple[str, ...] = ("",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaggedCall:
-    """A call as printed: values by key, nothing stripped; kinds that tags name, by key; the offset behind the call."""
+def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str, dict[str, tuple[str, str]], int]:
+    """Read the call that begins at `position`, blanks skipped; `CallError` if there is no complete call.
 
-    name: str
-    values: dict[str, str]
-    kinds: dict[str, str]
-    end: int
-
-
-def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCall:
-    """Read the call that begins at `position`, blanks skipped; `CallError` if there is no complete call."""
+    Returns:
+        The tool's name; by key the kind that the tag names and the value as printed, nothing stripped; the end.
+    """
     name, _, position = _read_open(text, skip_space(text, position), grammar.call)
-    values: dict[str, str] = {}
-    kinds: dict[str, str] = {}
+    values: dict[str, tuple[str, str]] = {}
     while True:
         position = skip_space(text, position)
         if text.startswith(grammar.call_close, position):
-            return TaggedCall(name=name, values=values, kinds=kinds, end=position + len(grammar.call_close))
+            return name, values, position + len(grammar.call_close)
         if not text.startswith(grammar.parameter[0], position):
-            found = text[position : position + 40]
-            what = f"found {found!r}" if found else "the call ends"
+            excerpt = text[position : position + 40]
+            what = f"found {excerpt!r}" if excerpt else "the call ends"
             raise CallError(f"{what} where {grammar.parameter[0]} or {grammar.call_close} was expected", name)
         key, kind, position = _read_open(text, position, grammar.parameter, grammar.kinds, name)
         close = text.find(grammar.parameter_close, position)
@@ -68,7 +71,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCal
                 raise CallError(f"the value of {key!r} contains {tag}, or {grammar.parameter_close} is missing", name)
         if key in values:
             raise CallError(f"the parameter {key!r} is given twice", name)
-        values[key], kinds[key] = value, kind
+        values[key] = kind, value
         position = close + len(grammar.parameter_close)
 
 
@@ -96,9 +99,14 @@ class TaggedToolParser(ToolParser):
     SEVERAL_CALLS: ClassVar[bool] = False
     """One block may hold several calls."""
 
-    def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
+    def read_call(self, block: str, position: int, types: ParameterTypes) -> tuple[str, dict[str, Any], int]:
+        """Read the name and arguments of a call, and where it ends; `CallError` if there is no complete call."""
+        name, values, end = read_tagged_call(block, self.GRAMMAR, position)
+        return name, self.read_arguments(name, values, types), end
+
+    def read_arguments(self, name: str, values: dict[str, tuple[str, str]], types: ParameterTypes) -> dict[str, Any]:
         """Read every value by its parameter's declared type; `CallError` if a value is not what its tag says."""
-        return {key: self.read_value(text, types.of(call.name, key)) for key, text in call.values.items()}
+        return {key: self.read_value(printed, types.of(name, key)) for key, (_, printed) in values.items()}
 
     def read_value(self, printed: str, types: frozenset[str]) -> Any:
         """The value of the text between the tags of a parameter, of one of these declared types; nothing is layout."""
@@ -110,31 +118,26 @@ class TaggedToolParser(ToolParser):
         close = text.find(end_marker, inner)
         if close < 0:
             return None
-        end = close + len(end_marker)
-        return Block.around(self._read_calls(text[inner:close], inner, types), start, end)
-
-    def guess_name(self, markup: str) -> str:
-        before, behind = map(re.escape, self.GRAMMAR.call)
-        match = re.search(rf"{before}([^<>\s]{{1,256}}?){behind}", markup)
-        return match.group(1) if match else ""
-
-    def _read_calls(self, block: str, offset: int, types: ParameterTypes) -> list[ToolParseResult]:
-        calls: list[ToolParseResult] = []
+        block, calls = text[inner:close], list[ToolParseResult]()
         position = skip_space(block, 0)
         while position < len(block) or not calls:
             try:
                 if calls and not self.SEVERAL_CALLS:
                     raise CallError(f"found {block[position : position + 40]!r} behind {self.GRAMMAR.call_close}")
-                call = read_tagged_call(block, self.GRAMMAR, position)
-                arguments = self.read_arguments(call, types)
+                name, arguments, end = self.read_call(block, position, types)
             except CallError as error:
                 if not self.SEVERAL_CALLS:  # the block is one call, so all of it is malformed
                     calls, position = [], 0
-                span = (offset + position, offset + len(block))
-                return [*calls, self.refuse(error, block[position:].strip(), span)]
-            calls.append(ToolParseResult(name=call.name, input=arguments, span=(offset + position, offset + call.end)))
-            position = skip_space(block, call.end)
-        return calls
+                calls.append(self.refuse(error, block[position:].strip(), (inner + position, close)))
+                break
+            calls.append(ToolParseResult(name=name, input=arguments, span=(inner + position, inner + end)))
+            position = skip_space(block, end)
+        return Block.around(calls, start, close + len(end_marker))
+
+    def guess_name(self, markup: str) -> str:
+        before, behind = map(re.escape, self.GRAMMAR.call)
+        match = re.search(rf"{before}([^<>\s]{{1,256}}?){behind}", markup)
+        return match.group(1) if match else ""
 
 
 _GRAMMAR = TagGrammar(
@@ -219,10 +222,71 @@ class DeepSeekV32ToolParser(TaggedToolParser):
         kinds=(_STRING, _JSON),
     )
 
-    def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
+    def read_arguments(self, name: str, values: dict[str, tuple[str, str]], types: ParameterTypes) -> dict[str, Any]:
         return {
             key: printed
-            if call.kinds[key] == _STRING
-            else load_json(printed.strip(), f'the value of {key!r} says string="false" and is', call.name)
-            for key, printed in call.values.items()
+            if kind == _STRING
+            else load_json(printed.strip(), f'the value of {key!r} says string="false" and is', name)
+            for key, (kind, printed) in values.items()
         }
+
+
+KEY = ("<arg_key>", "</arg_key>")
+VALUE = ("<arg_value>", "</arg_value>")
+
+
+@register_tool_parser("glm", "glm45", "glm47")
+class GLMToolParser(TaggedToolParser):
+    """GLM 4.5 to 5: one call per block, the name, then pairs of key and value; newlines are optional.
+
+    The template prints strings bare and everything else as JSON. Without schemas a value that is JSON is decoded and
+    any other is the printed string without surrounding blanks; with `tools`, a parameter declared as a string is the
+    printed text, exactly.
+    """
+
+    def read_call(self, block: str, position: int, types: ParameterTypes) -> tuple[str, dict[str, Any], int]:
+        name = block.split(KEY[0], 1)[0]
+        position = len(name)
+        name = name.strip()
+        if not is_name(name):
+            raise CallError(f"found {name[:40]!r} where the tool name was expected")
+        arguments: dict[str, Any] = {}
+        while (position := skip_space(block, position)) < len(block):
+            key, position = _read_pair_part(block, position, KEY)
+            key = key.strip()
+            printed, position = _read_pair_part(block, skip_space(block, position), VALUE)
+            if not key or key in arguments:
+                raise CallError(f"the argument {key!r} is given twice" if key else f"{KEY[0]} is empty")
+            arguments[key] = decode_value(printed, types.of(name, key))
+        return name, arguments, position
+
+    def guess_name(self, markup: str) -> str:
+        name = markup.split(KEY[0], 1)[0].strip().split("\n", 1)[0].strip()
+        return name if is_name(name) else ""
+
+
+def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[str, int]:
+    opening, closing = tags
+    if not text.startswith(opening, position):
+        excerpt = text[position : position + 40]
+        raise CallError(f"found {excerpt!r} where {opening} was expected" if excerpt else f"{opening} is missing")
+    start = position + len(opening)
+    end = text.find(closing, start)
+    if end < 0:
+        raise CallError(f"{opening} is not closed by {closing}")
+    part = text[start:end]
+    for tag in (KEY[0], VALUE[0]):
+        if tag in part:
+            raise CallError(f"{opening} contains {tag}, or {closing} is missing")
+    return part, end + len(closing)
+
+
+def decode_value(printed: str, types: frozenset[str]) -> Any:
+    """The value of a printed text: by the declared types or, without any, what it is as JSON."""
+    if types and not types >= ANY_TYPE:
+        return decode_printed(printed, types)
+    stripped = printed.strip()  # newlines around a value are layout, and blanks look the same
+    try:
+        return load_json(stripped)
+    except JSONError:
+        return stripped

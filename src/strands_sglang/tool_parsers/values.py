@@ -83,8 +83,8 @@ def read_items(
         if text.startswith(closing, position):
             return position + 1
         if not text.startswith(",", position):
-            found = text[position : position + 40]
-            raise CallError(f"found {found!r} where , or {closing} was expected", position=position)
+            excerpt = text[position : position + 40]
+            raise CallError(f"found {excerpt!r} where , or {closing} was expected", position=position)
         position = skip(text, position + 1)
 
 
@@ -262,15 +262,15 @@ class _Schema:
         """Types of a value of this schema, all of them where it does not say; with `key`, of that property, or None."""
         if not isinstance(schema, Mapping):
             return ANY_TYPE if key is None else None
-        found = _own_types(schema) if key is None else [self._types(part) for part in _property_schemas(schema, key)]
+        bounds = _own_types(schema) if key is None else [self._types(part) for part in _property_schemas(schema, key)]
         for name, branches in _branches(schema):
             if name == "$ref":
                 types = [self._referred(branches[0], key)]
             else:
                 types = [self._types(branch, key) for branch in branches]
-            known = [each for each in types if each is not None]
-            found += known if name in _ALL_HOLD or not known else [frozenset[str]().union(*known)]
-        allowed = frozenset.intersection(*found) if found else None
+            stated = [each for each in types if each is not None]
+            bounds += stated if name in _ALL_HOLD or not stated else [frozenset[str]().union(*stated)]
+        allowed = frozenset.intersection(*bounds) if bounds else None
         if key is not None:
             return allowed
         if allowed is None:
@@ -302,21 +302,21 @@ class _Schema:
 
 def _own_types(schema: Mapping[str, Any]) -> list[frozenset[str]]:
     """The types that a schema's own words allow, word by word."""
-    found: list[frozenset[str]] = []
+    bounds: list[frozenset[str]] = []
     declared = schema.get("type")
     if isinstance(declared, str | list):
         names = [declared] if isinstance(declared, str) else [name for name in declared if isinstance(name, str)]
-        found.append(frozenset(names) | ({"integer"} if "number" in names else set()))
+        bounds.append(frozenset(names) | ({"integer"} if "number" in names else set()))
     values = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
     if isinstance(values, list):
-        found.append(frozenset(map(_type_of, values)))
-    return found
+        bounds.append(frozenset(map(_type_of, values)))
+    return bounds
 
 
 def _property_schemas(schema: Mapping[str, Any], key: str) -> list[Any]:
     """The schemas that a schema of an object has for one of its properties."""
-    named, patterns = schema.get("properties"), schema.get("patternProperties")
-    parts: list[Any] = [named[key]] if isinstance(named, Mapping) and key in named else []
+    properties, patterns = schema.get("properties"), schema.get("patternProperties")
+    parts: list[Any] = [properties[key]] if isinstance(properties, Mapping) and key in properties else []
     if isinstance(patterns, Mapping):
         parts += [value for pattern, value in patterns.items() if _is_found(pattern, key)]
     other = schema.get("additionalProperties")
@@ -341,7 +341,7 @@ def _branches(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
 def _is_found(pattern: str, key: str) -> bool:
     try:
         return re.search(pattern, key) is not None
-    except re.error:  # one of another dialect
+    except re.error:  # not of Python
         return False
 
 

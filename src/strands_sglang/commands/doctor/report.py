@@ -53,8 +53,8 @@ def check_template(args: argparse.Namespace) -> int:
     """
     try:
         special = {"eos_token": args.eos, "bos_token": args.bos}
-        given = {name: token for name, token in special.items() if token is not None}
-        source = load_source(args.source, args.stop, given)
+        special_values = {name: token for name, token in special.items() if token is not None}
+        source = load_source(args.source, args.stop, special_values)
         renderer = DeltaRenderer(
             source.template,
             tools=None if args.no_tools else probe_tools([]),

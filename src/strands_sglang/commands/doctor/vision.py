@@ -85,9 +85,9 @@ def replay(model: Any, trajectory: Trajectory, expander: ProcessorExpander) -> f
     import numpy as np
     import torch
 
-    made = [expander.pixels(medium.image) for medium in trajectory.media]
+    inputs = [expander.pixels(medium.image) for medium in trajectory.media]
     pixels, grids = (
-        torch.from_numpy(np.concatenate([each[name] for each in made])).to(model.device)
+        torch.from_numpy(np.concatenate([each[name] for each in inputs])).to(model.device)
         for name in ("pixel_values", "image_grid_thw")
     )
     row = torch.tensor([trajectory.token_ids], device=model.device)
