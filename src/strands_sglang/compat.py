@@ -14,8 +14,8 @@ def warn_of_upstream() -> None:
     if installed:
         warnings.warn(
             f"{' and '.join(installed)} and strands-rollout are installed in one environment and overwrite each "
-            f"other's files: pip uninstall {' '.join(_UPSTREAM)}, then install strands-rollout again, from where it came, "
-            "with pip's options --force-reinstall --no-deps",
+            f"other's files: pip uninstall {' '.join(_UPSTREAM)}, then install strands-rollout again, from where it "
+            "came, with pip's options --force-reinstall --no-deps",
             RuntimeWarning,
             stacklevel=3,
         )
