@@ -161,15 +161,18 @@ class Session:
         counters = counters_of(self.clients, origin.client)
         self._serving += 1
         try:
+            # Read.
             self._check_open()
             wire = dialect.read(await exchange.read(), self._translation.readings(dialect))
             await self.conversation.read_images(wire.messages)
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
                 self._note(wire, exchange, counters)
+            # Prepare.
             prepared = await self._prepare(wire, origin, counters if write_count is None else Counters())
             if write_count is not None:
                 return as_json(write_count(prepared.prompt_length))
+            # Sample, or find the answer that is repeated.
             key = _key_of(wire, origin, prepared)
             answer = self._answers.claim(key, is_retry=origin.is_retry, joins_equal=self.options.join_equal)
             if answer is None:
@@ -178,6 +181,7 @@ class Session:
                 counters.replayed += 1
             else:
                 counters.joined += 1
+            # Write.
             with self._answers.delivering(answer):
                 await exchange.wait(answer.task, stream=wire.stream)
                 try:
