@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.loader import default_model_cached, load_model
 from strands_sglang.backends.engine.smollm2 import CHAT_TEMPLATE, SYSTEM_PROMPT, few_shot_messages
-from strands_sglang.conversation.messages import to_chat_messages
+from strands_sglang.conversation.messages import format_messages
 from tests.servers.engine_server import generate
 from tests.unit.engine_support import assert_exact
 
@@ -42,7 +42,7 @@ def render(question: str) -> str:
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value: json.dumps(value)
     return environment.from_string(CHAT_TEMPLATE).render(
-        messages=to_chat_messages(messages, SYSTEM_PROMPT).messages, tools=TOOLS, add_generation_prompt=True
+        messages=format_messages(messages, SYSTEM_PROMPT), tools=TOOLS, add_generation_prompt=True
     )
 
 
