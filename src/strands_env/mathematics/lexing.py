@@ -124,6 +124,13 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
         (r"\\not\s*=", r"\\ne "),
         (r"\\not\s*\\(equiv|in)(?![A-Za-z])", lambda found: r"\nequiv " if found[1] == "equiv" else r"\notin "),
         (r"(?<!\.)\.\.\.(?!\.)", r"\\ldots "),
+        # Repeated digits: `0.1\overline{6}`, `0.\dot{1}4\dot{2}`, `0.333...` are 0.1(6), 0.(142), 0.(3).
+        (r"(\d\.\d*)\s*\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d+))", r"\1(\2\3)"),
+        (
+            r"(\d\.\d*)\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?",
+            lambda found: f"{found[1]}({''.join(part or '' for part in found.groups()[1:])})",
+        ),
+        (r"(\d\.\d*?)(?:(\d)\2{2,}|(\d{2,}?)\3+)\s*\\(?:ldots|dots|cdots)", r"\1(\2\3)"),
         (r"\^\s*(?:\\(?:circ|degree)(?![A-Za-z])|\{\s*\\(?:circ|degree)\s*\})", r"\\degree "),
         (r"\^\s*(?:\\prime(?![A-Za-z])|\{\s*\\prime\s*\})", "'"),
         (r"\\(?:mathop|operatorname)\*?\s*\{\s*([A-Za-z]+)\s*\}", r"\\\1 "),
@@ -176,7 +183,7 @@ _CENTS = re.compile(
 )
 _LEXEME = re.compile(
     r"""(?P<space>\s+|\\[,;:>\ ]|\\q?quad(?![A-Za-z])|~|\\newline)
-      |(?P<number>(?:\d+(?:\.\d+|\.(?=\\(?:overline|dot|bar)|\(\d+\)))?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\d.A-Za-z^]))?)
+      |(?P<number>\d+\.\d*\(\d+\)|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\d.A-Za-z^]))?)
       |(?P<command>\\[A-Za-z]+)
       |(?P<escaped>\\.)
       |(?P<letters>[A-Za-z]+)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import sympy
 from sympy import E, I, Integer, Matrix, Rational, Symbol, oo, pi
+from sympy.matrices.exceptions import ShapeError
 
 from .lexing import Token, Undefined, Unreadable
 from .vocabulary import FUNCTIONS, NAMING, SYMBOLS
 
 _T = TypeVar("_T")
+FAILURES = (Unreadable, TypeError, ShapeError)
+"""Of a text that is not understood, or adds and multiplies different things."""
 MAX_BITS = 200_000
 """Size of the largest whole number that is computed."""
 
@@ -37,18 +39,18 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(sympy, "a" + re.sub("^ar(c(?!osh))?", "", name) if name.startswith("ar") else name)
     for name in FUNCTIONS
     if re.search("sin|cos|tan|cot|sec|csc", name) and not re.match("a[sct]", name)
-} | {"exp": sympy.exp, "ln": sympy.log}
+} | {"exp": sympy.exp, "ln": sympy.log, "floor": sympy.floor, "ceil": sympy.ceiling}
 LOG_BASE = Symbol("ln(base of log)", positive=True)
 """Logarithm of the base of a log without one: for some it is 10, for others e."""
 
 
 def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, sympy.MatrixBase) and not (isinstance(exponent, Integer) and abs(exponent) < 50):
+        raise Unreadable("a power of a matrix")
     if isinstance(base, Rational) and isinstance(exponent, Rational) and base not in (0, 1, -1):
         bits = max(abs(base.p), base.q).bit_length() * abs(exponent)
         if bits > MAX_BITS:
             raise Undefined("a number too large")
-        if base == 0 and exponent < 0:
-            raise Undefined("division by zero")
     return base**exponent
 
 
@@ -89,7 +91,7 @@ class ScalarReader:
         before = (self._at, self._depth, self._bars)
         try:
             return read()
-        except Unreadable:
+        except FAILURES:
             self._at, self._depth, self._bars = before
             return None
 
@@ -105,76 +107,47 @@ class ScalarReader:
 
     def _scalar(self) -> Node:
         start = self._at
-        value = self._sum()
-        if self._take(r"\over"):
-            value = self._divide(value, self._sum())
-        elif self._take(r"\choose"):
-            value = self._binomial(value, self._sum())
-        if value is sympy.nan or value is sympy.zoo or getattr(value, "has", lambda *_: False)(sympy.nan, sympy.zoo):
+        value = self._fraction()
+        if value.has(sympy.nan, sympy.zoo):
             raise Undefined("undefined")
         numbers = [token.value for token in self._tokens[start : self._at] if token.kind == "number"]
         digits = [len(re.sub("[eE].*|[.]", "", text).lstrip("0")) for text in numbers if "." in text]
         return Node("scalar", (value,), None, min(digits) if digits else None)
 
     def _sum(self) -> Any:
-        value = self._signed_term(first=True)
-        while (mark := self._peek().value) in ("+", "-", r"\pm", r"\mp"):
-            value = self._combine(value, self._signed_term(first=False))
-            del mark
+        value = self._signed_term()
+        while self._peek().value in ("+", "-", r"\pm", r"\mp"):
+            value = value + self._signed_term()
         return value
 
-    def _combine(self, left: Any, right: Any) -> Any:
-        try:
-            return left + right
-        except TypeError as error:
-            raise Unreadable("a sum of different things") from error
-
-    def _signed_term(self, *, first: bool) -> Any:
+    def _signed_term(self) -> Any:
         sign = 1
-        found = False
         while (mark := self._take("+", "-", r"\pm", r"\mp")) is not None:
-            found = True
             if mark == "-":
                 sign = -sign
             elif mark != "+":
                 self.signs += 1
                 sign *= self._sign if mark == r"\pm" else -self._sign
-        if not first and not found:
-            raise Unreadable("a sum")
         term = self._term()
         return -term if sign < 0 else term
 
     def _term(self) -> Any:
-        value = self._factor()
-        is_divided = False
+        value, is_divided = self._factor(), False
         while True:
             mark = self._take(r"\cdot", r"\times", "/", r"\div")
             if mark is None:
                 if not self._starts_factor():
                     return value
-                if is_divided:
-                    self.is_loose = True
-                value = self._multiply(value, self._factor())
+                self.is_loose |= is_divided
+                value = value * self._factor()
                 continue
             sign = -1 if self._take("-") else 1
-            if mark in (r"\cdot", r"\times"):
-                value = self._multiply(value, sign * self._factor())
-                is_divided = False
-                continue
-            divisor = sign * self._factor()
-            while self._tight and self._starts_factor():
-                divisor = self._multiply(divisor, self._factor())
-            value, is_divided = self._divide(value, divisor), True
-
-    def _multiply(self, left: Any, right: Any) -> Any:
-        try:
-            return left * right
-        except (TypeError, sympy.matrices.exceptions.ShapeError) as error:
-            raise Unreadable("a product of different things") from error
+            factor, is_divided = sign * self._factor(), mark in ("/", r"\div")
+            while is_divided and self._tight and self._starts_factor():
+                factor = factor * self._factor()
+            value = self._divide(value, factor) if is_divided else value * factor
 
     def _divide(self, left: Any, right: Any) -> Any:
-        if isinstance(right, sympy.MatrixBase):
-            raise Unreadable("division by a matrix")
         if right == 0:
             raise Undefined("division by zero")
         return left / right
@@ -194,18 +167,12 @@ class ScalarReader:
 
     def _factor(self) -> Any:
         value = self._postfix(self._atom())
-        if self._take("^"):
-            exponent = self._argument(signed=True)
-            if isinstance(value, sympy.MatrixBase):
-                if isinstance(exponent, Integer) and abs(exponent) < 50 and value.is_square:
-                    return value**exponent
-                if exponent == Symbol("T"):
-                    return value.T
-                raise Unreadable("a power of a matrix")
-            if isinstance(exponent, sympy.MatrixBase):
-                raise Unreadable("a matrix as exponent")
-            return self._postfix(_power(value, exponent))
-        return value
+        if not self._take("^"):
+            return value
+        exponent = self._argument(signed=True)
+        if isinstance(value, sympy.MatrixBase) and exponent == Symbol("T"):
+            return value.T
+        return self._postfix(_power(value, exponent))
 
     def _postfix(self, value: Any) -> Any:
         while True:
@@ -215,11 +182,8 @@ class ScalarReader:
                 if isinstance(value, Rational) and not (value.is_Integer and 0 <= value <= 10_000):
                     raise Undefined("a factorial")
                 value = sympy.factorial(value)
-            elif self._depth and self._take(r"\degree"):
-                value = value * pi / 180
-            elif self._depth and self._peek().value == "%":
-                self._at += 1
-                value = value / 100
+            elif self._depth and (mark := self._take(r"\degree", "%")):
+                value = value / 100 if mark == "%" else value * pi / 180
             elif isinstance(value, Symbol) and self._take("'"):
                 value = Symbol(value.name + "'")
             else:
@@ -242,13 +206,15 @@ class ScalarReader:
         return self._inner(self._atom)
 
     def _group(self) -> Any:
-        r"""What stands in braces; `{a \over b}` is a fraction."""
-        value = self._inner(self._sum)
-        if self._take(r"\over"):
-            value = self._divide(value, self._inner(self._sum))
-        elif self._take(r"\choose"):
-            value = self._binomial(value, self._inner(self._sum))
+        value = self._inner(self._fraction)
         self._expect("}")
+        return value
+
+    def _fraction(self) -> Any:
+        r"""A sum; `a \over b` is a fraction."""
+        value = self._sum()
+        if mark := self._take(r"\over", r"\choose"):
+            value = (self._divide if mark == r"\over" else self._binomial)(value, self._sum())
         return value
 
     def _binomial(self, top: Any, bottom: Any) -> Any:
@@ -308,92 +274,32 @@ class ScalarReader:
         raise Unreadable(what)
 
     def _number(self, token: Token) -> Any:
-        text = token.value
-        value = Rational(_exponent_checked(text.removesuffix(".")))
-        following = self._peek()
-        if "." in text and (following.value in (r"\overline", r"\dot", r"\bar", "(") or following.value == r"\ldots"):
-            repeated = self._attempt(partial(self._repeating, text))
-            if repeated is not None:
-                return repeated
-        if not text.isdigit():
-            return value
-        whole = int(text)
-        if following.value == r"\frac":
-            start = self._at
-            self._at += 1
+        if repeated := re.fullmatch(r"(\d+)\.(\d*)\((\d+)\)", token.value):  # `0.1(6)`
+            whole, fixed, period = repeated.groups()
+            return Rational(f"{whole}.{fixed or 0}") + Rational(int(period), 10 ** len(fixed) * (10 ** len(period) - 1))
+        if re.search(r"[eE][-+]?[5-9]\d{3}", token.value):
+            raise Undefined("a number too large")
+        value = Rational(token.value)
+        part = self._attempt(self._part) if token.value.isdigit() else None
+        return value if part is None else value + part
+
+    def _part(self) -> Any:
+        r"""`1/2` or `\frac12` behind a whole number."""
+        if self._take(r"\frac"):
             top, bottom = self._digit_argument(), self._digit_argument()
-            if isinstance(top, Integer) and isinstance(bottom, Integer) and 0 < top < bottom:
-                return whole + Rational(top, bottom)
-            self._at = start
-        elif (
-            following.kind == "number"
-            and following.spaced
-            and self._peek(1).value == "/"
-            and self._peek(2).kind == "number"
-        ):
-            top, bottom = following.value, self._peek(2).value
-            if top.isdigit() and bottom.isdigit() and 0 < int(top) < int(bottom):
-                self._at += 3
-                return whole + Rational(int(top), int(bottom))
-        return value
-
-    def _repeating(self, text: str) -> Any:
-        r"""`0.\overline{72}`, `0.\dot{1}42\dot{7}`, `0.(3)`, `0.333\ldots`."""
-        _, _, fixed = text.partition(".")
-        if self._take(r"\ldots"):
-            found = re.fullmatch(r"(\d*?)(\d+?)\2{2,}", fixed) or re.fullmatch(r"(\d*?)(\d{2,}?)\2+", fixed)
-            if found is None:
-                raise Unreadable("digits that go on")
-            fixed, period = found[1], found[2]
-        elif self._take("("):
-            period = self._digits()
-            self._expect(")")
-        elif self._take(r"\overline", r"\bar"):
-            if self._take("{"):
-                period = self._digits()
-                self._expect("}")
-            else:
-                period = self._digits()
+        elif self._peek().spaced and self._peek().kind == self._peek(2).kind == "number" and self._peek(1).value == "/":
+            top, _, bottom = (self._token().value for _ in range(3))
+            top, bottom = Rational(top), Rational(bottom)
         else:
-            period = ""
-            while self._peek().value == r"\dot" or (period and self._peek().kind == "number"):
-                if self._take(r"\dot"):
-                    brace = self._take("{")
-                    period += self._digits()
-                    if brace:
-                        self._expect("}")
-                else:
-                    period += self._digits()
-        value = Rational(text if not text.endswith(".") else text + "0")
-        if fixed != text.partition(".")[2]:
-            value = Rational(text.partition(".")[0] + "." + (fixed or "0"))
-        return value + Rational(int(period), 10 ** len(fixed) * (10 ** len(period) - 1))
-
-    def _digits(self) -> str:
-        token = self._peek()
-        if token.kind != "number" or not token.value.isdigit():
-            raise Unreadable("digits")
-        self._at += 1
-        return token.value
+            raise Unreadable("no fraction")
+        if not (isinstance(top, Integer) and isinstance(bottom, Integer) and 0 < top < bottom):
+            raise Unreadable("a product")
+        return Rational(top, bottom)
 
     def _symbol(self, name: str) -> Any:
         """A symbol with its index."""
         if self._take("_"):
-            brace = self._take("{")
-            index, depth = "", 1
-            while True:
-                token = self._peek()
-                if token.kind == "end":
-                    raise Unreadable("an index")
-                depth += (token.value == "{") - (token.value == "}")
-                if brace and not depth:
-                    self._at += 1
-                    break
-                index += token.value
-                self._at += 1
-                if not brace:
-                    break
-            name += "_" + index
+            name += "_" + (self._name() if self._peek().value == "{" else self._token().value)
         return Symbol(name)
 
     def _command(self, name: str) -> Any:
@@ -420,23 +326,17 @@ class ScalarReader:
                 return value ** (Rational(1, 2) if degree is None else 1 / degree)
             case "binom":
                 return self._binomial(self._digit_argument(), self._digit_argument())
-            case "pi":
-                return pi
-            case "infty":
-                return oo
+            case "pi" | "infty":
+                return pi if name == "pi" else oo
             case "lfloor" | "lceil":
                 value = self._inner(self._sum)
-                self._expect(r"\rfloor" if name == "lfloor" else r"\rceil")
+                self._expect(rf"\r{name[1:]}")
                 return (sympy.floor if name == "lfloor" else sympy.ceiling)(value)
             case "begin":
                 return self._matrix()
-            case "log" | "lg":
-                return self._log()
-            case "floor" | "ceil":
-                return (sympy.floor if name == "floor" else sympy.ceiling)(self._inner(self._atom))
             case "gcd" | "lcm" | "max" | "min":
                 return self._many(name)
-        if name in _FUNCTIONS:
+        if name in FUNCTIONS:
             return self._function(name)
         if name in NAMING:
             return self._named(name)
@@ -446,35 +346,29 @@ class ScalarReader:
 
     def _named(self, prefix: str) -> Any:
         r"""`\\angle ABC`, `\\overline{AB}`: the name of something."""
-        if self._peek().kind == "number":
-            raise Unreadable("a number with a bar")
-        brace = self._take("{")
-        name = ""
-        while self._peek().kind in ("letter", "symbol", "word") and not (
-            name and not brace and prefix not in ("angle", "triangle")
-        ):
-            name += self._peek().value
-            self._at += 1
-        if brace:
-            self._expect("}")
-        if not name:
+        if self._peek().value == "{":
+            name = self._name()
+        else:
+            name = self._token().value
+            while prefix in ("angle", "triangle") and self._peek().kind in ("letter", "symbol"):
+                name += self._token().value
+        if not re.fullmatch(r"[^\W\d]+|\\[a-z]+", name):
             raise Unreadable("no name")
         return self._symbol(f"vec {name}" if prefix == "hat" and name in ("i", "j", "k") else f"{prefix} {name}")
 
     def _function(self, name: str) -> Any:
-        power = None
-        if self._take("^"):
-            power = self._argument(signed=True)
+        base = LOG_BASE
+        if name in ("log", "lg") and self._take("_"):
+            base = sympy.log(self._argument() if self._peek().kind == "number" else self._digit_argument())
+        power = self._argument(signed=True) if self._take("^") else 1
         value = self._function_argument()
-        if isinstance(value, sympy.MatrixBase):
-            raise Unreadable("a function of a matrix")
+        if isinstance(value, sympy.MatrixBase) or base in (0, sympy.zoo):
+            raise Unreadable("a function of a matrix, or no base")
         if name == "exp" and value.is_Rational and abs(value) > 10_000:
             raise Undefined("a number too large")
-        function = _FUNCTIONS[name]
         if power == -1 and name not in ("exp", "ln"):
             return getattr(sympy, "a" + name)(value) if hasattr(sympy, "a" + name) else self._fail("an inverse")
-        result = function(value)
-        return result if power is None else _power(result, power)
+        return _power(sympy.log(value) / base if name in ("log", "lg") else _FUNCTIONS[name](value), power)
 
     def _function_argument(self) -> Any:
         r"""Brackets, or the factors up to the next function or sign: `\\sin 2x \\cos x` are two factors."""
@@ -489,25 +383,13 @@ class ScalarReader:
                 and self._peek().value not in ("(", "|")
                 and self._peek().value[1:] not in {*FUNCTIONS} - {"sqrt"}
             ):
-                value = self._multiply(value, self._factor())
+                value = value * self._factor()
             if self._peek().value == "/" and self._peek(1).kind == "number":  # `sin pi/6`
                 self._at += 1
                 value = self._divide(value, self._factor())
             return value
 
         return sign * self._inner(read)
-
-    def _log(self) -> Any:
-        base = power = None
-        if self._take("_"):
-            base = self._digit_argument() if self._peek().kind != "number" else self._argument()
-        if self._take("^"):
-            power = self._argument()
-        value = self._function_argument()
-        if isinstance(value, sympy.MatrixBase) or base in (0, 1):
-            raise Unreadable("a logarithm")
-        result = sympy.log(value) / (LOG_BASE if base is None else sympy.log(base))
-        return result if power is None else _power(result, power)
 
     def _many(self, name: str) -> Any:
         self._expect("(")
@@ -525,20 +407,12 @@ class ScalarReader:
         if name == "array":
             self._attempt(self._name)
         rows: list[list[Any]] = [[]]
-        while True:
-            if self._take(r"\hline"):
-                continue
-            if self._peek().value == r"\end":
-                break
+        while self._peek().value != r"\end":
             rows[-1].append(self._inner(self._sum))
-            if self._take("&"):
-                continue
-            if self._take(r"\\"):
-                if self._peek().value != r"\end":
-                    rows.append([])
-                continue
-            if self._peek().value != r"\end":
-                raise Unreadable("a matrix")
+            mark = self._take("&", r"\\") or self._expect(r"\end")
+            if mark == r"\\" and self._peek().value != r"\end":
+                rows.append([])
+            self._at -= mark == r"\end"
         self._expect(r"\end")
         if self._name() != name or len({len(row) for row in rows}) != 1:
             raise Unreadable("a matrix with uneven rows")
@@ -549,9 +423,3 @@ class ScalarReader:
 
 
 _STARTING = frozenset(("frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", *SYMBOLS, *NAMING))
-
-
-def _exponent_checked(text: str) -> str:
-    if abs(int(re.split("[eE]", text)[1] if re.search("[eE]", text) else 0)) > 5000:
-        raise Undefined("a number too large")
-    return text
