@@ -124,6 +124,12 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
         (r"\\not\s*=", r"\\ne "),
         (r"\\not\s*\\(equiv|in)(?![A-Za-z])", lambda found: r"\nequiv " if found[1] == "equiv" else r"\notin "),
         (r"(?<!\.)\.\.\.(?!\.)", r"\\ldots "),
+        # Lines of equations, of which one may go on with `=`.
+        (r"\\(?:begin|end)\s*\{(?:align|equation|gather|split|aligned|gathered)\*?\}", lambda _: r"\lines "),
+        (
+            r"\\lines (.*)\\lines ",
+            lambda lines: re.sub(r"\\\\", ", ", re.sub(r"\\\\\s*=", "=", lines[1].replace("&", ""))),
+        ),
         # Repeated digits: `0.1\overline{6}`, `0.\dot{1}4\dot{2}`, `0.333...` are 0.1(6), 0.(142), 0.(3).
         (r"(\d\.\d*)\s*\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d+))", r"\1(\2\3)"),
         (

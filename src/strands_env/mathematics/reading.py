@@ -10,6 +10,8 @@ ratio, congruence, cases, based, option, phrase, formula, dots.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +20,7 @@ from sympy import Integer, Rational, Symbol
 
 from .lexing import Undefined, Unreadable
 from .scalars import Node, ScalarReader
+from .sets import is_symbol, variable_of
 from .vocabulary import (
     FILLERS,
     MULTIPLES,
@@ -49,6 +52,7 @@ _WORDS = {
     for name in names.split(";")
 }
 _HALVES = {((name, 1),): hours for name, hours in (("am", 0), ("midnight", 0), ("pm", 12), ("noon", 12))}
+_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 _CLOSERS = {"(": ")]", "[": ")]", "]": "[]"}
 
 
@@ -59,28 +63,23 @@ class Reader(ScalarReader):
 
     def whole(self) -> Node:
         """The text as one node."""
-        node = self._option() or self._items()
+        node = self._attempt(self._option) or self._items()
         if self._peek().kind != "end":
             raise Unreadable(f"{self._peek().value!r} is not understood here")
         return node
 
-    def _option(self) -> Node | None:
+    def _option(self) -> Node:
         """`(C) 15`, `C. 15`: the letter of a choice, and what it stands for."""
-
-        def read() -> Node:
-            bracket = self._take("(")
-            letter = self._peek()
-            if not (letter.kind in ("letter", "word") and re.fullmatch("[A-J]", letter.value)):
-                raise Unreadable("no letter of a choice")
-            self._at += 1
-            self._expect(*((")",) if bracket else (")", ".", ":")))
-            following = self._peek()
-            is_apart = letter.kind == "word" or following.spaced or not bracket
-            if following.kind in ("end", "mark") or following.value in (*RELATIONS, *_SET_OPERATORS) or not is_apart:
-                raise Unreadable("no choice")
-            return Node("option", (letter.value, self._items()))
-
-        return self._attempt(read)
+        bracket = self._take("(")
+        letter = self._token()
+        if not (letter.kind in ("letter", "word") and re.fullmatch("[A-J]", letter.value)):
+            raise Unreadable("no letter of a choice")
+        self._expect(*((")",) if bracket else (")", ".", ":")))
+        following = self._peek()
+        is_apart = letter.kind == "word" or following.spaced or not bracket
+        if following.kind in ("end", "mark") or following.value in (*RELATIONS, *_SET_OPERATORS) or not is_apart:
+            raise Unreadable("no choice")
+        return Node("option", (letter.value, self._items()))
 
     def _items(self) -> Node:
         """Members apart by commas, semicolons, `and`, `or`."""
@@ -99,23 +98,16 @@ class Reader(ScalarReader):
         items = [item for item in items if "any " not in str(item.args[:1]) or item.detail != ("in",)]
         if len(items) == 1:
             return items[0]
-        first, last = items[0], items[-1]
-        if last.kind == "congruence" and first.kind == "relation" and first.detail == ("equiv",):
-            residues = Node("group", (first.args[1], *items[1:-1], last.args[0]), "list")
-            return Node("congruence", (Node("relation", (first.args[0], residues), first.detail), last.args[1]))
-        if all(item.kind == "congruence" and item.args[0].kind == "relation" for item in items):
-            sides = [(item.args[0].args[0], item.args[0].detail, item.args[1]) for item in items]
-            if sides.count(sides[0]) == len(sides):  # `n = 0 (mod 6) or n = 2 (mod 6)`
-                residues = Node("group", tuple(item.args[0].args[1] for item in items), "list")
-                return Node("congruence", (Node("relation", (sides[0][0], residues), sides[0][1]), sides[0][2]))
+        if (congruence := _congruence(items)) is not None:
+            return congruence
         if joints and all(item.kind == "relation" and {*item.detail} & {"<", ">", "<=", ">=", "!="} for item in items):
             if len(joints) > 1:
                 raise Unreadable("and beside or")
             return Node("group", tuple(items), "all" if "and" in joints else "any")
-        if "or" in joints and all(re.fullmatch("[A-J]", str(item.args[0])) for item in items if item.args):
+        are_letters = all(re.fullmatch("[A-J]", str(item.args[0])) for item in items if item.args)
+        are_names = len({item.args[0] for item in items if item.kind == "relation"}) == len(items)
+        if "or" in joints and (are_letters or are_names):  # `A or B`, `x = 1 or y = 2`
             return Node("group", tuple(items), "any")
-        if "or" in joints and len({item.args[0] for item in items if item.kind == "relation"}) == len(items):
-            return Node("group", tuple(items), "any")  # `x = 1 or y = 2`
         return Node("group", tuple(items), "sequence" if is_ordered else "list")
 
     def _item(self) -> Node:
@@ -219,34 +211,25 @@ class Reader(ScalarReader):
     def _sets(self) -> Node:
         node = self._member()
         while (mark := self._take(*_SET_OPERATORS)) is not None:
-            right = self._member()
-            operator = _SET_OPERATORS[mark]
-            if node.kind == "sets" and node.detail == operator != "minus":
-                node = Node("sets", (*node.args, right), operator)
-            else:
-                node = Node("sets", (node, right), operator)
+            node = Node("sets", (node, self._member()), _SET_OPERATORS[mark])
         return node
 
     def _member(self) -> Node:
         """A structure, or a scalar with or without a unit."""
         for structure in (
-            self._point,
-            self._lettered,
-            self._dated,
-            self._bracketed,
-            self._environment,
-            self._named_set,
-            self._based,
+            *(self._point, self._lettered, self._dated, self._bracketed),
+            *(self._environment, self._named_set, self._based),
         ):
             start = self._at
             node = self._attempt(structure)
             if node is not None:
                 if self._peek().value == "^" and self._peek(1).value in ("T", r"\top") and node.kind == "group":
                     self._at += 2  # a column
-                if node.kind != "group" or self._peek().kind in ("end", "word") or self._peek().value in _AFTER:
+                is_whole = self._peek().kind in ("end", "word") or self._peek().value in _AFTER
+                if is_whole or node.kind not in ("group", "word"):
                     return node
                 self._at = start
-        unit: dict[str, int] = {}
+        unit = Counter[str]()
         is_negative = self._peek().value == "-" and self._peek(1).value in _MONEY
         is_negative |= self._peek().kind == "word" and self._peek().value.lower() in ("negative", "minus")
         self._at += is_negative
@@ -255,15 +238,14 @@ class Reader(ScalarReader):
         node = self._cardinal() if self._peek().kind == "word" else self._scalar()
         if is_negative:
             node = Node("scalar", (-node.args[0],), None, node.digits)
-        for name, power in self._unit().items():
-            unit[name] = unit.get(name, 0) + power
+        unit.update(self._unit())
         for name, factor in MULTIPLES.items():
             if unit.pop(name, 0):
                 node = Node("scalar", (node.args[0] * factor,), None, node.digits)
-        unit = {name: power for name, power in unit.items() if power}
-        if len(unit) == 1 and [*unit.values()] == [1]:
-            return self._with_smaller(node, *unit)
-        return Node("quantity", (node,), tuple(sorted(unit.items()))) if unit else node
+        powers = tuple(sorted((name, power) for name, power in unit.items() if power))
+        if len(powers) == 1 and powers[0][1] == 1:
+            return self._with_smaller(node, powers[0][0])
+        return Node("quantity", (node,), powers) if powers else node
 
     def _cardinal(self) -> Node:
         """`forty-two`, `one hundred twenty`, `two thirds`."""
@@ -311,11 +293,8 @@ class Reader(ScalarReader):
         """`CAT`, `HHT`: capitals side by side are a word, not a product whose order is free."""
         name = ""
         while self._peek().kind == "letter" and self._peek().value.isupper() and not (name and self._peek().spaced):
-            name += self._peek().value
-            self._at += 1
-        if len(name) < 2 or not (self._peek().kind == "end" or self._peek().value in _AFTER):
-            raise Unreadable("no word of capitals")
-        return Node("word", (name,))
+            name += self._token().value
+        return Node("word", (name,)) if len(name) > 1 else self._fail("no word of capitals")
 
     def _dated(self) -> Node:
         """`2021-05-05`, `3/4/2020`, `1914-1918`, `555-1234`: text, not arithmetic."""
@@ -323,13 +302,9 @@ class Reader(ScalarReader):
         while self._peek().value in ("-", "/") or self._peek().kind == "number":
             if text and self._peek().spaced:
                 break
-            text += self._peek().value
-            self._at += 1
-        if not re.fullmatch(r"\d+(?:-\d+){2,}|\d{1,2}/\d{1,2}/\d{4}|\d{3,4}-\d{4}", text) or not (
-            self._peek().kind == "end" or self._peek().value in _AFTER
-        ):
-            raise Unreadable("no date")
-        return Node("word", (text,))
+            text += self._token().value
+        is_date = re.fullmatch(r"\d+(?:-\d+){2,}|\d{1,2}/\d{1,2}/\d{4}|\d{3,4}-\d{4}", text)
+        return Node("word", (text,)) if is_date else self._fail("no date")
 
     def _with_smaller(self, node: Node, name: str) -> Node:
         """`3 hours 20 minutes`, `30° 15'` in the smaller unit."""
@@ -353,73 +328,46 @@ class Reader(ScalarReader):
             raise Unreadable("no smaller unit")
         return rest
 
-    def _unit(self) -> dict[str, int]:
+    def _unit(self) -> Counter[str]:
         """What stands behind a number: `cm^2`, `miles per hour`, `%`, apples."""
-        unit: dict[str, int] = {}
+        unit = Counter[str]()
         sign, last, power = 1, "", 1
-        bracket = self._peek().value == "(" and self._peek(1).kind == "word"
-        if bracket:
-            self._at += 1
+        bracket = self._peek(1).kind == "word" and self._take("(")
         while True:
             token = self._peek()
-            if token.value in ("%", r"\degree"):
-                self._at += 1
-                last = "percent" if token.value == "%" else "degree"
-                following = self._peek()
-                if last == "degree" and following.value in ("C", "F", "K") and following.kind in ("letter", "word"):
-                    self._at += 1
-                    last += following.value
-                unit[last] = unit.get(last, 0) + sign
+            if mark := self._take("%", r"\degree"):
+                last = "percent" if mark == "%" else "degree" + (self._take("C", "F", "K") or "")
+                unit[last] += sign
                 sign = 1
-            elif token.value in _MONEY and not unit:
+            elif not unit and (mark := self._take(*_MONEY)):
+                unit[_MONEY[mark]] = 1
+            elif token.kind == "word" and token.value != "to":
                 self._at += 1
-                unit[_MONEY[token.value]] = 1
-            elif token.kind == "word":
-                self._at += 1
-                name = token.value.lower() if token.value not in UNITS else token.value
+                name = token.value if token.value in UNITS else token.value.lower()
                 if name == "per":
                     sign = -1
-                elif name in ("square", "sq", "squared", "cubic", "cu", "cubed"):
-                    exponent = 2 if name.startswith("s") else 3
-                    if name in ("squared", "cubed") and last:
-                        unit[last] *= exponent
-                    elif self._peek().kind == "word":
-                        power = exponent
-                    else:
-                        unit[name] = 1
-                elif name in ("of", "a", "an", "the", "in") and name not in UNITS:
-                    continue
-                elif name == "to":
-                    self._at -= 1
-                    break
-                elif {*re.split(r"\W+", name)} & {*NOT_NOUNS}:
+                elif name in _POWERS and name.endswith("ed") and last:
+                    unit[last] *= _POWERS[name]
+                elif name in _POWERS and self._peek().kind == "word":
+                    power = _POWERS[name]
+                elif name in NOT_NOUNS or (token.value not in UNITS and re.fullmatch("[A-Zb-z]|MM", token.value)):
                     raise Unreadable(f"{name!r} is no unit")
-                elif area := re.fullmatch("(平方|立方)(.+)", name):
-                    unit[canonical(area[2])] = sign * (2 if area[1] == "平方" else 3)
-                elif re.fullmatch("[a-z]|mm", name) and token.value not in UNITS:
-                    raise Unreadable("42 M")
-                else:
+                elif name in UNITS or name not in ("of", "a", "an", "the", "in"):
                     last = canonical(name)
-                    unit[last] = unit.get(last, 0) + sign * power
+                    unit[last] += sign * power
                     sign = power = 1
-            elif token.value == "^" and last:
-                self._at += 1
-                exponent_node = self._argument()
-                if not isinstance(exponent_node, Integer):
+            elif last and self._take("^"):
+                exponent = self._argument(signed=True)
+                if not isinstance(exponent, Integer):
                     raise Unreadable("a power of a unit")
-                unit[last] *= int(exponent_node)
-            elif token.value == "/" and last and self._peek(1).kind == "word":
-                self._at += 1
-                sign = -1
-            elif token.value == r"\cdot" and last and self._peek(1).kind == "word":
-                self._at += 1
+                unit[last] *= int(exponent)
+            elif last and self._peek(1).kind == "word" and (mark := self._take("/", r"\cdot")):
+                sign = -1 if mark == "/" else sign
             else:
                 break
         if bracket:
             self._expect(")")
-        if len(unit) > 6:
-            raise Unreadable("a sentence")
-        return unit
+        return unit if len(unit) <= 6 else self._fail("a sentence")
 
     def _bracketed(self) -> Node:
         """Tuples, intervals, sets."""
@@ -451,46 +399,36 @@ class Reader(ScalarReader):
     def _builder(self) -> Node:
         r"""`\{x \mid x > 3\}`, behind its brace."""
         variable = self._sets()
-        if self._take(r"\in"):
-            variable = Node("relation", (variable, self._sets()), ("in",))
+        domain = self._sets() if self._take(r"\in") else Node("named", (), "R")
         self._expect("|", r"\mid", ":")
         condition = self._items()
         self._expect(r"\}")
-        name = variable.args[0] if variable.kind == "relation" and variable.detail == ("in",) else variable
-        is_known = condition.kind == "relation" or (condition.kind == "group" and condition.detail in ("all", "any"))
-        if is_known and name.kind == "scalar" and name.args[0] in _symbols(condition):
-            domain = variable.args[1] if variable.kind == "relation" else None
-            if domain is None or domain == Node("named", (), "R"):
-                return condition
-        return Node("such", (variable, condition))
+        parts = condition.args if condition.kind == "group" and condition.detail in ("all", "any") else (condition,)
+        is_known = is_symbol(variable) and all(variable_of(part) == variable.args[0] for part in parts)
+        if is_known and domain == Node("named", (), "R"):
+            return condition
+        return Node("such", (Node("relation", (variable, domain), ("in",)), condition))
 
     def _named_set(self) -> Node:
         if self._take(r"\emptyset"):
             return Node("named", (), "empty")
-        value = self._peek().value
-        if value.startswith(r"\mathbb"):
-            self._at += 1
-            name = value.removeprefix(r"\mathbb")
-            if self._take("^"):
-                brace = self._take("{") if self._peek(1).value in ("+", "-") else None
-                name += "^" + (self._take("+", "-") or str(self._argument()))
-                if brace:
-                    self._expect("}")
-            if self._take("_"):
-                name += "_" + str(self._argument())
-            return Node("named", (), name)
-        raise Unreadable("no set")
+        if not self._peek().value.startswith(r"\mathbb"):
+            raise Unreadable("no set")
+        name = self._token().value.removeprefix(r"\mathbb")
+        while mark := self._take("^", "_"):
+            name += mark + self._text_argument()
+        return Node("named", (), name)
 
     def _based(self) -> Node:
         """`1011_2`, `2A_{16}`, `(1011)_2`: digits in a base."""
         sign, bracket, digits = self._take("-") or "", self._take("("), ""
         while self._peek().kind in ("number", "letter", "word") and not (digits and self._peek().spaced):
-            digits += self._peek().value
-            self._at += 1
+            digits += self._token().value
         if bracket:
             self._expect(")")
         self._expect("_")
-        base = self._argument_words()
+        name = self._text_argument().lower()
+        base = int(name) if name.isdigit() else NUMBER_WORDS.get(name, 0)
         if not re.fullmatch(r"\d[\dA-Za-z]*", digits) and not (base == 16 and re.fullmatch("[0-9A-F]{2,}", digits)):
             raise Unreadable("no digits")
         try:
@@ -499,92 +437,59 @@ class Reader(ScalarReader):
             raise Undefined("no number in this base") from error
         return Node("based", (sign + (digits.upper().lstrip("0") or "0"), base))
 
-    def _argument_words(self) -> int:
-        brace = self._take("{")
-        token = self._peek()
-        self._at += 1
-        if brace:
-            self._expect("}")
-        if token.kind == "number" and token.value.isdigit():
-            return int(token.value)
-        if token.value.lower() in NUMBER_WORDS:
-            return NUMBER_WORDS[token.value.lower()]
-        raise Unreadable("no base")
-
     def _environment(self) -> Node:
-        r"""Cases and lines of equations; matrices are scalars."""
+        """Cases; matrices are scalars."""
         self._expect(r"\begin")
         name = self._name()
-        if "matrix" in name or name == "array":
-            raise Unreadable("a matrix")
-        if name not in ("cases", "dcases", "aligned", "align", "align*", "gathered", "split", "rcases"):
+        if name not in ("cases", "dcases", "rcases"):
             raise Unreadable(f"environment {name!r}")
-        rows: list[tuple[Node, ...]] = []
+        rows: list[list[Node]] = []
         while not self._take(r"\end"):
-            cells = []
-            start = self._at
-            if name not in ("cases", "dcases", "rcases"):  # the mark aligns, no more
-                end = next(
-                    (i for i in range(self._at, len(self._tokens)) if self._tokens[i].value in (r"\\", r"\end")),
-                    self._at,
-                )
-                self._tokens[self._at : end] = [token for token in self._tokens[self._at : end] if token.value != "&"]
-            cells.append(self._items())
+            rows.append([self._items()])
             self._take(",", ".", ";")
-            while self._take("&") or (
-                self._peek().kind == "word"
-                and self._peek().value.lower() in ("if", "for", "when", "otherwise", "else", "where")
-            ):
-                cells.append(self._condition())
+            while self._take("&") or (self._peek().kind == "word" and self._peek().value.lower() in _CONDITIONS):
+                rows[-1].append(self._condition())
                 self._take(",", ".", ";")
-            rows.append(tuple(cells))
-            if not self._take(r"\\") and self._peek().value != r"\end":
-                raise Unreadable("a row")
-            if self._at == start:
-                raise Unreadable("a row")
+            mark = self._take(r"\\") or self._expect(r"\end")
+            self._at -= mark == r"\end"
         if self._name() != name:
             raise Unreadable("environments do not match")
-        if all(len(row) == 1 for row in rows):
-            items = [
-                item
-                for row in rows
-                for item in (row[0].args if row[0].kind == "group" and row[0].detail == "list" else row)
-            ]
-            return items[0] if len(items) == 1 else Node("group", tuple(items), "list")
-        return Node("cases", tuple(Node("row", row) for row in rows))
+        if any(len(row) > 1 for row in rows):
+            return Node("cases", tuple(Node("row", tuple(row)) for row in rows))
+        items = [item for (row,) in rows for item in (row.args if row.detail == "list" else (row,))]
+        return items[0] if len(items) == 1 else Node("group", tuple(items), "list")
 
     def _condition(self) -> Node:
-        while self._peek().kind == "word" and self._peek().value.lower() in ("if", "for", "when", "where", "and"):
+        while self._peek().kind == "word" and (word := self._peek().value.lower()) in (*_CONDITIONS, "and"):
             self._at += 1
-        if self._peek().kind == "word" and self._peek().value.lower() in ("otherwise", "else", "elsewhere"):
-            self._at += 1
-            return Node("word", ("otherwise",))
+            if word in ("otherwise", "else"):
+                return Node("word", ("otherwise",))
         return self._items()
 
 
+_CONDITIONS = ("if", "for", "when", "where", "otherwise", "else")
 _AFTER = frozenset(
     (*words(r", ; and or ) ] [ \} } & \\ \end | : \rangle \pmod \bmod \mod"), *RELATIONS, *_SET_OPERATORS)
 )
 """Behind a structure that is not part of a product."""
 
 
+def _congruence(items: Sequence[Node]) -> Node | None:
+    """`n = 1, 5 (mod 6)`, `n = 1 (mod 6) or n = 5 (mod 6)` as one; None for other items."""
+    if items[-1].kind != "congruence":
+        return None
+    inner = [item.args[0] if item.kind == "congruence" else item for item in items]
+    moduli = {item.args[1] for item in items if item.kind == "congruence"}
+    names = {(one.args[0], one.detail) for one in inner if one.kind == "relation"}
+    if len(moduli) != 1 or len(names) != 1 or inner[0].kind != "relation":
+        return None
+    residues = Node("group", tuple(one.args[-1] if one.kind == "relation" else one for one in inner), "list")
+    return Node("congruence", (Node("relation", (inner[0].args[0], residues), inner[0].detail), items[-1].args[1]))
+
+
 def _renamed(node: Node, old: Any, new: Any) -> Node:
-    args = [
-        _renamed(arg, old, new)
-        if isinstance(arg, Node)
-        else arg.subs(old, new)
-        if isinstance(arg, sympy.Basic)
-        else arg
-        for arg in node.args
-    ]
-    return Node(node.kind, tuple(args), node.detail, node.digits)
-
-
-def _symbols(node: Node) -> set[Any]:
-    found: set[Any] = set()
+    args: list[Any] = []
     for arg in node.args:
-        if isinstance(arg, Node):
-            found |= _symbols(arg)
-        elif hasattr(arg, "free_symbols"):
-            found |= arg.free_symbols
-    return found
+        is_formula = isinstance(arg, sympy.Basic)
+        args.append(_renamed(arg, old, new) if isinstance(arg, Node) else arg.subs(old, new) if is_formula else arg)
+    return Node(node.kind, tuple(args), node.detail, node.digits)

@@ -105,6 +105,10 @@ class ScalarReader:
             self._at += 1
         return name
 
+    def _text_argument(self) -> str:
+        """What an index or the like consists of, unread."""
+        return self._name() if self._peek().value == "{" else self._token().value
+
     def _scalar(self) -> Node:
         start = self._at
         value = self._fraction()
@@ -299,7 +303,7 @@ class ScalarReader:
     def _symbol(self, name: str) -> Any:
         """A symbol with its index."""
         if self._take("_"):
-            name += "_" + (self._name() if self._peek().value == "{" else self._token().value)
+            name += "_" + self._text_argument()
         return Symbol(name)
 
     def _command(self, name: str) -> Any:
