@@ -74,21 +74,20 @@ async def score_with_teacher(
     paths = [samples[place] for place in places]
     shared = [0, *(_common_length(one, other) for one, other in pairwise(paths))]
     limit = asyncio.Semaphore(concurrency)
-    tasks: list[asyncio.Task[TrainingSample | Exception]] = []
-    async with asyncio.TaskGroup() as group:
-        for number, path in enumerate(paths):
-            owner = number - 1
-            while owner > 0 and shared[owner] >= shared[number]:
-                owner -= 1  # the first path through the prefix, which scores it and brings it into the teacher's cache
-            wait = tasks[owner] if shared[number] else None
-            tasks.append(group.create_task(_score(backend, path, top_k, wait, shared[number], limit)))
-    outcomes = [task.result() for task in tasks]
-    failures = [each for each in outcomes if isinstance(each, Exception)]
+    tasks: list[asyncio.Task[TrainingSample]] = []
+    for number, path in enumerate(paths):
+        owner = number - 1
+        while owner > 0 and shared[owner] >= shared[number]:
+            owner -= 1  # the first path through the prefix, which scores it and brings it into the teacher's cache
+        wait = tasks[owner] if shared[number] else None
+        tasks.append(asyncio.create_task(_score(backend, path, top_k, wait, shared[number], limit)))
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)  # a backend of one's own may raise anything
+    failures = [each for each in outcomes if isinstance(each, BaseException)]
     if failures and len(failures) == len(outcomes):
         raise failures[0]
     scored = list(samples)
     for place, each in zip(places, outcomes, strict=True):
-        if isinstance(each, Exception):
+        if isinstance(each, BaseException):
             logger.warning("rollout=<%s>, error=<%s> | the teacher did not score it", samples[place].rollout_id, each)
             why = {TEACHER_ERROR: f"{type(each).__name__}: {each}"}
             scored[place] = replace(samples[place], metadata={**samples[place].metadata, **why})
@@ -127,18 +126,19 @@ async def _score(
     backend: Backend,
     path: TrainingSample,
     top_k: int,
-    owner: asyncio.Task[TrainingSample | Exception] | None,
+    owner: asyncio.Task[TrainingSample] | None,
     shared: int,
     limit: asyncio.Semaphore,
-) -> TrainingSample | Exception:
-    """The path with its scores, or why there are none; those of the shared prefix are its owner's."""
+) -> TrainingSample:
+    """The path with its scores; those of the shared prefix are its owner's."""
     count, start = len(path), path.prompt_length
     arrays: dict[str, NDArray[Any]] = {"teacher_logprobs": np.full(count, np.nan)}
     if top_k:
         arrays["teacher_top_ids"] = np.full((count, top_k), -1, dtype=np.int32)
         arrays["teacher_top_logprobs"] = np.full((count, top_k), np.nan, dtype=np.float32)
-    first = None if owner is None else await owner  # its request brings the shared prefix into the teacher's cache
-    if isinstance(first, TrainingSample) and first.teacher_logprobs is not None:
+    if owner is not None:
+        await asyncio.wait({owner})  # its request brings the shared prefix into the teacher's cache
+    if owner is not None and owner.exception() is None and (first := owner.result()).teacher_logprobs is not None:
         # Only up to the first gap: the rest is asked for in one request, which scores from a position on.
         missing = np.isnan(first.teacher_logprobs[start:shared])
         end = start + int(np.argmax(missing)) if missing.any() else max(start, shared)
@@ -146,15 +146,11 @@ async def _score(
             values[start:end] = getattr(first, name)[start:end]
         start = end
     if start < count:
-        try:
-            async with limit:
-                scores = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
-            _check_scores(scores, path.token_ids[start:].tolist(), start, top_k)
-        except Exception as error:  # the boundary of one sample: a backend of one's own may raise anything
-            return error
-        for values, column in zip(
-            arrays.values(), (scores.logprobs, scores.top_ids, scores.top_logprobs), strict=False
-        ):
+        async with limit:
+            scores = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
+        _check_scores(scores, path.token_ids[start:].tolist(), start, top_k)
+        columns = (scores.logprobs, scores.top_ids, scores.top_logprobs)
+        for values, column in zip(arrays.values(), columns, strict=False):
             values[start:] = np.array(column).reshape(values[start:].shape)
     return replace(path, **arrays)  # type: ignore[arg-type]
 
