@@ -167,7 +167,7 @@ async def test_both_spellings_and_any_case_of_a_method_are_served() -> None:
         ({"generationConfig": {"responseMimeType": "text/x.enum"}}, "application/json"),
         ({"contents": [{"role": "user", "parts": [{"fileData": {"fileUri": "gs://x"}}]}]}, "'file_data' part"),
         ({"contents": [{"role": "model", "parts": [{"text": "Sure,"}]}]}, "never prefilled"),
-        ({"contents": [{"role": "tool", "parts": []}]}, "expected user or model"),
+        ({"contents": [{"role": "tool", "parts": []}]}, "expected function, user or model"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_in_googles_words(more: dict[str, Any], words: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...trajectory import Call, Message
+from ...trajectory import Message
 from ..canonical import Readings
 from ..exact_json import dumps
 from . import reading
@@ -30,8 +30,9 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
     items = reading.want_list(body.get("messages"), "messages")
     deferred = {str(tool.get("name")): tool for tool in body.get("tools") or () if tool.get("defer_loading")}
-    known = readings.read(items, partial(_read_message, deferred=deferred, turn_of=readings.turn_of))
-    system = reading.system_message(body.get("system"), "system", _read_part)
+    read_part = partial(_read_part, deferred=deferred, turn_of=readings.turn_of)
+    known = readings.read(items, partial(_read_message, read_part=read_part))
+    system = reading.system_of(body.get("system"), "system", read_part)
     config = reading.want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
         **reading.split_system([system, *known]),
@@ -52,72 +53,39 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
 
 
-def _read_message(
-    item: Any,
-    index: int,
-    before: Sequence[Any],
-    *,
-    deferred: Mapping[str, Any],
-    turn_of: Callable[[Any], int | None],
-) -> Message:
+def _read_message(item: Any, index: int, before: Sequence[Any], *, read_part: reading.ReadPart) -> Message:
     where = f"messages[{index}]"
     message = reading.want_object(item, where)
-    role, content = message.get("role"), message.get("content")
-    if role == "user":
-        parts = content if isinstance(content, list) else []
-        of_tools = any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
-        read_part = partial(_read_part, deferred=deferred)
-        return reading.message_of(
-            "user", reading.read_content(content, f"{where}.content", read_part, of_tools=of_tools)
-        )
-    if role == "assistant":
-        return _read_reply(content, where, turn_of)
-    if role in ("system", "developer"):
-        # Claude Code sends environment and skills behind the first user message, more behind tool results.
-        return reading.system_message(content, f"{where}.content", _read_part)
-    raise Refused(f"{where}.role is {reading.quote(role)}, expected user, assistant or system", param=where)
+    # Claude Code sends environment and skills as system messages: behind the first user message, and behind results.
+    role = reading.want_role(message.get("role"), where, "user", "assistant", "developer", "system")
+    content = message.get("content")
+    parts = content if role == "user" and isinstance(content, list) else []
+    of_tools = any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
+    pieces = reading.read_content(content, f"{where}.content", read_part, of_tools=of_tools)
+    return reading.message_of(role, pieces, where)
 
 
-def _read_reply(content: Any, where: str, turn_of: Callable[[Any], int | None]) -> Message:
-    if isinstance(content, str):
-        return reading.message_of("assistant", [content])
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[Call] = []
-    receipt: Any = None
-    for index, item in enumerate(reading.want_list(content, f"{where}.content")):
-        place = f"{where}.content[{index}]"
-        block = reading.want_object(item, place)
-        kind = block.get("type")
-        if kind == "text":
-            texts.append(reading.want_text(block.get("text"), place))
-        elif kind == "tool_use":
-            calls.append(reading.call_of(block.get("id"), block.get("name"), block.get("input"), place))
-        elif kind == "thinking":
-            # Claude Code and langchain send the signature back as it came, so it carries our receipt.
-            receipt = block.get("signature") or receipt
-            thoughts.append(reading.want_text(block.get("thinking"), place))
-        elif kind != "redacted_thinking":  # reasoning of another provider, which no template can print
-            raise Refused(
-                f"{place}: a {reading.quote(kind)} block is not supported in an assistant message", param=place
-            )
-    return reading.message_of(
-        "assistant", texts, reasoning="\n".join(thoughts), calls=tuple(calls), receipt=turn_of(receipt)
-    )
-
-
-def _read_part(block: Mapping[str, Any], where: str, deferred: Mapping[str, Any] | None = None) -> reading.Piece:
+def _read_part(
+    block: Mapping[str, Any], where: str, *, deferred: Mapping[str, Any], turn_of: Callable[[Any], int | None]
+) -> reading.Piece:
     kind = block.get("type")
+    if kind == "tool_use":
+        return reading.call_of(block.get("id"), block.get("name"), block.get("input"), where)
+    if kind == "thinking":
+        # Claude Code and langchain send the signature back as it came, so it carries our receipt.
+        return reading.Thought(reading.want_text(block.get("thinking"), where), turn_of(block.get("signature")))
+    if kind == "redacted_thinking":  # reasoning of another provider, which no template can print
+        return reading.Thought("")
     if kind == "tool_reference":  # a deferred tool that Claude Code's ToolSearch found: its definition is read here
         name = reading.want_text(block.get("tool_name"), f"{where}.tool_name")
-        tool = (deferred or {}).get(name, {})
+        tool = deferred.get(name, {})
         shown = {"name": name, "description": tool.get("description"), "parameters": tool.get("input_schema")}
         return dumps({key: value for key, value in shown.items() if value is not None}).decode()
     if kind == "text":
         return reading.want_text(block.get("text"), where)
     if kind == "tool_result":
         inner = block.get("content")
-        read_part = partial(_read_part, deferred=deferred)
+        read_part = partial(_read_part, deferred=deferred, turn_of=turn_of)
         result = reading.read_content([] if inner is None else inner, f"{where}.content", read_part, of_tools=True)
         return reading.result_of(
             block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error"))

@@ -49,35 +49,31 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
 def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
     where = f"messages[{index}]"
     message = reading.want_object(item, where)
-    role, content = message.get("role"), message.get("content")
-    if role in ("system", "developer"):
-        return reading.system_message(content, f"{where}.content", _read_part)
-    pieces = reading.read_content(
-        content if content is not None else [] if role == "assistant" else "",
-        f"{where}.content",
-        _read_part,
-        of_tools=role == "tool",
+    role = reading.want_role(message.get("role"), where, "system", "developer", "user", "assistant", "tool")
+    content = message.get("content")
+    pieces = (
+        []
+        if content is None
+        else reading.read_content(content, f"{where}.content", _read_part, of_tools=role == "tool")
     )
     if role == "tool":
-        pieces = [reading.result_of(message.get("tool_call_id"), pieces, f"{where}.tool_call_id")]
-    elif role == "assistant":
+        result = reading.result_of(message.get("tool_call_id"), pieces, f"{where}.tool_call_id")
+        return reading.message_of("user", [result], where)
+    if role == "assistant":
         reasoning = message.get("reasoning_content") or message.get("reasoning")  # SGLang's name, then vLLM's
-        calls = _read_calls(message.get("tool_calls"), f"{where}.tool_calls")
-        thought = reasoning if isinstance(reasoning, str) else ""
-        return reading.message_of("assistant", pieces, reasoning=thought, calls=calls)
-    elif role != "user":
-        raise Refused(f"{where}.role is {reading.quote(role)}, expected system, user, assistant or tool", param=where)
-    return reading.message_of("user", pieces)
+        thoughts = [reading.Thought(reasoning)] if isinstance(reasoning, str) else []
+        pieces = [*pieces, *thoughts, *_read_calls(message.get("tool_calls"), f"{where}.tool_calls")]
+    return reading.message_of(role, pieces, where)
 
 
-def _read_calls(value: Any, where: str) -> tuple[Call, ...]:
+def _read_calls(value: Any, where: str) -> list[Call]:
     calls = []
     for index, item in enumerate(reading.want_list(value or [], where)):
         place = f"{where}[{index}]"
         call = reading.want_object(item, place)
         function = reading.want_object(call.get("function"), f"{place}.function")
         calls.append(reading.call_of(call.get("id"), function.get("name"), function.get("arguments"), place))
-    return tuple(calls)
+    return calls
 
 
 def _read_part(part: Mapping[str, Any], where: str) -> reading.Piece:

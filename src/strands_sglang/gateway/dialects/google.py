@@ -65,8 +65,9 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         system = reading.as_list(
             reading.want_object(system, "systemInstruction").get("parts") or [], "systemInstruction"
         )
+    told = reading.system_of(system, "systemInstruction", _read_part)
     return WireRequest(
-        **reading.split_system([reading.system_message(system, "systemInstruction", _read_part), *known]),
+        **reading.split_system([told, *known]),
         glue="",
         max_tokens=reading.want_count(flat.get("max_output_tokens"), "maxOutputTokens"),
         stop=reading.want_stops(flat.get("stop_sequences"), "stopSequences"),
@@ -162,36 +163,40 @@ def _json_schema(schema: Any) -> Any:
 # ---- history ------------------------------------------------
 
 
-def _kind(part: Mapping[str, Any]) -> str:
-    """The kind of a part, by the field that holds it."""
-    return next((name for name in part if name not in ("thought", "thought_signature")), "empty")
-
-
 def _read_content(
     item: Any, index: int, before: Sequence[Message | None], *, turn_of: Callable[[Any], int | None]
 ) -> Message:
     where = f"contents[{index}]"
     content = reading.want_object(item, where)
-    role = content.get("role") or "user"
-    if role == "model":
-        return _read_reply(content, where, index, turn_of)
-    if role not in ("user", "function"):
-        raise Refused(f"{where}.role is {reading.quote(role)}, expected user or model", param=where)
+    role = reading.want_role(content.get("role") or "user", where, "function", "user", "model")
     parts = reading.as_list(content.get("parts") or [], f"{where}.parts")
     of_tools = any(isinstance(part, dict) and part.keys() & {"functionResponse", "function_response"} for part in parts)
-    message = reading.message_of("user", reading.read_content(parts, f"{where}.parts", _read_part, of_tools=of_tools))
-    return _answer_calls(message, before)
+    pieces = reading.read_content(parts, f"{where}.parts", _read_part, of_tools=of_tools)
+    if role != "model":
+        return _answer_calls(reading.message_of("user", pieces, where), before)
+    for number, piece in enumerate(pieces):
+        if isinstance(piece, Call) and not piece.id:
+            pieces[number] = piece._replace(id=f"google_{index}_{number}")
+    signatures = [part.get("thoughtSignature") or part.get("thought_signature") for part in parts]
+    receipt = next((turn for turn in map(turn_of, signatures) if turn is not None), None)
+    return reading.message_of("assistant", pieces, where, glue="", receipt=receipt)
 
 
 def _read_part(given: Mapping[str, Any], where: str) -> reading.Piece:
     part = _snake(given, where)
+    if "function_call" in part:
+        call = _snake(part["function_call"], f"{where}.functionCall")
+        return reading.call_of(call.get("id") or "", call.get("name"), call.get("args"), f"{where}.functionCall")
     if "text" in part:
-        return reading.want_text(part["text"], f"{where}.text")
+        text = reading.want_text(part["text"], f"{where}.text")
+        return reading.Thought(text) if part.get("thought") else text
     if "inline_data" in part:
         return _read_image(part["inline_data"], f"{where}.inlineData")
     if "function_response" in part:
         return _read_result(part["function_response"], f"{where}.functionResponse")
-    raise reading.unexpected_part(_kind(part), where)
+    if kinds := part.keys() - {"thought", "thought_signature"}:
+        raise reading.unexpected_part(min(kinds), where)
+    return ""
 
 
 def _read_image(value: Any, where: str) -> Image:
@@ -214,34 +219,6 @@ def _read_result(value: Any, where: str) -> Result:
     pieces += reading.read_content(parts, f"{where}.parts", _read_part, of_tools=True)
     call_id = response.get("id") or _UNANSWERED + reading.want_text(response.get("name"), f"{where}.name")
     return reading.result_of(call_id, pieces, f"{where}.id", failed=held.keys() == {"error"})
-
-
-def _read_reply(content: Mapping[str, Any], where: str, index: int, turn_of: Callable[[Any], int | None]) -> Message:
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[Call] = []
-    receipt: Any = None
-    for number, given in enumerate(reading.as_list(content.get("parts") or [], f"{where}.parts")):
-        place = f"{where}.parts[{number}]"
-        part = _snake(given, place)
-        receipt = receipt or part.get("thought_signature")
-        if "function_call" in part:
-            call = _snake(part["function_call"], f"{place}.functionCall")
-            call_id = call.get("id") or f"google_{index}_{number}"
-            calls.append(reading.call_of(call_id, call.get("name"), call.get("args"), f"{place}.functionCall"))
-        elif "text" in part:
-            text = reading.want_text(part["text"], f"{place}.text")
-            (thoughts if part.get("thought") else texts).append(text)
-        elif _kind(part) != "empty":
-            raise reading.unexpected_part(_kind(part), place)
-    whole = "".join(texts)  # an empty text carries a signature
-    return Message(
-        role="assistant",
-        parts=(whole,) if whole else (),
-        reasoning="".join(thoughts),
-        calls=tuple(calls),
-        receipt=turn_of(receipt),
-    )
 
 
 def _answer_calls(message: Message, before: Sequence[Message | None]) -> Message:

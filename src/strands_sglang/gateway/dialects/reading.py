@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...tool_parsers.values import JSONError, load_json
 from ...trajectory import Call, Image, Message, Result
@@ -50,6 +50,13 @@ def want_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise Refused(f"{where} must be a string, got {_kind(value)}", param=where)
     return value
+
+
+def want_role(value: Any, where: str, *roles: str) -> str:
+    """The value, one of these roles."""
+    if value not in roles:
+        raise Refused(f"{where}.role is {quote(value)}, expected {', '.join(roles[:-1])} or {roles[-1]}", param=where)
+    return str(value)
 
 
 def want_count(value: Any, where: str) -> int | None:
@@ -162,30 +169,52 @@ def common_fields(
 # ---- content ------------------------------------------------
 
 
-Piece = str | Image | Result
+class Thought(NamedTuple):
+    """Reasoning of the history, and the index of the turn that its receipt proves."""
+
+    text: str
+    receipt: int | None = None
+
+
+Piece = str | Image | Result | Call | Thought
 ReadPart = Callable[[Mapping[str, Any], str], Piece]
+
+_HELD: dict[str, tuple[type[Any], ...]] = {
+    "system": (str,),
+    "user": (str, Image, Result),
+    "assistant": (str, Call, Thought),
+}
+_HELD_WORDS = {"system": "text only", "user": "text, images and results of tools", "assistant": "text and calls"}
 
 
 def split_system(messages: Sequence[Message | None]) -> dict[str, Any]:
     """`system` and `messages` of a `WireRequest`: leading system messages go into the system prompt."""
     given = [message for message in messages if message is not None]
     count = next((i for i, message in enumerate(given) if message.role != "system"), len(given))
-    return {"system": "\n".join(message.text for message in given[:count] if message.parts), "messages": given[count:]}
+    return {"system": "\n".join(filter(None, (message.text for message in given[:count]))), "messages": given[count:]}
 
 
-def system_message(content: Any, where: str, read_part: ReadPart) -> Message:
-    """A system message, which holds nothing but text. None, where the request has none, is an empty one."""
-    pieces = read_content([] if content is None else content, where, read_part)
-    if not all(isinstance(piece, str) for piece in pieces):
-        raise Refused(f"{where}: a system message holds text only", param=where)
-    return message_of("system", pieces)
+def system_of(content: Any, where: str, read_part: ReadPart) -> Message:
+    """The system prompt as a message; None, where the request has none, is an empty one."""
+    return message_of("system", read_content([] if content is None else content, where, read_part), where)
 
 
-def message_of(role: str, pieces: Sequence[Piece], **more: Any) -> Message:
-    """A message of these pieces."""
-    parts = [piece for piece in pieces if not isinstance(piece, Result)]
-    results = tuple([piece for piece in pieces if isinstance(piece, Result)])
-    return Message(role=role, parts=join_parts(parts), results=results, **more)
+def message_of(
+    role: str, pieces: Sequence[Piece], where: str, *, glue: str = "\n", receipt: int | None = None
+) -> Message:
+    """A message of these pieces; `glue` joins texts. A `developer` is a system message."""
+    role = "system" if role == "developer" else role
+    if not all(isinstance(piece, _HELD[role]) for piece in pieces):
+        raise Refused(f"{where}: a message of role {role} holds {_HELD_WORDS[role]}", param=where)
+    thoughts = [piece for piece in pieces if isinstance(piece, Thought)]
+    return Message(
+        role=role,
+        parts=join_parts([piece for piece in pieces if isinstance(piece, str | Image)], glue),
+        reasoning=glue.join([thought.text for thought in thoughts if thought.text]),
+        calls=tuple([piece for piece in pieces if isinstance(piece, Call)]),
+        results=tuple([piece for piece in pieces if isinstance(piece, Result)]),
+        receipt=next((thought.receipt for thought in thoughts if thought.receipt is not None), receipt),
+    )
 
 
 def read_content(content: Any, where: str, read_part: ReadPart, *, of_tools: bool = False) -> list[Piece]:
@@ -247,7 +276,7 @@ def call_of(call_id: Any, name: Any, arguments: Any, where: str) -> Call:
 
 def result_of(call_id: Any, content: Sequence[Piece], where: str, *, failed: bool = False) -> Result:
     """A result."""
-    parts = [piece for piece in content if not isinstance(piece, Result)]
+    parts = [piece for piece in content if isinstance(piece, str | Image)]
     return Result(want_text(call_id, where), join_parts(parts), failed)
 
 

@@ -43,7 +43,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if body.get("background"):
         raise Refused("background responses are not supported; send the request without it", param="background")
     text = reading.want_object(body.get("text") or {}, "text")
-    instructions = reading.system_message(body.get("instructions"), "instructions", _read_part)
+    instructions = reading.system_of(body.get("instructions"), "instructions", _read_part)
     known = readings.read(items, partial(_read_item, readings=readings))
     previous = body.get("previous_response_id")
     before = [] if previous is None else readings.responses.get(reading.want_text(previous, "previous_response_id"))
@@ -117,13 +117,10 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
     kind = reading.want_text(item.get("type", "message"), f"{where}.type")
     call_id = item.get("call_id") or item.get("id")
     if kind == "message":
-        role, content, place = item.get("role"), item.get("content"), f"{where}.content"
-        if role in ("system", "developer"):
-            # Codex sends no `instructions`: its system prompt is a developer message.
-            return reading.system_message(content, place, _read_part)
-        if role in ("user", "assistant"):
-            return reading.message_of(role, reading.read_content(content, place, _read_part))
-        raise Refused(f"{where}.role is {reading.quote(role)}, expected system, user or assistant", param=where)
+        # Codex sends no `instructions`: its system prompt is a developer message.
+        role = reading.want_role(item.get("role"), where, "system", "developer", "user", "assistant")
+        pieces = reading.read_content(item.get("content"), f"{where}.content", _read_part)
+        return reading.message_of(role, pieces, where)
     if kind in _CALLS and not (kind in _SEARCHES and call_id is None):
         name, arguments = item.get("name"), item.get(_CALLS[kind])
         if kind == "custom_tool_call":
@@ -139,7 +136,7 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
         if kind == "tool_search_output":
             output = dumps(item.get("tools") or []).decode()
         content = reading.read_content(output, f"{where}.output", _read_part, of_tools=True)
-        return reading.message_of("user", [reading.result_of(call_id, content, f"{where}.call_id")])
+        return reading.message_of("user", [reading.result_of(call_id, content, f"{where}.call_id")], where)
     if kind == "reasoning":
         parts = reading.want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
@@ -152,7 +149,7 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
         if not readable:
             return None
         head = f"Message from {item.get('author')} to {item.get('recipient')}:"
-        return reading.message_of("user", [head, *reading.read_content(readable, where, _read_part)])
+        return reading.message_of("user", [head, *reading.read_content(readable, where, _read_part)], where)
     if kind == "item_reference":
         name = reading.want_text(item.get("id"), f"{where}.id")
         if (named := readings.items.get(name)) is None:
