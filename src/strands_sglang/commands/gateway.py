@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from ..command_line import Exit, add_kind, json_object, port, positive, seconds
@@ -87,6 +88,7 @@ def _complain(what: object, status: Exit) -> Exit:
 
 async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> None:
     """Serve until `stop` is set, by default by SIGINT or SIGTERM; the first line printed is the address."""
+    from ..gateway.options import ConversationOptions
     from ..gateway.server import Gateway
 
     if stop is None:
@@ -97,6 +99,11 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
         probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, args.host, args.port)
         probe.close()
         await probe.wait_closed()
+    options: ConversationOptions = {"sampling_params": args.sampling or {}, "tool_parser": args.tool_parser}
+    if args.chat_template:
+        options["chat_template"] = Path(args.chat_template).read_text(encoding="utf-8")
+    if not args.model:
+        options["context_window_limit"] = args.context_length
     async with AsyncExitStack() as stack:
         client, tokenizer, name = await _model(args, stack)
         gateway = await stack.enter_async_context(
@@ -113,7 +120,7 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
                 client_sampling=args.client_sampling,
                 join_equal=args.join_equal,
                 strict=args.strict,
-                **_options(args),
+                **options,
             )
         )
         sys.stdout.write(f"listening on {gateway.url} model {name}\n")
@@ -141,17 +148,3 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
     await asyncio.to_thread(client.served_tokenizer, is_optional=True)  # says what is wrong with an address
     await asyncio.to_thread(client.check_tokenizer, tokenizer, args.tokenizer)
     return client, tokenizer, args.tokenizer
-
-
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if args.sampling is not None:
-        options["sampling_params"] = args.sampling
-    if args.tool_parser:
-        options["tool_parser"] = args.tool_parser
-    if args.chat_template:
-        with open(args.chat_template, encoding="utf-8") as file:
-            options["chat_template"] = file.read()
-    if args.context_length is not None and not args.model:
-        options["context_window_limit"] = args.context_length
-    return options
