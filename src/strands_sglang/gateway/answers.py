@@ -43,6 +43,7 @@ class Answer:
         created: Unix time in seconds.
         waiters: Number of requests that wait or are being answered.
         is_owed: A connection was cut before its client had the answer: the next equal request takes it over.
+        is_lost: It was aborted, or failed: nobody gets it.
     """
 
     key: bytes
@@ -55,6 +56,7 @@ class Answer:
     waiters: int = 0
     is_owed: bool = False
     is_delivered: bool = False
+    is_lost: bool = False
 
 
 class Answers:
@@ -62,8 +64,7 @@ class Answers:
 
     def __init__(self, forest: TrajectoryForest) -> None:
         self._forest = forest
-        # None for each that was lost: aborted, or failed. A retry may be of one of those, so it is not another's.
-        self._by_key: Recent[list[Answer | None]] = Recent(_REMEMBERED)
+        self._by_key: Recent[list[Answer]] = Recent(_REMEMBERED)
 
     def claim(self, key: bytes, *, is_retry: bool, joins_equal: bool) -> Answer | None:
         """The answer that a request repeats, or None if it is to be sampled.
@@ -73,13 +74,13 @@ class Answers:
             joins_equal: Take any equal request in flight for the one that is repeated.
         """
         answers = self._by_key.get(key) or []
-        candidates = [answer for answer in answers if answer is not None]
+        candidates = [answer for answer in answers if not answer.is_lost]
         for answer in candidates:
             if answer.is_owed:
                 answer.is_owed = False
                 return answer
-        if is_retry and None in answers:
-            answers.remove(None)
+        if is_retry and (lost := next((answer for answer in answers if answer.is_lost), None)) is not None:
+            answers.remove(lost)  # it may be a retry of this one, so it is not another's
         elif is_retry and len(candidates) == 1:
             return candidates[0]
         return next((answer for answer in candidates if joins_equal and not answer.task.done()), None)
@@ -93,11 +94,11 @@ class Answers:
         if not answer.task.cancelled() and answer.task.exception() is None:
             answer.turn = answer.task.result().turn
         if answer.turn is None:
-            self._lose(answer)
+            answer.is_lost = True
         elif not answer.waiters:
             self._set_aside(answer)
         answers = self._by_key.get(answer.key) or []
-        return any(other is not None and other.turn is not None for other in answers if other is not answer)
+        return any(other.turn is not None for other in answers if other is not answer)
 
     @contextlib.contextmanager
     def delivering(self, answer: Answer) -> Iterator[None]:
@@ -129,7 +130,7 @@ class Answers:
         """End the sampling of an answer that nobody has asked for since its last client went away."""
         if not answer.waiters and not answer.task.done():
             answer.task.cancel()
-            self._lose(answer)
+            answer.is_lost = True
 
     def fail(self, answer: Answer) -> None:
         """Note that an answer cannot be written: nobody gets it, and a repeat is sampled anew."""
@@ -137,13 +138,7 @@ class Answers:
             answer.counters.undelivered += 1
             self._forest.discard(answer.turn)
             answer.turn = None
-        self._lose(answer)
-
-    def _lose(self, answer: Answer) -> None:
-        """Forget an answer that nobody will get."""
-        answers = self._by_key.get(answer.key) or []
-        if answer in answers:
-            answers[answers.index(answer)] = None
+        answer.is_lost = True
 
     def _set_aside(self, answer: Answer) -> None:
         """Keep an answer that no client got for a repeat; until then its turn counts as discarded."""
