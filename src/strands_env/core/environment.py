@@ -28,7 +28,7 @@ from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .jsonable import copy_data
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict
-from .overrides import check_tools, methods_with_action, warn_of_misspelt_overrides
+from .overrides import methods_with_action, tool_mistakes, warn_of_misspelt_overrides
 from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
@@ -423,10 +423,13 @@ class Environment:
         return EpisodeLimiter(**{name: getattr(self, name) for name in _LIMITS})
 
     def _build_agent(self, model: Model, scope: StepScope, history: list[Any], action: Action) -> Agent:
+        tools = self._list_of("get_tools", action)
+        for mistake in tool_mistakes(tools):
+            raise TypeError(mistake)
         agent = Agent(
             model=model,
             messages=history,
-            tools=check_tools(self._list_of("get_tools", action)),
+            tools=tools,
             system_prompt=self._overridden("get_system_prompt", action),
             hooks=[scope.limiter, *self._list_of("get_hooks", action), scope.recorder],
             conversation_manager=self.get_conversation_manager(),

@@ -44,13 +44,6 @@ def methods_with_action(kind: type, base: type) -> frozenset[str]:
     return frozenset(named)
 
 
-def check_tools(tools: Sequence[Any]) -> list[Any]:
-    """The tools of an agent, or a `TypeError` for what the SDK would silently drop."""
-    for mistake in tool_mistakes(tools):
-        raise TypeError(mistake)
-    return list(tools)
-
-
 def tool_mistakes(tools: Sequence[Any]) -> Iterator[str]:
     """What the SDK would silently drop of these tools, in sentences."""
     for name, count in Counter(tool.tool_name for tool in tools if isinstance(tool, AgentTool)).items():

@@ -45,7 +45,7 @@ class LocalExecutor:
         self._factory = env_factory
         self._takes_action = takes_action(env_factory)
         self._on_environment = on_environment
-        self._described = asyncio.Lock() if on_environment is not None else None
+        self._describing = asyncio.Lock()
         self._last: Callable[[], Any] = lambda: None
 
     async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
@@ -72,12 +72,11 @@ class LocalExecutor:
         seed = RolloutSeed(value) if type(value) is int else None
         with nullcontext() if seed is None else seed.active():
             env = await self._make(action)
-            if self._described is not None:
-                async with self._described:
+            if self._on_environment is not None:
+                async with self._describing:
                     if self._on_environment is not None:
                         await self._on_environment(describe(env, whole=not self._takes_action))
                         self._on_environment = None
-                self._described = None
             if issubclass(type(env), Environment) or inspect.iscoroutinefunction(getattr(env, "rollout", None)):
                 progress.phase = Phase.LOOP
                 with progress.active():

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from strands.hooks import (
@@ -115,23 +116,19 @@ class StepScope:
         The agent that called the sub-agent sees a tool result, but an unreachable server is not a wrong answer.
         """
         for name in ("stream", "structured_output"):
-            setattr(model, name, self._watch_method(model, getattr(model, name)))
+            method = getattr(model, name)
+            # The model will hold what is set, and must not hold itself (core/garbage.py): so its own method is held
+            # weakly. A method of another object may have no other owner.
+            is_its_own = inspect.ismethod(method) and method.__self__ is model
+            get_method = weakref.WeakMethod(method) if is_its_own else lambda method=method: method
+            watched = partial(self._with_failures, id(model), get_method)
+            watched.only_reads_messages = only_reads(method)  # type: ignore[attr-defined]
+            setattr(model, name, watched)
 
-    def _watch_method(self, model: Model, method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
-        # Weakly: the model will hold what is returned, and must not hold itself: core/garbage.py. Another object is
-        # held, since nobody else may.
-        is_its_own = inspect.ismethod(method) and method.__self__ is model
-        key, held = id(model), weakref.WeakMethod(method) if is_its_own else lambda: method
-
-        def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            original = held()
-            assert original is not None
-            return self._with_failures(key, original(*args, **kwargs))
-
-        watched.only_reads_messages = only_reads(method)  # type: ignore[attr-defined]
-        return watched
-
-    async def _with_failures(self, key: int, events: Any) -> AsyncIterator[Any]:
+    async def _with_failures(
+        self, key: int, get_method: Callable[[], Any], *args: Any, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        events = get_method()(*args, **kwargs)
         try:
             async for event in events:
                 yield event
