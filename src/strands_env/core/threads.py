@@ -40,7 +40,7 @@ class DaemonThreads:
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may close it anywhere
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.running = self._threads = 0
         self._free = 0  # threads without a call, less the calls that wait for one
@@ -65,7 +65,7 @@ class DaemonThreads:
                 threading.Thread(target=self._serve, args=(self._calls,), name="strands-env", daemon=True).start()
             self._threads += starts
             self._free += starts - 1
-        self._calls.put((call, loop, future))
+            self._calls.put((call, loop, future))
         return future
 
     def _serve(self, calls: queue.SimpleQueue[Any]) -> None:
@@ -103,8 +103,9 @@ class OneThread(DaemonThreads):
 
     def close(self) -> None:
         """End the thread after the calls that wait. A later call starts another one."""
-        self._calls.put(None)
-        self._calls, self._threads, self._free = queue.SimpleQueue(), 0, 0
+        with self._lock:
+            self._calls.put(None)
+            self._calls, self._threads, self._free = queue.SimpleQueue(), 0, 0
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
