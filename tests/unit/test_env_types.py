@@ -151,6 +151,10 @@ def test_action_prompt_and_text() -> None:
         ([{"role": "assistant", "content": [{"text": "<think>only</think>"}]}], None),
         ([{"role": "assistant", "content": [{"text": "a</seed:think>\n\n42"}]}], "42"),
         ([{"role": "assistant", "content": [{"text": "[THINK]a[/THINK]42"}]}], "42"),
+        (
+            [{"role": "assistant", "content": [{"reasoningContent": {}}, {"text": "a </think> ends it"}]}],
+            "a </think> ends it",
+        ),
         ([{"role": "assistant", "content": [{"text": "<reasoning>a</reasoning>42"}]}], "<reasoning>a</reasoning>42"),
         ([{"role": "assistant", "content": [{"text": "4"}]}, {"role": "user", "content": []}], None),
     ],

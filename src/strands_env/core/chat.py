@@ -14,11 +14,17 @@ _CLOSING_TAGS: Final = [closing for _, closing in REASONING_TAGS if closing not 
 """Closing tags of reasoning, without those that prompts ask for as a part of the answer, or that end other text too."""
 
 
-def spoken_text(text: str) -> str:
-    """The part of a reply behind its reasoning, for providers that leave it in the text.
+def spoken_text(message: Mapping[str, Any], *, last: bool = False) -> str:
+    """The text of a reply without its reasoning: that of all text blocks, or of the last one."""
+    blocks = [block for block in message.get("content") or () if isinstance(block, dict)]
+    texts = [block["text"] for block in blocks if "text" in block]
+    text = "\n".join(texts[-1:] if last else texts)
+    # Reasoning in a block of its own: the provider has split the reply, ours by the tags that its prompt opened.
+    return text if any("reasoningContent" in block for block in blocks) else after_reasoning(text)
 
-    `SGLangModel` leaves none there: it splits a reply by the tags that its prompt opened.
-    """
+
+def after_reasoning(text: str) -> str:
+    """The part of a reply behind its reasoning, for providers that leave it in the text."""
     end = max((at + len(tag) for tag in _CLOSING_TAGS if (at := text.rfind(tag)) >= 0), default=0)
     return text[end:].lstrip() if end else text
 

@@ -218,11 +218,7 @@ class Observation(StoredModel):
         """The last text block of the last message, without thinking before it, if the assistant wrote it."""
         if not messages or messages[-1].get("role") != "assistant":
             return None
-        blocks = messages[-1].get("content") or []
-        texts = [block["text"] for block in blocks if isinstance(block, dict) and "text" in block]
-        if not texts:
-            return None
-        return spoken_text(texts[-1]) or None
+        return spoken_text(messages[-1], last=True) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

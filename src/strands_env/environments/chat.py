@@ -187,5 +187,4 @@ async def ask(user: Agent, message: str) -> str:
         raise RuntimeError(
             f"the reply of the simulated user {user.name!r} was cut off: allow its model more tokens a reply"
         ) from None
-    texts = [block["text"] for block in result.message["content"] if "text" in block]
-    return spoken_text("\n".join(texts)).strip()  # the assistant must not hear the reasoning
+    return spoken_text(result.message).strip()  # the assistant must not hear the reasoning

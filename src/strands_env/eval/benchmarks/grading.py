@@ -18,7 +18,7 @@ from typing import Any
 from strands.models import Model
 
 from strands_env.core import Action, RewardResult, StepResult
-from strands_env.core.chat import spoken_text
+from strands_env.core.chat import after_reasoning
 from strands_env.rewards import LLMJudgeReward
 from strands_env.rewards.llm_judge_reward import wrap_in_tag
 from strands_sglang.exceptions import install_command
@@ -62,7 +62,7 @@ class Grading:
         or a word in the middle of a sentence is no verdict.
         """
         names = {**{name: name for name in self.rewards}, **self.names}
-        text = re.sub(r"[*`#>\"']|__", "", spoken_text(judgment)).strip()
+        text = re.sub(r"[*`#>\"']|__", "", after_reasoning(judgment)).strip()
         if text.upper() in names:
             return names[text.upper()]
         # Letters are capitals, since "a" is an article; words are found in any case.

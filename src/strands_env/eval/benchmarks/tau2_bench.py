@@ -121,7 +121,7 @@ class Tau2Episode:
         if message["role"] == "assistant":
             self.steps += 1
             self._calls = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
-            self._text = _text(message)
+            self._text = spoken_text(message).strip()
             if not self._calls:
                 self.messages.append(form(role=requestor, content=self._text or None, tool_calls=None))
         elif self._calls and any("toolResult" in block for block in content):
@@ -239,7 +239,7 @@ class Tau2Env(Environment):
                 return result
             result = await self.invoke(agent, reply)
             self._check(episode)
-            message = _text(result.message)
+            message = spoken_text(result.message).strip()
             if result.stop_reason != "end_turn":
                 return result
             if not message:
@@ -299,12 +299,6 @@ def _opening(task: Any) -> list[Any]:
     """The messages that a task begins with: its own, or the agent's greeting."""
     greeting = _tau2("orchestrator.orchestrator").DEFAULT_FIRST_AGENT_MESSAGE
     return getattr(task.initial_state, "message_history", None) or [greeting.model_copy()]
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    """The spoken text of a message, without the thoughts before it."""
-    texts = [block["text"] for block in message["content"] if "text" in block]
-    return spoken_text("\n".join(texts)).strip()
 
 
 def _history(messages: Sequence[Any], requestor: str) -> list[Any]:
