@@ -17,6 +17,7 @@ from strands import Agent
 
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.conversation import Conversation, TurnRequest
+from strands_sglang.conversation.messages import to_strands
 from strands_sglang.conversation.options import MalformedCalls
 from strands_sglang.conversation.reply import ModelReply
 from strands_sglang.exceptions import MessageConversionError
@@ -37,18 +38,12 @@ def make(script: list[Any], **options: Any) -> tuple[Conversation, Replay]:
 
 
 def message_of(reply: ModelReply) -> dict[str, Any]:
-    content: list[dict[str, Any]] = []
-    if reply.reasoning:
-        content.append({"reasoningContent": {"reasoningText": {"text": reply.reasoning}}})
-    if reply.text:
-        content.append({"text": reply.text})
-    content += [{"toolUse": {"toolUseId": c.id, "name": c.name, "input": c.input}} for c in reply.calls]
-    return {"role": "assistant", "content": content}
+    return to_strands(reply.message)
 
 
-def add_result(reply_call: Any) -> dict[str, Any]:
-    if reply_call.error is not None:
-        text, status = f"Error: malformed tool call, the tool was not run: {reply_call.error}", "error"
+def add_result(reply_call: Any, error: str | None) -> dict[str, Any]:
+    if error is not None:
+        text, status = f"Error: malformed tool call, the tool was not run: {error}", "error"
     else:
         text, status = str(reply_call.input["a"] + reply_call.input["b"]), "success"
     return {"toolResult": {"toolUseId": reply_call.id, "status": status, "content": [{"text": text}]}}
@@ -64,11 +59,12 @@ async def plain_loop(conversation: Conversation, prompt: str, tools: list[Any]) 
             tools=tools,
             malformed_calls=MalformedCalls.KEEP,
         )
-        reply = (await conversation.turn(request)).reply
-        messages.append(message_of(reply))
-        if not reply.calls:
+        sampled = await conversation.turn(request)
+        messages.append(message_of(sampled.reply))
+        if not sampled.reply.calls:
             return
-        messages.append({"role": "user", "content": [add_result(c) for c in reply.calls]})
+        errors = {call.id: call.error for call in sampled.turn.calls}
+        messages.append({"role": "user", "content": [add_result(c, errors[c.id]) for c in sampled.reply.calls]})
 
 
 def tokens_of(forest: TrajectoryForest) -> list[tuple[Any, ...]]:

@@ -82,8 +82,9 @@ async def test_a_call_under_a_grammar_is_found_though_the_prompt_opened_reasonin
     said = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
     conversation = Conversation(tokenizer=tokenizer(), client=Replay([said]), chat_template=THINKING)
     request = TurnRequest(messages=GO, tools=[add.tool_spec], forced_tools=["add"])
-    (one,) = (await conversation.turn(request)).reply.calls
-    assert (one.input, one.error) == ({"a": 1, "b": 2}, None)
+    sampled = await conversation.turn(request)
+    assert [call.input for call in sampled.reply.calls] == [{"a": 1, "b": 2}]
+    assert [call.error for call in sampled.turn.calls] == [None]
 
 
 async def test_text_that_is_no_json_is_still_refused() -> None:

@@ -50,7 +50,7 @@ from .limits import CancelScope, Reservation, SharedBudget
 from .messages import ChatMessage, ReadOnce, SystemPrompt, read, read_all, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
-from .prompts import Dialect, PreparedTurn, PromptBuilder, TurnRequest, drops_reasoning
+from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
 from .reply import ReadReply, SampledTurn, read_reply, without_stop
 
 logger = logging.getLogger(__name__)
@@ -201,8 +201,8 @@ class Conversation:
 
     def find_problem(self, part: str | Image, *, role: str, tools: Sequence[ToolSpec] = ()) -> str | None:
         """Why a part cannot be shown in a message of a role (`user` or `tool`), or None if it can."""
-        dialect = self._prompts.dialect(self._tools_key(tools), tools, self._template_kwargs)
-        return self._prompts.find_problem(dialect, part, role)
+        prompt_format = self._prompts.format_of(self._tools_key(tools), tools, self._template_kwargs)
+        return self._prompts.find_problem(prompt_format, part, role)
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
@@ -253,18 +253,18 @@ class Conversation:
     def _render_locked(
         self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes, location: Location
     ) -> PreparedTurn:
-        dialect = self._prompts.dialect(tools_key, request.tools, self._template_kwargs)
+        prompt_format = self._prompts.format_of(tools_key, request.tools, self._template_kwargs)
         system = system_text(request.system)
         parent = location.parent
         branches = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
         if parent is not None and (
-            request.as_root or (branches and drops_reasoning(dialect, messages[location.first_new :]))
+            request.as_root or (branches and drops_reasoning(prompt_format, messages[location.first_new :]))
         ):
             location, parent = location.as_root(), None
         self._note_root(location)
         if parent is None:
             self.forest.reserve_call_ids(messages)
-            prompt = self._prompts.root(dialect, location, messages, system)
+            prompt = self._prompts.root(prompt_format, location, messages, system)
         else:
             sampled = parent.completion.output_ids
             if self.expander is not None and any(token in sampled for token in self.expander.media_ids):
@@ -274,13 +274,13 @@ class Conversation:
                     "here"
                 )
             try:
-                prompt = self._prompts.delta(dialect, parent, location, messages, system)
+                prompt = self._prompts.delta(prompt_format, parent, location, messages, system)
             except TemplateError as error:
                 error.index = location.first_new
                 raise
         if request.forced_tools and not request.constraints:
-            request = self._force_call(request, dialect)
-        return PreparedTurn(request=request, messages=messages, location=location, dialect=dialect, prompt=prompt)
+            request = self._force_call(request, prompt_format)
+        return PreparedTurn(request=request, messages=messages, location=location, format=prompt_format, prompt=prompt)
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
         """Sample a prepared turn, read it and record it. Raises what `turn` raises of that."""
@@ -299,7 +299,7 @@ class Conversation:
                     backend.capabilities.hint("routed_experts"),
                 )
             # Without a pause from here on: a cancellation finds the turn either recorded whole or not at all.
-            reader = prepared.dialect.reader(prepared.prompt.open)
+            reader = prepared.format.reader(prepared.prompt.open)
             read = self._read(prepared, completion, reader)
             turn = self._commit(prepared, completion, read)
         return SampledTurn(
@@ -316,10 +316,12 @@ class Conversation:
             MessageConversionError, TemplateError: As `turn`.
         """
         prepared = self.prepare(request)
-        reader = prepared.dialect.reader(prepared.prompt.open)
+        reader = prepared.format.reader(prepared.prompt.open)
         return self._commit(prepared, completion, self._read(prepared, completion, reader), is_recalled=True)
 
-    def estimate_tokens(self, messages: Sequence[Any], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None) -> int:
+    def estimate_tokens(
+        self, messages: Sequence[Any], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None
+    ) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
         history, text = read_all(messages), system_text(system)
         held, count = 0, 0
@@ -344,8 +346,8 @@ class Conversation:
 
         A message that the template refuses or loses is a `TemplateError`.
         """
-        dialect = self._prompts.dialect(self._tools_key(tools), tools, self._template_kwargs)
-        return dialect.renderer.initial(chat)
+        prompt_format = self._prompts.format_of(self._tools_key(tools), tools, self._template_kwargs)
+        return prompt_format.renderer.initial(chat)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of every token by itself."""
@@ -383,7 +385,7 @@ class Conversation:
                 count,
             )
 
-    def _force_call(self, request: TurnRequest, dialect: Dialect) -> TurnRequest:
+    def _force_call(self, request: TurnRequest, prompt_format: PromptFormat) -> TurnRequest:
         """The request with the grammar of its forced call, where there can be one."""
         can, names = self.backend.capabilities, list(request.forced_tools)
         taken = CONSTRAINTS & {**self.config["sampling_params"], **request.params}.keys()
@@ -391,7 +393,7 @@ class Conversation:
             reason = f"the backend has no grammars{can.hint('constraints')}"
         elif taken:
             reason = f"sampling_params has {min(taken)}, and a call takes one grammar"
-        elif (grammar := self._prompts.call_grammar(dialect, names)) is not None:
+        elif (grammar := self._prompts.call_grammar(prompt_format, names)) is not None:
             return replace(request, constraints={"ebnf": grammar})
         else:
             reason = "a grammar cannot spell the model's format of calls"
@@ -424,12 +426,12 @@ class Conversation:
         return kwargs
 
     def _read(self, prepared: PreparedTurn, completion: Completion, reader: ToolParser) -> ReadReply:
-        dialect = prepared.dialect
+        prompt_format = prepared.format
         return read_reply(
             completion,
             tokens=self._tokens,
             parser=reader,
-            tools=dialect.renderer.tools,
+            tools=prompt_format.renderer.tools,
             in_reasoning=prepared.prompt.open is not None,
             is_constrained=bool(prepared.request.constraints),
             malformed_calls=prepared.request.malformed_calls,

@@ -315,9 +315,7 @@ def to_chat(
         if message.calls:
             names = [name_call(call) for call in message.calls]
             shown |= {call.id: name for call, name in zip(reversed(message.calls), reversed(names), strict=True)}
-            more["tool_calls"] = [
-                chat_call(name, call.arguments) for call, name in zip(message.calls, names, strict=True)
-            ]
+            more["tool_calls"] = [chat_call(name, call.input) for call, name in zip(message.calls, names, strict=True)]
         is_blank = message.role == "assistant" and message.parts == (BLANK_TEXT,)
         if message.parts or not message.results:
             add(message.role, () if is_blank else message.parts, **more)
@@ -365,7 +363,7 @@ def to_strands(message: Message) -> dict[str, Any]:
         content.append({"reasoningContent": {"reasoningText": {"text": message.reasoning}}})
     content += blocks(message.parts)
     for call in message.calls:
-        content.append({"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.arguments}})
+        content.append({"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.input}})
     return {"role": message.role, "content": content}
 
 

@@ -48,7 +48,7 @@ class MalformedCalls(StrEnum):
     RENAME = "rename"
     """A call whose name carries the error, so that a caller who checks names refuses it by itself."""
     KEEP = "keep"
-    """A call under its own name; the caller answers it without running the tool."""
+    """A call under its own name; the caller answers it (`ToolCall.error` of the turn) without running the tool."""
     TEXT = "text"
     """No call: the text as it was sampled."""
 

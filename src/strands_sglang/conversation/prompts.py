@@ -35,7 +35,6 @@ from ..tool_parsers import HermesToolParser, ToolParser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ThinkTokens
 from ..trajectory import Image, Location, Message, Turn
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
-from .fast_paths import EncodedRoot, SharedPrompts, digest_parts, shared_prompts
 from .messages import (
     ChatConversation,
     ChatMessage,
@@ -46,6 +45,7 @@ from .messages import (
     to_chat,
 )
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
+from .shared_prompts import EncodedRoot, SharedPrompts, digest_parts, shared_prompts
 from .tool_calls import (
     CallIdForm,
     CallIds,
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Dialect:
+class PromptFormat:
     """One set of tools and template arguments: its printer and its parser.
 
     Attributes:
@@ -161,7 +161,7 @@ class PreparedTurn:
     request: TurnRequest
     messages: Sequence[Message]
     location: Location
-    dialect: Dialect
+    format: PromptFormat
     prompt: Prompt
 
     @property
@@ -191,7 +191,7 @@ class PromptBuilder:
         self._chat_template = chat_template
         self._tool_parser = tool_parser
         self._template: ChatTemplate | None = None
-        self._dialects: dict[bytes, Dialect] = {}
+        self._formats: dict[bytes, PromptFormat] = {}
         self.calls = CallIds()
         self._heads: dict[bytes, list[ChatMessage]] = {}
         """The short history of each call's input, which a delta needs."""
@@ -199,7 +199,7 @@ class PromptBuilder:
         self._expander = expander
         self.options = options
         self._entered: dict[tuple[bytes, int | None, ImageEncoding], EnteredImage | str] = {}
-        self._image_problems: dict[tuple[Dialect, str], str | None] = {}
+        self._image_problems: dict[tuple[PromptFormat, str], str | None] = {}
 
     def reset(self) -> None:
         """Forget the ids of calls; renderers stay."""
@@ -207,13 +207,13 @@ class PromptBuilder:
         self._heads.clear()
         self._entered.clear()
 
-    def dialect(
+    def format_of(
         self,
         key: bytes,
         tool_specs: Sequence[ToolSpec],
         template_kwargs: Callable[[], Mapping[str, Any]],
-    ) -> Dialect:
-        """The dialect for these tools and template arguments, checked once a process.
+    ) -> PromptFormat:
+        """The format for these tools and template arguments, checked once a process.
 
         `key` stands for both of them, and for the options.
 
@@ -221,36 +221,36 @@ class PromptBuilder:
             TemplateError: The template cannot be used with tools.
             ToolParserError: No parser reads its calls.
         """
-        found = self._dialects.get(key)
+        found = self._formats.get(key)
         if found is not None:
             return found
         tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, template_kwargs()
         shared = self._shared_key(tools, kwargs) if FastPath.SHARED_PROMPTS.is_on else None
-        dialect = None if shared is None else self._shared.dialects.get(shared)
-        if dialect is None:
-            dialect = self._make_dialect(tools, kwargs, shared)
+        prompt_format = None if shared is None else self._shared.formats.get(shared)
+        if prompt_format is None:
+            prompt_format = self._make_format(tools, kwargs, shared)
             if shared is not None:
-                self._shared.dialects.put(shared, dialect)
-        self._dialects[key] = dialect
-        return dialect
+                self._shared.formats.put(shared, prompt_format)
+        self._formats[key] = prompt_format
+        return prompt_format
 
     @cached_property
     def _shared(self) -> SharedPrompts:
         return shared_prompts(self._tokens.codec)
 
     def _shared_key(self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]) -> bytes | None:
-        """Key of a dialect, of all that it is made from."""
+        """Key of a format, of all that it is made from."""
         policies = [str(self.options[name]) for name in ("reasoning_policy", "control_tokens", "dropped_content")]
         tokenizer, codec = self._tokens.tokenizer, self._tokens.codec
         template = getattr(tokenizer, "chat_template", None) if self._chat_template is None else self._chat_template
-        parser = None if self._tool_parser is None else id(self._tool_parser)  # the dialect keeps the parser alive
+        parser = None if self._tool_parser is None else id(self._tool_parser)  # the format keeps the parser alive
         special = special_values(tokenizer)
         facts = [template, special, list(self._tokens.stop_tokens), codec.vocabulary_size]
         return digest_parts([tools, dict(kwargs), policies, parser, facts])
 
-    def _make_dialect(
+    def _make_format(
         self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], key: bytes | None
-    ) -> Dialect:
+    ) -> PromptFormat:
         renderer = self._make_renderer(tools, kwargs)
         keep = renderer.report.keep_reasoning_kwargs
         if keep and self.options["reasoning_policy"] is ReasoningPolicy.APPEND and not keep.keys() & kwargs.keys():
@@ -275,7 +275,7 @@ class PromptBuilder:
         # A user's own tags, and those of a family, are known better than by a look at the template.
         named = renderer.template.text(tools_present=tools is not None)
         is_default = parser.think_tokens == DEFAULT_THINK_TOKENS and DEFAULT_THINK_TOKENS[0] not in named
-        return Dialect(
+        return PromptFormat(
             renderer=renderer,
             parser=parser,
             tags=tags_of(named) if is_default else None,
@@ -298,26 +298,26 @@ class PromptBuilder:
             dropped_content=self.options["dropped_content"],
         )
 
-    def call_grammar(self, dialect: Dialect, names: Sequence[str]) -> str | None:
+    def call_grammar(self, prompt_format: PromptFormat, names: Sequence[str]) -> str | None:
         """EBNF grammar of a call of one of these tools; None where the format cannot be constrained."""
         key = tuple(names)
-        if key not in dialect.grammars:
+        if key not in prompt_format.grammars:
             codec = self._tokens
             is_plain = lambda text: not any(map(codec.is_control, codec.encode(text)))  # noqa: E731
-            dialect.grammars[key] = call_grammar(dialect.renderer, names, is_plain)
-        return dialect.grammars[key]
+            prompt_format.grammars[key] = call_grammar(prompt_format.renderer, names, is_plain)
+        return prompt_format.grammars[key]
 
-    def root(self, dialect: Dialect, location: Location, messages: Sequence[Message], system: str) -> Prompt:
+    def root(self, prompt_format: PromptFormat, location: Location, messages: Sequence[Message], system: str) -> Prompt:
         """The whole history as a fresh prompt."""
-        chat = self._to_chat(dialect, messages, system)
+        chat = self._to_chat(prompt_format, messages, system)
         self._heads[location.key] = short_history(chat.messages)
         # An impure template, such as one that prints the date, may print another text next time.
-        is_alone = chat.images or dialect.key is None or not dialect.renderer.template.is_pure
-        key = None if is_alone else digest_parts(chat.messages, dialect.key or b"")
+        is_alone = chat.images or prompt_format.key is None or not prompt_format.renderer.template.is_pure
+        key = None if is_alone else digest_parts(chat.messages, prompt_format.key or b"")
         known = None if key is None else self._shared.roots.get(key)
         if known is None:
-            rendered = dialect.renderer.root(chat.messages)
-            prompt = self._encode(dialect, rendered, chat)
+            rendered = prompt_format.renderer.root(chat.messages)
+            prompt = self._encode(prompt_format, rendered, chat)
             if key is not None:
                 known = EncodedRoot(ids=prompt.ids[:], characters=len(rendered.text), open=prompt.open)
                 self._shared.roots.put(key, known, len(known.ids))
@@ -328,7 +328,7 @@ class PromptBuilder:
         return Prompt(ids=known.ids[:], media=(), open=known.open)
 
     def delta(
-        self, dialect: Dialect, parent: Turn, location: Location, messages: Sequence[Message], system: str
+        self, prompt_format: PromptFormat, parent: Turn, location: Location, messages: Sequence[Message], system: str
     ) -> Prompt:
         """The prompt behind the sampled ids of `parent`; `TemplateError` if the template cannot express it."""
         *before, reply = messages[: location.first_new]
@@ -344,7 +344,7 @@ class PromptBuilder:
             turn["tool_calls"] = [chat_call(name, {}) for name in names]
 
         def whole() -> list[ChatMessage]:
-            return self._to_chat(dialect, before, system).messages
+            return self._to_chat(prompt_format, before, system).messages
 
         head = self._heads.get(parent.key)
         if head is None:
@@ -352,16 +352,16 @@ class PromptBuilder:
         self._heads[location.key] = short_history(head, new.messages)
         stop_id = parent.completion.finish.stop_token_id
         ends_with_stop = stop_id is not None and parent.completion.output_ids[-1:].tolist() == [stop_id]
-        delta = dialect.renderer.delta(
+        delta = prompt_format.renderer.delta(
             [*head, turn],
             new.messages,
             whole=whole,
             emitted=self._tokens.token_text(cast(int, stop_id)) if ends_with_stop else None,
             truncated=not ends_with_stop,
         )
-        return self._encode(dialect, delta, new)
+        return self._encode(prompt_format, delta, new)
 
-    def _encode(self, dialect: Dialect, rendered: Rendered | Delta, chat: ChatConversation) -> Prompt:
+    def _encode(self, prompt_format: PromptFormat, rendered: Rendered | Delta, chat: ChatConversation) -> Prompt:
         ids = self._tokens.encode(rendered.text, rendered.literal)
         self._characters += len(rendered.text)
         self._encoded += len(ids)
@@ -374,30 +374,30 @@ class PromptBuilder:
                     "hub id of the served vision-language model"
                 )
             for role in {message["role"] for message in chat.messages if isinstance(message["content"], list)}:
-                self._check_images(dialect, self._expander, role)
+                self._check_images(prompt_format, self._expander, role)
             images = [self._enter(image, self._expander) for image in chat.images]
         media = place_images(ids, images, self._expander)
-        return Prompt(ids=ids, media=media, open=opened_tags(rendered.text, dialect.generation_prompt))
+        return Prompt(ids=ids, media=media, open=opened_tags(rendered.text, prompt_format.generation_prompt))
 
-    def _check_images(self, dialect: Dialect, expander: ImageExpander, role: str) -> None:
+    def _check_images(self, prompt_format: PromptFormat, expander: ImageExpander, role: str) -> None:
         """Refuse images that the template would reorder, drop or repeat in messages of a role."""
-        if (dialect, role) not in self._image_problems:
+        if (prompt_format, role) not in self._image_problems:
             placeholder = self._tokens.token_text(expander.placeholder_id)
-            problem = image_problem(lambda probe: dialect.renderer.root(probe).text, placeholder, role)
-            self._image_problems[dialect, role] = problem
-        if (problem := self._image_problems[dialect, role]) is not None:
+            problem = image_problem(lambda probe: prompt_format.renderer.root(probe).text, placeholder, role)
+            self._image_problems[prompt_format, role] = problem
+        if (problem := self._image_problems[prompt_format, role]) is not None:
             raise MediaError(f"images cannot be exact with this chat template: it {problem}")
 
-    def find_problem(self, dialect: Dialect, part: str | Image, role: str) -> str | None:
+    def find_problem(self, prompt_format: PromptFormat, part: str | Image, role: str) -> str | None:
         """Why a part cannot be shown in a message of a role (`user`, or `tool` for results); None if it can."""
         try:
             if isinstance(part, Image):
                 if part.problem or self._expander is None:
                     return part.problem or "this model takes text only"
-                self._check_images(dialect, self._expander, role)
+                self._check_images(prompt_format, self._expander, role)
                 self.read_image(part)
             elif self.options["control_tokens"] == ControlTokens.ERROR:
-                dialect.renderer.initial([{"role": "user", "content": part}])
+                prompt_format.renderer.initial([{"role": "user", "content": part}])
         except MediaError as error:
             return str(error)
         except ControlTokenError:  # whose words spell the token, too
@@ -431,8 +431,8 @@ class PromptBuilder:
             raise MediaError(entered)
         return entered
 
-    def _to_chat(self, dialect: Dialect, messages: Sequence[Message], system: str) -> ChatConversation:
-        return to_chat(messages, system, name_call=self.calls.in_history(lambda: dialect.call_ids))
+    def _to_chat(self, prompt_format: PromptFormat, messages: Sequence[Message], system: str) -> ChatConversation:
+        return to_chat(messages, system, name_call=self.calls.in_history(lambda: prompt_format.call_ids))
 
     def estimate_tokens(self, size: int) -> int:
         """A guess at the tokens of so many bytes, at the characters of a token of this episode so far (4 at first)."""
@@ -440,8 +440,8 @@ class PromptBuilder:
         return round(size * self._encoded / self._characters if self._encoded else size / 4.0)
 
 
-def drops_reasoning(dialect: Dialect, new: Sequence[Message]) -> bool:
+def drops_reasoning(prompt_format: PromptFormat, new: Sequence[Message]) -> bool:
     """True if the template drops earlier reasoning when these messages arrive."""
-    flags = dialect.renderer.report.flags
+    flags = prompt_format.renderer.report.flags
     has_user_text = any(message.parts or not message.results for message in new)
     return Flag.DROPS_REASONING_AT_TOOL in flags or (has_user_text and Flag.DROPS_REASONING_AT_USER in flags)

@@ -39,42 +39,32 @@ _STOP_REASONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyCall:
-    """A tool call as the caller is given it.
-
-    Attributes:
-        id: Unique id: nine ASCII letters and digits.
-        input: The arguments; of a malformed call an object that holds its text.
-        error: Reason why the call is malformed, or None.
-    """
-
-    id: str
-    name: str
-    input: Any
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """The caller's view of a completion: reasoning, visible text and calls, in this order.
+    """The caller's view of a completion: a message of reasoning, visible text and calls, in this order.
 
     Attributes:
-        reasoning: Inside of the reasoning blocks.
         stop_reason: One of the `STOP_*` names.
         stop_string: The stop string that ended the turn, or None.
     """
 
-    reasoning: str
-    text: str
-    calls: tuple[ReplyCall, ...] = ()
+    message: Message
     stop_reason: str
     stop_string: str | None = None
 
     @property
-    def message(self) -> Message:
-        """The reply as a message of a history."""
-        calls = tuple([Call(call.id, call.name, call.input) for call in self.calls])
-        return Message(role="assistant", parts=(self.text,) if self.text else (), reasoning=self.reasoning, calls=calls)
+    def reasoning(self) -> str:
+        """Inside of the reasoning blocks."""
+        return self.message.reasoning
+
+    @property
+    def text(self) -> str:
+        """The visible text."""
+        return self.message.text
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Its calls; the input of a malformed one is an object that holds its text."""
+        return self.message.calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +126,10 @@ def read_reply(
     if trim_stop and stop_string is not None:
         text = text[: text.rindex(stop_string)]
 
-    def reply(reasoning: str, visible: str, stop_reason: str, calls: Sequence[ReplyCall] = ()) -> ModelReply:
-        return ModelReply(
-            reasoning=reasoning.strip(),
-            text=visible.strip(),
-            calls=tuple(calls),
-            stop_reason=stop_reason,
-            stop_string=stop_string,
-        )
+    def reply(reasoning: str, visible: str, stop_reason: str, calls: Sequence[Call] = ()) -> ModelReply:
+        parts = (visible.strip(),) if visible.strip() else ()
+        message = Message(role="assistant", parts=parts, reasoning=reasoning.strip(), calls=tuple(calls))
+        return ModelReply(message=message, stop_reason=stop_reason, stop_string=stop_string)
 
     if is_constrained and in_reasoning and finish.type is FinishType.STOP and is_answer(text, parser.think_tokens):
         in_reasoning, parser = False, parser.with_think_tokens(None)
@@ -151,7 +137,7 @@ def read_reply(
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
         return ReadReply(reply=reply(parsed.reasoning, parsed.text, _STOP_REASONS[finish.type]))
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
-    given: list[ReplyCall] = []
+    given: list[Call] = []
     calls: list[ToolCall] = []
     visible = parsed.text
     for result in (*parsed.calls, *([parsed.unclosed_call] if parsed.unclosed_call is not None else [])):
@@ -171,12 +157,12 @@ def read_reply(
     return ReadReply(reply=reply(parsed.reasoning, visible, stop_reason, given), calls=tuple(calls))
 
 
-def _call(call_id: str, result: ToolParseResult, error: str | None, *, rename: bool) -> ReplyCall:
+def _call(call_id: str, result: ToolParseResult, error: str | None, *, rename: bool) -> Call:
     if error is None:
-        return ReplyCall(id=call_id, name=result.name, input=result.input)
+        return Call(call_id, result.name, result.input)
     # What was written is kept, in an object: hooks read arguments, and templates that print the history iterate them.
     name = f"{result.name}: {error}" if rename else result.name
-    return ReplyCall(id=call_id, name=name, input={MALFORMED_KEY: result.raw or ""}, error=error)
+    return Call(call_id, name, {MALFORMED_KEY: result.raw or ""})
 
 
 def without_stop(completion: Completion, tokens: TokenizerAdapter, parser: ToolParser | None = None) -> array[int]:

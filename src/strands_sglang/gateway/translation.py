@@ -18,7 +18,7 @@ from .answers import Answer
 from .canonical import Arranged, Canon, MessagePlacement, Readings, without_volatile
 from .counters import Counters
 from .dialects import CALL_PREFIXES
-from .dialects.wire import Origin, Refused, WireCall, WireDialect, WireReply, WireRequest
+from .dialects.wire import Origin, Refused, WireDialect, WireReply, WireRequest
 from .options import SessionOptions
 from .receipts import Receipts
 
@@ -121,7 +121,7 @@ class Translation:
             client_id = self._receipts.call_id(call.id)
             for prefix in CALL_PREFIXES:  # any dialect may bring it back
                 self._call_ids[prefix + client_id] = call.id
-            calls.append(WireCall(id=client_id, name=call.name, arguments=call.input))
+            calls.append(call._replace(id=client_id))
         path = turn.path() if wire.token_ids else []
         prefix_ids = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
         if wire.kept_by is not None:

@@ -75,11 +75,11 @@ Parts = tuple[str | Image, ...]
 
 
 class Call(NamedTuple):
-    """A tool call of an assistant message; `arguments` that are not an object are the text of a malformed call."""
+    """A tool call of an assistant message; an `input` that is not an object is the text of a malformed call."""
 
     id: str
     name: str
-    arguments: Any
+    input: Any
 
 
 class Result(NamedTuple):

@@ -118,7 +118,7 @@ def _content(reply: WireReply) -> list[dict[str, Any]]:
     if reply.text:
         blocks.append({"type": "text", "text": reply.text})
     for call in reply.calls:
-        blocks.append({"type": "tool_use", "id": f"toolu_{call.id}", "name": call.name, "input": call.arguments})
+        blocks.append({"type": "tool_use", "id": f"toolu_{call.id}", "name": call.name, "input": call.input})
     return blocks
 
 

@@ -8,7 +8,17 @@ from typing import Any
 from ...trajectory import Call, Message
 from ..canonical import Readings
 from . import reading
-from .wire import ERROR_TYPES, Refused, Route, WireDialect, WireReply, WireRequest, logprob_entries, plain_event
+from .wire import (
+    ERROR_TYPES,
+    Refused,
+    Route,
+    WireDialect,
+    WireReply,
+    WireRequest,
+    json_of,
+    logprob_entries,
+    plain_event,
+)
 
 _KNOWN = frozenset({
     "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "response_format", "stop", "stream",
@@ -105,7 +115,7 @@ def _logprobs(reply: WireReply) -> dict[str, Any] | None:
 
 def _calls(reply: WireReply) -> list[dict[str, Any]]:
     return [
-        {"id": f"call_{call.id}", "type": "function", "function": {"name": call.name, "arguments": call.json}}
+        {"id": f"call_{call.id}", "type": "function", "function": {"name": call.name, "arguments": json_of(call)}}
         for call in reply.calls
     ]
 

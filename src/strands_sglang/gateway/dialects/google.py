@@ -259,7 +259,7 @@ def _reply_parts(reply: WireReply) -> list[dict[str, Any]]:
         parts.append({"text": reply.text})
     first_call = len(parts)
     for call in reply.calls:
-        parts.append({"functionCall": {"id": f"google_{call.id}", "name": call.name, "args": call.arguments}})
+        parts.append({"functionCall": {"id": f"google_{call.id}", "name": call.name, "args": call.input}})
     parts[min(first_call, len(parts) - 1)]["thoughtSignature"] = reply.receipt
     return parts
 

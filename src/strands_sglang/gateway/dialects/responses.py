@@ -12,7 +12,7 @@ from ..canonical import Readings
 from ..exact_json import dumps
 from . import reading
 from .chat_completions import CHAT_COMPLETIONS
-from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, logprob_entries, named_event
+from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, json_of, logprob_entries, named_event
 
 _KNOWN = frozenset({
     "include", "input", "instructions", "max_output_tokens", "model", "previous_response_id", "stream", "text",
@@ -189,10 +189,10 @@ def _output(request: WireRequest, reply: WireReply) -> list[dict[str, Any]]:
     for call in reply.calls:
         named = {"call_id": f"call_{call.id}", "name": call.name}
         if call.name in request.custom_tools:
-            text = call.arguments.get("input")
-            add("custom_tool_call", f"ctc_{call.id}", **named, input=text if isinstance(text, str) else call.json)
+            text = call.input.get("input")
+            add("custom_tool_call", f"ctc_{call.id}", **named, input=text if isinstance(text, str) else json_of(call))
         else:
-            add("function_call", f"fc_{call.id}", **named, arguments=call.json)
+            add("function_call", f"fc_{call.id}", **named, arguments=json_of(call))
     return items
 
 

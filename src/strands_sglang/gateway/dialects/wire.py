@@ -19,7 +19,7 @@ from ...exceptions import (
     ToolLimitReachedError,
     ToolParserError,
 )
-from ...trajectory import Message
+from ...trajectory import Call, Message
 from ..canonical import Readings
 from ..exact_json import dumps
 
@@ -141,20 +141,6 @@ class WireRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WireCall:
-    """A tool call on its way to a client. Its `id` is 24 hexadecimal digits; each dialect adds its own prefix."""
-
-    id: str
-    name: str
-    arguments: Mapping[str, Any]
-
-    @property
-    def json(self) -> str:
-        """The arguments as JSON text."""
-        return dumps(self.arguments).decode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WireReply:
     """A sampled turn on its way to a client, the same for every delivery.
 
@@ -162,6 +148,7 @@ class WireReply:
         id: 24 hexadecimal digits, new with every turn.
         created: Unix time in seconds.
         text: Visible text.
+        calls: Tool calls; an id is 24 hexadecimal digits, to which each dialect adds its own prefix.
         finish: `stop`, `length` or `tool_calls`.
         prompt_tokens: Length of the whole prompt.
         cached_tokens: Prompt tokens found in the server's cache.
@@ -176,7 +163,7 @@ class WireReply:
     model: str
     reasoning: str
     text: str
-    calls: Sequence[WireCall]
+    calls: Sequence[Call]
     finish: str
     stop_string: str | None
     prompt_tokens: int
@@ -239,6 +226,11 @@ class WireDialect:
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 """Types of errors that OpenAI and Anthropic name alike."""
+
+
+def json_of(call: Call) -> str:
+    """The arguments of a call as JSON text."""
+    return dumps(call.input).decode()
 
 
 # ---- events ------------------------------------------------

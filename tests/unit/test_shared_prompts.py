@@ -1,4 +1,4 @@
-"""Models of one tokenizer share dialects and first prompts, and never one that differs in anything printed."""
+"""Models of one tokenizer share formats and first prompts, and never one that differs in anything printed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_group_of_rollouts_renders_its_first_prompt_once(rendered: list[int]) 
     first = prepared(tokenizer, tools=[TOOL])
     rendered.clear()
     second = prepared(tokenizer, tools=[TOOL])
-    assert second.dialect is first.dialect
+    assert second.format is first.format
     assert second.prompt == first.prompt
     assert second.prompt.ids is not first.prompt.ids
     assert not rendered
@@ -78,11 +78,11 @@ def test_a_group_of_rollouts_renders_its_first_prompt_once(rendered: list[int]) 
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_whatever_counts_makes_another_dialect(other: dict[str, Any]) -> None:
+def test_whatever_counts_makes_another_format(other: dict[str, Any]) -> None:
     tokenizer = hermes_tokenizer()
     first = prepared(tokenizer, tools=[TOOL])
     second = prepared(tokenizer, **{"tools": [TOOL], **other})
-    assert second.dialect is not first.dialect
+    assert second.format is not first.format
 
 
 def test_a_tokenizer_that_changes_is_seen() -> None:
@@ -98,7 +98,7 @@ def test_a_template_that_shows_the_date_is_rendered_each_time(rendered: list[int
     tokenizer.chat_template = "{{ strftime_now('%Y') }}" + TEMPLATE
     first = prepared(tokenizer)
     rendered.clear()
-    assert prepared(tokenizer).dialect is first.dialect
+    assert prepared(tokenizer).format is first.format
     assert rendered
 
 

@@ -1,4 +1,4 @@
-"""What a conversation keeps between calls, so that a call costs what is new."""
+"""What rollouts that begin alike share: a fast path beside rendering each first prompt anew."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class EncodedRoot:
 
 
 class SharedPrompts:
-    """The dialects and first prompts that all rollouts of one tokenizer share: a group renders its prompt once.
+    """The formats and first prompts that all rollouts of one tokenizer share: a group renders its prompt once.
 
     Each rollout has a model of its own, and thousands of them have the same tools and begin alike.
 
     Attributes:
-        dialects: Dialects by all that they are made from.
-        roots: First prompts by dialect and messages; bounded by the number of ids.
+        formats: Formats by all that they are made from.
+        roots: First prompts by format and messages; bounded by the number of ids.
     """
 
     def __init__(self) -> None:
-        self.dialects: Recent[Any] = Recent(256)
+        self.formats: Recent[Any] = Recent(256)
         self.roots: Recent[EncodedRoot] = Recent(1 << 22)
 
 
@@ -45,7 +45,7 @@ _lock = threading.Lock()
 
 
 def shared_prompts(codec: Any) -> SharedPrompts:
-    """Dialects and prompts that rollouts with this codec share; a tokenizer has one codec."""
+    """Formats and prompts that rollouts with this codec share; a tokenizer has one codec."""
     with _lock:
         return _shared.setdefault(codec, SharedPrompts())
 
