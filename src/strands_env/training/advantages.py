@@ -34,7 +34,7 @@ def group_advantages(
         One advantage per sample; 0.0 for a sample without a reward and for a group of too few rollouts.
 
     Raises:
-        ValueError: The lengths differ, or a reward is no number.
+        ValueError: The lengths differ, or a reward is not a number.
     """
     if not len(rewards) == len(group_ids) == len(rollout_ids):
         raise ValueError(f"got {len(rewards)} rewards, {len(group_ids)} group ids and {len(rollout_ids)} rollout ids")

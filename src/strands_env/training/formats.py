@@ -1,4 +1,4 @@
-"""What a saved run gives a training: which rollouts, rows of supervised fine-tuning, and prompts for the next run."""
+"""Exports of a saved run: selected rollouts, rows of supervised fine-tuning, and prompts for the next run."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,9 +12,16 @@ from strands_env.core import Outcome, StepResult, TerminationReason
 from strands_env.training.attempts import FailureStreakError, run_attempts
 from strands_env.training.build import samples_from_step
 from strands_env.training.export import image_tensors, with_all_sampled_tokens
-from strands_env.training.sample import InvalidSampleError
+from strands_env.training.sample import InvalidSampleError, TrainingSample
 from strands_env.training.slime.call import RolloutCall, drops_exceptions
-from strands_env.training.slime.prompt import expand_prompt, has_images, image_expander, prompt_images, read_prompt
+from strands_env.training.slime.prompt import (
+    NO_PROCESSOR,
+    expand_prompt,
+    has_images,
+    image_expander,
+    prompt_images,
+    read_prompt,
+)
 from strands_env.training.slime.proof import why_left_out
 from strands_env.training.slime.rollout import Episode, RolloutBackend
 from strands_env.training.slime.sample import SlimeRollout, check_tokens, fields_that_stop_the_run, put, write
@@ -203,27 +211,44 @@ def _collect(call: RolloutCall, episode: Episode, result: StepResult) -> SlimeRo
     if call.partial and getattr(call.args, "mask_offpolicy_in_partial_rollout", False):
         samples = [episode.take_loss_off_policy(sample) for sample in samples]
     trained = sum(sample.trained_tokens for sample in samples)
-    expander, pixels, error = image_expander(call), [], None
-    if expander is None and any(sample.media for sample in samples):
-        raise SlimeConfigError(
-            f"rollout {samples[0].rollout_id!r} has images, and nothing gives them to the trainer: slime found no "
-            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
-        )
+    pixels: list[Any] = []
+    error = None
     try:
-        if result.outcome is not Outcome.POLICY:
-            pass  # its samples are not trained
-        elif episode.suspensions and result.termination_reason is TerminationReason.TIMEOUT:
-            # The clock of the step ran on while the rollout was suspended: that time is not the policy's.
-            raise TimeoutError("the deadline of the step passed, and the rollout was suspended meanwhile")
-        elif not samples:
-            raise InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
-        else:
-            for sample in samples if len(samples[0]) else ():
-                check_tokens(sample, call.requirements)
-                pixels.append(image_tensors(sample, expander) if sample.media and expander is not None else None)
-    except (TimeoutError, InvalidSampleError, ValueError) as problem:
+        pixels = _check_and_process(call, episode, result, samples)
+    except SlimeConfigError:
+        raise
+    except (TimeoutError, ValueError) as problem:
         error = problem
     counts = {"sampled": sampled, "other_paths": sampled - exported, "off_policy": exported - trained}
     return SlimeRollout(
         samples=samples, result=result, error=error, episode=episode, pixels=pixels, token_counts=counts
     )
+
+
+def _check_and_process(
+    call: RolloutCall, episode: Episode, result: StepResult, samples: Sequence[TrainingSample]
+) -> list[Any]:
+    """Check what slime trains on, and process its images: tensors for each sample, None without images.
+
+    Raises:
+        SlimeConfigError: There are images, and nothing processes them.
+        InvalidSampleError: A sample lacks something that the trainer needs.
+        TimeoutError: The step ran out of time, and some of it passed while the rollout was suspended.
+    """
+    expander = image_expander(call)
+    if expander is None and any(sample.media for sample in samples):
+        raise SlimeConfigError(
+            f"rollout {samples[0].rollout_id!r} has images, and nothing gives them to the trainer: {NO_PROCESSOR}"
+        )
+    if result.outcome is not Outcome.POLICY:
+        return []  # it is not trained
+    if episode.suspensions and result.termination_reason is TerminationReason.TIMEOUT:
+        # The clock of the step ran on while the rollout was suspended: that time is not the policy's.
+        raise TimeoutError("the deadline of the step passed, and the rollout was suspended meanwhile")
+    if not samples:
+        raise InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
+    if not len(samples[0]):
+        return []  # the policy's outcome before the first token
+    for sample in samples:
+        check_tokens(sample, call.requirements)
+    return [image_tensors(sample, expander) if sample.media and expander is not None else None for sample in samples]

@@ -16,6 +16,12 @@ from strands_env.training.slime.settings import METADATA_KEY, SlimeConfigError, 
 from strands_sglang.exceptions import MediaError
 from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 
+NO_PROCESSOR = (
+    "slime found no processor in --hf-checkpoint, or its family is not verified; strands_env_processor names another "
+    "folder"
+)
+"""The reason there is no image expander, and what to do."""
+
 
 def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> tuple[Action, str | None]:
     """Slime's prompt, one of messages in the format of chat completions, as an action and the system message.
@@ -72,8 +78,7 @@ def prompt_images(sample: Any, expander: ProcessorExpander | None) -> list[bytes
         return []
     if expander is None:
         raise SlimeConfigError(
-            f"the data has multimodal inputs {names or ['images']!r}, and nothing expands them: slime found no "
-            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
+            f"the data has multimodal inputs {names or ['images']!r}, and nothing expands them: {NO_PROCESSOR}"
         )
     images = list(inputs.get("images") or ()) if names else []
     if len(images) != places:
@@ -95,7 +100,7 @@ _load_expander = functools.cache(ProcessorExpander.of_model)
 
 
 def image_expander(call: RolloutCall) -> ProcessorExpander | None:
-    """What expands images as the trained model does; None if it takes no images, or its family is not proved.
+    """The expander of the trained model's images; None if it takes none, or its family is not verified.
 
     Raises:
         SlimeConfigError: The processor that `strands_env_processor` names cannot be used.

@@ -124,8 +124,8 @@ def fields_that_stop_the_run(error: Exception) -> Fields:
     """A finished sample at which slime's run, not its worker, stops.
 
     The fully asynchronous worker logs an exception and goes on, so that the run would wait for the group forever. The
-    run reads `int(sample.index)` of each finished group: the text of the error is no number, and the `ValueError`
-    quotes it.
+    run reads `int(sample.index)` of each finished group: the error's text is not a number, and the
+    `ValueError` quotes it.
     """
     return {"status": SampleStatus.COMPLETED, "reward": 0.0, "index": f"{type(error).__name__}: {error}"}
 

@@ -98,7 +98,7 @@ class ServerManagerBackend(Backend):
         )
 
     def _finish(self, answer: Any, ids: Sequence[int], limit: int | None) -> Finish:
-        """Why the reply ended. verl says `stop`, `length`, `aborted` or `abort`, `completed`, or nothing."""
+        """The end of the reply. verl says `stop`, `length`, `aborted` or `abort`, `completed`, or nothing."""
         reason = getattr(answer, "stop_reason", None)
         if reason in ("aborted", "abort"):
             return Finish(type=FinishType.ABORT, message="aborted by verl")
