@@ -49,10 +49,10 @@ def client_class(base_url: str, plain: str = "sglang") -> tuple[type[ServerClien
 class _Cached(Generic[P, R]):
     """A function that gives what it made before, with a cache that its caller can clear."""
 
-    def __init__(self, function: Callable[P, R], made: dict[Any, Any]) -> None:
+    def __init__(self, function: Callable[P, R], values: dict[Any, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self.cache_clear = made.clear
+        self.cache_clear = values.clear
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -72,10 +72,10 @@ def _get_client(base_url: str, **options: Any) -> ServerClient:
         base_url: Server or router: an `SGLangClient`, and for `vllm+http://...` a `VLLMClient`.
         **options: Options of the client; other options make another client.
     """
-    given = str(base_url).rstrip("/")
-    key = given, _hashable(options)
+    url = str(base_url).rstrip("/")
+    key = url, _hashable(options)
     if key not in _clients:
-        client, address = client_class(given)
+        client, address = client_class(url)
         _clients.setdefault(key, client(address, **options))
     return _clients[key]
 

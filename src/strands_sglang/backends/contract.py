@@ -321,24 +321,24 @@ class Backend(ABC):
         answer = await self.ask(request)
         if images:
             answer.check_expansion(len(whole), whole, self.capabilities)
-        found, expected = answer.scored_prompt, whole[start:].tolist()
+        scored, expected = answer.scored_prompt, whole[start:].tolist()
         count = len(expected)
-        if found is not None and len(found.ids) >= count:
+        if scored is not None and len(scored.ids) >= count:
             for image in images:  # a server names 0 for its tokens
                 for place in range(max(image.offset - start, 0), image.offset + image.length - start):
-                    found.ids[place - count], found.logprobs[place - count] = expected[place], math.nan
-        if found is None or found.ids[-count:].tolist() != expected:
+                    scored.ids[place - count], scored.logprobs[place - count] = expected[place], math.nan
+        if scored is None or scored.ids[-count:].tolist() != expected:
             raise BackendAnswerError(
                 f"the answer does not score the {count} tokens from position {start} on: it names "
-                f"{None if found is None else found.ids[-count:].tolist()!r:.100} instead of {expected!r:.100}"
+                f"{None if scored is None else scored.ids[-count:].tolist()!r:.100} instead of {expected!r:.100}"
             )
-        if top_k and (found.top_ids is None or len(found.top_ids) != top_k * len(found.ids)):
+        if top_k and (scored.top_ids is None or len(scored.top_ids) != top_k * len(scored.ids)):
             raise BackendAnswerError(f"the answer lacks the {top_k} most likely tokens of some position")
         return ScoredPrompt(
-            ids=found.ids[-count:],
-            logprobs=found.logprobs[-count:],
-            top_ids=found.top_ids[-count * top_k :] if top_k and found.top_ids is not None else None,
-            top_logprobs=found.top_logprobs[-count * top_k :] if top_k and found.top_logprobs is not None else None,
+            ids=scored.ids[-count:],
+            logprobs=scored.logprobs[-count:],
+            top_ids=scored.top_ids[-count * top_k :] if top_k and scored.top_ids is not None else None,
+            top_logprobs=scored.top_logprobs[-count * top_k :] if top_k and scored.top_logprobs is not None else None,
         )
 
     async def abort(self, rid: str) -> bool:

@@ -52,15 +52,15 @@ def _check_strings(value: Any) -> str | list[str]:
 
 
 def _check_patterns(value: Any) -> str | list[str]:
-    checked = _check_strings(value)
-    for pattern in [checked] if isinstance(checked, str) else checked:
+    patterns = _check_strings(value)
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         if len(pattern.encode()) > 256:
             raise ValueError("must be patterns of at most 256 bytes")
         try:
             re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
             raise ValueError(f"must be regular expressions ({error} in {pattern!r})") from None
-    return checked
+    return patterns
 
 
 def _check_token_ids(value: Any) -> list[int]:
@@ -162,21 +162,21 @@ def check_sampling_params(
     """
     if not isinstance(params, Mapping | SamplingParams):
         raise BackendRequestError(f"sampling_params must be a mapping of names to values, got {params!r}")
-    given = {name: value for name, value in dict(params).items() if value is not None}
-    extra = {name: copy.deepcopy(given.pop(name)) for name in list(given) if name in extra_keys}
+    values = {name: value for name, value in dict(params).items() if value is not None}
+    extra = {name: copy.deepcopy(values.pop(name)) for name in list(values) if name in extra_keys}
     try:
-        made = model.model_validate(given)
+        validated = model.model_validate(values)
     except ValidationError as error:
         raise BackendRequestError(_first_fault(error, model)) from None
     # Attributes, not `model_dump`: validators made fresh containers already, and this runs every turn.
-    checked = {name: getattr(made, name) for name in given} | extra
+    result = {name: getattr(validated, name) for name in values} | extra
     for name in ("stop_token_ids", "logit_bias"):
-        if vocab_size is not None and any(int(token) >= vocab_size for token in checked.get(name, ())):
+        if vocab_size is not None and any(int(token) >= vocab_size for token in result.get(name, ())):
             raise BackendRequestError(
                 f"sampling_params[{name!r}] must have token ids below the vocabulary size, {vocab_size}, "
-                f"got {checked[name]!r}"
+                f"got {result[name]!r}"
             )
-    return checked
+    return result
 
 
 def _first_fault(error: ValidationError, model: type[SamplingParams]) -> str:

@@ -118,14 +118,14 @@ def with_arguments(message: Message, form: ArgumentForm) -> Message:
     out = []
     for call in calls:
         function = function_of(call)
-        given = arguments = function.get("arguments")
-        if form is ArgumentForm.TEXT and not isinstance(given, str):
-            arguments = json.dumps(given, ensure_ascii=False)
-        elif form is ArgumentForm.OBJECT and isinstance(given, str):
+        original = arguments = function.get("arguments")
+        if form is ArgumentForm.TEXT and not isinstance(original, str):
+            arguments = json.dumps(original, ensure_ascii=False)
+        elif form is ArgumentForm.OBJECT and isinstance(original, str):
             with suppress(ValueError):
-                value = json.loads(given)
-                arguments = value if isinstance(value, dict) else given
-        if arguments is not given:
+                value = json.loads(original)
+                arguments = value if isinstance(value, dict) else original
+        if arguments is not original:
             function = {**function, "arguments": arguments}
             call = {**call, "function": function} if "function" in call else function
         out.append(call)

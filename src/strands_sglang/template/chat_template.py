@@ -148,8 +148,8 @@ class ChatTemplate:
 
 def special_values(tokenizer: Any) -> dict[str, str]:
     """The special tokens of a tokenizer as templates see them, by name."""
-    known = getattr(tokenizer, "special_tokens_map", None)
-    values = {k: str(v) for k, v in known.items() if isinstance(k, str)} if isinstance(known, Mapping) else {}
+    own = getattr(tokenizer, "special_tokens_map", None)
+    values = {k: str(v) for k, v in own.items() if isinstance(k, str)} if isinstance(own, Mapping) else {}
     for name in SPECIAL_NAMES:
         value = getattr(tokenizer, name, None) if name not in values else None
         if value is not None:
@@ -262,11 +262,11 @@ def _tojson(
     x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """Plain JSON; jinja's own filter escapes HTML characters."""
-    known: dict[Any, str] = x._json if isinstance(x, _PinnedDict | _PinnedList) else {}
+    texts: dict[Any, str] = x._json if isinstance(x, _PinnedDict | _PinnedList) else {}
     key = (ensure_ascii, repr(indent), repr(separators), sort_keys)
-    if key not in known:
-        known[key] = json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    return known[key]
+    if key not in texts:
+        texts[key] = json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return texts[key]
 
 
 def _raise_exception(message: str) -> None:

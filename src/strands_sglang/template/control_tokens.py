@@ -120,8 +120,8 @@ def _mark(value: Any, pattern: re.Pattern[str]) -> Any:
     return value
 
 
-def _mark_token(found: re.Match[str]) -> str:
-    token = found.group()
+def _mark_token(match: re.Match[str]) -> str:
+    token = match.group()
     return f"{token[0]}{_OPEN}{token[1:-1]}{_CLOSE}{token[-1]}"
 
 
@@ -130,8 +130,8 @@ def first_spelled(value: Any, pattern: re.Pattern[str]) -> str:
     waiting = [value]
     for item in waiting:
         if isinstance(item, str):
-            if found := pattern.search(item):
-                return found.group()
+            if match := pattern.search(item):
+                return match.group()
         elif isinstance(item, (list, tuple)):
             waiting += item
         elif isinstance(item, (dict, Mapping)):  # the plain type first: it is tested faster
@@ -146,13 +146,13 @@ def unmark(text: str) -> Rendered:
         return Rendered(text=text)
     pieces: list[str] = []
     spans: list[Span] = []
-    length = done = 0
+    length = end = 0
     start = -1
-    for found in _MARKS.finditer(text):
-        pieces.append(text[done : found.start()])
+    for match in _MARKS.finditer(text):
+        pieces.append(text[end : match.start()])
         length += len(pieces[-1])
-        done = found.end()
-        opens = found.group() == _OPEN
+        end = match.end()
+        opens = match.group() == _OPEN
         if opens != (start < 0):
             raise ControlTokenError("the template changes a control token that a message spells")
         if opens:
@@ -160,7 +160,7 @@ def unmark(text: str) -> Rendered:
         else:
             spans.append((start, length + 1))
             start = -1
-    pieces.append(text[done:])
+    pieces.append(text[end:])
     if start >= 0:
         raise ControlTokenError("the template cuts a control token that a message spells")
     return Rendered(text="".join(pieces), literal=tuple(spans))

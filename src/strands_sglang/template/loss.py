@@ -64,8 +64,8 @@ def survives(content: str, printed: str) -> bool:
     if json.dumps(content, ensure_ascii=False)[1:-1] in printed or json.dumps(content)[1:-1] in printed:
         return True
     words = [word for word in content.split() if not word.startswith("/")]
-    kept = [word for word in words if word in printed or html.escape(word) in printed]
-    return not words or (bool(kept) and all(word in kept or "<" in word for word in words))
+    printed_words = [word for word in words if word in printed or html.escape(word) in printed]
+    return not words or (bool(printed_words) and all(word in printed_words or "<" in word for word in words))
 
 
 Skeletons = dict[Hashable, list[str]]
@@ -141,8 +141,8 @@ def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     out: list[Message] = []
     for message in messages:
         if calls_of(message) and message.get("content"):
-            kept = {key: value for key, value in message.items() if key != "tool_calls"}
-            out += [kept, {"role": message["role"], "content": "", "tool_calls": message["tool_calls"]}]
+            text_only = {key: value for key, value in message.items() if key != "tool_calls"}
+            out += [text_only, {"role": message["role"], "content": "", "tool_calls": message["tool_calls"]}]
         else:
             out.append(message)
     return out
@@ -174,8 +174,8 @@ def _require_texts(
     # A skeleton proves nothing by itself, the walk along it does. So the key need not say all that a skeleton depends
     # on (ids of calls, text that the template looks at): one that does not fit any more is rendered again.
     key = tuple((piece.message, piece.part, piece.role, messages[piece.message].get("name")) for piece in pieces)
-    known = skeletons.get(key)
-    if known is not None and _are_aligned(pieces, text, known):
+    known_parts = skeletons.get(key)
+    if known_parts is not None and _are_aligned(pieces, text, known_parts):
         return
     skeleton = _try_render(render, _with_markers(messages, pieces))
     if skeleton is not None:  # else the template looks into the content
@@ -260,9 +260,9 @@ def _try_render(render: Render, messages: Sequence[Message]) -> str | None:
 
 
 def _lost(piece: _Piece) -> LostContentError:
-    shown = piece.text if len(piece.text) <= 60 else piece.text[:57] + "..."
+    excerpt = piece.text if len(piece.text) <= 60 else piece.text[:57] + "..."
     hint = "; " + _ALLOW.format("drop such text") if piece.role == "assistant" else ""
-    return LostContentError(f"the template drops the content {shown!r} of a message with role {piece.role!r}{hint}")
+    return LostContentError(f"the template drops the content {excerpt!r} of a message with role {piece.role!r}{hint}")
 
 
 def _is_text(part: Any) -> bool:

@@ -219,8 +219,8 @@ class DeltaRenderer:
         step = self._checked
         if emitted is not None and emitted not in step.vocabulary.stops:
             # The engine stopped on a token that was not announced: wherever it is printed, it ends a turn.
-            known = step.vocabulary
-            step = replace(step, vocabulary=Vocabulary((*known.stops, emitted), (*known.specials, emitted)))
+            vocabulary = step.vocabulary
+            step = replace(step, vocabulary=Vocabulary((*vocabulary.stops, emitted), (*vocabulary.specials, emitted)))
         turn, suffix = len(base), None
 
         def render(messages: Sequence[Message]) -> str:
@@ -286,10 +286,10 @@ def knowledge_for(step: StepRenderer) -> Knowledge:
         json.dumps(step.kwargs, sort_keys=True, default=repr),
         step.vocabulary,
     )
-    if (known := _known.get(key)) is not None:
-        return known
+    if (knowledge := _known.get(key)) is not None:
+        return knowledge
     with _checking:
-        if (known := _known.get(key)) is None:
-            known = self_check(step)
-            _known.put(key, known)
-    return known
+        if (knowledge := _known.get(key)) is None:
+            knowledge = self_check(step)
+            _known.put(key, knowledge)
+    return knowledge

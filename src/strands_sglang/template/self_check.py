@@ -225,7 +225,7 @@ def _measure(
     flags: set[Flag] = set()
     length = 0
     for shape, tried in trials.items():
-        answered = same = 0
+        rendered = same = 0
         closer = reason = ""
         for probe in tried:
             deltas: list[str | None] = []
@@ -246,16 +246,16 @@ def _measure(
             short, full = deltas
             if short is None and full is None:
                 continue
-            answered += 1
+            rendered += 1
             length += len(short or full or "")
             # One-sided: the template cannot express an earlier step of that history, so it cannot occur.
             same += short is None or full is None or short == full
             printed = full or short or ""
             flags |= {flag for flag, marks in _REPEATS.items() if any(mark in printed for mark in marks)}
         shapes[shape] = ShapeResult(
-            answered=answered,
+            answered=rendered,
             total=len(tried),
-            history=None if not answered else HistoryPart.SHORT if same == answered else HistoryPart.FULL,
+            history=None if not rendered else HistoryPart.SHORT if same == rendered else HistoryPart.FULL,
             closer=closer,
             reason=reason,
         )
@@ -271,10 +271,10 @@ _REPEATS = {Flag.REPEATS_SYSTEM: (SYSTEM_TEXT,), Flag.REPEATS_TOOLS: (TOOL_TEXT,
 def _numbers_media(step: StepRenderer) -> bool:
     """True if images or videos are numbered over the whole conversation, as Qwen's templates do on request."""
     for kind in ("image", "video"):
-        shown: Message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
-        before = (shown, text("Mid."), NEXT)
+        message: Message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
+        before = (message, text("Mid."), NEXT)
         with suppress(TemplateError):  # a template without media says nothing of them
-            short, full = (step.suffix(part.of(before), text("Ans."), [shown]).text for part in HistoryPart)
+            short, full = (step.suffix(part.of(before), text("Ans."), [message]).text for part in HistoryPart)
             if short != full:
                 return True
     return False
@@ -349,7 +349,7 @@ def image_problem(render: Callable[[list[Message]], str], placeholder: str, role
         printed = render(probe)
     except TemplateError as error:
         return f"refuses images in messages with role {role!r} ({error})"
-    found = [
+    printed_marks = [
         None if match[0] == placeholder else match[0]
         for match in re.finditer(rf"{re.escape(placeholder)}|Img[0-9]XQ", printed)
     ]
@@ -358,9 +358,9 @@ def image_problem(render: Callable[[list[Message]], str], placeholder: str, role
         lambda mark: mark is not None,
         lambda mark: mark is None,
     )
-    if any(found == [mark for marks in messages for mark in sorted(marks, key=order)] for order in orders):
+    if any(printed_marks == [mark for marks in messages for mark in sorted(marks, key=order)] for order in orders):
         return None
-    images, expected = found.count(None), sum(marks.count(None) for marks in messages)
+    images, expected = printed_marks.count(None), sum(marks.count(None) for marks in messages)
     if images != expected:
         return f"prints {images} placeholders for {expected} images in messages with role {role!r}"
     return f"prints images in messages with role {role!r} in another order than they are given"

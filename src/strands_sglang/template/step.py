@@ -66,8 +66,8 @@ class Vocabulary(NamedTuple):
     @classmethod
     def of(cls, stops: Sequence[str], specials: Sequence[str]) -> Vocabulary:
         """Clean up lists of token texts."""
-        kept = tuple(dict.fromkeys(token for token in stops if token))
-        return cls(kept, tuple(dict.fromkeys([*kept, *(token for token in specials if token)])))
+        unique_stops = tuple(dict.fromkeys(token for token in stops if token))
+        return cls(unique_stops, tuple(dict.fromkeys([*unique_stops, *(token for token in specials if token)])))
 
 
 # Random per process, so that no tool output can contain them; letters and digits only, so that no template escapes,
@@ -204,14 +204,14 @@ class StepRenderer:
 
 
 def _find_markers(tail: str, text: str, marked: Sequence[Message]) -> list[int]:
-    found = [tail.find(message["content"]) for message in marked]
-    lost = [message for message, at in zip(marked, found, strict=True) if at < 0]
+    offsets = [tail.find(message["content"]) for message in marked]
+    lost = [message for message, at in zip(marked, offsets, strict=True) if at < 0]
     if lost:
         roles = ", ".join(dict.fromkeys(repr(message["role"]) for message in lost))
         moved = all(message["content"] in text for message in lost)
         where = "prints before the assistant turn" if moved else "drops"
         raise TemplateError(f"the template {where} the new message(s) with role {roles}")
-    return found
+    return offsets
 
 
 def plant_sentinel(message: Message, plant: Plant) -> Message:
@@ -275,8 +275,8 @@ def find_boundary(region: str, printed_last: str | None, vocabulary: Vocabulary,
         if hit is None:
             # The special token that is the very last thing of the turn, printed alike where the turn is not last.
             end = printed_last.rstrip()
-            kept = max((token for token in vocabulary.specials if end.endswith(token)), key=len, default=None)
-            hit = (len(end) - len(kept), kept) if kept is not None and region.startswith(end) else None
+            final = max((token for token in vocabulary.specials if end.endswith(token)), key=len, default=None)
+            hit = (len(end) - len(final), final) if final is not None and region.startswith(end) else None
     if hit is not None:
         at, closer = hit
         return Boundary(head=region[:at], closer=closer, plant=plant, region=region)
@@ -333,10 +333,10 @@ def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], ca
     closer = suffix.boundary.closer
     # An end of turn that the engine does not stop on is part of the call's mark-up.
     end = (closer if closer in step.vocabulary.stops else "") + suffix.text
-    shown = [
+    texts = [
         _print_turn(step, {**turn, "content": content}, plant, answer, end) for plant, content in _CONTENTS.items()
     ]
-    return min((text for text in shown if text is not None), key=len, default=None)
+    return min((text for text in texts if text is not None), key=len, default=None)
 
 
 _CONTENTS = {Plant.ARGUMENTS_EMPTY: "", Plant.ARGUMENTS_NULL: None}

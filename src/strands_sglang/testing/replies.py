@@ -114,7 +114,7 @@ def _ids(reply: Reply, tokenizer: Any, eos: int | None) -> list[int]:
 def _text(reply: Reply, ids: list[int], params: Mapping[str, Any], tokenizer: Any, eos: int | None) -> str:
     if tokenizer is None:
         return reply.text or ""
-    shown = ids
+    visible_ids = ids
     if ids and ids[-1] == eos and not params.get("no_stop_trim"):
-        shown = ids[:-1]
-    return str(tokenizer.decode(shown, skip_special_tokens=params.get("skip_special_tokens", True)))
+        visible_ids = ids[:-1]
+    return str(tokenizer.decode(visible_ids, skip_special_tokens=params.get("skip_special_tokens", True)))

@@ -99,7 +99,7 @@ class TokenSequence(TokenView):
     @classmethod
     def of_runs(cls, runs: Sequence[TokenRun]) -> TokenSequence:
         """The sequence of these runs, built in one pass and without a Python object a token."""
-        made = cls.__new__(cls)
+        sequence = cls.__new__(cls)
         starts = list(accumulate((len(run.ids) for run in runs), initial=0))
         ids = np.empty(starts[-1], dtype=np.int32)
         mask = np.zeros(starts[-1], dtype=np.uint8)
@@ -115,14 +115,14 @@ class TokenSequence(TokenView):
                 if weights and weights[-1].end == first and weights[-1].version == span.version:
                     first = weights.pop().start
                 weights.append(WeightSpan(version=span.version, start=first, end=last))
-        made._ids, made._mask, made._logprobs = _freeze(ids), _freeze(mask), _freeze(logprobs)
-        made._segments = tuple(
+        sequence._ids, sequence._mask, sequence._logprobs = _freeze(ids), _freeze(mask), _freeze(logprobs)
+        sequence._segments = tuple(
             Segment(is_output=run.is_output, start=start, end=end, turn=run.turn)
             for run, start, end in zip(runs, starts, starts[1:], strict=False)
         )
-        made._prompt_length = next((part.start for part in made._segments if part.is_output), len(ids))
-        made._weights = tuple(weights)
-        return made
+        sequence._prompt_length = next((part.start for part in sequence._segments if part.is_output), len(ids))
+        sequence._weights = tuple(weights)
+        return sequence
 
     # Everything, one value a token
 

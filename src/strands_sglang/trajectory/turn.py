@@ -211,9 +211,9 @@ class Turn:
 
         `trained` is False where another exported trajectory trains the sampled tokens.
         """
-        done = self.completion
+        completion = self.completion
         if self.prompt_ids:
-            scored = done.prompt_logprobs
+            scored = completion.prompt_logprobs
             yield TokenRun(
                 ids=expanded_ids(self.prompt_ids, self.media),
                 # Of the tokens of an image SGLang answers id 0 with a useless score.
@@ -222,12 +222,12 @@ class Turn:
                 is_trained=False,
                 turn=position,
             )
-        if done.output_ids:
+        if completion.output_ids:
             yield TokenRun(
-                ids=done.output_ids,
-                logprobs=done.output_logprobs,
+                ids=completion.output_ids,
+                logprobs=completion.output_logprobs,
                 is_output=True,
                 is_trained=trained and not self.is_recalled,
                 turn=position,
-                weight_spans=done.weight_spans,
+                weight_spans=completion.weight_spans,
             )

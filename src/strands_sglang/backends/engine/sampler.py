@@ -49,9 +49,11 @@ def _shape(logits: torch.Tensor, generation: Generation) -> None:
     if output and (decoding.frequency_penalty or decoding.presence_penalty or decoding.repetition_penalty != 1):
         counted = Counter(output)
         ids, counts = torch.tensor(list(counted)), torch.tensor(list(counted.values()))
-        seen = logits[ids] - decoding.presence_penalty - decoding.frequency_penalty * counts
+        scores = logits[ids] - decoding.presence_penalty - decoding.frequency_penalty * counts
         # Divided, a negative logit would rise.
-        logits[ids] = torch.where(seen < 0, seen * decoding.repetition_penalty, seen / decoding.repetition_penalty)
+        logits[ids] = torch.where(
+            scores < 0, scores * decoding.repetition_penalty, scores / decoding.repetition_penalty
+        )
     if len(output) < decoding.min_new_tokens and generation.stops:
         logits[list(generation.stops)] = -torch.inf
     if generation.matcher is not None:

@@ -107,8 +107,8 @@ class Scheduler:
         coming = [other.prompt_keys or other.prompt for other in self.running if other.kv.length < len(other.prompt)]
         if not coming:
             return False
-        wanted = np.asarray(generation.keys[: generation.cache_limit])
-        later = max(common_prefix(wanted, np.asarray(prompt)) for prompt in coming)
+        prefix = np.asarray(generation.keys[: generation.cache_limit])
+        later = max(common_prefix(prefix, np.asarray(prompt)) for prompt in coming)
         return later - self.cache.match(generation.keys, generation.cache_limit, self._sources()) >= WORTH_WAITING
 
     def _sources(self) -> list[tuple[list[int], SequenceKV]]:
@@ -217,10 +217,10 @@ class Scheduler:
 
     def abort(self, chosen: Callable[[Generation], bool] = lambda generation: True) -> bool:
         """End the chosen generations with what they have sampled so far; True if there are any."""
-        found = [generation for generation in (*self.running, *self.waiting) if chosen(generation)]
-        for generation in found:
+        generations = [generation for generation in (*self.running, *self.waiting) if chosen(generation)]
+        for generation in generations:
             self._finish(generation, Finish(type=FinishType.ABORT, message="aborted"))
-        return bool(found)
+        return bool(generations)
 
     def fail_all(self, error: Exception) -> None:
         """End every generation with an error."""

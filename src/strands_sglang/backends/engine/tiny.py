@@ -166,10 +166,10 @@ def make_tiny_vision_model(
         merge_size=2,
         size={"shortest_edge": 16 * 28 * 28, "longest_edge": 256 * 28 * 28},
     )
-    made = _save(out_dir, model, tokenizer, images)
-    if made.path is not None:
-        _name_processors(made.path, name)
-    return made
+    tiny = _save(out_dir, model, tokenizer, images)
+    if tiny.path is not None:
+        _name_processors(tiny.path, name)
+    return tiny
 
 
 def _save(out_dir: str | Path | None, model: Any, tokenizer: Any, images: Any = None) -> TinyModel:

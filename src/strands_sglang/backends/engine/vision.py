@@ -67,9 +67,9 @@ class SeenPrompt:
 
     def positions_of(self, start: int, end: int) -> torch.Tensor:
         """Positions of the tokens `[start, end)` of prompt and output, `[3, end - start]`."""
-        known = self.positions[:, start:end]
+        in_prompt = self.positions[:, start:end]
         behind = torch.arange(max(start, len(self.ids)), max(end, len(self.ids))) + self.shift
-        return torch.cat([known, behind.expand(3, -1)], dim=1)
+        return torch.cat([in_prompt, behind.expand(3, -1)], dim=1)
 
 
 class Vision:
@@ -96,18 +96,18 @@ class Vision:
 
     def see(self, ids: list[int], images: Sequence[str]) -> SeenPrompt:
         """Expand a prompt's placeholders and look at its images; `MediaError` if they disagree or one is unreadable."""
-        given = [_image_bytes(image) for image in images]
-        found = sum(token == self.expander.placeholder_id for token in ids)
-        if found != len(given):
-            raise MediaError(f"the prompt has {found} image placeholders, for {len(given)} images")
+        encoded = [_image_bytes(image) for image in images]
+        placeholders = sum(token == self.expander.placeholder_id for token in ids)
+        if placeholders != len(encoded):
+            raise MediaError(f"the prompt has {placeholders} image placeholders, for {len(encoded)} images")
         packed = array("i", ids)
-        media = place_images(packed, [self.expander.enter(image) for image in given], self.expander)
+        media = place_images(packed, [self.expander.enter(image) for image in encoded], self.expander)
         looked = [self._look(medium.image) for medium in media]
         expanded = list(expanded_ids(packed, media))
-        seen, grown = [], 0
+        seen_images, grown = [], 0
         for medium, (features, deep, _) in zip(media, looked, strict=True):
             digest, offset, length = bytes.fromhex(medium.digest), medium.position + grown, len(medium.span)
-            seen.append(SeenImage(digest=digest, offset=offset, length=length, features=features, deep=deep))
+            seen_images.append(SeenImage(digest=digest, offset=offset, length=length, features=features, deep=deep))
             grown += medium.growth
         row = torch.tensor([expanded])
         kinds = (row == self.expander.placeholder_id).int()
@@ -115,15 +115,15 @@ class Vision:
         positions, _ = self.tower.get_rope_index(row, kinds, image_grid_thw=grids)
         positions = positions[:, 0].cpu()
         return SeenPrompt(
-            ids=expanded, images=tuple(seen), positions=positions, shift=int(positions.max()) + 1 - len(expanded)
+            ids=expanded, images=tuple(seen_images), positions=positions, shift=int(positions.max()) + 1 - len(expanded)
         )
 
     def _features(self, image: bytes) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
         """Features, deep features and grid of an image."""
-        made = self.expander.pixels(image)
-        grid = torch.as_tensor(made["image_grid_thw"])
+        arrays = self.expander.pixels(image)
+        grid = torch.as_tensor(arrays["image_grid_thw"])
         weight = next(self.tower.parameters())
-        pixels = torch.as_tensor(made["pixel_values"]).to(weight)
+        pixels = torch.as_tensor(arrays["pixel_values"]).to(weight)
         with torch.inference_mode():
             output = self.tower.get_image_features(pixels, grid.to(weight.device))
         deep = getattr(output, "deepstack_features", None) or ()

@@ -32,10 +32,10 @@ _CREDENTIALS = re.compile(r"//[^/?#]*@")
 def checked_url(name: str, url: Any) -> str:
     """A server address without trailing slash; `ValueError` (password left out) unless a URL without user name."""
     if not is_address(url):
-        shown = _CREDENTIALS.sub("//***@", url) if isinstance(url, str) else url
+        redacted = _CREDENTIALS.sub("//***@", url) if isinstance(url, str) else url
         raise ValueError(
             f"{name} must be an address such as 'http://localhost:30000', without user name and password (give "
-            f"api_key, or headers={{'Authorization': ...}}), got {shown!r}"
+            f"api_key, or headers={{'Authorization': ...}}), got {redacted!r}"
         )
     return str(url).strip().rstrip("/")
 
@@ -84,34 +84,34 @@ class Secrets:
     """The keys in the headers that a client sends. Every text from outside that is shown passes `hide` first."""
 
     def __init__(self, *headers: Mapping[str, str]) -> None:
-        found: dict[str, None] = {}
+        spellings: dict[str, None] = {}
         for name, value in ((name, value) for each in headers for name, value in each.items()):
             if _SECRET_NAME.search(name) and (secret := value.removeprefix("Bearer ").strip()):
                 forms = (secret, secret.encode().decode("latin-1"))  # as it is sent, and as headers are read
-                found.update(dict.fromkeys((*forms, *(write(form)[1:-1] for form in forms for write in _WRITERS))))
-        self._forms = tuple(found)
+                spellings.update(dict.fromkeys((*forms, *(write(form)[1:-1] for form in forms for write in _WRITERS))))
+        self._forms = tuple(spellings)
         self._begins = (
-            re.compile("|".join(re.escape(form[:_TELLING]) for form in found), re.IGNORECASE) if found else None
+            re.compile("|".join(re.escape(form[:_TELLING]) for form in spellings), re.IGNORECASE) if spellings else None
         )
 
     def hide(self, text: str) -> str:
         """The text with `***` for every key, and for the beginning of one, as where a text was cut."""
         if self._begins is None:
             return text
-        shown, place = [], 0
-        while found := self._begins.search(text, place):
-            start = found.start()
-            shown += [text[place:start], "***"]
+        pieces, place = [], 0
+        while match := self._begins.search(text, place):
+            start = match.start()
+            pieces += [text[place:start], "***"]
             # A text may be cut within the key, so as much of it as stands there is hidden.
             pairs = (zip(text[start:].lower(), form.lower(), strict=False) for form in self._forms)
             place = start + max(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], each)) for each in pairs)
-        return "".join((*shown, text[place:]))
+        return "".join((*pieces, text[place:]))
 
     def hide_in(self, error: BaseException | None) -> None:
         """Hide keys in the words of an error and of the errors that it came from."""
-        seen: set[int] = set()
-        while error is not None and id(error) not in seen:
-            seen.add(id(error))
+        visited: set[int] = set()
+        while error is not None and id(error) not in visited:
+            visited.add(id(error))
             error.args = tuple(self.hide(each) if isinstance(each, str) else each for each in error.args)
             for name in ("message", "body", "msg", "doc"):
                 if isinstance(value := getattr(error, name, None), str):

@@ -54,8 +54,8 @@ def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_
             ) from error
 
     models = ask(MODELS)
-    listed = models.get("data") if isinstance(models, dict) else None
-    model = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
+    entries = models.get("data") if isinstance(models, dict) else None
+    model = entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
     owner = model.get("owned_by")  # both kinds put their own name there
     if owner in SERVERS and owner != kind:
         raise BackendConnectionError(
@@ -68,21 +68,21 @@ def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_
             f"what answers at {base_url!r} is not a server of {name}: GET {route} gives {info}; correct the address, "
             f"or choose another backend (--backend {' or '.join(SERVERS.keys() - {kind})})"
         )
-    named = model if route == MODELS else info if isinstance(info, dict) else {}
-    found = next((named[field] for field in client.tokenizer_fields if named.get(field)), None)
-    if not found and not is_optional:
+    source = model if route == MODELS else info if isinstance(info, dict) else {}
+    tokenizer = next((source[field] for field in client.tokenizer_fields if source.get(field)), None)
+    if not tokenizer and not is_optional:
         raise BackendConnectionError(f"{base_url}{route} names no tokenizer; give one with --tokenizer (tokenizer=)")
-    return str(found) if found else None
+    return str(tokenizer) if tokenizer else None
 
 
 def check_tokenizer(base_url: str, headers: Mapping[str, str], tokenizer: Any, name: str) -> None:
     """`ValueError` if a tokenizer, called `name`, encodes otherwise than the server shows (`POST /tokenize`)."""
     body = json.dumps({"prompt": PROBE, "add_special_tokens": False}).encode()
     try:
-        found = _ask(f"{base_url}/tokenize", {**headers, "Content-Type": "application/json"}, body)
+        answer = _ask(f"{base_url}/tokenize", {**headers, "Content-Type": "application/json"}, body)
     except (OSError, ValueError):  # routers do not pass this route on
         return
-    theirs = found.get("tokens") if isinstance(found, dict) else None
+    theirs = answer.get("tokens") if isinstance(answer, dict) else None
     if not isinstance(theirs, list) or theirs == (ours := tokenizer.encode(PROBE, add_special_tokens=False)):
         return
     raise ValueError(

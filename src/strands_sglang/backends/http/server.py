@@ -351,16 +351,16 @@ class ServerClient(Backend):
                     attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
                     raise self._http_error(answer.status, answer.body)
                 if len(answer.body) > _READ_IN_THREAD:  # its checks take milliseconds, in which other calls get on
-                    read = await asyncio.to_thread(self._read, call, answer, rid)
+                    checked_answer = await asyncio.to_thread(self._read, call, answer, rid)
                 else:
-                    read = self._read(call, answer, rid)
+                    checked_answer = self._read(call, answer, rid)
             except BackendError as error:
                 self._note_failure(transport, attempt, error)
                 raise
             call.opened = attempt.opened
-            if read.latency is None:  # a server that does not say it
-                read = replace(read, latency=transport.loop.time() - attempt.started)
-            return read
+            if checked_answer.latency is None:  # a server that does not say it
+                checked_answer = replace(checked_answer, latency=transport.loop.time() - attempt.started)
+            return checked_answer
         finally:
             transport.in_flight.pop(rid, None)
             transport.slots.release()
@@ -447,8 +447,8 @@ class ServerClient(Backend):
     def _transport(self) -> LoopTransport:
         """The transport of the running loop; those of loops that are over are dropped, and so closed."""
         loop = asyncio.get_running_loop()
-        held = self._transports.get(loop)
-        if held is None or held.http.closed.is_set() or held.is_over:
+        current = self._transports.get(loop)
+        if current is None or current.http.closed.is_set() or current.is_over:
             for other, transport in list(self._transports.items()):
                 if transport.is_over:
                     self._transports.pop(other, None)
@@ -458,7 +458,7 @@ class ServerClient(Backend):
                 connect_timeout=self.connect_timeout,
                 user_transport=self._user_transport,
             )
-            held = self._transports[loop] = LoopTransport(
+            current = self._transports[loop] = LoopTransport(
                 max_connections=self.max_connections,
                 http=http,
                 base_url=self.base_url,
@@ -467,7 +467,7 @@ class ServerClient(Backend):
                 abort_headers=self._abort_headers,
                 abort_body=self._abort_body,
             )
-        return held
+        return current
 
     async def close(self) -> None:
         """Abort what is in flight, send outstanding aborts, close all connections of all event loops.
@@ -476,11 +476,11 @@ class ServerClient(Backend):
         of which this one is a fork stay open there.
         """
         self._closings += 1
-        held = dict(self._transports)
+        transports = dict(self._transports)
         try:
-            await close_all(held.values())
+            await close_all(transports.values())
         finally:
-            for loop, transport in held.items():
+            for loop, transport in transports.items():
                 if self._transports.get(loop) is transport:
                     del self._transports[loop]
 

@@ -267,35 +267,35 @@ class HTTPSession:
     ) -> BackendError:
         """The typed error of a failure, whose class it notes; without aiohttp's error, which holds the keys sent."""
         # The text of an error of aiohttp's parser escapes its message, and so a key in it, twice.
-        said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
-        words = self._secrets.hide(" ".join(said.split()) or type(error).__name__)
+        message = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+        words = self._secrets.hide(" ".join(message.split()) or type(error).__name__)
         is_aiohttps = isinstance(error, aiohttp.ClientError)
         cause: BaseException = ConnectionError(words) if is_aiohttps else error.with_traceback(None)
         typed: type[BackendError] = BackendConnectionError
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             kind, cause = RetryClass.UNREACHABLE, TimeoutError()
-            said = f"cannot connect to {url}: no connection within {self._timeout.connect:g} s"
+            message = f"cannot connect to {url}: no connection within {self._timeout.connect:g} s"
         elif isinstance(error, TimeoutError):
             kind, cause = RetryClass.TIMEOUT, TimeoutError()
-            said = f"no answer from {url} {'in time' if timeout is None else f'within {timeout:g} s'} ({what})"
+            message = f"no answer from {url} {'in time' if timeout is None else f'within {timeout:g} s'} ({what})"
         elif isinstance(error, aiohttp.ClientSSLError):
             # A wrong certificate or protocol stays wrong; everything else may be a server that is starting.
-            kind, said = RetryClass.NEVER, f"cannot connect to {url}: {words}"
+            kind, message = RetryClass.NEVER, f"cannot connect to {url}: {words}"
         elif isinstance(error, ConnectionRefusedError) or not attempt.connected:
             kind, cause = RetryClass.UNREACHABLE, getattr(error, "os_error", cause)
-            said = f"cannot connect to {url}: {cause}"
+            message = f"cannot connect to {url}: {cause}"
         elif isinstance(error, aiohttp.ClientResponseError):
             kind, typed = RetryClass.DECODING, BackendAnswerError
-            said = f"{url} does not speak HTTP: {words:.200} ({what})"
+            message = f"{url} does not speak HTTP: {words:.200} ({what})"
         elif has_begun:
-            kind, typed, said = RetryClass.DECODING, BackendAnswerError, f"the answer broke off: {words} ({what})"
+            kind, typed, message = RetryClass.DECODING, BackendAnswerError, f"the answer broke off: {words} ({what})"
         else:
             is_stale = attempt.reused and attempt.age < _STALE_WITHIN_S
             kind = RetryClass.STALE if is_stale else RetryClass.RESET
-            said = f"connection to {url} broke: {words} ({what})"
-        attempt.kind, made = kind, typed(said)
-        made.__cause__ = cause.with_traceback(None)
-        return made
+            message = f"connection to {url} broke: {words} ({what})"
+        attempt.kind, failure = kind, typed(message)
+        failure.__cause__ = cause.with_traceback(None)
+        return failure
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:

@@ -115,9 +115,9 @@ class LoopTransport:
         """The workers behind `base_url`, or nothing if it is not a router (or does not answer)."""
         if self._workers:
             return self._workers
-        seen_at, seen = self._workers_seen
-        if seen and self.loop.time() - seen_at < _WORKERS_FRESH_S:
-            return seen
+        seen_at, workers = self._workers_seen
+        if workers and self.loop.time() - seen_at < _WORKERS_FRESH_S:
+            return workers
         with contextlib.suppress(*_FAILURES):
             url = f"{self._base_url}/workers"
             status, body = await self.http.call(
@@ -169,30 +169,30 @@ class LoopTransport:
     def begin_abort(self, rid: str, age: float) -> asyncio.Event:
         """Abort a request that was sent `age` seconds ago, from the background; the event says that it was asked."""
         if rid not in self._tasks:
-            asked = asyncio.Event()
-            task = self.loop.create_task(self._until_taken(rid, age, asked), name=f"sglang-abort-{rid}")
+            was_asked = asyncio.Event()
+            task = self.loop.create_task(self._until_taken(rid, age, was_asked), name=f"sglang-abort-{rid}")
             task.add_done_callback(lambda _: self._tasks.pop(rid, None))
-            self._tasks[rid] = task, asked
+            self._tasks[rid] = task, was_asked
         return self._tasks[rid][1]
 
     async def tell_abort(self, rid: str, age: float) -> None:
         """Abort a request, and wait a moment until the server was asked: the loop may end with the task that waits."""
-        asked = self.begin_abort(rid, age)
+        was_asked = self.begin_abort(rid, age)
         try:
-            await asyncio.wait_for(asked.wait(), _TELL_S)
+            await asyncio.wait_for(was_asked.wait(), _TELL_S)
         except TimeoutError:
             return
         except asyncio.CancelledError:
-            if not asked.is_set():  # `asyncio.run` ends, and has cancelled the background, too
+            if not was_asked.is_set():  # `asyncio.run` ends, and has cancelled the background, too
                 await self.abort(rid)
             raise
 
-    async def _until_taken(self, rid: str, age: float, asked: asyncio.Event) -> None:
+    async def _until_taken(self, rid: str, age: float, was_asked: asyncio.Event) -> None:
         end = self.loop.time() + ABORT_TIMEOUT_S
         again = age < _YOUNG_S
         for pause in pauses(_ABORT_AGAIN_S, _LONGEST_PAUSE_S):
             outcomes = await self.abort(rid)
-            asked.set()
+            was_asked.set()
             failed = Outcome.LATER in outcomes
             if not failed and (not again or self.http.closed.is_set()):
                 return

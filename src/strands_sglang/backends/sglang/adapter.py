@@ -30,8 +30,8 @@ class GenerateAdapter(Backend):
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         fields = wire_fields(request)
-        named = {"rid": request.rid, "routing_key": request.routing_key}
-        fields |= {name: value for name, value in named.items() if value is not None}
+        routing = {"rid": request.rid, "routing_key": request.routing_key}
+        fields |= {name: value for name, value in routing.items() if value is not None}
         if request.before_attempt is not None:
             request.before_attempt()
         payload = await self.client.generate(request.prompt.tolist(), **fields)
@@ -57,8 +57,8 @@ class GenerateAdapter(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        known = getattr(self.client, "capabilities", None)
-        return known if isinstance(known, Capabilities) else CAPABILITIES
+        own = getattr(self.client, "capabilities", None)
+        return own if isinstance(own, Capabilities) else CAPABILITIES
 
     @property
     def closings(self) -> int:

@@ -55,12 +55,12 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
     if not isinstance(meta, _MAPPING):
         raise BackendAnswerError(f"the answer has no meta_info object: {payload!r:.200}")
     finish = _finish(meta)
-    listed = payload.get("output_ids")
-    if listed is None and finish.type is not FinishType.ABORT:  # one aborted before it ran sampled nothing
+    token_ids = payload.get("output_ids")
+    if token_ids is None and finish.type is not FinishType.ABORT:  # one aborted before it ran sampled nothing
         raise BackendAnswerError("the answer has no output_ids, so the sampled tokens are unknown: is it SGLang 0.5?")
-    ids = checked_ids("output_ids", listed or [])
+    ids = checked_ids("output_ids", token_ids or [])
     entries = meta.get("output_token_logprobs")
-    scored = None if entries is None else _read_scored("output_token_logprobs", entries, listed, ids)
+    scored = None if entries is None else _read_scored("output_token_logprobs", entries, token_ids, ids)
     if scored is not None and scored.ids is not ids and scored.ids != ids:
         raise BackendAnswerError(
             f"output_token_logprobs ({len(scored.ids)} entries) do not belong to output_ids ({len(ids)} tokens): "
@@ -68,7 +68,7 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
         )
     check_output(ids, finish, vocab_size=vocab_size, max_new_tokens=max_new_tokens)
     prompt = meta.get("input_token_logprobs")
-    shown, length = payload.get("prompt_token_ids"), meta.get("prompt_tokens")
+    prompt_ids, length = payload.get("prompt_token_ids"), meta.get("prompt_tokens")
     rid, cached, latency = meta.get("id"), meta.get("cached_tokens"), meta.get("e2e_latency")
     return GenerateAnswer(
         payload=payload,
@@ -81,7 +81,7 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
         sampling_mask=sampling_mask("output_token_sampling_mask", meta.get("output_token_sampling_mask"), len(ids)),
         rid=rid if isinstance(rid, str) else None,
         prompt_tokens=length if is_count(length) else None,
-        prompt_ids=shown if isinstance(shown, list) else None,
+        prompt_ids=prompt_ids if isinstance(prompt_ids, list) else None,
         cached_tokens=cached if is_count(cached) else None,
         latency=latency if isinstance(latency, int | float) else None,
     )
@@ -133,8 +133,8 @@ def _restore_last_id(scored: ScoredPrompt, prompt: array[int], vocab_size: int |
     if 0 not in scored.ids or len(scored.ids) > len(prompt):
         return
     last = max(prompt) if vocab_size is None else vocab_size - 1
-    for place, (named, token) in enumerate(zip(scored.ids, prompt[-len(scored.ids) :], strict=True)):
-        if named == 0 and token == last != 0:
+    for place, (named_id, token) in enumerate(zip(scored.ids, prompt[-len(scored.ids) :], strict=True)):
+        if named_id == 0 and token == last != 0:
             scored.ids[place], scored.logprobs[place] = last, math.nan
 
 
@@ -172,10 +172,10 @@ def check_belongs(answer: GenerateAnswer, call: GenerateCall, *, rid: str, sent_
     meta = answer.payload["meta_info"]
     if answer.rid != rid and answer.rid in sent_ids:
         raise BackendAnswerError(f"the answer to request {rid} is that of request {answer.rid}: connections got mixed")
-    prompt, sent, count = answer.prompt_tokens, len(call.request.prompt), meta.get("completion_tokens")
-    if prompt is not None and prompt != sent and _PROMPT_FIELDS.isdisjoint(call.fields):
+    prompt, sent_count, count = answer.prompt_tokens, len(call.request.prompt), meta.get("completion_tokens")
+    if prompt is not None and prompt != sent_count and _PROMPT_FIELDS.isdisjoint(call.fields):
         raise BackendAnswerError(
-            f"meta_info.prompt_tokens={prompt}, but {sent} input ids were sent: was the prompt cut "
+            f"meta_info.prompt_tokens={prompt}, but {sent_count} input ids were sent: was the prompt cut "
             "(--allow-auto-truncate)?"
         )
     # An abort may lose the last tokens on their way; those that arrived are still right.

@@ -121,13 +121,13 @@ class SGLangClient(ServerClient):
         vocab_size = call.request.vocab_size or self._vocab_size
         prompt = None if call.request.images else call.request.prompt
         payload = self._parse(answer.body)
-        read = read_answer(payload, vocab_size=vocab_size, max_new_tokens=limit, prompt=prompt)
-        check_belongs(read, call, rid=rid, sent_ids=self._sent_ids)
-        for name, reason in dropped_fields(call.fields, rid, read.payload, answer.headers):
+        checked_answer = read_answer(payload, vocab_size=vocab_size, max_new_tokens=limit, prompt=prompt)
+        check_belongs(checked_answer, call, rid=rid, sent_ids=self._sent_ids)
+        for name, reason in dropped_fields(call.fields, rid, checked_answer.payload, answer.headers):
             if name not in self._reported:  # once: it is so for every request of a run
                 self._reported |= {name}
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
-        return read
+        return checked_answer
 
     @staticmethod
     @override

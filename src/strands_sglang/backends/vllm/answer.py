@@ -57,13 +57,13 @@ def _read(payload: Any, request: GenerateRequest, rid: str | None) -> GenerateAn
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
         raise BackendAnswerError(f"the answer has no single choice: {payload!r:.200}")
     choice: Mapping[str, Any] = choices[0]
-    answered = payload.get("request_id")
-    if rid is not None and isinstance(answered, str) and answered.removeprefix(RID_PREFIX) != rid:
-        raise BackendAnswerError(f"the answer to request {rid} is that of request {answered}: connections got mixed")
-    listed = choice.get("token_ids")
-    if listed is None:
+    answer_id = payload.get("request_id")
+    if rid is not None and isinstance(answer_id, str) and answer_id.removeprefix(RID_PREFIX) != rid:
+        raise BackendAnswerError(f"the answer to request {rid} is that of request {answer_id}: connections got mixed")
+    token_ids = choice.get("token_ids")
+    if token_ids is None:
         raise BackendAnswerError("the answer has no token_ids: was it asked for text?")
-    ids = checked_ids("token_ids", listed)
+    ids = checked_ids("token_ids", token_ids)
     finish = _finish(choice, ids[-1] if ids else None)
     check_output(ids, finish, vocab_size=request.vocab_size, max_new_tokens=request.max_new_tokens)
     usage = payload.get("usage")
@@ -75,7 +75,7 @@ def _read(payload: Any, request: GenerateRequest, rid: str | None) -> GenerateAn
         raise BackendAnswerError(f"usage.completion_tokens={completion}, but the answer has {len(ids)} token_ids")
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    shown = payload.get("prompt_token_ids")
+    prompt_ids = payload.get("prompt_token_ids")
     return GenerateAnswer(
         output_ids=ids,
         finish=finish,
@@ -84,9 +84,9 @@ def _read(payload: Any, request: GenerateRequest, rid: str | None) -> GenerateAn
         weight_spans=weight_spans(choice.get("weight_versions"), None, len(ids)),
         routed_experts=None if request.experts_from is None else _experts(choice.get("routed_experts")),
         sampling_mask=sampling_mask("sampling_mask", choice.get("sampling_mask"), len(ids)),
-        rid=answered.removeprefix(RID_PREFIX) if isinstance(answered, str) else None,
+        rid=answer_id.removeprefix(RID_PREFIX) if isinstance(answer_id, str) else None,
         prompt_tokens=prompt_tokens if is_count(prompt_tokens) else None,
-        prompt_ids=shown if isinstance(shown, list) else None,
+        prompt_ids=prompt_ids if isinstance(prompt_ids, list) else None,
         cached_tokens=cached if is_count(cached) else None,
         payload=payload,
     )
@@ -105,18 +105,18 @@ def _finish(choice: Mapping[str, Any], last: int | None) -> Finish:
     return Finish(type=kind, matched=matched if isinstance(matched, int | str) else last)
 
 
-def _logprobs(found: Any, ids: list[int]) -> Any:
+def _logprobs(field: Any, ids: list[int]) -> Any:
     """The log-probability of each sampled token; None where the answer has none at all."""
-    entries = found.get("content") if isinstance(found, Mapping) else None
+    entries = field.get("content") if isinstance(field, Mapping) else None
     if entries is None:
         return None
-    named = [entry.get("token_id") for entry in entries]
-    if None in named:  # releases before 0.32 write `"token": "token_id:N"`
+    names = [entry.get("token_id") for entry in entries]
+    if None in names:  # releases before 0.32 write `"token": "token_id:N"`
         texts = [str(entry.get("token")) for entry in entries]
-        named = [int(text.removeprefix("token_id:")) if text.startswith("token_id:") else None for text in texts]
-    if named != ids:
+        names = [int(text.removeprefix("token_id:")) if text.startswith("token_id:") else None for text in texts]
+    if names != ids:
         raise BackendAnswerError(
-            f"logprobs.content ({len(named)} entries) do not belong to token_ids ({len(ids)} tokens): {named!r:.100}"
+            f"logprobs.content ({len(names)} entries) do not belong to token_ids ({len(ids)} tokens): {names!r:.100}"
         )
     values = [entry["logprob"] for entry in entries]
     logprobs = checked_logprobs("logprobs.content", values)
@@ -129,15 +129,15 @@ def _logprobs(found: Any, ids: list[int]) -> Any:
     return logprobs
 
 
-def _read_scored(found: Any, request: GenerateRequest) -> ScoredPrompt | None:
+def _read_scored(listing: Any, request: GenerateRequest) -> ScoredPrompt | None:
     """The prompt from `score_from` on; nothing precedes the very first token, which has no value."""
-    if found is None:
+    if listing is None:
         return None
     prompt = request.prompt
-    if len(found) != len(prompt):
-        raise BackendAnswerError(f"prompt_logprobs has {len(found)} entries for a prompt of {len(prompt)} tokens")
+    if len(listing) != len(prompt):
+        raise BackendAnswerError(f"prompt_logprobs has {len(listing)} entries for a prompt of {len(prompt)} tokens")
     start, count = request.score_from or 0, request.score_top_k
-    ids, entries = prompt[start:], found[start:]
+    ids, entries = prompt[start:], listing[start:]
     values = [_read_logprob(entry[str(token)]) if entry else None for token, entry in zip(ids, entries, strict=True)]
     scored = ScoredPrompt(ids=checked_ids("prompt", ids), logprobs=checked_logprobs("prompt_logprobs", values))
     if not count:

@@ -133,8 +133,8 @@ class VLLMClient(ServerClient):
         info = await self.info()
         if request.vocab_size is None:
             request = replace(request, vocab_size=info.vocab_size)
-        wanted = request.prompt_tokens + (request.max_new_tokens or 1)
-        if info.context_length is not None and wanted > info.context_length:
+        length = request.prompt_tokens + (request.max_new_tokens or 1)
+        if info.context_length is not None and length > info.context_length:
             raise BackendContextLengthError(
                 f"{request.prompt_tokens} tokens and {request.max_new_tokens or 1} new ones do not fit the context of "
                 f"{info.context_length}",

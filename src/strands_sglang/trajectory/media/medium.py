@@ -131,16 +131,16 @@ def place_images(ids: array[int], images: Sequence[EnteredImage], expander: Imag
     media_ids = expander.media_ids
     # Found in C first: most prompts have no image, and then no Python code runs per token.
     present = any(token in ids for token in media_ids)
-    found = [(index, token) for index, token in enumerate(ids) if token in media_ids] if present else []
-    wrong = [token for _, token in found if token != expander.placeholder_id]
+    places = [(index, token) for index, token in enumerate(ids) if token in media_ids] if present else []
+    wrong = [token for _, token in places if token != expander.placeholder_id]
     if wrong:
         raise MediaError(f"the prompt has the token {wrong[0]}, which stands for a video or an audio clip: send images")
-    if len(found) != len(images):
+    if len(places) != len(images):
         raise MediaError(
-            f"the prompt has {len(found)} image placeholders for {len(images)} images: the chat template does not "
+            f"the prompt has {len(places)} image placeholders for {len(images)} images: the chat template does not "
             "print one placeholder per image, or a text spells the placeholder"
         )
-    if any(later == index + 1 for (index, _), (later, _) in itertools.pairwise(found)):
+    if any(later == index + 1 for (index, _), (later, _) in itertools.pairwise(places)):
         raise MediaError("the prompt has two image placeholders side by side, which servers cannot tell from one image")
     return tuple(
         Medium(
@@ -151,7 +151,7 @@ def place_images(ids: array[int], images: Sequence[EnteredImage], expander: Imag
             span=image.span,
             grid=image.grid,
         )
-        for image, (index, _) in zip(images, found, strict=True)
+        for image, (index, _) in zip(images, places, strict=True)
     )
 
 

@@ -148,11 +148,11 @@ class ProcessorExpander:
             at_work = self._at_work.setdefault(key, threading.Lock())
         with at_work:  # rollouts of a group begin with the same image at the same time
             try:
-                known = self._known.get(key)
-                if known is None:
-                    known = self._read(image, max_pixels, encoding)
-                    self._known.put(key, known, len(known.data))
-                return known
+                entered = self._known.get(key)
+                if entered is None:
+                    entered = self._read(image, max_pixels, encoding)
+                    self._known.put(key, entered, len(entered.data))
+                return entered
             finally:
                 with self._lock:
                     self._at_work.pop(key, None)
@@ -169,7 +169,7 @@ class ProcessorExpander:
         span = array("i", [self.placeholder_id]) * (math.prod(final.grid) // (self._unit // self._patch) ** 2)
         return EnteredImage.of(image, f"image/{encoding}", span, final.grid)
 
-    def _final_size(self, given: tuple[int, int], max_pixels: int | None) -> _Size:
+    def _final_size(self, picture_size: tuple[int, int], max_pixels: int | None) -> _Size:
         """The size that an image is given, one that the processor leaves alone, and its grid.
 
         Computed as the Qwen family does it; the processor has the last word, asked once about every size.
@@ -177,7 +177,7 @@ class ProcessorExpander:
         Raises:
             MediaError: The processor takes no image of these proportions, or leaves no size alone.
         """
-        width, height = given
+        width, height = picture_size
         if max(width, height) > _MOST_ELONGATED * min(width, height):
             raise MediaError(f"an image of {width} x {height} pixels is too elongated: at most {_MOST_ELONGATED} to 1")
         from PIL import Image
@@ -185,8 +185,8 @@ class ProcessorExpander:
         size = _smart_resize(width, height, self._unit, self._fewest, min(self._most, max_pixels or self._most))
         # A size is final when the processor gives it back: only then do server and trainer resize nothing.
         for _ in range(_TRIES):
-            made = self._process(Image.new("RGB", size))
-            time, high, wide = (int(side) for side in made["image_grid_thw"][0])
+            arrays = self._process(Image.new("RGB", size))
+            time, high, wide = (int(side) for side in arrays["image_grid_thw"][0])
             before, size = size, (wide * self._patch, high * self._patch)
             if before == size:
                 break
@@ -260,7 +260,7 @@ def record_proof(fingerprint: str, server: str) -> Path:
 
 def _proofs() -> dict[str, str]:
     try:
-        known = json.loads(_file().read_text(encoding="utf-8"))
+        proofs = json.loads(_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return proofs if isinstance(proofs, dict) else {}
