@@ -19,7 +19,7 @@ from strands_sglang.backends.http import session
 from strands_sglang.backends.http.options import Secrets
 from strands_sglang.backends.http.retry import RetryClass
 from strands_sglang.backends.http.session import Attempt, HTTPSession
-from strands_sglang.backends.http.user_transport import HTTPAnswer, HTTPRequest
+from strands_sglang.backends.http.user_transport import HTTPRequest, HTTPResponse
 from strands_sglang.exceptions import BackendAnswerError, BackendAnswerLimitError, BackendConnectionError, BackendError
 from tests.servers import FaultyServer
 
@@ -84,7 +84,7 @@ def whole(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
     return b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, lines, len(body), body)
 
 
-async def ask(http: HTTPSession, server: RawServer, body: bytes = b"{}", **options: Any) -> HTTPAnswer:
+async def ask(http: HTTPSession, server: RawServer, body: bytes = b"{}", **options: Any) -> HTTPResponse:
     request = HTTPRequest("POST", server.url, {"Content-Type": "application/json"}, body)
     return await http.request(request, **{"limit": LIMIT, "timeout": 10.0, **options})
 

@@ -15,8 +15,8 @@ from strands_sglang.exceptions import (
     SGLangThrottledError,
 )
 from strands_sglang.testing import (
-    HTTPAnswer,
     HTTPRequest,
+    HTTPResponse,
     MockTransport,
     Reply,
     ScriptedClient,
@@ -120,27 +120,27 @@ async def test_a_delayed_reply_can_be_aborted_and_cancelled() -> None:
     assert (await client.generate([1]))["output_ids"] == [4]
 
 
-def answered(request: HTTPRequest) -> HTTPAnswer:
+def answered(request: HTTPRequest) -> HTTPResponse:
     meta = {"id": request.json()["rid"], "finish_reason": {"type": "stop", "matched": 5}}
-    return HTTPAnswer.of_json({"output_ids": [4, 5], "meta_info": meta})
+    return HTTPResponse.of_json({"output_ids": [4, 5], "meta_info": meta})
 
 
 async def test_a_mock_transport_sees_whole_requests_and_its_failures_follow_the_table() -> None:
     failures: list[Any] = [
-        HTTPAnswer.of_json({"error": "full"}, status=503, headers={"Retry-After": "0"}),
+        HTTPResponse.of_json({"error": "full"}, status=503, headers={"Retry-After": "0"}),
         ConnectionRefusedError("nobody"),
         TimeoutError(),
         ConnectionResetError("gone"),
-        HTTPAnswer(200, {}, b"half"),
+        HTTPResponse(200, {}, b"half"),
     ]
 
-    async def handler(request: HTTPRequest) -> HTTPAnswer:
+    async def handler(request: HTTPRequest) -> HTTPResponse:
         if request.url.endswith("/generate") and failures:
             failure = failures.pop(0)
             if isinstance(failure, Exception):
                 raise failure
             return failure
-        return answered(request) if request.url.endswith("/generate") else HTTPAnswer(200, {}, b"")
+        return answered(request) if request.url.endswith("/generate") else HTTPResponse(200, {}, b"")
 
     transport = MockTransport(handler)
     async with SGLangClient("http://server:1", transport=transport, api_key="k", retry_delay=0.0) as client:
@@ -154,9 +154,9 @@ async def test_a_mock_transport_sees_whole_requests_and_its_failures_follow_the_
 
 
 async def test_a_request_of_a_mock_transport_ends_with_its_time_its_limit_and_its_client() -> None:
-    async def hang(request: HTTPRequest) -> HTTPAnswer:
+    async def hang(request: HTTPRequest) -> HTTPResponse:
         if not request.url.endswith("/generate"):
-            return HTTPAnswer(200, {}, b"")
+            return HTTPResponse(200, {}, b"")
         await asyncio.sleep(60)
         raise AssertionError
 
@@ -169,7 +169,7 @@ async def test_a_request_of_a_mock_transport_ends_with_its_time_its_limit_and_it
         await client.close()
         with pytest.raises(SGLangConnectionError, match="closed"):
             await call
-    transport = MockTransport(lambda request: HTTPAnswer(200, {}, b" " * 100))
+    transport = MockTransport(lambda request: HTTPResponse(200, {}, b" " * 100))
     async with SGLangClient("http://s", transport=transport, max_answer_bytes=99) as client:
         with pytest.raises(SGLangAnswerLimitError):
             await client.generate([1])

@@ -1,17 +1,17 @@
 """Fakes for tests of code that uses this package: no server, no model, no GPU.
 
 - `ScriptedClient` speaks the generate contract from a list of replies, in process.
-- `MockTransport` answers the requests of a client by calling a function: `HTTPRequest` in, `HTTPAnswer` out.
+- `MockTransport` answers the requests of a client by calling a function: `HTTPRequest` in, `HTTPResponse` out.
 """
 
-from ..backends.http.user_transport import HTTPAnswer, HTTPRequest, Transport
+from ..backends.http.user_transport import HTTPRequest, HTTPResponse, Transport
 from .mock_transport import MockTransport
 from .replies import Reply, build_answer
 from .scripted_client import ScriptedClient, ScriptedRequest, ScriptExhaustedError
 
 __all__ = [
-    "HTTPAnswer",
     "HTTPRequest",
+    "HTTPResponse",
     "MockTransport",
     "Reply",
     "ScriptExhaustedError",

@@ -6,16 +6,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..backends.http.user_transport import HTTPAnswer, HTTPRequest
+from ..backends.http.user_transport import HTTPRequest, HTTPResponse
 
 
 class MockTransport:
     """Answers every request of a client by calling a function, without a network.
 
     ```python
-    def handler(request: HTTPRequest) -> HTTPAnswer:
+    def handler(request: HTTPRequest) -> HTTPResponse:
         assert request.json()["input_ids"] == [1, 2, 3]
-        return HTTPAnswer.of_json({"output_ids": [4], "meta_info": {"finish_reason": {"type": "stop"}}})
+        return HTTPResponse.of_json({"output_ids": [4], "meta_info": {"finish_reason": {"type": "stop"}}})
 
 
     client = SGLangClient("http://server", transport=MockTransport(handler))
@@ -29,12 +29,12 @@ class MockTransport:
         self._handler = handler
         self.requests: list[HTTPRequest] = []
 
-    async def send(self, request: HTTPRequest) -> HTTPAnswer:
+    async def send(self, request: HTTPRequest) -> HTTPResponse:
         """Answer a request."""
         self.requests.append(request)
-        answer = self._handler(request)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if not isinstance(answer, HTTPAnswer):
-            raise TypeError(f"the handler returned {answer!r:.100}: expected an HTTPAnswer")
-        return answer
+        response = self._handler(request)
+        if inspect.isawaitable(response):
+            response = await response
+        if not isinstance(response, HTTPResponse):
+            raise TypeError(f"the handler returned {response!r:.100}: expected an HTTPResponse")
+        return response

@@ -39,7 +39,7 @@ from .options import (
 from .retry import RequestRetryPolicy, RetryBudget, RetryClass, classify_failure, classify_status, parse_retry_after
 from .session import Attempt, HTTPSession, closed_error
 from .transport import LoopTransport, Outcome, close_all
-from .user_transport import HTTPAnswer, HTTPRequest, Transport
+from .user_transport import HTTPRequest, HTTPResponse, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -126,9 +126,9 @@ class ServerClient(Backend):
     """
 
     extra_sampling_keys: frozenset[str] = frozenset()
-    generate_path: ClassVar[str]
+    generate_route: ClassVar[str]
     """Path of generate calls."""
-    abort_path: ClassVar[str]
+    abort_route: ClassVar[str]
     """Path of abort calls."""
     answer_key: ClassVar[str]
     """A key that every generate answer has."""
@@ -195,7 +195,7 @@ class ServerClient(Backend):
         self._headers = checked_headers({"Content-Type": "application/json", **(headers or {}), **bearer(api_key)})
         self._secrets = Secrets(self._headers, bearer(admin_api_key))
         self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
-        self._generate_url = f"{self.base_url}{self.generate_path}"
+        self._generate_url = f"{self.base_url}{self.generate_route}"
         self._rng = random.Random()
         self._vocab_size = None if vocab_size is None else checked_count("vocab_size", vocab_size)
         self._user_transport = transport
@@ -245,7 +245,7 @@ class ServerClient(Backend):
         return GenerateCall(request, self._wire_fields(request), self.wire_names)
 
     @abstractmethod
-    def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
+    def _read(self, call: GenerateCall, response: HTTPResponse, rid: str) -> GenerateAnswer:
         """The checked answer of an attempt, from one of status 200; runs on a thread where the body is long.
 
         Raises:
@@ -344,23 +344,23 @@ class ServerClient(Backend):
             self._sent_ids.append(rid)
             try:
                 request = HTTPRequest("POST", self._generate_url, headers, call.body(rid))
-                answer = await transport.http.request(
+                response = await transport.http.request(
                     request, timeout=self.timeout, limit=self._max_answer_bytes, attempt=attempt
                 )
-                if answer.status != 200:
-                    attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
-                    raise self._http_error(answer.status, answer.body)
-                if len(answer.body) > _READ_IN_THREAD:  # its checks take milliseconds, in which other calls get on
-                    checked_answer = await asyncio.to_thread(self._read, call, answer, rid)
+                if response.status != 200:
+                    attempt.retry_after = parse_retry_after(response.headers.get("retry-after"))
+                    raise self._http_error(response.status, response.body)
+                if len(response.body) > _READ_IN_THREAD:  # its checks take milliseconds, in which other calls get on
+                    answer = await asyncio.to_thread(self._read, call, response, rid)
                 else:
-                    checked_answer = self._read(call, answer, rid)
+                    answer = self._read(call, response, rid)
             except BackendError as error:
                 self._note_failure(transport, attempt, error)
                 raise
             call.opened = attempt.opened
-            if checked_answer.latency is None:  # a server that does not say it
-                checked_answer = replace(checked_answer, latency=transport.loop.time() - attempt.started)
-            return checked_answer
+            if answer.latency is None:  # a server that does not say it
+                answer = replace(answer, latency=transport.loop.time() - attempt.started)
+            return answer
         finally:
             transport.in_flight.pop(rid, None)
             transport.slots.release()
@@ -463,7 +463,7 @@ class ServerClient(Backend):
                 http=http,
                 base_url=self.base_url,
                 workers=self._worker_urls,
-                abort_path=self.abort_path,
+                abort_route=self.abort_route,
                 abort_headers=self._abort_headers,
                 abort_body=self._abort_body,
             )

@@ -20,7 +20,7 @@ import orjson
 from ...exceptions import BackendAnswerError, BackendAnswerLimitError, BackendConnectionError, BackendError
 from .options import Secrets
 from .retry import RetryClass
-from .user_transport import HTTPAnswer, HTTPRequest, Transport
+from .user_transport import HTTPRequest, HTTPResponse, Transport
 
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before the server does so (5 s, 4.7 s measured)."""
@@ -144,7 +144,7 @@ class HTTPSession:
         self._secrets = secrets
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout)
         self._user = user_transport
-        self._tasks: dict[asyncio.Task[HTTPAnswer], Attempt] = {}
+        self._tasks: dict[asyncio.Task[HTTPResponse], Attempt] = {}
         self._control_slots = asyncio.Semaphore(_CONTROL_CONNECTIONS)
         self.closed = asyncio.Event()
         connector = _Connector()
@@ -193,12 +193,12 @@ class HTTPSession:
         body = b"" if json is None else orjson.dumps(json)
         request = HTTPRequest(method, url, {**self._headers, **(headers or {})}, body)
         async with self._control_slots:
-            answer = await self.request(request, timeout=timeout, limit=_LONGEST_CONTROL_ANSWER, attempt=attempt)
-        return answer.status, answer.body
+            response = await self.request(request, timeout=timeout, limit=_LONGEST_CONTROL_ANSWER, attempt=attempt)
+        return response.status, response.body
 
     async def request(
         self, request: HTTPRequest, *, timeout: float | None, limit: int, attempt: Attempt | None = None
-    ) -> HTTPAnswer:
+    ) -> HTTPResponse:
         """Send a request and read its answer.
 
         Args:
@@ -225,7 +225,7 @@ class HTTPSession:
                 raise
         raise closed_error(what)
 
-    def _start(self, exchange: Coroutine[Any, Any, HTTPAnswer], attempt: Attempt) -> asyncio.Task[HTTPAnswer]:
+    def _start(self, exchange: Coroutine[Any, Any, HTTPResponse], attempt: Attempt) -> asyncio.Task[HTTPResponse]:
         """The task of a request. No frame of the caller holds it: with its error it would be a cycle."""
         task = Context().run(self._loop.create_task, exchange)
         self._tasks[task] = attempt
@@ -234,13 +234,13 @@ class HTTPSession:
 
     async def _exchange(
         self, request: HTTPRequest, what: str, timeout: float | None, limit: int, attempt: Attempt
-    ) -> HTTPAnswer:
+    ) -> HTTPResponse:
         has_begun = False
         try:
             async with asyncio.timeout(timeout):
                 if self._user is not None:
                     attempt.connected = True
-                    answer = await self._user.send(request)
+                    response = await self._user.send(request)
                 else:
                     _sending.set(attempt)
                     # aiohttp warns of larger bytes, since writing them at once holds up the loop.
@@ -252,12 +252,12 @@ class HTTPSession:
                         headers=request.headers,
                         timeout=self._timeout,
                         allow_redirects=False,
-                    ) as response:
+                    ) as stream:
                         has_begun = True
-                        answer = await _read(response, limit)
-                if answer.status == 200 and len(answer.body) > limit:
+                        response = await _read(stream, limit)
+                if response.status == 200 and len(response.body) > limit:
                     raise BackendAnswerLimitError(f"the answer has more than {limit} bytes; see max_answer_bytes")
-                return answer
+                return response
         except (aiohttp.ClientError, OSError) as error:
             traceback.clear_frames(error.__traceback__)  # they hold the request, some in cycles
             raise self._translate(error, attempt, has_begun, request.url, what, timeout)  # noqa: B904 - names its cause
@@ -298,7 +298,7 @@ class HTTPSession:
         return failure
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:
+async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPResponse:
     """The answer, no further than a chunk beyond `limit`.
 
     Of an error the status says enough where its body is too long, compressed or breaks off.
@@ -311,7 +311,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:
         response.close()
         if is_good:
             raise BackendAnswerLimitError("the answer is compressed, but an uncompressed one was requested")
-        return HTTPAnswer(response.status, headers, b"")
+        return HTTPResponse(response.status, headers, b"")
     most, size = limit if is_good else _LONGEST_ERROR, 0
     try:
         async for chunk in response.content.iter_any():
@@ -324,7 +324,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> HTTPAnswer:
         if is_good:
             raise
     body = b"".join(chunks)
-    return HTTPAnswer(response.status, headers, body if is_good else body[:most])
+    return HTTPResponse(response.status, headers, body if is_good else body[:most])
 
 
 def _end(loop: asyncio.AbstractEventLoop, pid: int, session: aiohttp.ClientSession, connector: _Connector) -> None:

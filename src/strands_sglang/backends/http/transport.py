@@ -54,7 +54,7 @@ class LoopTransport:
 
     Args:
         workers: Workers behind a router, if they are known; else `GET /workers` is asked.
-        abort_path: Where aborts go, behind the address of a server.
+        abort_route: Where aborts go, behind the address of a server.
         abort_headers: Headers of aborts.
         abort_body: The JSON of the abort of a request.
 
@@ -71,7 +71,7 @@ class LoopTransport:
         http: HTTPSession,
         base_url: str,
         workers: tuple[str, ...],
-        abort_path: str,
+        abort_route: str,
         abort_headers: Mapping[str, str],
         abort_body: Callable[[str], dict[str, Any]],
     ) -> None:
@@ -83,7 +83,7 @@ class LoopTransport:
         self._pid = os.getpid()
         self._base_url = base_url
         self._workers = workers
-        self._abort_path = abort_path
+        self._abort_route = abort_route
         self._abort_headers = abort_headers
         self._abort_body = abort_body
         self._is_router = bool(workers)
@@ -149,7 +149,7 @@ class LoopTransport:
         try:
             status, _ = await self.http.call(
                 "POST",
-                f"{url}{self._abort_path}",
+                f"{url}{self._abort_route}",
                 json=self._abort_body(rid),
                 headers=self._abort_headers,
                 timeout=ABORT_TIMEOUT_S,

@@ -2,8 +2,8 @@
 
 ```python
 class Echo:
-    async def send(self, request: HTTPRequest) -> HTTPAnswer:
-        return HTTPAnswer.of_json({"path": request.url})
+    async def send(self, request: HTTPRequest) -> HTTPResponse:
+        return HTTPResponse.of_json({"path": request.url})
 ```
 """
 
@@ -31,7 +31,7 @@ class HTTPRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HTTPAnswer:
+class HTTPResponse:
     """An answer; header names in lower case, and of error bodies the first 4 MiB."""
 
     status: int
@@ -39,7 +39,7 @@ class HTTPAnswer:
     body: bytes
 
     @classmethod
-    def of_json(cls, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HTTPAnswer:
+    def of_json(cls, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HTTPResponse:
         """An answer with a JSON body."""
         return cls(status, {name.lower(): text for name, text in (headers or {}).items()}, orjson.dumps(value))
 
@@ -47,7 +47,7 @@ class HTTPAnswer:
 class Transport(Protocol):
     """Sends requests. Used on every event loop that the client is used on; its maker closes it."""
 
-    async def send(self, request: HTTPRequest) -> HTTPAnswer:
+    async def send(self, request: HTTPRequest) -> HTTPResponse:
         """Send a request and read its whole answer.
 
         Raises:

@@ -22,7 +22,7 @@ from ..http.served import MODELS, vocab_size_of, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
 from ..http.session import closed_error
 from ..http.transport import LoopTransport
-from ..http.user_transport import HTTPAnswer
+from ..http.user_transport import HTTPResponse
 from .answer import check_belongs, read_answer
 from .errors import classify, http_error
 from .request import CAPABILITIES, SGLangSamplingParams, check_request_fields, checked_fields, wire_fields
@@ -51,8 +51,8 @@ class SGLangClient(ServerClient):
     """
 
     sampling_model = SGLangSamplingParams
-    generate_path = "/generate"
-    abort_path = "/abort_request"
+    generate_route = "/generate"
+    abort_route = "/abort_request"
     answer_key = "meta_info"
     wire_names = "rid", "input_ids"
     affinity_header = ROUTING_KEY_HEADER
@@ -116,18 +116,18 @@ class SGLangClient(ServerClient):
         return {**wire_fields(request), "stream": False}
 
     @override
-    def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
+    def _read(self, call: GenerateCall, response: HTTPResponse, rid: str) -> GenerateAnswer:
         limit = (call.fields.get("sampling_params") or {}).get("max_new_tokens")
         vocab_size = call.request.vocab_size or self._vocab_size
         prompt = None if call.request.images else call.request.prompt
-        payload = self._parse(answer.body)
-        checked_answer = read_answer(payload, vocab_size=vocab_size, max_new_tokens=limit, prompt=prompt)
-        check_belongs(checked_answer, call, rid=rid, sent_ids=self._sent_ids)
-        for name, reason in dropped_fields(call.fields, rid, checked_answer.payload, answer.headers):
+        payload = self._parse(response.body)
+        answer = read_answer(payload, vocab_size=vocab_size, max_new_tokens=limit, prompt=prompt)
+        check_belongs(answer, call, rid=rid, sent_ids=self._sent_ids)
+        for name, reason in dropped_fields(call.fields, rid, answer.payload, response.headers):
             if name not in self._reported:  # once: it is so for every request of a run
                 self._reported |= {name}
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
-        return checked_answer
+        return answer
 
     @staticmethod
     @override

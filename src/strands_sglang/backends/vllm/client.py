@@ -37,7 +37,7 @@ from ..http.served import MODELS, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
 from ..http.session import KEEPALIVE_S, Attempt
 from ..http.transport import LoopTransport
-from ..http.user_transport import HTTPAnswer
+from ..http.user_transport import HTTPResponse
 from .answer import RID_PREFIX, http_error, read_answer
 from .request import CAPABILITIES, RAW_HINT, VLLMSamplingParams, check_fields, is_plain, wire_fields
 
@@ -68,8 +68,8 @@ class VLLMClient(ServerClient):
     """
 
     sampling_model = VLLMSamplingParams
-    generate_path = "/inference/v1/generate"
-    abort_path = "/inference/v1/abort_requests"
+    generate_route = "/inference/v1/generate"
+    abort_route = "/inference/v1/abort_requests"
     answer_key = "choices"
     wire_names = "request_id", "token_ids"
     affinity_header = "X-Session-ID"
@@ -218,8 +218,8 @@ class VLLMClient(ServerClient):
         return wire_fields(request)
 
     @override
-    def _read(self, call: GenerateCall, answer: HTTPAnswer, rid: str) -> GenerateAnswer:
-        body = _ALTERNATIVES.sub(b"", answer.body) if call.request.logprobs else answer.body
+    def _read(self, call: GenerateCall, response: HTTPResponse, rid: str) -> GenerateAnswer:
+        body = _ALTERNATIVES.sub(b"", response.body) if call.request.logprobs else response.body
         return read_answer(self._parse(body), call.request, rid=rid)
 
     @staticmethod
