@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..exceptions import BackendAnswerError, BackendRequestError
 from ..trajectory import FinishType, SampledTokens
@@ -244,6 +244,14 @@ class GenerateAnswer(SampledTokens):
             raise BackendAnswerError(what + can.hint("show_prompt"))
         if list(self.prompt_ids[: len(proof)]) != proof.tolist():
             raise BackendAnswerError("the server expanded the images to other ids, or changed ids beside them")
+
+
+class GenerateClient(Protocol):
+    """A client of SGLang's `/generate` in Python: its fields are keywords, its answer is returned."""
+
+    async def generate(self, input_ids: list[int], /, **fields: Any) -> Mapping[str, Any]:
+        """Sample a continuation."""
+        ...
 
 
 class Backend(ABC):

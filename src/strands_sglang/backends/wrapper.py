@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from .contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
+from .contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateClient, GenerateRequest
 
 if TYPE_CHECKING:
     from ..trajectory.media import ImageExpander
 
 
-def as_backend(client: Any) -> Backend:
+def as_backend(client: Backend | GenerateClient) -> Backend:
     """A client as a backend: itself if it is one, else an adapter of its `generate`; `TypeError` if it is neither.
 
     A `generate` that a subclass or a test put in the place of `SGLangClient`'s takes precedence over `ask`.
@@ -23,13 +23,13 @@ def as_backend(client: Any) -> Backend:
         raise TypeError(f"got client={client!r}, expected a Backend, or something with `generate`")
     from .sglang.adapter import GenerateAdapter
 
-    return GenerateAdapter(client)
+    return GenerateAdapter(cast(GenerateClient, client))
 
 
 class BackendWrapper(Backend):
     """A backend around another (anything `as_backend` takes): subclasses override `ask`, `inner` does the rest."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Backend | GenerateClient) -> None:
         self.inner: Backend = as_backend(inner)
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:

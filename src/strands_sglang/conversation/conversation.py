@@ -25,10 +25,10 @@ from typing import Any, NoReturn, Unpack
 
 from strands.types.tools import ToolSpec
 
-from ..backends import CONSTRAINTS, Backend, as_backend
+from ..backends import CONSTRAINTS, Backend, GenerateClient, as_backend
 from ..exceptions import MediaError, MessageConversionError, TemplateError
 from ..fast_paths import FastPath
-from ..tokenizer import LONG_TEXT, TokenizerAdapter
+from ..tokenizer import LONG_TEXT, Tokenizer, TokenizerAdapter
 from ..tool_parsers import ToolParser, as_tool_parser
 from ..trajectory import (
     Completion,
@@ -44,7 +44,7 @@ from ..trajectory import (
     digest,
     encode_value,
 )
-from ..trajectory.media import ImageExpander, image_expander
+from ..trajectory.media import ImageExpander, Processor, image_expander
 from .generation import generate
 from .limits import CancelScope, Reservation, SharedBudget
 from .messages import ChatMessage, ReadOnce, SystemPrompt, read, read_all, system_text
@@ -74,14 +74,14 @@ class Conversation:
     def __init__(
         self,
         *,
-        tokenizer: Any,
-        client: Any = None,
+        tokenizer: Tokenizer,
+        client: Backend | GenerateClient | None = None,
         base_url: str | None = None,
         tool_parser: ToolParser | str | None = None,
         chat_template: str | None = None,
         stop_tokens: Sequence[str] = (),
         vocab_size: int | None = None,
-        processor: Any = None,
+        processor: Processor | None = None,
         **options: Unpack[SGLangConfig],
     ) -> None:
         if (client is None) == (base_url is None):
@@ -97,7 +97,8 @@ class Conversation:
 
             make_client, address = client_class(base_url)
             client = make_client(address)
-        self.client: Any = client
+        assert client is not None  # exactly one of the two
+        self.client: Backend | GenerateClient = client
         self.config: SGLangConfig = merge_options(DEFAULTS, options, self.backend)
         self.forest = TrajectoryForest(has_memory=FastPath.HISTORY_MEMORY.is_on)
         self.rollout = TokenManager(self.forest, on_reset=self.reset)
@@ -126,7 +127,7 @@ class Conversation:
     # ---- the episode ------------------------------------------------
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer that was given."""
         return self._tokens.tokenizer
 

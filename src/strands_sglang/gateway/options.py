@@ -13,6 +13,7 @@ from typing import Any, Self
 from ..conversation.options import RefusedResults, SGLangConfig
 from ..exceptions import MaxToolIterationsReachedError, TokenBudgetReachedError, did_you_mean
 from ..tool_parsers import ToolParser
+from ..trajectory.media import Processor
 from .canonical import VOLATILE_RULES
 from .dialects.reading import quote
 
@@ -46,7 +47,7 @@ class ConversationOptions(SGLangConfig, total=False):
     chat_template: str | None
     stop_tokens: Sequence[str]
     vocab_size: int | None
-    processor: Any
+    processor: Processor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,12 @@ from typing import Any, Unpack
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from ..backends import Backend, GenerateClient
 from ..cache import Recent
 from ..conversation import Conversation
 from ..conversation.options import DEFAULTS, SAMPLING_NAMES, RefusedResults
 from ..exceptions import refuse_unknown
+from ..tokenizer import Tokenizer
 from ..tool_parsers.values import MAX_DEPTH, is_too_deep
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, Exchange, as_json, hide, refusal
@@ -89,8 +91,8 @@ class Gateway:
     def __init__(
         self,
         *,
-        client: Any,
-        tokenizer: Any,
+        client: Backend | GenerateClient,
+        tokenizer: Tokenizer,
         host: str | None = "127.0.0.1",
         port: int = 0,
         unix_path: str | None = None,

@@ -8,13 +8,25 @@ from array import array
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..template import Span
 from ..trajectory import pack_ids
 from .codec import Codec, codec_of
 
 logger = logging.getLogger(__name__)
+
+
+class Tokenizer(Protocol):
+    """A Hugging Face tokenizer, or what encodes and decodes like one; other attributes are read where it has them."""
+
+    def encode(self, text: Any, /, *args: Any, **options: Any) -> Any:
+        """Ids of a text."""
+        ...
+
+    def decode(self, token_ids: Any, /, *args: Any, **options: Any) -> Any:
+        """Text of ids."""
+        ...
 
 
 class TokenizerAdapter:
@@ -25,7 +37,7 @@ class TokenizerAdapter:
         stop_tokens: Stop tokens the engine knows beyond the tokenizer's own eos token.
     """
 
-    def __init__(self, tokenizer: Any, stop_tokens: Iterable[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_tokens: Iterable[str] = ()) -> None:
         self.tokenizer = tokenizer
         self._extra_stops = tuple(stop_tokens)
         self._texts: dict[int, str] = {}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
+from ..contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateClient, GenerateRequest
 from .answer import read_answer
 from .request import CAPABILITIES, SGLangSamplingParams, check_request_fields, wire_fields
 
@@ -25,7 +25,7 @@ class GenerateAdapter(Backend):
     there.
     """
 
-    client: Any
+    client: GenerateClient
     sampling_model = SGLangSamplingParams
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:

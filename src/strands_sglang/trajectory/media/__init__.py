@@ -21,7 +21,7 @@ from .medium import (
     move_media,
     place_images,
 )
-from .processor import ProcessorExpander, image_expander
+from .processor import Processor, ProcessorExpander, image_expander
 
 __all__ = [
     "EnteredImage",
@@ -29,6 +29,7 @@ __all__ = [
     "ImageExpander",
     "Medium",
     "PlacedMedium",
+    "Processor",
     "ProcessorExpander",
     "as_rgb",
     "collapsed_values",

@@ -14,7 +14,7 @@ import os
 import threading
 from array import array
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from ...cache import Recent, cache_folder
 from ...exceptions import MediaError, install_command
@@ -30,7 +30,18 @@ _TRIES = 4  # sizes to ask a processor about before giving up
 _MOST_ELONGATED = 200  # as the Qwen family has it
 
 
-def image_expander(processor: Any) -> ImageExpander:
+class ModelProcessor(Protocol):
+    """The `AutoProcessor` of a Hugging Face model that sees."""
+
+    image_processor: Any
+    image_token_id: int
+
+
+Processor: TypeAlias = str | os.PathLike[str] | ImageExpander | ModelProcessor
+"""What `image_expander` takes."""
+
+
+def image_expander(processor: Processor) -> ImageExpander:
     """The expander of a model's images.
 
     Args:
@@ -42,7 +53,7 @@ def image_expander(processor: Any) -> ImageExpander:
     if isinstance(processor, str | os.PathLike):
         return _load_expander(os.fspath(processor))
     if hasattr(processor, "enter") and hasattr(processor, "placeholder_id"):
-        return processor  # type: ignore[no-any-return]
+        return cast(ImageExpander, processor)
     images, placeholder = getattr(processor, "image_processor", None), getattr(processor, "image_token_id", None)
     name = type(processor).__name__
     if images is None or not isinstance(placeholder, int):
