@@ -165,7 +165,7 @@ async def test_a_prompt_token_that_sglang_names_0_has_no_logprob_if_it_is_the_la
     clipped = max if is_last_id else min
     model, client = make([lambda ids, fields: scored(ids, fields, clipped(ids))], return_prompt_logprobs=True)
     if not is_last_id:
-        with pytest.raises(SGLangDecodingError, match="do not belong to the ids"):
+        with pytest.raises(SGLangDecodingError, match="does not score the"):
             await run(model)
         return
     await run(model)

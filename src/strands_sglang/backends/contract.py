@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -206,6 +206,26 @@ class ScoredPrompt:
         ):
             raise BackendAnswerError("scores must have one log-probability for each of the most likely tokens")
 
+    def values_of(self, expected: array[int], images: Iterable[tuple[int, int]]) -> array[float]:
+        """Log-probabilities of the last tokens, which are `expected`; NaN for those before the first that was scored.
+
+        `images` are positions and lengths of images in `expected`, whose tokens have no value: a server names 0 there.
+
+        Raises:
+            BackendAnswerError: It names other tokens.
+        """
+        ids, values = self.ids[-len(expected) :], self.logprobs[-len(expected) :]
+        first = len(expected) - len(ids)
+        for position, length in images:
+            for place in range(max(position, first), position + length):
+                ids[place - first], values[place - first] = expected[place], math.nan
+        if ids != expected[first:]:
+            raise BackendAnswerError(
+                f"the answer does not score the {len(expected)} tokens that were sent: it names {ids.tolist()!r:.100} "
+                f"instead of {expected[first:].tolist()!r:.100}"
+            )
+        return array("d", [math.nan]) * first + values
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GenerateAnswer(SampledTokens):
@@ -329,22 +349,15 @@ class Backend(ABC):
         answer = await self.ask(request)
         if images:
             answer.check_expansion(len(whole), whole, self.capabilities)
-        scored, expected = answer.scored_prompt, whole[start:].tolist()
-        count = len(expected)
-        if scored is not None and len(scored.ids) >= count:
-            for image in images:  # a server names 0 for its tokens
-                for place in range(max(image.offset - start, 0), image.offset + image.length - start):
-                    scored.ids[place - count], scored.logprobs[place - count] = expected[place], math.nan
-        if scored is None or scored.ids[-count:].tolist() != expected:
-            raise BackendAnswerError(
-                f"the answer does not score the {count} tokens from position {start} on: it names "
-                f"{None if scored is None else scored.ids[-count:].tolist()!r:.100} instead of {expected!r:.100}"
-            )
+        scored, count = answer.scored_prompt, len(whole) - start
+        if scored is None or len(scored.ids) < count:
+            raise BackendAnswerError(f"the answer does not score the {count} tokens from position {start} on")
+        values = scored.values_of(whole[start:], [(image.offset - start, image.length) for image in images])
         if top_k and (scored.top_ids is None or len(scored.top_ids) != top_k * len(scored.ids)):
             raise BackendAnswerError(f"the answer lacks the {top_k} most likely tokens of some position")
         return ScoredPrompt(
-            ids=scored.ids[-count:],
-            logprobs=scored.logprobs[-count:],
+            ids=whole[start:],
+            logprobs=values,
             top_ids=scored.top_ids[-count * top_k :] if top_k and scored.top_ids is not None else None,
             top_logprobs=scored.top_logprobs[-count * top_k :] if top_k and scored.top_logprobs is not None else None,
         )

@@ -225,21 +225,13 @@ class _Output:
 def _prompt_logprobs(scored: ScoredPrompt | None, plan: CallPlan) -> array[float]:
     """Log-probabilities of the prompt delta. The very first token of a path has none, and neither has an image."""
     media = plan.call.prompt.media
-    expected = expanded_ids(plan.call.prompt.ids, media)
-    count = len(expected)
-    ids = array(TOKEN_TYPECODE) if scored is None else scored.ids[-count:]
-    values = array(LOGPROB_TYPECODE, [math.nan]) * (count - len(ids))
-    if scored is not None:
-        values.extend(scored.logprobs[-count:])
-    first = count - len(ids)
-    shift = 0
-    for medium in media:  # the server names 0 for every token of an image
-        offset = medium.position + shift
-        for place in range(max(offset, first), offset + len(medium.span)):
-            ids[place - first] = expected[place]
+    if scored is None:
+        return array(LOGPROB_TYPECODE, [math.nan]) * len(plan.call.prompt.ids)
+    spans, shift = [], 0
+    for medium in media:
+        spans.append((medium.position + shift, len(medium.span)))
         shift += medium.growth
-    if ids != expected[first:]:
-        raise BackendAnswerError("the log-probabilities of the prompt do not belong to the ids that were sent")
+    values = scored.values_of(expanded_ids(plan.call.prompt.ids, media), spans)
     return collapsed_values(values, media, math.nan)
 
 

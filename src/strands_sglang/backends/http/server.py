@@ -16,16 +16,15 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Never, Self
 
-import orjson
-
-from ...exceptions import BackendError, BackendHTTPError, BackendRequestError, refuse_unknown
+from ...exceptions import BackendError, BackendHTTPError, refuse_unknown
 from ..answer import parse_answer
 from ..contract import Backend, GenerateAnswer, GenerateRequest, check_prompt
 from . import served
+from .call import GenerateCall, PromptWriter
 from .options import (
     Secrets,
     affinity_header,
@@ -49,33 +48,6 @@ WARN_EVERY_S = 30.0  # between two warnings of a server that does not answer
 _REMEMBERED_IDS = 4096
 _READ_IN_THREAD = 1 << 21
 """Bytes from which an answer is read on a thread."""
-
-
-@dataclass(slots=True)
-class GenerateCall:
-    """A request in the words of a server.
-
-    Attributes:
-        fields: Its fields but for prompt and id.
-        names: The server's names for the id and for the prompt.
-        opened: When the connection that brought the answer was opened (`time.monotonic`), or 0 if it is not known.
-    """
-
-    request: GenerateRequest
-    fields: Mapping[str, Any]
-    names: tuple[str, str]
-    opened: float = 0.0
-
-    def body(self, rid: str) -> bytes:
-        """The request of an attempt in JSON; `BackendRequestError` if JSON cannot represent a field."""
-        import numpy as np
-
-        id_name, prompt_name = self.names
-        prompt = np.frombuffer(self.request.prompt, dtype=np.int32)
-        try:
-            return orjson.dumps({id_name: rid, **self.fields, prompt_name: prompt}, option=orjson.OPT_SERIALIZE_NUMPY)
-        except orjson.JSONEncodeError as error:
-            raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
 
 
 def _new_rid() -> str:
@@ -197,6 +169,7 @@ class ServerClient(Backend):
         self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
         self._generate_url = f"{self.base_url}{self.generate_route}"
         self._rng = random.Random()
+        self._prompts = PromptWriter()
         self._vocab_size = None if vocab_size is None else checked_count("vocab_size", vocab_size)
         self._user_transport = transport
         self._abort_headers = checked_headers(bearer(admin_api_key))
@@ -343,7 +316,9 @@ class ServerClient(Backend):
             transport.in_flight[rid] = attempt
             self._sent_ids.append(rid)
             try:
-                request = HTTPRequest("POST", self._generate_url, headers, call.body(rid))
+                request = HTTPRequest(
+                    "POST", self._generate_url, headers, call.body(rid, self._prompts.write(call.request))
+                )
                 response = await transport.http.request(
                     request, timeout=self.timeout, limit=self._max_answer_bytes, attempt=attempt
                 )

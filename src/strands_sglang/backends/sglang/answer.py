@@ -15,7 +15,7 @@ from ...trajectory import Finish, FinishType
 from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from ..answer import check_output, checked_ids, checked_logprobs, is_count, sampling_mask, top_rows, weight_spans
 from ..contract import GenerateAnswer, ScoredPrompt
-from ..http.server import GenerateCall
+from ..http.call import GenerateCall
 from .errors import http_error
 
 _FINISHES = {str(member): member for member in FinishType}

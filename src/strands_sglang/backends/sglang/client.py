@@ -17,9 +17,10 @@ from typing_extensions import override
 
 from ...exceptions import BackendAnswerError, BackendError, BackendHTTPError
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, token_array
+from ..http.call import GenerateCall
 from ..http.retry import RetryClass
 from ..http.served import MODELS, vocab_size_of, vocab_size_of_folder
-from ..http.server import GenerateCall, ServerClient
+from ..http.server import ServerClient
 from ..http.session import closed_error
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPResponse

@@ -32,9 +32,10 @@ from ..contract import (
     GenerateRequest,
     LogprobKind,
 )
+from ..http.call import GenerateCall
 from ..http.retry import RetryClass
 from ..http.served import MODELS, vocab_size_of_folder
-from ..http.server import GenerateCall, ServerClient
+from ..http.server import ServerClient
 from ..http.session import KEEPALIVE_S, Attempt
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPResponse
