@@ -19,14 +19,17 @@ from strands.types.content import Messages, SystemContentBlock
 from strands.types.streaming import StreamEvent
 from strands.types.tools import ToolChoice, ToolSpec
 
+from .backends import Backend, GenerateClient
 from .callers import Callers
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.limits import CallCancelled
 from .conversation.messages import format_content_block, format_messages, format_tool_specs, sort_tool_results
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
+from .tokenizer import Tokenizer
 from .tool_parsers import ToolParser
 from .trajectory import LengthLimit, TokenManager, join_routed_experts
+from .trajectory.media import Processor
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +67,14 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
     def __init__(
         self,
         *,
-        tokenizer: Any,
-        client: Any = None,
+        tokenizer: Tokenizer,
+        client: Backend | GenerateClient | None = None,
         base_url: str | None = None,
         tool_parser: ToolParser | str | None = None,
         chat_template: str | None = None,
         stop_tokens: Sequence[str] = (),
         vocab_size: int | None = None,
-        processor: Any = None,
+        processor: Processor | None = None,
         tool_call_parser: ToolParser | str | None = None,
         **options: Unpack[SGLangConfig],
     ) -> None:
