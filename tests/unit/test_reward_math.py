@@ -679,6 +679,9 @@ Q(3,-1) | \boxed{(-1,3)} | 0
 (-\infty,0]\cup[4,\infty) | $\{x\mid x\leqslant 0 \text{ or } x\geqslant 4\}$ | 1
 ₹3,40,000 | The price is Rs. 3,40,000. | 1
 ₹3,40,000 | \boxed{₹34,000} | 0
+b_{n+1}=3b_n | \boxed{b_{n+1} = 3b_{n}} | 1
+b_{n+1}=3b_n | \boxed{b_{n+1} = 2b_{n}} | 0
+P \cup Q | \boxed{Q \cup P} | 1
 """
 """Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""
 

@@ -348,8 +348,6 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
                 leading, constant = polynomial.all_coeffs()
                 root = Node("scalar", (-constant / leading,), None, last.digits)
                 return _replaced(gold, answer, relation, root)
-        if is_symbol(last) and last.args[0] not in first.args[0].free_symbols:  # `5 = x`
-            return _replaced(gold, answer, relation, first)
     return None if relation is answer and _replaced(gold, answer, relation, last) is not False else False
 
 
@@ -517,14 +515,9 @@ def _inherited(group: Node) -> Node:
     """`x = 1, 2` and `x = 1, x = 2` as the values of one name."""
     items: list[Node] = []
     for item in group.args:
-        is_equation = item.kind == "relation" and item.detail == ("=",)
         if item.kind != "relation" and items and items[-1].kind == "relation" and items[-1].detail == ("=",):
-            item, is_equation = Node("relation", (items[-1].args[0], item), ("=",)), True
-        values = [item.args[1]] if is_equation else []
-        if values and values[0].kind == "group" and values[0].detail == "list":
-            items += [Node("relation", (item.args[0], value), ("=",)) for value in values[0].args]
-        else:
-            items.append(item)
+            item = Node("relation", (items[-1].args[0], item), ("=",))
+        items.append(item)
     names = [item.args[0] if item.kind == "relation" and item.detail == ("=",) else None for item in items]
     if len(items) > 1 and names[0] is not None and names.count(names[0]) == len(names) and _is_plain_name(names[0]):
         items = [item.args[1] for item in items]
@@ -542,11 +535,8 @@ def _assigned(group: Node) -> Node:
 
 def _same_sets(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind == "sets" and gold.detail == answer.detail:
-        compare = _ordered if gold.detail == "minus" else _unordered
-        if compare(gold.args, answer.args):
+        if (_ordered if gold.detail == "minus" else _unordered)(gold.args, answer.args):
             return True
-    if gold.kind == answer.kind == "group":
-        return _same_groups(gold, answer)
     if gold.kind == answer.kind == "such" and _ordered(gold.args, answer.args):
         return True
     is_empty = Node("named", (), "empty") in (gold, answer)

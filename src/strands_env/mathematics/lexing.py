@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Any, NamedTuple
 
-from .vocabulary import FUNCTIONS, PROSE, UNITS, is_bare_unit, words
+from .vocabulary import FUNCTIONS, PROSE, UNITS, is_bare_unit, pairs, words
 
 
 class Unreadable(Exception):
@@ -33,83 +33,40 @@ class Token(NamedTuple):
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")
 _SYMBOLS = {
-    char: new
-    for new, chars in {
-        "-": "−–—‐‑",
-        r"\times ": "×",
-        r"\cdot ": "·⋅∙*",
-        r"\div ": "÷",
-        "/": "∕",
-        r"\infty ": "∞",
-        r"\le ": "≤⩽",
-        r"\ge ": "≥⩾",
-        r"\ne ": "≠",
-        r"\approx ": "≈",
-        r"\equiv ": "≡",
-        r"\pm ": "±",
-        r"\mp ": "∓",
-        r"\cup ": "∪",
-        r"\cap ": "∩",
-        r"\setminus ": "∖",
-        r"\in ": "∈",
-        r"\notin ": "∉",
-        r"\emptyset ": "∅",
-        r"\degree ": "°º",
-        r"\angle ": "∠",
-        r"\triangle ": "△",
-        r"\to ": "→",
-        r"\langle ": "⟨〈",
-        r"\rangle ": "⟩〉",
-        r"\ldots ": "…⋯",
-        r"\euro ": "€",
-        r"\pounds ": "£",
-        r"\yen ": "¥",
-        r"\rupee ": "₹",
-        r"\text{ or }": "或",
-        r"\text{ and }": "且和与",
-        "'": "′’",
-        '"': "″”",
-        ".": "。",
-        ",": "、",
-        "": "\u200b\ufeff∴",
-    }.items()
-    for char in chars
+    **dict.fromkeys("−–—‐‑", "-"),
+    **dict.fromkeys("′’", "'"),
+    **dict.fromkeys("″”", '"'),
+    **dict.fromkeys("\u200b\ufeff∴", ""),
+    **pairs(
+        r"× \times · \cdot ⋅ \cdot ∙ \cdot * \cdot ÷ \div ∕ / ∞ \infty ≤ \le ⩽ \le ≥ \ge ⩾ \ge ≠ \ne ≈ \approx "
+        r"≡ \equiv ± \pm ∓ \mp ∪ \cup ∩ \cap ∖ \setminus ∈ \in ∉ \notin ∅ \emptyset ° \degree º \degree ∠ \angle "
+        r"△ \triangle → \to ⟨ \langle 〈 \langle ⟩ \rangle 〉 \rangle … \ldots ⋯ \ldots € \euro £ \pounds ¥ \yen "
+        r"₹ \rupee 或 \text{or} 且 \text{and} 和 \text{and} 与 \text{and} 。 . 、 ,"
+    ),
 }
 _COMMANDS = {
-    name: new
-    for new, names in {
-        r"\frac": "dfrac tfrac cfrac sfrac nicefrac",
-        r"\binom": "dbinom tbinom",
-        r"\le": "leq leqslant leqq",
-        r"\ge": "geq geqslant geqq",
-        r"\ne": "neq",
-        "|": "vert lvert rvert",
-        r"\norm": "Vert lVert rVert",
-        r"\{": "lbrace",
-        r"\}": "rbrace",
-        "[": "lbrack",
-        "]": "rbrack",
-        r"\ldots": "dots cdots dotsc dotsb hdots",
-        r"\degree": "degrees",
-        r"\emptyset": "varnothing empty null",
-        r"\setminus": "backslash",
-        ":": "colon",
-        r"\mathbbR": "R reals",
-        r"\dollar": "textdollar",
-        " ": "left right middle big Big bigg Bigg bigl bigr bigm Bigl Bigr Bigm biggl biggr Biggl Biggr displaystyle "
-        "textstyle limits nolimits strut bf rm it tt sf sc em tiny scriptsize footnotesize small normalsize large "
-        "Large LARGE huge Huge therefore",
-    }.items()
-    for name in words(names)
+    **pairs(
+        r"dfrac \frac tfrac \frac cfrac \frac sfrac \frac nicefrac \frac dbinom \binom tbinom \binom leq \le "
+        r"leqslant \le leqq \le geq \ge geqslant \ge geqq \ge neq \ne vert | lvert | rvert | Vert \norm lVert \norm "
+        r"rVert \norm lbrace \{ rbrace \} lbrack [ rbrack ] dots \ldots cdots \ldots dotsc \ldots dotsb \ldots "
+        r"hdots \ldots degrees \degree varnothing \emptyset empty \emptyset null \emptyset backslash \setminus "
+        r"colon : R \mathbbR reals \mathbbR textdollar \dollar"
+    ),
+    **dict.fromkeys(
+        words(
+            "left right middle big Big bigg Bigg bigl bigr bigm Bigl Bigr Bigm biggl biggr Biggl Biggr displaystyle "
+            "textstyle limits nolimits strut bf rm it tt sf sc em tiny scriptsize footnotesize small normalsize large "
+            "Large LARGE huge Huge therefore hline"
+        ),
+        " ",
+    ),
 }
 """Commands that are another spelling of one, or have no meaning."""
-_MARKS = dict(
-    zip(
-        words(r"\! \/ ` \% \$ \| <= =< >= != -> := == \( \) \[ \]"),
-        ("", "", "", "%", r"\dollar ", r"\norm ", r"\le ", r"\le ", r"\ge ", r"\ne ", r"\to ", "=", "=", *" " * 4),
-        strict=True,
-    )
-)
+_MARKS = {
+    **dict.fromkeys(words(r"\! \/ `"), ""),
+    **dict.fromkeys(words(r"\( \) \[ \]"), " "),
+    **pairs(r"\% % \$ \dollar \| \norm <= \le =< \le >= \ge != \ne -> \to := = == ="),
+}
 _IN_TEXT = r"\\(?:text|mathrm|textrm)\s*\{\s*"
 _AFTER_NUMBER = r"(\d(?:\s|~|\\[ ,;:])*|\d\}(?:\s|~|\\[ ,;:])+)"
 _REWRITES: list[tuple[re.Pattern[str], Any]] = [
@@ -227,7 +184,8 @@ def normalise(text: str) -> str:
             top, bottom = unicodedata.normalize("NFKC", char).split("⁄")
             pieces.append(rf"\frac{{{top}}}{{{bottom}}}" if bottom else char)
         else:
-            pieces.append(_SYMBOLS[char] if char in _SYMBOLS else _letter(char))
+            new = _SYMBOLS[char] if char in _SYMBOLS else _letter(char)
+            pieces.append(f"{new} " if re.match(r"\\.", new) else new)
     text = "".join(pieces)
     for mark, new in _MARKS.items():
         text = re.sub(rf"(?<!\\){re.escape(mark)}", new.replace("\\", r"\\"), text)
@@ -251,9 +209,8 @@ def normalise(text: str) -> str:
 
 def _statements(run: re.Match[str]) -> str:
     """`①③`, the numbers of statements, as a list of words."""
-    return ", ".join(
-        rf"\text{{circled{chr(ord('a') + ord(char) - ord('①'))}}}" for char in run[0] if char >= "①" and char <= "⑨"
-    )
+    letters = [chr(ord(char) - ord("①") + ord("a")) for char in run[0] if "①" <= char <= "⑨"]
+    return ", ".join(rf"\text{{circled{letter}}}" for letter in letters)
 
 
 def _letter(char: str) -> str:
@@ -264,7 +221,7 @@ def _letter(char: str) -> str:
     greek = re.fullmatch("GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(char, "") if len(char) == 1 else "")
     if greek is None:
         return char
-    return f"\\{greek[2].lower() if greek[1] == 'SMALL' else greek[2].capitalize()} "
+    return f"\\{greek[2].lower() if greek[1] == 'SMALL' else greek[2].capitalize()}"
 
 
 def _join_groups(text: str, commas: bool) -> str:

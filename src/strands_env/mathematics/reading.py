@@ -429,7 +429,7 @@ class Reader(ScalarReader):
         self._expect("_")
         name = self._text_argument().lower()
         base = int(name) if name.isdigit() else NUMBER_WORDS.get(name, 0)
-        if not re.fullmatch(r"\d[\dA-Za-z]*", digits) and not (base == 16 and re.fullmatch("[0-9A-F]{2,}", digits)):
+        if not base or not re.fullmatch(r"\d[\dA-Za-z]*|[0-9A-F]{2,}" if base == 16 else r"\d[\dA-Za-z]*", digits):
             raise Unreadable("no digits")
         try:
             int(digits, base)

@@ -12,6 +12,12 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
+def pairs(text: str) -> dict[str, str]:
+    """A table of words, each followed by what stands for it."""
+    each = text.split()
+    return dict(zip(each[::2], each[1::2], strict=True))
+
+
 FUNCTIONS = words(
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh arsinh arcosh artanh asin "
     "acos atan ln log lg exp sqrt gcd lcm max min floor ceil binom"
@@ -31,18 +37,11 @@ _SMALL = words(
 _TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
 NUMBER_WORDS = {word: value for value, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
 MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-PARTS = {
-    name: parts
-    for names, parts in (
-        *(("half halves", 2), ("third thirds", 3), ("quarter quarters fourth fourths", 4), ("fifth fifths", 5)),
-        *(("sixth sixths", 6), ("seventh sevenths", 7), ("eighth eighths", 8), ("ninth ninths", 9)),
-        *(("tenth tenths", 10), ("hundredth hundredths", 100), ("thousandth thousandths", 1000)),
-    )
-    for name in names.split()
-}
-"""Behind a number in words, the parts of a whole that it counts: `two thirds`."""
 _FIRST = words("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth")
 ORDINALS = {word: value for value, word in enumerate(_FIRST, 1)} | {"twentieth": 20, "thirtieth": 30, "hundredth": 100}
+PARTS = {name + plural: value for name, value in ORDINALS.items() if value > 2 for plural in ("", "s")}
+PARTS |= {"half": 2, "halves": 2, "quarter": 4, "quarters": 4, "tenths": 10, "hundredths": 100, "thousandths": 1000}
+"""Behind a number in words, the parts of a whole that it counts: `two thirds`."""
 ARTICLES = re.compile(r"(?i)^(?:an?|the)\s+")
 PROSE = words(
     "the is are was of at to no yes not by per an all any for if we it its so only but one two six ten odd even each"
@@ -82,18 +81,10 @@ MULTIPLIERS = words(
     "power log one two three four five six seven eight nine ten off short over under"
 )
 """Words that change the value of the number in front."""
-RELATIONS = dict(
-    zip(
-        words(
-            r"= < > \le \ge \lt \gt \ne \approx \sim \simeq \cong \equiv \nequiv \in \notin \to \rightarrow "
-            r"\mapsto \implies \Rightarrow \iff \Leftrightarrow \subset \subseteq \perp \parallel \propto"
-        ),
-        words(
-            r"= < > <= >= < > != approx ~ approx cong equiv nequiv in notin to to to implies implies iff iff "
-            r"subset subseteq perp parallel propto"
-        ),
-        strict=True,
-    )
+RELATIONS = pairs(
+    r"= = < < > > \le <= \ge >= \lt < \gt > \ne != \approx approx \sim ~ \simeq approx \cong cong \equiv equiv "
+    r"\nequiv nequiv \in in \notin notin \to to \rightarrow to \mapsto to \implies implies \Rightarrow implies "
+    r"\iff iff \Leftrightarrow iff \subset subset \subseteq subseteq \perp perp \parallel parallel \propto propto"
 )
 _TABLE = """
 m 1 length si m metre metres meter meters 米
