@@ -169,6 +169,17 @@ async def test_what_one_rollout_does_costs_its_neighbours_nothing(make_executor)
         assert getattr(executor, "pids", None) == pids
 
 
+async def test_a_worker_that_dies_while_it_is_idle_is_started_again_and_no_task_is_blamed():
+    async with ProcessExecutor(f"{HERE}:plain", n_workers=1) as executor:
+        await executor.rollout(task("t0"))
+        (pid,) = executor.pids
+        os.kill(pid, signal.SIGKILL)
+        while executor.pids:
+            await asyncio.sleep(0.01)
+        assert (await executor.rollout(task("t1"))).observation.final_response == "answer t1"
+        assert (executor.pids != [pid], executor._deaths) == (True, {})
+
+
 async def test_a_worker_that_dies_at_its_start_is_started_again(make_executor, tmp_path):
     async with make_executor(f"{HERE}:dies_at_start", {"folder": str(tmp_path)}, n_workers=1) as executor:
         results = await Evaluator(executor=executor, retry=RetryPolicy(delay=0.0), output_path=None).run(tasks(2))
