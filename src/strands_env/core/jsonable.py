@@ -116,7 +116,7 @@ def redact(value: Any) -> Any:
 
     def leaf(part: Any) -> str:
         config, name = getattr(part, "config", None), name_of(part)  # a model factory has a `config`
-        return _Name(f"{name} {_argument(config)}" if isinstance(config, Mapping) else name)
+        return f"{name} {_argument(config)}" if isinstance(config, Mapping) else name
 
     return without_secrets(plain(value, leaf=leaf))
 
@@ -151,14 +151,11 @@ def call_name(
     return f"{function}({', '.join(arguments)})"
 
 
-class _Name(str):
-    """The name of a part without content; on its own it is shown without quotes, as it is not JSON text."""
-
-
 def _argument(value: Any) -> str:
-    """An argument as text: its content, and the name of each part that has none."""
-    text = redact(value)
-    return text if isinstance(text, _Name) else _shorten(canonical(text).decode())
+    """An argument as text: its content as JSON, and the name of each part that has none."""
+    content = redact(value)
+    is_name = isinstance(content, str) and not isinstance(value, str)
+    return content if is_name else _shorten(canonical(content).decode())
 
 
 def without_secrets(value: Any) -> Any:

@@ -41,8 +41,6 @@ def sglang_model_factory(
     model_id: str | None = None,
     tool_parser: ToolParser | str | None = None,
     sampling_params: Mapping[str, Any] | None = None,
-    return_logprob: bool = True,
-    return_routed_experts: bool = False,
     enable_thinking: bool | None = None,
     seeded: bool | None = None,
     wrap: Callable[[Any, int], Any] | None = None,
@@ -86,8 +84,6 @@ def sglang_model_factory(
             tool_parser=parser,
             model_id=model_id,
             sampling_params=dict(params),
-            return_logprob=return_logprob,
-            return_routed_experts=return_routed_experts,
             enable_thinking=enable_thinking,
             **options,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -80,8 +81,8 @@ class MCPTools:
                 while (token := getattr(page, "pagination_token", None)) is not None:
                     page = await default_threads.run(client.list_tools_sync, token)
                     tools += page
-            names = [tool.tool_name for tool in tools]
-            if double := sorted({name for name in names if names.count(name) > 1}):
+            names = Counter(tool.tool_name for tool in tools)
+            if double := sorted(name for name, count in names.items() if count > 1):
                 raise ValueError(f"several MCP servers have tools named {double!r}: give MCPClient a prefix")
         except BaseException:
             await self.close()

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +91,7 @@ class LocalSearch:
 
     async def search(self, query: str, max_results: int) -> list[SearchHit]:
         """The documents that fit the words of the query best; equal ones in the order of their addresses."""
-        scores: Counter[str] = Counter()
+        scores: dict[str, float] = defaultdict(float)
         words = set(_words(query))
         for word in words:
             urls = self._postings.get(word, ())
@@ -100,7 +100,7 @@ class LocalSearch:
             for url in urls:
                 count, length = self._counts[url][word], self._lengths[url] / self._mean_length
                 weight = count + _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length)
-                scores[url] += rarity * count * (_SATURATION + 1) / weight  # type: ignore[assignment]
+                scores[url] += rarity * count * (_SATURATION + 1) / weight
         hits = []
         for url in sorted(scores, key=lambda url: (-scores[url], url))[:max_results]:
             page = self._pages[url]

@@ -110,10 +110,8 @@ class LiveCodeBenchReward(RewardFunction):
                 files={"solution.py": f"{_PREAMBLE}\n{program}"},
                 timeout=(self.limits.wall_seconds + 2) * len(tests) + 10,
             )
-        reason = verdict.note.strip().rpartition("\n")[2][:500]
-        return RewardResult(
-            reward=float(verdict.passed), info={"tests": len(tests), "run": verdict.runs, "note": reason}
-        )
+        note = verdict.note.strip().rpartition("\n")[2][:500]
+        return RewardResult(reward=float(verdict.passed), info={"tests": len(tests), "run": verdict.runs, "note": note})
 
 
 def last_program(text: str) -> str | None:
