@@ -39,6 +39,7 @@ import difflib
 from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
@@ -257,6 +258,20 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> No
         if name not in names:
             hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")
+
+
+def check_positive(of: str = "", *, whole: bool = False, optional: bool = False, **values: object) -> None:
+    """Refuse options that are not positive numbers (`of` something, such as seconds) by a `ValueError` that names one.
+
+    Args:
+        whole: They must be integers.
+        optional: None is taken, too.
+    """
+    what = f"a positive {'whole number' if whole else 'number'}{of and f' of {of}'}{' or None' if optional else ''}"
+    for name, value in values.items():
+        is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+        if not (optional and value is None) and not (is_number and value > 0):  # type: ignore[operator]
+            raise ValueError(f"{name} must be {what}, got {value!r}")
 
 
 def install_command(extra: str) -> str:

@@ -88,7 +88,7 @@ def test_wrong_tools_and_limits_are_refused() -> None:
     for name in ("timeout", "max_output_chars"):
         with pytest.raises(ValueError, match=name):
             with_limits(add, **{name: 0})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="max_threads must be a positive number, got 0"):
+    with pytest.raises(ValueError, match="max_threads must be a positive whole number, got 0"):
         DaemonThreads(0)
 
 

@@ -22,7 +22,7 @@ from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
-from strands_sglang.exceptions import refuse_unknown
+from strands_sglang.exceptions import check_positive, refuse_unknown
 
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .jsonable import copy_data
@@ -173,12 +173,8 @@ class Environment:
             weakref.finalize(self, self._own_thread.close)
         self.reward_fn = reward_fn
         self._new_limiter()  # checks the limits
-        for name in _TIMEOUTS:
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-                raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")
-        if max_tool_output_chars is not None and not max_tool_output_chars > 0:
-            raise ValueError(f"max_tool_output_chars must be a positive number or None, got {max_tool_output_chars!r}")
+        check_positive("seconds", optional=True, **{name: getattr(self, name) for name in _TIMEOUTS})
+        check_positive("characters", optional=True, max_tool_output_chars=max_tool_output_chars)
         known = {"_rollout": "interact(self, agent, action)"}  # as upstream
         if getattr(reward_fn, "__name__", None) != "compute_reward":  # else the method itself is the reward
             known["compute_reward"] = "the argument reward_fn"

@@ -14,6 +14,8 @@ from strands import tool as decorate
 from strands.types._events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
+from strands_sglang.exceptions import check_positive
+
 from .deadline import within
 from .sdk_patches import function_of, with_function
 from .termination import EpisodeTimeoutError, Phase
@@ -96,10 +98,8 @@ class LimitedTool(WrappedTool):
         threads: DaemonThreads,
     ) -> None:
         super().__init__(tool)
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
-        if max_output_chars is not None and not max_output_chars > 0:
-            raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
+        check_positive("seconds", optional=True, timeout=timeout)
+        check_positive("characters", optional=True, max_output_chars=max_output_chars)
         self.timeout = timeout
         self.max_output_chars = max_output_chars
         self._threads = threads

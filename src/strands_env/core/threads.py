@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from strands_sglang.exceptions import check_positive
+
 T = TypeVar("T")
 
 DEFAULT_MAX_THREADS = 256
@@ -33,8 +35,7 @@ class DaemonThreads:
     """
 
     def __init__(self, max_threads: int = DEFAULT_MAX_THREADS) -> None:
-        if isinstance(max_threads, bool) or not isinstance(max_threads, int) or max_threads < 1:
-            raise ValueError(f"max_threads must be a positive number, got {max_threads!r}")
+        check_positive(whole=True, max_threads=max_threads)
         self.max_threads = max_threads
         self._begin()
 

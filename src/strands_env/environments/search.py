@@ -18,6 +18,7 @@ from strands.types.exceptions import ToolProviderException
 from strands_env.core import Environment
 from strands_env.core.scope import fail_step
 from strands_env.tools.results import error_result, text_result
+from strands_sglang.exceptions import check_positive
 
 _WORD = re.compile(r"\w+")
 _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75
@@ -154,9 +155,7 @@ class SearchEnv(Environment):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        for name, value in (("max_results", max_results), ("page_chars", page_chars)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive number, got {value!r}")
+        check_positive(whole=True, max_results=max_results, page_chars=page_chars)
         self.provider = provider
         self.max_results = max_results
         self.page_chars = page_chars

@@ -13,6 +13,7 @@ import regex
 
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
+from strands_sglang.exceptions import check_positive
 
 from .numerals import numerals
 from .proof import RewardExamples
@@ -32,8 +33,7 @@ class Pattern:
     """
 
     def __init__(self, pattern: str, flags: re.RegexFlag, timeout: float) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
+        check_positive("seconds", timeout=timeout)
         self.timeout = timeout
         try:
             re.compile(pattern, flags)  # the same expressions as everywhere; `regex` knows more

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
-from strands_sglang.exceptions import install_command
+from strands_sglang.exceptions import check_positive, install_command
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +70,7 @@ class MathRewardFunction(RewardFunction):
     def __post_init__(self) -> None:
         if importlib.util.find_spec("math_verify") is None:
             raise ImportError(f"MathRewardFunction needs math-verify: {install_command('math')}")
-        if not self.timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
+        check_positive("seconds", timeout=self.timeout)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Compare the final response with `action.task_context.ground_truth` (text or a number)."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from strands_env.core.limits import shorten
 from strands_env.core.threads import default_threads
-from strands_sglang.exceptions import install_command
+from strands_sglang.exceptions import check_positive, install_command
 
 from .contract import (
     MAX_FILE_BYTES,
@@ -73,10 +73,8 @@ class CodeInterpreterQuotas:
     """
 
     def __init__(self, session_concurrency: int = 100, invoke_tps: float | None = None) -> None:
-        if session_concurrency < 1:
-            raise ValueError(f"session_concurrency must be a positive number of sessions, got {session_concurrency!r}")
-        if invoke_tps is not None and not invoke_tps > 0:
-            raise ValueError(f"invoke_tps must be a positive number of calls a second or None, got {invoke_tps!r}")
+        check_positive("sessions", whole=True, session_concurrency=session_concurrency)
+        check_positive("calls a second", optional=True, invoke_tps=invoke_tps)
         self.session_semaphore = asyncio.Semaphore(session_concurrency)
         self.invoke_tps = invoke_tps
         self._next_free = 0.0

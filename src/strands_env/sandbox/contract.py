@@ -19,6 +19,7 @@ from typing import Protocol, Self, runtime_checkable
 from strands.types.exceptions import ToolProviderException
 
 from strands_env.core.limits import shorten
+from strands_sglang.exceptions import check_positive
 
 MIB = 1 << 20
 MAX_FILE_BYTES = 64 * MIB
@@ -116,7 +117,7 @@ class ExecLimits:
     def __post_init__(self) -> None:
         for field in fields(self):
             # Annotations are text here, "int | None" for example.
-            _check_positive(field.name, getattr(self, field.name), whole="int" in str(field.type), optional=True)
+            check_positive(whole="int" in str(field.type), optional=True, **{field.name: getattr(self, field.name)})
         if (self.output_bytes or 0) > 32 * MIB:  # both streams, in base64, have to fit in one frame
             raise ValueError(f"output_bytes must be at most {32 * MIB}, got {self.output_bytes!r}")
 
@@ -291,17 +292,8 @@ class SandboxLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            _check_positive(field.name, getattr(self, field.name), whole=field.type == "int")
+            check_positive(whole=field.type == "int", **{field.name: getattr(self, field.name)})
         if self.code_bytes > 128_000:  # MAX_ARG_STRLEN of Linux, 32 pages
             raise ValueError(
                 f"code_bytes={self.code_bytes!r} is more than Linux lets one argument have: at most 128000"
             )
-
-
-def _check_positive(name: str, value: object, *, whole: bool, optional: bool = False) -> None:
-    if optional and value is None:
-        return
-    kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:  # True is an int
-        what = "a positive whole number" if whole else "a positive number"
-        raise ValueError(f"{name} must be {what}, got {value!r}")

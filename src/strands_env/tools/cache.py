@@ -19,6 +19,7 @@ from strands.types.tools import AgentTool, ToolGenerator, ToolUse
 from strands_env.core.jsonable import canonical, plain
 from strands_env.core.limits import ToolLike, WrappedTool, with_limits
 from strands_env.core.threads import default_threads
+from strands_sglang.exceptions import check_positive
 
 _LONGEST_PAUSE = 0.5
 _BUSY_SECONDS = 60.0
@@ -46,9 +47,7 @@ def cached(
         def get_tools(self):
             return [cached(tool, "/tmp/searches.sqlite") for tool in super().get_tools()]
     """
-    for name, value in (("ttl", ttl), ("lease", lease), ("max_bytes", max_bytes)):
-        if not value > 0:
-            raise ValueError(f"{name} must be a positive number, got {value!r}")
+    check_positive(ttl=ttl, lease=lease, max_bytes=max_bytes)
     inner = with_limits(tool, timeout=None, max_output_chars=None)
     return CachedTool(inner, _Results(Path(path), ttl, lease, max_bytes))
 

@@ -10,6 +10,7 @@ from strands import tool
 
 from strands_env.core.scope import fail_step
 from strands_env.sandbox import ExecResult, Outcome, PythonSandbox, Sandbox, SandboxError, SandboxUnavailableError
+from strands_sglang.exceptions import check_positive
 
 from .results import error_result, text_result
 
@@ -31,8 +32,7 @@ class SandboxTools:
     """
 
     def __init__(self, sandbox: Sandbox, *, max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS) -> None:
-        if max_output_chars is not None and not max_output_chars > 0:
-            raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
+        check_positive("characters", optional=True, max_output_chars=max_output_chars)
         self.sandbox = sandbox
         self.max_output_chars = max_output_chars
         self.forget()

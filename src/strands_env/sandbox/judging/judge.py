@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from strands_sglang.exceptions import check_positive
+
 from ..contract import ExecLimits, ExecResult, Outcome, PythonSandbox, Sandbox, SandboxError, SandboxLostError
 
 DEFAULT_JUDGE_SECONDS = 60.0
@@ -81,8 +83,7 @@ async def judge(
         ValueError: The checks are not Python, a path leads out of the work directory, or the sandbox of the checks has
             no lasting interpreter.
     """
-    if not timeout > 0:
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
+    check_positive("seconds", timeout=timeout)
     checking = sandbox.sibling() if judging is None else judging
     if not (checking.capabilities.lasting_python and isinstance(checking, PythonSandbox)):
         raise ValueError(
