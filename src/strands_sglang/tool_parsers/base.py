@@ -91,8 +91,6 @@ class ParseOutput:
     unclosed_call: ToolParseResult | None = None
 
 
-_JSON_NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
-
 _FAMILY: ThinkTokens = ("", "")  # means the family's own tags, which the signature cannot name
 
 
@@ -132,6 +130,8 @@ class ToolParser:
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<tool_call>", "</tool_call>")
     DEFAULT_THINK: ClassVar[ThinkTokens] = DEFAULT_THINK_TOKENS
+    NAME: ClassVar[re.Pattern[str]] = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
+    """Finds the tool name, as its group, in malformed markup."""
     # For subclasses whose `__init__` does not call ours.
     tool_call_tokens: tuple[str, str] = DEFAULT_TOKENS
     think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS
@@ -278,7 +278,7 @@ class ToolParser:
 
     def guess_name(self, markup: str) -> str:
         """Best guess at the tool name in malformed markup; empty when there is none."""
-        match = _JSON_NAME.search(markup)
+        match = self.NAME.search(markup)
         return match.group(1) if match else ""
 
     def end_of_turn(self, text: str, start: int, end: int | None = None) -> int:

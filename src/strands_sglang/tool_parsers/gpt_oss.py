@@ -10,7 +10,6 @@ from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .reasoning import BlockReader, SegmentKind, TextSegment
 from .values import CallError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
-_START = "<|start|>assistant"
 _HEADER = re.compile(
     r"(?:<\|start\|>assistant)?"
     r"(?: ?to=(?P<before>[^\s<]{1,256}) ?)?"
@@ -52,15 +51,15 @@ class GptOssToolParser(ToolParser):
             if end > start:
                 segments.append(TextSegment(kind=kind, start=start, end=end))
 
-        def add_reasoning(start: int) -> int:
-            close = text.find(self.think_tokens[1], start) if self.think_tokens else -1
-            end = len(text) if close < 0 else close
-            add(SegmentKind.REASONING, start, end)
-            position = end if close < 0 or not self.think_tokens else end + len(self.think_tokens[1])
-            add(SegmentKind.TAG, end, position)
-            return position
+        def add_body(kind: SegmentKind, start: int, ending: re.Pattern[str]) -> int:
+            mark = ending.search(text, start)
+            end, behind = mark.span() if mark else (len(text), len(text))
+            add(kind, start, end)
+            add(SegmentKind.TAG, end, behind)
+            return behind
 
-        position = add_reasoning(0) if in_reasoning and self.think_tokens else 0
+        thought_end = re.compile(re.escape(self.think_tokens[1])) if self.think_tokens else None
+        position = add_body(SegmentKind.REASONING, 0, thought_end) if in_reasoning and thought_end else 0
         header, header_at = None, -1
         while position < len(text):
             if header_at < position:  # each stretch is searched once
@@ -76,17 +75,11 @@ class GptOssToolParser(ToolParser):
                 continue
             if header is None:
                 break
-            body = header.end()
-            role_end = header.start() + (len(_START) if text.startswith(_START, header.start()) else 0)
-            add(SegmentKind.TAG, header.start(), role_end)
-            add(SegmentKind.TAG, role_end, body)
-            if header["channel"] == "analysis" and self.think_tokens and _recipient(header) is None:
-                position = add_reasoning(body)
-                continue
-            close = _END.search(text, body)
-            add(SegmentKind.TEXT, body, close.start() if close else len(text))
-            position = close.end() if close else len(text)
-            add(SegmentKind.TAG, close.start() if close else position, position)
+            add(SegmentKind.TAG, header.start(), header.end())
+            if thought_end and header["channel"] == "analysis" and _recipient(header) is None:
+                position = add_body(SegmentKind.REASONING, header.end(), thought_end)
+            else:
+                position = add_body(SegmentKind.TEXT, header.end(), _END)
         return segments
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:

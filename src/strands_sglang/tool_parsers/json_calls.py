@@ -172,10 +172,6 @@ class JSONListToolParser(JSONToolParser):
         return items
 
 
-_TOOL_NAME = re.compile(r'"tool_name"\s*:\s*"([^"\\\n]+)"')
-_FIRST_KEY = re.compile(r'\{\s*"([^"\\\n]+)"\s*:')
-
-
 @register_tool_parser("granite")
 class GraniteToolParser(JSONListToolParser):
     """Granite 3: `<|tool_call|>[{"name": ..., "arguments": {...}}]`, up to the end of the turn."""
@@ -201,13 +197,10 @@ class CommandToolParser(JSONListToolParser):
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|START_ACTION|>", "<|END_ACTION|>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|START_THINKING|>", "<|END_THINKING|>")
     KEYS: ClassVar[CallKeys] = CallKeys(name="tool_name", arguments="parameters", id="tool_call_id")
+    NAME: ClassVar[re.Pattern[str]] = re.compile(r'"tool_name"\s*:\s*"([^"\\\n]+)"')
 
     def read_object(self, call: Any) -> ToolParseResult:
         return replace(super().read_object(call), model_id=None)
-
-    def guess_name(self, markup: str) -> str:
-        match = _TOOL_NAME.search(markup)
-        return match.group(1) if match else ""
 
 
 @register_tool_parser("command_r_plus")
@@ -226,6 +219,7 @@ class ApertusToolParser(JSONListToolParser):
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tools_prefix|>", "<|tools_suffix|>")
+    NAME: ClassVar[re.Pattern[str]] = re.compile(r'\{\s*"([^"\\\n]+)"\s*:')
     INNER: ClassVar[ThinkTokens] = ("<|inner_prefix|>", "<|inner_suffix|>")
 
     @property
@@ -257,10 +251,6 @@ class ApertusToolParser(JSONListToolParser):
         if not isinstance(arguments, dict):
             raise CallError("the arguments are not a JSON object", name)
         return ToolParseResult(name=name, input=arguments)
-
-    def guess_name(self, markup: str) -> str:
-        match = _FIRST_KEY.search(markup)
-        return match.group(1) if match else ""
 
 
 @register_tool_parser("minimax_m1")

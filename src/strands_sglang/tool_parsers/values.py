@@ -384,11 +384,16 @@ def name_and_schema(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return str(tool.get("name") or ""), schema if isinstance(schema, Mapping) else {}
 
 
+# `bool` first: a truth value is an `int` as well.
+_TYPES = (
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    (list, "array"),
+    (type(None), "null"),
+)
+
+
 def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    # `bool` first: a truth value is an `int` as well.
-    for kind, name in ((bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"), (list, "array")):
-        if isinstance(value, kind):
-            return name
-    return "object"
+    return next((name for kind, name in _TYPES if isinstance(value, kind)), "object")
