@@ -60,6 +60,14 @@ class Exit(IntEnum):
     """The reader of the output went away before its end (`report` and `watch` count that as done)."""
 
 
+class CommandError(Exception):
+    """Ends a subcommand with one sentence on the standard error, and an exit status."""
+
+    def __init__(self, message: object, status: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaint is one line: what is wrong, the nearest thing that would be right, and where help is."""
 
@@ -221,12 +229,18 @@ def run_command_line(
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # also what extensions raise past `Exception`
-        advice = what_to_install(error) if isinstance(error, ImportError) else None
-        with suppress(OSError):
-            if advice is None:
-                traceback.print_exc()
-            sys.stderr.write(f"{prog} {command}: {advice or 'unexpected error, see above; please report it'}\n")
-        return Exit.UNEXPECTED if advice is None else Exit.USAGE
+        if isinstance(error, CommandError):
+            complaint, status = str(error), error.status
+        elif isinstance(error, ImportError) and (advice := what_to_install(error)) is not None:
+            complaint, status = advice, Exit.USAGE
+        else:
+            complaint, status = "unexpected error, see above; please report it", Exit.UNEXPECTED
+        if sys.stderr is not None:  # None after `2>&-`
+            with suppress(OSError, ValueError):
+                if status is Exit.UNEXPECTED:
+                    traceback.print_exc()
+                sys.stderr.write(f"{prog} {command}: {complaint}\n")
+        return status
     finally:
         if sys.stderr is not None:
             try:

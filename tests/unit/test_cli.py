@@ -46,6 +46,12 @@ def test_a_missing_package_is_answered_with_its_extra(missing, status, said, com
     assert said in capsys.readouterr().err
 
 
+def test_a_complaint_needs_no_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)  # as after `2>&-`
+    assert cli.main(["doctor", "/no/such/template"]) == 2
+    assert cli.main(["gateway"]) == 2
+
+
 @pytest.mark.parametrize("package", ["strands_env", "strands_sglang"])
 def test_a_package_runs_as_its_command(package: str) -> None:
     command = [sys.executable, "-m", package, "--version"]

@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from strands_sglang.__main__ import main as command_line
 from strands_sglang.commands import gateway as command
 from strands_sglang.exceptions import SGLangThrottledError
 from strands_sglang.gateway import Gateway
@@ -730,11 +731,9 @@ def test_the_command_complains_of_a_used_port_before_it_loads_anything(
         raise AssertionError("the model was loaded")
 
     monkeypatch.setattr(command, "_model", load)
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        status = command.run(parser.parse_args(["--model", "tiny", "--host", host, "--port", port]))
+        status = command_line(["gateway", "--model", "tiny", "--host", host, "--port", port])
     complaint = capsys.readouterr().err
     assert status == 1 and "in use" in complaint and "--port 0 takes a free one" in complaint
 

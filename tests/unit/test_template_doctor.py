@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ from provider_support import Replay
 from strands_sglang import SGLangModel, get_tokenizer
 from strands_sglang.__main__ import main
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
-from strands_sglang.commands.doctor import command as doctor
 from strands_sglang.commands.doctor import report as report_module
 from strands_sglang.commands.doctor.source import load_source
 from strands_sglang.template import Flag, Shape, TemplateVerdict
@@ -24,9 +22,7 @@ LOSES_TOOLS = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.con
 
 
 def diagnose(*argv: str) -> int:
-    parser = argparse.ArgumentParser()
-    doctor.add_arguments(parser)
-    return doctor.run(parser.parse_args(argv))
+    return main(["doctor", *argv])
 
 
 def jinja_file(folder: Path, text: str = CHATML) -> str:

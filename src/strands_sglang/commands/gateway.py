@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from ..command_line import Exit, add_kind, json_object, port, positive, seconds
+from ..command_line import CommandError, Exit, add_kind, json_object, port, positive, seconds
 
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
 
@@ -49,19 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
     if wrong := _find_misuse(args):
-        return _complain(wrong, Exit.USAGE)
+        raise CommandError(wrong, Exit.USAGE)
     from ..exceptions import StrandsSGLangError  # brings the SDK, which help does without
 
     try:
         asyncio.run(serve(args))
-        return Exit.OK
     except (TypeError, ValueError) as error:
-        return _complain(error, Exit.USAGE)
+        raise CommandError(error, Exit.USAGE) from error
     except OSError as error:
         taken = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
-        return _complain(f"{error}{taken}", Exit.FAILED)
+        raise CommandError(f"{error}{taken}") from error
     except StrandsSGLangError as error:
-        return _complain(error, Exit.FAILED)
+        raise CommandError(error) from error
+    return Exit.OK
 
 
 def _find_misuse(args: argparse.Namespace) -> str | None:
@@ -79,11 +79,6 @@ def _find_misuse(args: argparse.Namespace) -> str | None:
     if args.chat_template and not os.path.isfile(args.chat_template):
         return f"--chat-template: no such file: {args.chat_template!r}"
     return None
-
-
-def _complain(what: object, status: Exit) -> Exit:
-    sys.stderr.write(f"strands-sglang gateway: {what}\n")
-    return status
 
 
 async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> None:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ...command_line import Exit
+from ...command_line import CommandError, Exit
 from ...exceptions import TemplateError
 from ...template import DeltaRenderer, Flag, Report, Shape, TemplateVerdict, probe_tools
-from .source import Source, SourceError, is_served, load_source
+from .source import Source, SourceError, check_served, load_source
 
 _VERDICTS = {
     TemplateVerdict.EXACT: "every step is exact; its cost does not grow with the conversation",
@@ -64,16 +64,15 @@ def check_template(args: argparse.Namespace) -> int:
         )
         report = renderer.report
     except (SourceError, TemplateError) as error:
-        sys.stderr.write(f"strands-sglang doctor: {error}\n")
-        return Exit.USAGE
+        raise CommandError(error, Exit.USAGE) from error
     printed = None if args.no_tools else renderer.printed_call("lookup", {"q": "two words"})
     if args.json:
         text = json.dumps(_as_json(report, source, printed), ensure_ascii=False, indent=2)
     else:
         text = "\n".join(_as_text(report, source, printed, with_tools=not args.no_tools))
     sys.stdout.write(text + "\n")
-    if args.server is not None and not is_served(args.server, args.source):
-        return Exit.FAILED
+    if args.server is not None:
+        check_served(args.server, args.source)
     return Exit.FAILED if report.verdict is TemplateVerdict.UNSUPPORTED else Exit.OK
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from ...backends import client_class
 from ...backends.clients import get_tokenizer
 from ...backends.engine.own_models import ModelLoadError
+from ...command_line import CommandError
 from ...exceptions import StrandsSGLangError, TemplateError
 from ...template import ChatTemplate
 from ...tokenizer import TokenizerAdapter
@@ -97,14 +97,12 @@ def _read_file(path: Path, stop_tokens: Sequence[str], given: Mapping[str, str])
     )
 
 
-def is_served(server: str, source: str) -> bool:
-    """True if a server runs this model, as far as it says; else the reason is printed."""
+def check_served(server: str, source: str) -> None:
+    """Raise `CommandError` unless a server runs this model, as far as it says."""
     try:
         make_client, address = client_class(server)
         client = make_client(address)
         client.served_tokenizer(is_optional=True)
         client.check_tokenizer(get_tokenizer(source), source)
     except (StrandsSGLangError, OSError, ValueError) as error:
-        sys.stderr.write(f"strands-sglang doctor: {error}\n")
-        return False
-    return True
+        raise CommandError(error) from error

@@ -11,14 +11,14 @@ from typing import Any
 
 from ...backends import client_class
 from ...backends.clients import get_tokenizer
-from ...command_line import Exit
+from ...command_line import CommandError, Exit
 from ...conversation import Conversation, TurnRequest
 from ...exceptions import MediaError, StrandsSGLangError
 from ...trajectory import Trajectory
 from ...trajectory.media import ProcessorExpander
 from ...trajectory.media.processor import record_proof
 from .pictures import proof_pictures
-from .source import is_served
+from .source import check_served
 
 _TURNS = (("text",), ("photo", "alpha"), (), ("text", "palette"), ("exif", "cmyk", "16 bit"))
 """The pictures of each user turn: alone, two at once, none, the first one again beside another."""
@@ -109,10 +109,8 @@ def replay(model: Any, trajectory: Trajectory, expander: ProcessorExpander) -> f
 def check_vision(args: argparse.Namespace) -> int:
     """Prove the images of a model against a server that runs it; returns the exit status."""
     if args.server is None:
-        sys.stderr.write("strands-sglang doctor: --vision needs --server URL, a server that runs the model\n")
-        return Exit.USAGE
-    if not is_served(args.server, args.source):
-        return Exit.FAILED
+        raise CommandError("--vision needs --server URL, a server that runs the model", Exit.USAGE)
+    check_served(args.server, args.source)
     try:
         expander = ProcessorExpander.of_model(args.source, unproved=True)
         model = None
@@ -122,15 +120,12 @@ def check_vision(args: argparse.Namespace) -> int:
             model = AutoModelForImageTextToText.from_pretrained(args.source, dtype="auto").eval()
         proof = asyncio.run(prove_vision(args.server, get_tokenizer(args.source), expander, model))
     except (StrandsSGLangError, OSError, ValueError) as error:
-        sys.stderr.write(f"strands-sglang doctor: {'' if isinstance(error, MediaError) else 'not exact: '}{error}\n")
-        return Exit.FAILED
+        raise CommandError(f"{'' if isinstance(error, MediaError) else 'not exact: '}{error}") from error
     if proof.difference is not None and proof.difference > args.replay:
-        sys.stderr.write(
-            f"strands-sglang doctor: not exact: the same ids and pixels give log-probabilities that are up to "
-            f"{proof.difference:.1e} nats apart, more than {args.replay:g}: the server sees other pixels, or computes "
-            "in another precision\n"
+        raise CommandError(
+            f"not exact: the same ids and pixels give log-probabilities that are up to {proof.difference:.1e} nats "
+            f"apart, more than {args.replay:g}: the server sees other pixels, or computes in another precision"
         )
-        return Exit.FAILED
     file = record_proof(proof.fingerprint, args.server)
     if args.json:
         sys.stdout.write(json.dumps(asdict(proof)) + "\n")
