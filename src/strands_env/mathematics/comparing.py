@@ -534,9 +534,12 @@ def _assigned(group: Node) -> Node:
 
 
 def _same_sets(gold: Node, answer: Node) -> bool | None:
-    if gold.kind == answer.kind == "sets" and gold.detail == answer.detail:
-        if (_ordered if gold.detail == "minus" else _unordered)(gold.args, answer.args):
-            return True
+    if (
+        gold.kind == answer.kind == "sets"
+        and gold.detail == answer.detail != "minus"
+        and _unordered(gold.args, answer.args)
+    ):
+        return True
     if gold.kind == answer.kind == "such" and _ordered(gold.args, answer.args):
         return True
     is_empty = Node("named", (), "empty") in (gold, answer)

@@ -53,6 +53,8 @@ _OTHER_BEFORE = re.compile(
     rf"""(?:{_LETTER}|[\d_)\]}}^{{√≠±∓<≤≥\\!+*×÷·⋅/-]|[A-Za-z0-9_]\(|[-+√^]\s?[(\[]|(?<!^)(?<!\n)>|\d[.,:])\Z
       | (?:[\w)\]}}]\s?[-+*×÷·⋅/^]|[√≠±∓<≤≥]|!=|(?<!^)(?<!\n)>)\s?[(\[]?\Z
       | \\(?:sqrt|log|ln|exp|sin|cos|tan|neq?|pm|mp|leq?|geq?|lt|gt|times|cdot|div)\s*[({{]?\s*\Z
+      | (?<![\d.,])\d+\ \Z
+      | (?i:\bbetween\s+\S+\s+and|\b(?:step|case|part|problem|question|equation))\s+\Z
       | (?i:\b(?:not|never|cannot|\w+n['’]t|than|plus|minus|times|divided\ by|over|under|below|above|log|ln|sqrt
           |root\ of|factorial\ of|at\ least|at\ most)|\d\s*,?\s+or)\s+(?i:(?:be|equal\ to)\s+)?[$(\[]?\Z""",
     re.VERBOSE,
@@ -86,7 +88,7 @@ class Numeral:
 def plain(text: str) -> str:
     """The text without marks of emphasis and markup, powers and fractions written in letters of ASCII."""
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
-    text = re.sub("(?<=\\d)(?=[¼-¾⅐-⅞])", " ", text)
+    text = re.sub("(?<=\\d)(?=[¼-¾⅐-⅞])", " ", re.sub("[₀-₉]+", "_", text))
     text = unicodedata.normalize("NFKC", text).translate(_DASHES)
     for pattern, replaced in _REPLACED:
         text = pattern.sub(replaced, text)

@@ -23,7 +23,7 @@ _STATED = [
     for pattern in (
         # The answer is (B). Answer: B. The correct option is B.
         r"(?i:\b(?:answer|option|choice)(?:\s+(?:choice|option|letter))?(?:\s+(?:to|for)\b[^.:\n]{0,80}?)?"
-        r"\W{0,4}(?:\b(?:is|was|(?:should|would|must|has\s+to)\s+be)\b|:|\s-+\s))"
+        r"(?:,\s*\w+,)?\W{0,4}(?:\b(?:is|was|(?:should|would|must|has\s+to)\s+be)\b|[:=]|\s-+\s))"
         r"\W{0,8}(?i:(?:(?:I\s+(?:think|believe)|it\s+is|(?:most\s+)?likely|probably|definitely|clearly|actually)\b\W{0,3}){0,2})"
         rf"{_OPTION}?{_LETTER}",
         # The answer is not B but C. Wait, actually it is B. It is B.
@@ -41,14 +41,15 @@ _STATED = [
 ]
 # "A or B", "(A) (B)", "A; B", and a list of letters, one a line.
 _HEDGE = re.compile(
-    r"[^\w\n]{0,3}(?:\b(?:or|and)\b|[/,;|&、或和+~]|[^\S\n])[^\w\n]{0,4}(?:(?:maybe|possibly|perhaps|also)\W{1,3})?"
-    r"\(?[A-HJ](?!\w)(?!\)?\s+(?:is|are|was)\b)|,\s*(?:maybe|possibly|perhaps)\b"
+    r"(?:\W{0,3}\b(?:or|and)\b|[^\w\n]{0,3}(?:[/,;|&、或和+~]|[^\S\n]))[^\w\n]{0,4}"
+    r"(?:(?:maybe|possibly|perhaps|also|alternatively)\W{1,3})?"
+    r"(?:\\f?boxed\{)?\(?[A-HJ](?!\w)(?!\)?\s+(?:is|are|was)\b)|,\s*(?:maybe|possibly|perhaps)\b"
 )
 _LINES = re.compile(r"(?:^|\n)[^\w\n]*(?P<first>[A-J])[^\w\n]*\n\s*(?!(?P=first))[A-J][^\w\n]*\Z")
 _DENIED = re.compile(rf"(?i:\bnot\s+{_OPTION}?)\(?[A-J]\)?(?!\w)")
 _JUDGED = re.compile(rf"{_LETTER}\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b")
 _MENTIONED = re.compile(rf"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?){_LETTER}")
-_LISTED = re.compile(r"^[^\w\n]*(?P<letter>[A-J])[.):][^\S\n]", re.MULTILINE)
+_LISTED = re.compile(r"^[^\w\n]*(?P<letter>[A-J])(?:[.):]|[^\S\n]-)[^\S\n]", re.MULTILINE)
 
 
 def find_letter(text: str) -> str | None:
@@ -63,8 +64,10 @@ def find_letter(text: str) -> str | None:
         return None
     stated = [found for pattern in _STATED for found in pattern.finditer(text)]
     if stated:
-        last = max(stated, key=lambda found: found.start("letter"))
-        return None if _HEDGE.match(text, last.end("letter")) else last["letter"].upper()
+        *_, last = ends = sorted(found.end("letter") for found in stated)
+        before = [_HEDGE.match(text, end) for end in ends]
+        is_hedged = any(hedge and hedge.end() >= last for hedge in before)  # `A or B`, of which one may be stated
+        return None if is_hedged else text[last - 1].upper()
     for pattern in (_JUDGED, _MENTIONED, _LISTED):
         if letters := {found["letter"] for found in pattern.finditer(text)}:
             return letters.pop() if len(letters) == 1 else None
