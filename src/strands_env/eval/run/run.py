@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -74,19 +74,21 @@ class Run:
         self._has_said_no_tokens = False
         self._time_due = TIME_SAVED_FROM
         self._checked = 0
-        self._reading = asyncio.Lock()
-        self._reader: asyncio.Task[Any] | None = None
-        self._reader_stopped = False
+        self._reader: asyncio.Task[None] | None = None
+        # Of one place: the next job waits for the event loop, which an environment that never waits thus shares.
+        self._queue: asyncio.Queue[Job | None] = asyncio.Queue(1)
         if known is not None:
             self.state.total = known * options.n_samples_per_prompt
             config.about["tasks"] = known
 
     def stop(self) -> None:
-        """Take no new samples, nor wait for the next task."""
+        """Take no new samples, nor wait for the next task, however long its source blocks."""
         self.state.stopping = True
         if self._reader is not None:
             self._reader.cancel()
-            self._reader_stopped = True
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(None)
         self._show()
 
     async def run(self, sampler: SampleRunner) -> CollectedResults:
@@ -97,15 +99,16 @@ class Run:
             await self._open_log(ending)
             self._progress("start", self.state)
             ending.callback(asyncio.create_task(self._keep_showing()).cancel)
-            jobs = await ending.enter_async_context(aclosing(self._jobs()))
             # A worker for each place, not a task for each sample: a data set may be endless.
             workers = self._options.max_concurrency
             if self.state.total is not None:
                 workers = min(workers, self.state.total)
             try:
                 async with asyncio.TaskGroup() as group:
+                    if not self.state.stopping:
+                        self._reader = group.create_task(self._feed())
                     for _ in range(workers):
-                        group.create_task(self._work(jobs, sampler))
+                        group.create_task(self._work(sampler))
             except BaseExceptionGroup as failures:
                 # The first of them as it is, not in the group; its own cause stays.
                 first: BaseException = failures
@@ -176,8 +179,6 @@ class Run:
                         if passed % PASSED_AT_ONCE == 0:
                             await asyncio.sleep(0)
                         continue
-                    if self._options.group_policy is GroupPolicy.STOP and prompt.id in self._failed_prompts:
-                        continue
                     yield job
         self.state.total = prompts * self._options.n_samples_per_prompt  # now known, whatever was said before
 
@@ -205,12 +206,16 @@ class Run:
 
     # ---- workers -----------------------------------------------------------------------------------------------------
 
-    async def _work(self, jobs: AsyncIterator[Job], sampler: SampleRunner) -> None:
-        while not self.state.stopping:
-            async with self._reading:  # an async generator refuses a second reader while the first one waits
-                job = await self._next(jobs)
-            if job is None or self.state.stopping:
-                return
+    async def _feed(self) -> None:
+        async with aclosing(self._jobs()) as jobs:
+            async for job in jobs:
+                await self._queue.put(job)
+        await self._queue.put(None)  # behind the last
+
+    async def _work(self, sampler: SampleRunner) -> None:
+        while (job := await self._queue.get()) is not None:
+            if self._options.group_policy is GroupPolicy.STOP and job.prompt.id in self._failed_prompts:
+                continue
             prompt, index = job.prompt, job.index
             self.state.running += 1
             try:
@@ -230,27 +235,10 @@ class Run:
                     await self.check_environment(described[self._checked])
                     self._checked = max(self._checked, checked)  # another worker may have checked it meanwhile
                 await self._finish(sample)
-                await asyncio.sleep(0)  # an environment that never waits must not keep the others from the event loop
             finally:
                 self.state.running -= 1
-
-    async def _next(self, jobs: AsyncIterator[Job]) -> Job | None:
-        """The next job; None at the end, and as soon as the run is stopped, however long a source blocks."""
-        if self.state.stopping:
-            return None
-        self._reader = reader = asyncio.current_task()
-        try:
-            return await anext(jobs, None)
-        except asyncio.CancelledError:
-            # `stop` cancels the reader alone; a second cancellation came from outside, and goes on.
-            if reader is None or not self._reader_stopped or reader.cancelling() > 1:
-                raise
-            return None
-        finally:
-            self._reader = None
-            if self._reader_stopped and reader is not None:
-                reader.uncancel()  # else the next `asyncio.timeout` in this task would take it for its own
-                self._reader_stopped = False
+        if self._queue.empty():
+            self._queue.put_nowait(None)  # for the next worker
 
     def _count_retry(self) -> None:
         self.state.retries += 1
