@@ -70,6 +70,7 @@ class Worker:
         self._name, self._pool = name, pool
         self._starting = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self.link: Link | None = None
         self.load = 0
 
@@ -98,6 +99,8 @@ class Worker:
             self._watching.cancel()
         if link is not None:
             await link.close(seconds)
+        if self._ending is not None:  # of a link that was lost
+            await asyncio.wait({self._ending})
 
     async def _start(self) -> Link:
         link = await self._pool.open_link()
@@ -130,7 +133,8 @@ class Worker:
                 self.link = None
                 words = "worker=<%s>, rollouts=<%d>, status=<%s> | worker lost"
                 logger.warning(words, self._name, link.running, reason)
-                await asyncio.shield(link.close(0.0))  # also if this rollout is cancelled meanwhile
+                self._ending = asyncio.create_task(link.close(0.0))  # also if this rollout is cancelled meanwhile
+                await asyncio.shield(self._ending)
             raise WorkerLostError(self._name, reason, link.at_death, link.was_stuck) from error
         finally:
             link.running -= 1
