@@ -100,7 +100,10 @@ def generator_output(
     if routed_experts:
         output["rollout_expert_indices"] = list(map(_experts, rows))
     if expander is not None and any(row.media for row in rows):
-        output |= _images(rows, expander)
+        tensors = [image_tensors(row, expander) if row.media else None for row in rows]
+        some = next(each for each in tensors if each is not None)
+        empty = {name: tensor[:0] for name, tensor in some.items()}  # SkyRL takes no None among them
+        output |= {name: [(each or empty)[name] for each in tensors] for name in empty}
     check_fields("skyrl", "skyrl.train.generators.base", "GeneratorOutput", output)
     return output
 
@@ -110,14 +113,6 @@ def _rewards(row: TrainingSample, filler: float) -> list[float]:
     if row.is_usable:
         return token_level_rewards(row)
     return [0.0] * (row.response_length - 1) + [float(row.reward or 0.0) if row.is_scored else filler]
-
-
-def _images(samples: Sequence[TrainingSample], expander: ProcessorExpander) -> dict[str, list[Any]]:
-    """`pixel_values` and `image_grid_thw`, a tensor per row: SkyRL takes no None among them."""
-    rows = [image_tensors(sample, expander) if sample.media else None for sample in samples]
-    some = next(row for row in rows if row is not None)
-    empty = {name: tensor[:0] for name, tensor in some.items()}
-    return {name: [(row or empty)[name] for row in rows] for name in empty}
 
 
 def _row(samples: Sequence[TrainingSample], experts_shape: tuple[int, int] | None) -> TrainingSample:

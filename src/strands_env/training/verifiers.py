@@ -10,7 +10,7 @@ trace.nodes = [MessageNode(**fields) for fields in message_nodes(samples, decode
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,8 +50,10 @@ def message_nodes(
         reference = None if sample.teacher_logprobs is None else reference_logprobs(sample)
         experts = _experts(sample) if routed_experts else None
         parent: int | None = None
-        for start, end, sampled in _runs(with_all_sampled_tokens(sample)):
-            ids = sample.token_ids[start:end].tolist()
+        output = with_all_sampled_tokens(sample).loss_mask  # what was sampled and what was not, in turns
+        edges = [0, *(np.flatnonzero(np.diff(output)) + 1).tolist(), len(output)]
+        for start, end in itertools.pairwise(edges) if len(output) else ():
+            ids, sampled = sample.token_ids[start:end].tolist(), bool(output[start])
             key = (parent, sampled, tuple(ids))
             if key not in known:
                 known[key] = len(nodes)
@@ -89,15 +91,6 @@ def _train(node: dict[str, Any], mask: Sequence[int], logprobs: Sequence[float],
     node["mask"] = [place in trained for place in range(len(mask))]
     node["logprobs"] = [trained[place] for place in sorted(trained)]
     node["advantages"] = None if advantage is None else [advantage] * len(trained)
-
-
-def _runs(sample: TrainingSample) -> Iterator[tuple[int, int, bool]]:
-    """`[start, end)` of what was sampled and of what was not, in turns."""
-    mask = sample.loss_mask
-    edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
-    for start, end in itertools.pairwise(edges):
-        if start < end:
-            yield start, end, bool(mask[start])
 
 
 def _experts(sample: TrainingSample) -> NDArray[Any]:
