@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from provider_support import add, call, completion, tokenizer
+from provider_support import tokenizer as vocabulary
 
 from strands_env.core import Environment, WeightVersionSpan
 from strands_env.training import (
@@ -263,21 +264,31 @@ ROW = {"raw_prompt": [{"role": "user", "content": "1 + 2?"}], "reward_model": {"
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strands_env.training.attempts.RETRY_PAUSE", 0.0)
+    monkeypatch.setattr("strands_env.training.verl.agent_loop._experts_shape", lambda path: None)
 
 
-async def rollout(manager: ServerManager, make_environment: Any = AddEnv, **options: Any) -> dict[str, Any]:
-    return await verl.run_rollout(
-        make_environment,
+async def rollout(
+    manager: ServerManager,
+    make_environment: Any = AddEnv,
+    *,
+    row: Any = ROW,
+    tokenizer: Any = None,
+    response_length: int = 256,
+    sampling_params: Any = None,
+    routed_experts: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """A rollout in verl's agent loop, as far as it is used."""
+    limits = {"prompt_length": 64, "response_length": response_length}
+    loop = types.SimpleNamespace(
         server_manager=manager,
-        **{
-            "tokenizer": tokenizer(),
-            "sampling_params": {},
-            "row": ROW,
-            "prompt_length": 64,
-            "response_length": 256,
-            **options,
-        },
+        tokenizer=tokenizer or vocabulary(),
+        rollout_config=types.SimpleNamespace(enable_rollout_routing_replay=routed_experts, **limits),
+        config=types.SimpleNamespace(
+            actor_rollout_ref=types.SimpleNamespace(model=types.SimpleNamespace(path="dense"))
+        ),
     )
+    return await verl.run_rollout(loop, make_environment, sampling_params or {}, row, **options)
 
 
 @pytest.mark.parametrize("script", [[ConnectionError("died")] * 2, [call(1, 2), ConnectionError("died")] * 2])

@@ -9,7 +9,9 @@ from provider_support import call, tokenizer
 
 from strands_env.core import Environment, RewardResult
 from strands_sglang import ToolParserError
-from tests.contract.test_trainer_adapters import AddEnv, ServerManager, rollout
+from tests.contract.test_trainer_adapters import AddEnv, ServerManager, no_pause, rollout
+
+__all__ = ["no_pause"]
 
 
 def failing(*errors: Exception) -> tuple[Any, list[Exception]]:

@@ -120,23 +120,12 @@ def make_agent_loop(
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
             """One rollout of a row of the data set."""
-            rollout, shape = self.rollout_config, experts_shape
-            replay = bool(getattr(rollout, "enable_rollout_routing_replay", False))
-            if replay and shape is None:
-                shape = _experts_shape(self.config.actor_rollout_ref.model.path)
-            fields = await run_rollout(
-                make_environment,
-                server_manager=self.server_manager,
-                tokenizer=self.tokenizer,
-                sampling_params=sampling_params,
-                row=kwargs,
-                prompt_length=int(rollout.prompt_length),
-                response_length=int(rollout.response_length),
-                retries=retries,
-                routed_experts=replay,
-                experts_shape=shape,
-                model_options=model_options,
-            )
+            options: dict[str, Any] = {
+                "retries": retries,
+                "experts_shape": experts_shape,
+                "model_options": model_options,
+            }
+            fields = await run_rollout(self, make_environment, sampling_params, kwargs, **options)
             with written_for("verl"):
                 return base.AgentLoopOutput(**{**fields, "metrics": base.AgentLoopMetrics(**fields["metrics"])})
 
@@ -144,33 +133,26 @@ def make_agent_loop(
 
 
 async def run_rollout(
+    loop: Any,
     make_environment: Callable[..., Any],
-    *,
-    server_manager: Any,
-    tokenizer: Any,
     sampling_params: Mapping[str, Any],
     row: Mapping[str, Any],
-    prompt_length: int,
-    response_length: int,
+    *,
     retries: int = 2,
-    routed_experts: bool = False,
     experts_shape: tuple[int, int] | None = None,
     model_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one rollout; the fields of its `AgentLoopOutput`.
 
     Args:
+        loop: verl's agent loop, whose servers, tokenizer and configuration are used. `rollout.response_length` is the
+            budget of the whole response.
         make_environment: Called with `model_factory`.
-        server_manager: verl's.
-        tokenizer: Tokenizer of the model.
         sampling_params: Those that verl handed to `run`.
         row: The row: `raw_prompt` and `reward_model.ground_truth` are read, `extra_info` is kept for the reward.
-        prompt_length: `rollout.prompt_length`.
-        response_length: `rollout.response_length`, the budget of the whole response.
         retries: Further attempts of a rollout that was lost to infrastructure, or whose environment could not be made.
             After the last one it is a row without loss.
-        routed_experts: Every row has routed experts.
-        experts_shape: Their `(layers, top_k)`, for rows without loss.
+        experts_shape: See `make_agent_loop`.
         model_options: Options of `SGLangModel`.
 
     Raises:
@@ -179,6 +161,10 @@ async def run_rollout(
         TypeError: `model_options` are wrong. `make_environment` may raise it too, or what else says that code is wrong.
         InvalidSampleError: A row without loss needs routed experts of unknown shape.
     """
+    tokenizer, response_length = loop.tokenizer, int(loop.rollout_config.response_length)
+    replays = bool(getattr(loop.rollout_config, "enable_rollout_routing_replay", False))
+    if replays and experts_shape is None:
+        experts_shape = _experts_shape(loop.config.actor_rollout_ref.model.path)
     prompt = ChatPrompt.of(row["raw_prompt"], images=())
     context: dict[str, Any] = {
         "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
@@ -187,9 +173,8 @@ async def run_rollout(
     }
     action = Action(message=prompt.turns[-1], task_context=TaskContext(**context))
     stops = stop_token_ids(tokenizer)  # the answer itself does not say whether it was cut
-    options = {**({"return_routed_experts": True} if routed_experts else {}), **(model_options or {})}
-
-    backends: list[ServerManagerBackend] = []  # one for each attempt
+    options = {**({"return_routed_experts": True} if replays else {}), **(model_options or {})}
+    backends = [ServerManagerBackend(loop.server_manager, sampling_params, stops)]  # and one for each attempt
     environment = None
 
     def make_model() -> SGLangModel:
@@ -204,7 +189,7 @@ async def run_rollout(
 
     async def attempt() -> Rollout:
         nonlocal environment
-        backends.append(ServerManagerBackend(server_manager, sampling_params, stops))
+        backends.append(ServerManagerBackend(loop.server_manager, sampling_params, stops))
         environment = make_environment(model_factory=make_model)
         if prompt.system is not None:
             environment.system_prompt = prompt.system
@@ -212,7 +197,6 @@ async def run_rollout(
         shape = backends[-1].experts_shape or experts_shape
         return Rollout(samples=samples_from_step(result, experts_shape=shape, placement=None), result=result)
 
-    backends.append(ServerManagerBackend(server_manager, sampling_params, stops))
     make_model()  # wrong options raise before any attempt
     rollout = await run_attempts(attempt, lambda error: Rollout(error=error), retries=retries)
     if isinstance(rollout.error, _WRONG_CODE):
@@ -224,13 +208,13 @@ async def run_rollout(
     if result is not None and rollout.status in _ENDED and result.reward is None and not may_score:
         raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
     shape = backend.experts_shape or experts_shape
-    if routed_experts and shape is None:
+    if replays and shape is None:
         raise InvalidSampleError("the rollout failed before its routed experts had a shape: give experts_shape")
     fields = agent_loop_output(
         rollout.samples,
-        prompt_length=prompt_length,
+        prompt_length=int(loop.rollout_config.prompt_length),
         response_length=response_length,
-        experts_shape=shape if routed_experts else None,
+        experts_shape=shape if replays else None,
         status=rollout.status,
     )
     metrics = result.observation.metrics if result is not None else {}
