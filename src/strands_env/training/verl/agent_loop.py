@@ -114,18 +114,14 @@ def make_agent_loop(
     with written_for("verl"):
         base: Any = importlib.import_module("verl.experimental.agent_loop.agent_loop")
         parent: Any = base.AgentLoopBase
+    run = functools.partial(run_rollout, retries=retries, experts_shape=experts_shape, model_options=model_options)
 
     class StrandsAgentLoop(parent):  # type: ignore[misc]
         """Runs a Strands environment."""
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
             """One rollout of a row of the data set."""
-            options: dict[str, Any] = {
-                "retries": retries,
-                "experts_shape": experts_shape,
-                "model_options": model_options,
-            }
-            fields = await run_rollout(self, make_environment, sampling_params, kwargs, **options)
+            fields = await run(self, make_environment, sampling_params, kwargs)
             with written_for("verl"):
                 return base.AgentLoopOutput(**{**fields, "metrics": base.AgentLoopMetrics(**fields["metrics"])})
 
