@@ -681,6 +681,8 @@ Q(3,-1) | \boxed{(-1,3)} | 0
 ₹3,40,000 | \boxed{₹34,000} | 0
 b_{n+1}=3b_n | \boxed{b_{n+1} = 3b_{n}} | 1
 b_{n+1}=3b_n | \boxed{b_{n+1} = 2b_{n}} | 0
+753 \text{ BC} | \boxed{753} | n
+753 \text{ BC} | \boxed{753 \text{ BC}} | 1
 P \cup Q | \boxed{Q \cup P} | 1
 """
 """Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""

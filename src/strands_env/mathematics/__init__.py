@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .comparing import same
-from .scalars import Node
+from .nodes import Node
 from .texts import Reading, foreign_nouns, plain, readings
 
 __all__ = ["Node", "Reading", "foreign_nouns", "judge", "plain", "readings"]

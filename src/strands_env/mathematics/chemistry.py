@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .scalars import Node
+from .nodes import Node
 from .vocabulary import words
 
 _ELEMENTS = words(

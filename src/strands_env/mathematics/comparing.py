@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import sympy
-from sympy import Integer, MatrixBase, Rational, Symbol
+from sympy import Integer, Rational, Symbol
 
 from .chemistry import is_species
-from .scalars import Node
-from .sets import INTERVALS, JOINED, REVERSED, as_set, is_symbol, solved, united, variable_of
+from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbol, times, variable_of
+from .sets import INTERVALS, JOINED, REVERSED, as_set, solved, united
 from .values import PRECISION, every, places, same_scalar
-from .vocabulary import ARTICLES, FILLERS, QUANTITIES, TEMPERATURES, UNITS, canonical
+from .vocabulary import ARTICLES, TEMPERATURES, UNITS, canonical
 
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
 _ALIASES = {
@@ -68,11 +68,6 @@ def _unique(items: Sequence[Node]) -> list[Node]:
         if not any(same(item, other) for other in kept):
             kept.append(item)
     return kept
-
-
-def _is_number(node: Node) -> bool:
-    """A scalar that is no matrix."""
-    return node.kind == "scalar" and not isinstance(node.args[0], MatrixBase)
 
 
 # Words
@@ -147,13 +142,6 @@ def _worth(unit: tuple[tuple[str, int], ...]) -> tuple[Any, dict[str, int], list
     return factor, {base: exponent for base, exponent in dimension.items() if exponent}, sorted(nouns)
 
 
-def _times(node: Node, factor: Any, offset: Any = 0) -> Node:
-    if node.kind == "scalar":
-        return Node("scalar", ((node.args[0] + offset) * factor,), node.detail, node.digits)
-    args = tuple(_times(arg, factor, offset) if isinstance(arg, Node) else arg for arg in node.args)
-    return Node(node.kind, args, node.detail, node.digits)
-
-
 def _same_quantity(gold: Node, answer: Node) -> bool | None:
     if gold.kind != answer.kind:
         quantity, bare = (gold, answer) if gold.kind == "quantity" else (answer, gold)
@@ -163,12 +151,12 @@ def _same_quantity(gold: Node, answer: Node) -> bool | None:
         return same(one, other)
     names = [each[0][0] if len(each) == 1 else "" for each in (unit, other_unit)]
     if all(name in TEMPERATURES for name in names):
-        return same(_times(one, *TEMPERATURES[names[0]]), _times(other, *TEMPERATURES[names[1]]))
+        return same(times(one, *TEMPERATURES[names[0]]), times(other, *TEMPERATURES[names[1]]))
     if {*names} == {"sterling", "lb"}:  # pounds
         return same(one, other)
     (factor, dimension, nouns), (other_factor, other_dimension, other_nouns) = _worth(unit), _worth(other_unit)
     if dimension == other_dimension and nouns == other_nouns:
-        return same(_times(one, factor), _times(other, other_factor))
+        return same(times(one, factor), times(other, other_factor))
     return None if (nouns or other_nouns) and same(one, other) is not False else False
 
 
@@ -178,12 +166,14 @@ def _same_bare(gold: Node, answer: Node, quantity: Node, bare: Node) -> bool | N
         return _BY_KIND[bare.kind](gold, answer)
     inner, unit = quantity.args[0], quantity.detail
     factor, dimension, nouns = _worth(unit)
-    if not dimension and not nouns and _replaced(gold, answer, quantity, _times(inner, factor)):
+    if not dimension and not nouns and _replaced(gold, answer, quantity, times(inner, factor)):
         return True
-    if _is_number(bare) and (spelled := _spelled(bare)) is not None:  # `5m` for 5 m
+    if {*nouns} & {"bc", "bce"}:  # before Christ
+        return None
+    if is_number(bare) and (spelled := _spelled(bare)) is not None:  # `5m` for 5 m
         return _replaced(gold, answer, bare, spelled)
     verdict = _replaced(gold, answer, quantity, inner)
-    if verdict and unit == (("percent", 1),) and _is_number(inner) and inner.args[0].is_number:
+    if verdict and unit == (("percent", 1),) and is_number(inner) and inner.args[0].is_number:
         if quantity is answer and not inner.args[0].is_Integer and inner.digits is None:
             return False  # nobody writes a percentage as a fraction
         return None if abs(inner.args[0]) < 1 else True
@@ -222,7 +212,7 @@ def _same_ratio(gold: Node, answer: Node) -> bool | None:
             return False
         first, other = gold.args[0].args[0], answer.args[0].args[0]
         pairs = zip(gold.args, answer.args, strict=True)
-        proportional = every([same(_times(one, other), _times(two, first)) for one, two in pairs])
+        proportional = every([same(times(one, other), times(two, first)) for one, two in pairs])
         return None if proportional and (gold.detail or answer.detail) else proportional
     ratio, other_node = (gold, answer) if gold.kind == "ratio" else (answer, gold)
     if other_node.kind == "scalar" and len(ratio.args) == 2 and all(part.kind == "scalar" for part in ratio.args):
@@ -270,7 +260,7 @@ def _same_congruence(gold: Node, answer: Node) -> bool | None:
 def _same_residues(gold: Sequence[Node], answer: Sequence[Node], modulus: Node) -> bool | None:
     """None where they are no whole numbers."""
     if (
-        not all(_is_number(part) and part.args[0].is_Integer for part in (*gold, *answer, modulus))
+        not all(is_number(part) and part.args[0].is_Integer for part in (*gold, *answer, modulus))
         or not modulus.args[0]
     ):
         return None
@@ -314,11 +304,11 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind:
         return _same_relations(gold, answer)
     relation, other = (gold, answer) if gold.kind == "relation" else (answer, gold)
-    if relation.detail == ("in",) and _is_name(relation.args[0]):
+    if relation.detail == ("in",) and is_name(relation.args[0]):
         return _replaced(gold, answer, relation, relation.args[1])
     if other.kind in ("group", "named", "sets") and (solution := solved(relation)) is not None:
         return _replaced(gold, answer, relation, solution)
-    if relation.detail == ("approx",) and not _is_name(relation.args[0]):
+    if relation.detail == ("approx",) and not is_name(relation.args[0]):
         exact, rounded = (node.args[0] if node.kind == "scalar" else None for node in relation.args)
         if getattr(exact, "is_number", False) and getattr(rounded, "is_number", False):
             is_near = bool(abs(sympy.N(exact) - sympy.N(rounded)) <= abs(sympy.N(exact)) / 100)
@@ -326,17 +316,17 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
     if not {*relation.detail} <= {"=", "approx"}:
         return False
     first, *middle, last = relation.args
-    if any(same(member, last) is False and not _is_formula(member) for member in middle):
+    if any(same(member, last) is False and not is_formula(member) for member in middle):
         return False  # `x = 7 = 8`
-    if _is_name(first) and (relation is gold or _is_plain_name(first)):
+    if is_name(first) and (relation is gold or is_plain_name(first)):
         return _replaced(gold, answer, relation, last)
     if first.kind == "word" and not re.match(r"\\(?:int|lim|sum|prod)", str(first.args[0])):
         return False  # `twice the answer = 5`
-    if first.kind == "word" or (last.kind in ("group", "named", "sets") and _is_formula(first)):
+    if first.kind == "word" or (last.kind in ("group", "named", "sets") and is_formula(first)):
         return _replaced(gold, answer, relation, last)  # the left side is to be computed
-    if not _is_formula(first) and not _is_number(last):
+    if not is_formula(first) and not is_number(last):
         return bool(same(first, last)) and _replaced(gold, answer, relation, last)
-    if _is_number(first) and _is_number(last):
+    if is_number(first) and is_number(last):
         symbols = first.args[0].free_symbols | last.args[0].free_symbols
         if same(first, last):  # `2^3 = 8`, `(x+1)^2 = x^2+2x+1`
             return _replaced(gold, answer, relation, last)
@@ -351,37 +341,6 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
     return None if relation is answer and _replaced(gold, answer, relation, last) is not False else False
 
 
-def _is_formula(node: Node) -> bool:
-    return node.kind != "scalar" or bool(getattr(node.args[0], "free_symbols", False))
-
-
-def _is_plain_name(node: Node) -> bool:
-    """A symbol, `f(x)`, `AB`, `|AB|`, `the answer`, `Area`: what an answer may have in front of its value."""
-    if node.kind == "word":
-        name = str(node.args[0])
-        return bool(re.fullmatch(r"\|?[A-Z]{1,4}'?\|?", name)) or {*name.lower().split()} <= {*FILLERS, *QUANTITIES}
-    if node.kind in ("group", "ratio"):
-        return all(_is_plain_name(item) for item in node.args)
-    return node.kind == "call" or is_symbol(node) or bool(re.fullmatch(r"Abs\([A-Z]\*[A-Z]\)", str(node.args[0])))
-
-
-def _is_name(node: Node) -> bool:
-    """A symbol, words, `f(x)`, `x + y`, `|AB|`: the left side of what gives its value."""
-    if node.kind in ("word", "call"):
-        return True
-    if node.kind in ("group", "ratio"):
-        return all(_is_name(item) for item in node.args)
-    if not _is_number(node):
-        return False
-    value = node.args[0]
-    if len(value.free_symbols) == 1:  # `-x = 5`, `|x| = 5` are to be solved
-        return isinstance(value, Symbol | sympy.Function) and not isinstance(value, sympy.Abs)
-    return bool(value.free_symbols) and all(
-        isinstance(part, Symbol) or part == -1 or not part.is_number or part == sympy.E
-        for part in sympy.preorder_traversal(value)
-    )
-
-
 def _same_relations(gold: Node, answer: Node) -> bool | None:
     members, operators, others, other_operators = gold.args, gold.detail, answer.args, answer.detail
     if operators == other_operators and (verdict := _ordered(members, others)) is not False:
@@ -393,7 +352,7 @@ def _same_relations(gold: Node, answer: Node) -> bool | None:
     if {*operators, *other_operators} == {"="}:
         if len(members) > 2 or len(others) > 2:  # what a chain ends in
             chains = [Node("relation", (chain[0], chain[-1]), ("=",)) for chain in (members, others)]
-            consistent = all(same(member, others[-1]) is not False or _is_formula(member) for member in others[1:])
+            consistent = all(same(member, others[-1]) is not False or is_formula(member) for member in others[1:])
             return _same_relations(*chains) if consistent else False
         return _same_equation(members, others)
     solution, other_solution = solved(gold), solved(answer)
@@ -416,7 +375,7 @@ def _same_equation(members: Sequence[Node], others: Sequence[Node]) -> bool | No
     if len(calls) == 2:
         (name, variable), (other_name, other_variable) = (call.args for call in calls)
         value = others[1]
-        if _is_number(value) and all(re.fullmatch("[a-z]", each) for each in (variable, other_variable)):
+        if is_number(value) and all(re.fullmatch("[a-z]", each) for each in (variable, other_variable)):
             renamed = value.args[0].subs(Symbol(other_variable), Symbol(variable))
             value, other_variable = Node("scalar", (renamed,), None, value.digits), variable
         return (name, variable) == (other_name, other_variable) and same(members[1], value)
@@ -427,7 +386,7 @@ def _same_equation(members: Sequence[Node], others: Sequence[Node]) -> bool | No
 
 def _ratio_of_sides(members: Sequence[Node], others: Sequence[Node]) -> Any:
     """The constant that one difference of sides is of the other; None without one."""
-    if not all(map(_is_number, (*members, *others))):
+    if not all(map(is_number, (*members, *others))):
         return None
     one, other = (pair[0].args[0] - pair[1].args[0] for pair in (members, others))
     symbols = sorted(one.free_symbols, key=str)
@@ -457,7 +416,7 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind:
         return _same_groups(gold, answer)
     group, other = (gold, answer) if gold.kind == "group" else (answer, gold)
-    if other.kind == "scalar" and not _is_number(other):
+    if other.kind == "scalar" and not is_number(other):
         return _replaced(gold, answer, other, _rows(other.args[0], other.digits))
     if other.kind == "scalar" and (units := [symbol for symbol in _UNIT_VECTORS if other.args[0].has(symbol)]):
         parts = [other.args[0].coeff(symbol) for symbol in _UNIT_VECTORS[: max(len(group.args), len(units))]]
@@ -519,14 +478,14 @@ def _inherited(group: Node) -> Node:
             item = Node("relation", (items[-1].args[0], item), ("=",))
         items.append(item)
     names = [item.args[0] if item.kind == "relation" and item.detail == ("=",) else None for item in items]
-    if len(items) > 1 and names[0] is not None and names.count(names[0]) == len(names) and _is_plain_name(names[0]):
+    if len(items) > 1 and names[0] is not None and names.count(names[0]) == len(names) and is_plain_name(names[0]):
         items = [item.args[1] for item in items]
     return Node("group", tuple(items), group.detail)
 
 
 def _assigned(group: Node) -> Node:
     """`y = 2, x = 1` beside brackets: the tuple of the values in the order of the names."""
-    names = [str(item.args[0].args[0]) for item in group.args if item.kind == "relation" and _is_name(item.args[0])]
+    names = [str(item.args[0].args[0]) for item in group.args if item.kind == "relation" and is_name(item.args[0])]
     if group.detail != "list" or len({*names}) < len(group.args) or any(item.detail != ("=",) for item in group.args):
         return group
     order = sorted(group.args, key=lambda item: str(item.args[0].args[0]))
@@ -534,11 +493,8 @@ def _assigned(group: Node) -> Node:
 
 
 def _same_sets(gold: Node, answer: Node) -> bool | None:
-    if (
-        gold.kind == answer.kind == "sets"
-        and gold.detail == answer.detail != "minus"
-        and _unordered(gold.args, answer.args)
-    ):
+    compare = _ordered if gold.detail == "minus" else _unordered
+    if gold.kind == answer.kind == "sets" and gold.detail == answer.detail and compare(gold.args, answer.args):
         return True
     if gold.kind == answer.kind == "such" and _ordered(gold.args, answer.args):
         return True

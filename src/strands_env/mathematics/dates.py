@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .scalars import Node
+from .nodes import Node
 from .vocabulary import words
 
 _MONTHS = words("jan feb mar apr may jun jul aug sep oct nov dec")

@@ -19,8 +19,8 @@ import sympy
 from sympy import Integer, Rational, Symbol
 
 from .lexing import Undefined, Unreadable
-from .scalars import Node, ScalarReader
-from .sets import is_symbol, variable_of
+from .nodes import Node, is_symbol, variable_of
+from .scalars import ScalarReader
 from .vocabulary import (
     FILLERS,
     MULTIPLES,

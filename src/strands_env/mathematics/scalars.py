@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import sympy
@@ -12,6 +11,7 @@ from sympy import E, I, Integer, Matrix, Rational, Symbol, oo, pi
 from sympy.matrices.exceptions import ShapeError
 
 from .lexing import Token, Undefined, Unreadable
+from .nodes import Node
 from .vocabulary import FUNCTIONS, NAMING, SYMBOLS
 
 _T = TypeVar("_T")
@@ -19,20 +19,6 @@ FAILURES = (Unreadable, TypeError, ShapeError)
 """Of a text that is not understood, or adds and multiplies different things."""
 MAX_BITS = 200_000
 """Size of the largest whole number that is computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What a text denotes.
-
-    `detail` tells apart what has the same kind. `digits` is the least number of significant digits of a decimal in a
-    scalar; None where it has no decimals and is exact.
-    """
-
-    kind: str
-    args: tuple[Any, ...]
-    detail: Any = None
-    digits: int | None = None
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

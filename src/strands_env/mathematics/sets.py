@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import sympy
-from sympy import MatrixBase, S, Symbol, oo
+from sympy import MatrixBase, S, oo
 
-from .scalars import Node
+from .nodes import Node, is_symbol, variable_of
 
 REVERSED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 INTERVALS = ("()", "[]", "(]", "[)")
@@ -22,18 +22,6 @@ _INEQUALITIES: dict[str, Callable[[Any, Any], Any]] = {
     **{"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
     "!=": sympy.Ne,
 }
-
-
-def is_symbol(node: Node) -> bool:
-    """Whether a node is a single letter or the like."""
-    return node.kind == "scalar" and isinstance(node.args[0], Symbol)
-
-
-def variable_of(node: Node) -> Any:
-    """The symbol that a relation is about: a member of its own, or the only one."""
-    members = [arg for arg in node.args if arg.kind == "scalar"] if node.kind == "relation" else []
-    symbols = set().union(*(arg.args[0].free_symbols for arg in members))
-    return next((arg.args[0] for arg in members if is_symbol(arg)), symbols.pop() if len(symbols) == 1 else None)
 
 
 def solved(relation: Node) -> Node | None:

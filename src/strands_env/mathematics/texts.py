@@ -16,8 +16,8 @@ from sympy import Symbol
 from .chemistry import formula
 from .dates import date
 from .lexing import Token, Undefined, Unreadable, lex, normalise
+from .nodes import Node
 from .reading import Reader
-from .scalars import Node
 from .vocabulary import COUNTED, MULTIPLIERS, UNITS, canonical
 
 

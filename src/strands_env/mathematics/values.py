@@ -17,7 +17,8 @@ from typing import Any
 import sympy
 from sympy import Integer, MatrixBase, Rational, Symbol, oo
 
-from .scalars import LOG_BASE, Node
+from .nodes import Node
+from .scalars import LOG_BASE
 
 DIGITS = 6
 """Significant digits from which on a decimal may stand for a number that it rounds."""

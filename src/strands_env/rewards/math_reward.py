@@ -92,22 +92,14 @@ class MathRewardFunction(RewardFunction):
                 why = control.get("error") or f"a harmless answer fails too, with {control['reason']}"
                 verdict = {"reason": "cannot_verify", "error": why}
         info |= verdict
-        match info.get("reason"):
-            case "cannot_verify":
-                return RewardResult(reward=None, info=info)
-            case "gold_parse_failed":
-                return RewardResult(reward=self.bad_ground_truth, info=info)
-            case "undecided":
-                return RewardResult(reward=None, info=info)
+        if info.get("reason") in ("cannot_verify", "undecided", "gold_parse_failed"):
+            is_gold = info["reason"] == "gold_parse_failed"
+            return RewardResult(reward=self.bad_ground_truth if is_gold else None, info=info)
         return RewardResult(reward=self.correct if info["matched"] else self.incorrect, info=info)
 
     async def _verdict(self, gold: str, answer: str, question: str = "") -> dict[str, Any]:
         try:
             return await _WORKERS.request({"gold": gold, "answer": answer, "question": question}, self.timeout)
-        except WorkerTimeoutError:
-            return {"reason": "timeout"}
-        except WorkerStalledError as error:
-            return {"reason": "cannot_verify", "error": str(error)}
         except WorkerDiedError as error:
             return {"reason": "worker_died", "error": str(error)}
 
@@ -134,19 +126,11 @@ class WorkerDiedError(RuntimeError):
     """A worker ended in the middle of a request (memory limit, a signal from outside)."""
 
 
-class WorkerTimeoutError(TimeoutError):
-    """A request used up its CPU time; its worker is gone."""
-
-
-class WorkerStalledError(RuntimeError):
-    """A request got no CPU time for very long; its worker is gone."""
-
-
 class _Verifier:
     """One process and its pipes. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._timed_out = False
+        self._timed_out = self.is_killed = False
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_SCRIPT)],  # -P: modules beside the script do not shadow the library's
             stdin=subprocess.PIPE,
@@ -160,6 +144,7 @@ class _Verifier:
             raise WorkerDiedError(f"the worker does not start; run `python {_SCRIPT}` to see why")
 
     def request(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The verdict; where the time is used up, or there was none for very long, its reason: the worker is gone."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({**fields, "seconds": seconds}) + "\n")
@@ -171,9 +156,10 @@ class _Verifier:
         if not line.endswith("\n"):
             code = self.kill()
             if code == -_SIGPROF:
-                raise WorkerTimeoutError(f"no answer within {seconds:g} s of CPU time")
+                return {"reason": "timeout"}
             if self._timed_out:
-                raise WorkerStalledError(f"no answer within {STALL_SECONDS + STALL_FACTOR * seconds:g} s")
+                stalled = f"no answer within {STALL_SECONDS + STALL_FACTOR * seconds:g} s"
+                return {"reason": "cannot_verify", "error": stalled}
             raise WorkerDiedError(f"worker died with code {code}")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -196,6 +182,7 @@ class _Verifier:
 
     def kill(self) -> int:
         """End the process, wait for it, close its pipes; its exit code."""
+        self.is_killed = True
         self._process.kill()
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -231,8 +218,6 @@ class VerifierPool:
         A worker that dies is replaced and the request repeated once.
 
         Raises:
-            WorkerTimeoutError: They were used up.
-            WorkerStalledError: The worker got none for very long.
             WorkerDiedError: Two workers died.
         """
         with self._lock:
@@ -257,7 +242,9 @@ class VerifierPool:
                 raise WorkerDiedError("the workers were closed while this one started")
             answer = worker.request(fields, seconds)
             with self._lock:
-                self._idle += [worker] if self._threads is threads else []
+                is_usable = self._threads is threads and not worker.is_killed
+                self._idle += [worker] if is_usable else []
+                self._workers -= {worker} if worker.is_killed else set()
             return answer
         except BaseException as error:
             with self._lock:

@@ -22,7 +22,8 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this package shadows nothing
 
 from strands_env.mathematics import Node, foreign_nouns, judge, plain, readings
-from strands_env.mathematics.vocabulary import FILLERS, QUANTITIES, UNITS
+from strands_env.mathematics.nodes import is_plain_name
+from strands_env.mathematics.vocabulary import UNITS
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
@@ -173,8 +174,7 @@ def is_prose(node: Node) -> bool:
     if node.kind == "group" and node.detail in ("list", "any", "all"):
         return any(is_prose(item) for item in node.args)
     if node.kind == "relation" and node.args[0].kind == "word":  # `We obtain x = 5` is no value of "we obtain x"
-        name = str(node.args[0].args[0]).lower()
-        return not name.startswith("\\") and not {*name.split()} <= {*FILLERS, *QUANTITIES}
+        return not node.args[0].args[0].startswith("\\") and not is_plain_name(node.args[0])
     return node.kind in ("word", "phrase")
 
 
