@@ -12,6 +12,7 @@ import pytest
 
 from strands_env.core import Action, TerminationReason
 from strands_env.eval import DatasetError
+from strands_env.eval.benchmarks import tau2_bench
 from strands_env.eval.benchmarks.tau2_bench import Tau2Env, Tau2MockEvaluator, Tau2Reward, _tau2
 from strands_env.testing import ScriptedModel, call, reply
 from strands_env.training import SampleStatus, samples_from_step
@@ -67,16 +68,18 @@ def test_episode_begins_as_the_packages_and_is_scored_by_its_evaluator() -> None
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(
-    ("agent", "user", "options", "end", "steps"),
+    ("agent", "user", "limits", "end", "steps"),
     [
-        (lambda messages: call("double"), ["Go.", ""], {"max_steps": 9}, "max_steps", 9),
-        (lambda messages: "Hm.", lambda messages: "What?", {"max_steps": 8}, "max_steps", 8),
-        (lambda messages: call("refund"), ["Go."], {"max_errors": 3}, "too_many_errors", 7),
+        (lambda messages: call("double"), ["Go.", ""], {"MAX_STEPS": 9}, "max_steps", 9),
+        (lambda messages: "Hm.", lambda messages: "What?", {"MAX_STEPS": 8}, "max_steps", 8),
+        (lambda messages: call("refund"), ["Go."], {"MAX_ERRORS": 3}, "too_many_errors", 7),
         ([reply(" ")], ["Go."], {}, "agent_error", 2),
     ],
 )
-def test_what_ends_an_episode_early_makes_it_worth_nothing(agent, user, options, end, steps):
-    result = talk(agent, user, **options)
+def test_what_ends_an_episode_early_makes_it_worth_nothing(agent, user, limits, end, steps, monkeypatch):
+    for name, value in limits.items():
+        monkeypatch.setattr(tau2_bench, name, value)
+    result = talk(agent, user)
     assert result.reward.reward == 0.0
     assert (result.reward.info["end"], result.reward.info["steps"]) == (end, steps)
     assert result.error is None
@@ -180,10 +183,12 @@ def played_by_the_package(real: Any, task_fields: dict[str, Any], **limits: int)
 
 
 @pytest.mark.parametrize("limits", [{"max_steps": 200, "max_errors": 10}, {"max_steps": 200, "max_errors": 2}])
-def test_script_ends_as_in_the_packages_own_runner(real: Any, limits: dict[str, int]) -> None:
+def test_script_ends_as_in_the_packages_own_runner(real: Any, limits: dict[str, int], monkeypatch: Any) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(tau2_bench, name.upper(), value)
     action = next(iter(Tau2MockEvaluator(lambda: None).load_dataset()))
-    models = {"user_model": lambda: ScriptedModel(USER), **limits}
-    env = Tau2MockEvaluator.environment(lambda: ScriptedModel(AGENT), **models)()
+    user = {"user_model": lambda: ScriptedModel(USER)}
+    env = Tau2MockEvaluator.environment(lambda: ScriptedModel(AGENT), **user)()
     ours = asyncio.run(env.step(action)).reward
     theirs, orchestrator = played_by_the_package(real, action.task_context.model_dump()["task"], **limits)
     assert ours.reward == theirs.reward_info.reward

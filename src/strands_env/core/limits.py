@@ -120,16 +120,14 @@ class LimitedTool(WrappedTool):
         except EpisodeTimeoutError as error:
             if error.where is not Phase.TOOL:  # of an episode that the tool ran
                 raise
-            events = deque([ToolResultEvent(self._timed_out(tool_use))])
+            logger.debug("tool=<%s>, timeout=<%s> | tool timed out", self.tool_name, self.timeout)
+            is_busy = self._threads.running >= self._threads.max_threads and self._runner is not self.wrapped
+            reason = f" (all {self._threads.max_threads} tool threads are busy or stuck)" if is_busy else ""
+            text = f"Error: {self.tool_name} did not finish within {self.timeout:g} seconds and was stopped{reason}."
+            result: Any = {"toolUseId": tool_use["toolUseId"], "status": "error", "content": [{"text": text}]}
+            events = deque([ToolResultEvent(result)])
         while events:
             yield self._limit_event(events.popleft())
-
-    def _timed_out(self, tool_use: ToolUse) -> Any:
-        logger.debug("tool=<%s>, timeout=<%s> | tool timed out", self.tool_name, self.timeout)
-        busy = self._threads.running >= self._threads.max_threads and self._runner is not self.wrapped
-        reason = f" (all {self._threads.max_threads} tool threads are busy or stuck)" if busy else ""
-        text = f"Error: {self.tool_name} did not finish within {self.timeout:g} seconds and was stopped{reason}."
-        return {"toolUseId": tool_use["toolUseId"], "status": "error", "content": [{"text": text}]}
 
     def _limit_event(self, event: Any) -> Any:
         result = event.tool_result if isinstance(event, ToolResultEvent) else event

@@ -7,7 +7,6 @@ import functools
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 from .jsonable import canonical, digest, plain, redact
@@ -69,7 +68,7 @@ def _read(part: Any, seen: dict[str, Any]) -> None:
                 node.body = rest  # type: ignore[attr-defined]
     seen[key] = ast.dump(tree)
     module = vars(sys.modules.get(part.__module__, object))
-    for name in sorted(_names(tree)):
+    for name in sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}):
         value = module.get(name)
         if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == part.__module__:
             _read(value, seen)
@@ -78,7 +77,3 @@ def _read(part: Any, seen: dict[str, Any]) -> None:
                 seen[f"{part.__module__}.{name}"] = plain(value)
             except TypeError:
                 continue
-
-
-def _names(tree: ast.AST) -> Iterator[str]:
-    return (node.id for node in ast.walk(tree) if isinstance(node, ast.Name))

@@ -31,8 +31,9 @@ from strands_sglang import MaxToolIterationsReachedError
 from strands_sglang.conversation.messages import MALFORMED_KEY
 
 INSTALL = "git clone https://github.com/sierra-research/tau2-bench && pip install -e ./tau2-bench"
-MAX_STEPS = 200
-MAX_ERRORS = 10  # limits of the package's command line for an episode: messages, and failed tool calls
+# Limits of the package's command line for an episode: messages (a batch of tool results counts as one), and tool calls
+# that may fail.
+MAX_STEPS, MAX_ERRORS = 200, 10
 
 
 def _tau2(module: str) -> Any:
@@ -49,19 +50,12 @@ def _tau2(module: str) -> Any:
 
 
 class Tau2Episode:
-    """One conversation: the database, and the messages in the package's form.
+    """One conversation: the database, and the messages in the package's form."""
 
-    Args:
-        max_steps: Messages (a batch of tool results counts as one) after which the episode ends.
-        max_errors: Failed tool calls after which it ends.
-    """
-
-    def __init__(self, domain: str, task: Mapping[str, Any], max_steps: int, max_errors: int) -> None:
+    def __init__(self, domain: str, task: Mapping[str, Any]) -> None:
         self._forms = _tau2("data_model.message")
         self.domain = domain
         self.task = _tau2("data_model.tasks").Task.model_validate(task)
-        self.max_steps = max_steps
-        self.max_errors = max_errors
         self.steps = 0
         self.errors = 0
         self.end: str | None = None
@@ -138,9 +132,9 @@ class Tau2Episode:
 
     def check(self) -> None:
         """End the episode where it has had its steps or errors."""
-        if self.end is None and self.errors >= self.max_errors:
+        if self.end is None and self.errors >= MAX_ERRORS:
             self.end = "too_many_errors"
-        elif self.end is None and self.steps >= self.max_steps:
+        elif self.end is None and self.steps >= MAX_STEPS:
             self.end = "max_steps"
 
     def evaluate(self) -> Any:
@@ -176,8 +170,6 @@ class Tau2Env(Environment):
         user_model: Makes the user's model, or options of `model_factory_from_args` for it, such as
             `{"backend": "openai", "model_id": "gpt-4.1-2025-04-14"}`, the published one. None lets the evaluated model
             play the user, whose scores compare with nothing published.
-        max_steps: Messages of an episode; a batch of tool results counts as one.
-        max_errors: Tool calls of an episode that may fail.
         **options: Further arguments of `Environment`.
 
     Raises:
@@ -189,23 +181,19 @@ class Tau2Env(Environment):
         *,
         domain: str,
         user_model: ModelFactory | Mapping[str, Any] | None = None,
-        max_steps: int = MAX_STEPS,
-        max_errors: int = MAX_ERRORS,
         **options: Any,
     ) -> None:
         defaults = {"reward_fn": Tau2Reward(self), "tool_timeout": None, "max_tool_output_chars": None}
         super().__init__(**{"system_prompt": system_prompt(domain), **defaults, **options})
         self.domain = domain
         self.user_model = model_factory_from_args(**user_model) if isinstance(user_model, Mapping) else user_model
-        self.max_steps = max_steps
-        self.max_errors = max_errors
         self._episode: Tau2Episode | None = None
 
     async def reset(self, action: Action) -> None:
         """Set the database up."""
         self._episode = None
         task = action.task_context.model_dump()["task"]
-        self._episode = await asyncio.to_thread(Tau2Episode, self.domain, task, self.max_steps, self.max_errors)
+        self._episode = await asyncio.to_thread(Tau2Episode, self.domain, task)
 
     @property
     def episode(self) -> Tau2Episode:
@@ -249,7 +237,7 @@ class Tau2Env(Environment):
     def _check(self, episode: Tau2Episode) -> None:
         episode.check()
         if episode.end is not None:
-            raise MaxToolIterationsReachedError(self.max_steps, episode.steps)
+            raise MaxToolIterationsReachedError(MAX_STEPS, episode.steps)
 
     def _user(self, episode: Tau2Episode) -> Agent:
         tools = episode.tools("user")
