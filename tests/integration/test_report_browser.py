@@ -10,7 +10,7 @@ import json
 import pytest
 
 from strands_env.core import Action, ErrorRecord, Phase, TaskContext, TerminationReason, TokenObservation, Trajectory
-from strands_env.core.tokens import WeightVersionSpan
+from strands_env.core.types import WeightVersionSpan
 from strands_env.eval import EvalSample
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report, write_training

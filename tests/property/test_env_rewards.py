@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_env.core.tokens import TokenObservation
-from strands_env.core.types import RewardResult
+from strands_env.core.types import RewardResult, TokenObservation
 from strands_env.rewards import token_rewards
 from strands_env.rewards.math_worker import find_boxes
 

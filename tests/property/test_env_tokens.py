@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_env.core.tokens import TokenObservation
+from strands_env.core.types import TokenObservation
 from strands_sglang.trajectory import TokenManager
 
 ids = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=6)

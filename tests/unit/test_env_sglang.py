@@ -11,7 +11,7 @@ from strands.hooks import AfterModelCallEvent
 from strands_env.core import Action, Environment, StepResult
 from strands_env.core.models import sglang_model_factory
 from strands_env.core.termination import TerminationReason
-from strands_env.core.tokens import WeightVersionSpan
+from strands_env.core.types import WeightVersionSpan
 
 ACTION = Action(message="What is 1 + 2?")
 

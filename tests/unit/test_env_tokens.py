@@ -8,8 +8,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from strands_env.core.tokens import Segment, TokenObservation, WeightVersionSpan
+from strands_env.core.types import TokenObservation, WeightVersionSpan
 from strands_sglang.trajectory import TokenManager
+from strands_sglang.trajectory.tokens import Segment
 
 
 def manager() -> TokenManager:

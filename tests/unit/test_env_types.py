@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from strands_env.core.jsonable import encode
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
-from strands_env.core.tokens import TokenObservation, Trajectory, WeightVersionSpan
 from strands_env.core.types import (
     Action,
     FunctionReward,
@@ -23,6 +22,9 @@ from strands_env.core.types import (
     SpanReward,
     StepResult,
     TaskContext,
+    TokenObservation,
+    Trajectory,
+    WeightVersionSpan,
     as_reward_function,
     as_reward_result,
 )

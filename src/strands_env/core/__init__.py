@@ -33,7 +33,6 @@ from .environment import Environment
 from .metrics import Metrics, ToolMetrics
 from .models import ModelFactory
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
-from .tokens import TokenObservation, Trajectory, WeightVersionSpan
 from .types import (
     Action,
     FunctionReward,
@@ -44,6 +43,9 @@ from .types import (
     SpanReward,
     StepResult,
     TaskContext,
+    TokenObservation,
+    Trajectory,
+    WeightVersionSpan,
 )
 
 __all__ = [

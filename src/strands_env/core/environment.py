@@ -33,7 +33,6 @@ from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, Tra
 from .sdk_patches import inside_a_step
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
-from .tokens import TokenObservation, Trajectory
 from .types import (
     Action,
     ModelFactory,
@@ -41,6 +40,8 @@ from .types import (
     RewardCallable,
     RewardFunction,
     StepResult,
+    TokenObservation,
+    Trajectory,
     as_reward_function,
     check_model,
     computed_reward,

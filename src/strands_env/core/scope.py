@@ -32,7 +32,7 @@ from strands_sglang.tool_limiter import ToolLimiter
 from .metrics import summarize, turn_metrics
 from .sdk_patches import only_reads
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
-from .tokens import TokenObservation, Trajectory, trajectories_of
+from .types import TokenObservation, Trajectory
 
 DEFAULT_REASONS = {Phase.MODEL: TerminationReason.MODEL_ERROR, Phase.TOOL: TerminationReason.TOOL_ERROR}
 """Reasons for an error that says nothing by itself, by where it happened."""
@@ -141,6 +141,22 @@ class StepScope:
         finally:
             if hasattr(events, "aclose"):
                 await events.aclose()
+
+
+def trajectories_of(model: Any) -> list[Trajectory] | None:
+    """The trajectories of a model; None where it has no token data.
+
+    Token data is found by name, so that any provider may have it: `trajectories`, or a `token_manager` alone, which
+    shows the path of the last call.
+    """
+    exported = getattr(model, "trajectories", None)
+    if isinstance(exported, list | tuple):
+        return [trajectory for trajectory in exported if isinstance(trajectory, Trajectory)]
+    manager = getattr(model, "token_manager", None)
+    if manager is None:
+        return None
+    tokens = TokenObservation.from_token_manager(manager)
+    return [] if tokens is None else [Trajectory(tokens=tokens, agent_name=None, is_main=True)]
 
 
 def fail_step(error: Exception) -> None:

@@ -28,12 +28,15 @@ from pydantic import (
 )
 from strands.models import Model
 
+from strands_sglang.trajectory import Trajectory as Trajectory
+from strands_sglang.trajectory import WeightSpan
+from strands_sglang.trajectory.tokens import TokenSequence
+
 from .chat import ChatPrompt, spoken_text
 from .deadline import within
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .termination import ErrorRecord, Outcome, Phase, TerminationReason, ToolErrorRecord
 from .threads import DaemonThreads, reward_threads
-from .tokens import TokenObservation, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,10 @@ def check_model(model: object, factory: str) -> Model:
 
 
 _JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
+TokenObservation: TypeAlias = TokenSequence
+"""The tokens of one path: the first prompt, then everything sampled and every tool result, in order."""
+WeightVersionSpan: TypeAlias = WeightSpan
+"""Tokens `[start, end)` were sampled with weights of this version (None where the server reports none)."""
 MessageDict: TypeAlias = dict[str, Any]
 """A Strands message: `{"role": "user" or "assistant", "content": [block, ...]}`, with whatever keys the SDK adds."""
 

@@ -31,7 +31,6 @@ from typing import Any, TextIO
 
 from strands_env.core.jsonable import redact
 from strands_env.core.models import ModelFactory, sglang_model_factory
-from strands_env.core.tokens import common_prefix
 from strands_env.core.types import Action
 from strands_env.eval.errors import EvalError
 from strands_env.options import EvalOptions
@@ -50,6 +49,7 @@ from strands_sglang.backends import (
 from strands_sglang.exceptions import BackendRequestError, StrandsSGLangError
 from strands_sglang.trajectory import Finish, FinishType, WeightSpan
 from strands_sglang.trajectory.media.processor import ProcessorExpander
+from strands_sglang.trajectory.tokens import common_prefix
 from strands_sglang.trajectory.turn import LengthLimit
 
 FORMAT = "strands-env recording 4"

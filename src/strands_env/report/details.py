@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from strands_env.core import StepResult, TokenObservation, Trajectory
-from strands_env.core.tokens import common_prefix
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.sample import EvalSample, recorded_trajectories
+from strands_sglang.trajectory.tokens import common_prefix
 
 MAX_TEXT = 100_000
 """Characters of one block that are kept."""

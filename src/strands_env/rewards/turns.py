@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core.tokens import TokenObservation, Trajectory, common_prefix
-from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, TokenObservation, Trajectory
+from strands_sglang.trajectory.tokens import common_prefix
 
 logger = logging.getLogger(__name__)
 

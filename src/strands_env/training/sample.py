@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core.tokens import WeightVersionSpan
+from strands_env.core.types import WeightVersionSpan
 from strands_sglang.trajectory import SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium
 from strands_sglang.trajectory.packed import decode_routed_experts

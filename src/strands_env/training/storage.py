@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from strands_env.core.files import arrow, replacing
-from strands_env.core.tokens import WeightVersionSpan
+from strands_env.core.types import WeightVersionSpan
 from strands_env.training.sample import PER_TOKEN, SampleStatus, TrainingSample
 from strands_sglang.trajectory import SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium

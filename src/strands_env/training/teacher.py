@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core.tokens import common_prefix
 from strands_env.training.sample import TEACHER_ERROR, TrainingSample
 from strands_sglang import get_tokenizer
 from strands_sglang.backends import Backend, ScoredPrompt, as_backend
 from strands_sglang.exceptions import BackendAnswerError
+from strands_sglang.trajectory.tokens import common_prefix
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core import StepResult
-from strands_env.core.tokens import common_prefix
 from strands_env.training.sample import TrainingSample
 from strands_env.training.slime.call import RolloutCall
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
 from strands_sglang.exceptions import BackendAbortedError, BackendAnswerError, TokenBudgetReachedError
 from strands_sglang.trajectory import FinishType, SamplingMask
+from strands_sglang.trajectory.tokens import common_prefix
 
 POLL_SECONDS = 0.3
 """Interval at which each running rollout reads slime's flag, which nothing else announces."""
