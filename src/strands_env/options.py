@@ -209,10 +209,10 @@ class EvalOptions:
 
         values = {name: getattr(self, name) for name in OPTIONS if name != "sampling_seed"}
         paths = {name: str(value) for name, value in values.items() if isinstance(value, Path)}
-        found: dict[str, Any] = redact(
+        document: dict[str, Any] = redact(
             {name: value for name, value in {**values, **paths}.items() if value is not None}
         )
-        return found
+        return document
 
     def model(self) -> dict[str, Any]:
         """The options of the model alone, as a hook that makes its own models gets them."""

@@ -102,14 +102,14 @@ class BackgroundTracker:
 
 def numbers_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """The finite numbers in nested JSON values, by names such as `pass_at/1/value` behind the prefix."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in values.items():
         path = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            found |= numbers_of(value, f"{path}/")
+            numbers |= numbers_of(value, f"{path}/")
         elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found[path] = float(value)
-    return found
+            numbers[path] = float(value)
+    return numbers
 
 
 class WandbTracker:

@@ -60,45 +60,45 @@ def run(args: argparse.Namespace) -> int:
             tasks = tasks_to_try(options)
             models = DryModels(args.tokenizer)
             factory = make_env_factory(options, models)
-            seen = asyncio.run(try_environment(factory, tasks[0], models))
-            if options.benchmark and args.proof_seconds and not seen.errors:
-                asked = {"is_asked": args.reward is not None, "ask_models": args.ask_judge}
-                asyncio.run(prove(factory, tasks, seen, seconds=args.proof_seconds, **asked))
+            trial = asyncio.run(try_environment(factory, tasks[0], models))
+            if options.benchmark and args.proof_seconds and not trial.errors:
+                settings = {"is_asked": args.reward is not None, "ask_models": args.ask_judge}
+                asyncio.run(prove(factory, tasks, trial, seconds=args.proof_seconds, **settings))
     except Exception as error:
         return complain_of("check", error, ValueError, TypeError, OSError)
     if args.json:
-        say(json.dumps(_to_dict(seen), default=str))
+        say(json.dumps(_to_dict(trial), default=str))
     else:
-        _show(seen)
-    return Exit.INCOMPLETE if seen.errors else Exit.OK
+        _show(trial)
+    return Exit.INCOMPLETE if trial.errors else Exit.OK
 
 
-def _show(seen: DryRun) -> None:
+def _show(trial: DryRun) -> None:
     from strands_env.core.limits import shorten
     from strands_env.recipe.dry_run import ANSWER
 
-    for spec in seen.tools:
+    for spec in trial.tools:
         say(f"tool        {signature(spec)}")
         say(f"            {one_line(str(spec.get('description') or ''))[:160]}")
-    if not seen.tools:
+    if not trial.tools:
         say("tools       none")
-    if seen.prompt is not None:
-        say(f"prompt      {seen.prompt_tokens} tokens, as the model reads it:")
-        say("\n".join(f"  | {line}" for line in shorten(seen.prompt, SHOWN).splitlines()))
-    if seen.result is not None and seen.result.reward is not None:
-        value = seen.result.reward.reward
+    if trial.prompt is not None:
+        say(f"prompt      {trial.prompt_tokens} tokens, as the model reads it:")
+        say("\n".join(f"  | {line}" for line in shorten(trial.prompt, SHOWN).splitlines()))
+    if trial.result is not None and trial.result.reward is not None:
+        value = trial.result.reward.reward
         say(f"reward      {'none' if value is None else format_number(value)} for the answer {ANSWER!r}")
-    for one in seen.calls:
+    for one in trial.calls:
         say(f"call        {one['name']}() gave {one_line(one['text'])[:CALLED]!r}")
-    if seen.proof is not None:
-        say(f"proof       {seen.proof.table()}")
-    for error in seen.errors:
+    if trial.proof is not None:
+        say(f"proof       {trial.proof.table()}")
+    for error in trial.errors:
         say(f"error       {one_line(error)}")
-    for warning in seen.warnings:
+    for warning in trial.warnings:
         say(f"warning     {one_line(warning)}")
-    errors, warnings = len(seen.errors), len(seen.warnings)
-    found = f"errors: {errors}, warnings: {warnings}" if errors or warnings else "nothing to change"
-    say(f"checked     {found}")
+    errors, warnings = len(trial.errors), len(trial.warnings)
+    verdict = f"errors: {errors}, warnings: {warnings}" if errors or warnings else "nothing to change"
+    say(f"checked     {verdict}")
 
 
 def signature(spec: Mapping[str, Any]) -> str:
@@ -113,17 +113,17 @@ def signature(spec: Mapping[str, Any]) -> str:
     return f"{spec.get('name')}({', '.join(parts)})"
 
 
-def _to_dict(seen: DryRun) -> dict[str, Any]:
-    result = seen.result
+def _to_dict(trial: DryRun) -> dict[str, Any]:
+    result = trial.result
     return {
-        "ok": not seen.errors,
-        "findings": [{"level": "error", "what": error} for error in seen.errors]
-        + [{"level": "warning", "what": warning} for warning in seen.warnings],
-        "tools": seen.tools,
-        "calls": seen.calls,
-        "prompt": seen.prompt,
-        "prompt_tokens": seen.prompt_tokens,
+        "ok": not trial.errors,
+        "findings": [{"level": "error", "what": error} for error in trial.errors]
+        + [{"level": "warning", "what": warning} for warning in trial.warnings],
+        "tools": trial.tools,
+        "calls": trial.calls,
+        "prompt": trial.prompt,
+        "prompt_tokens": trial.prompt_tokens,
         "reward": None if result is None or result.reward is None else result.reward.reward,
-        "proof": None if seen.proof is None else seen.proof.to_json(),
+        "proof": None if trial.proof is None else trial.proof.to_json(),
         "termination_reason": None if result is None else result.termination_reason.value,
     }

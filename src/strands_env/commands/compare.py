@@ -33,11 +33,11 @@ def run(args: argparse.Namespace) -> int:
         return complain_of("compare", error, ValueError)
     verdicts = [result.wins + result.losses + result.ties > 0 and result.p_value < 1 - args.level for result in results]
     if args.json:
-        shown = [
+        documents = [
             {**without_nan(asdict(result)), "significant": significant}
             for result, significant in zip(results, verdicts, strict=True)
         ]
-        say(json.dumps(shown[0] if len(shown) == 1 else shown))
+        say(json.dumps(documents[0] if len(documents) == 1 else documents))
     statuses = []
     for path, result, significant, other in zip(args.others, results, verdicts, configurations[1:], strict=True):
         statuses.append(_show(args, path, result, significant=significant))

@@ -200,8 +200,8 @@ def _show(
     if status is Exit.OK:
         status, complaint = _ending(evaluator, summary, failure)
     if as_json:
-        shown = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
-        say(json.dumps({**shown, "metrics": without_nan(metrics)}, default=str))
+        document = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
+        say(json.dumps({**document, "metrics": without_nan(metrics)}, default=str))
     else:
         drift = _drift(saved) if evaluator.options.keep_tokens else None
         title = evaluator.benchmark_name or str(evaluator.options.benchmark)
@@ -269,8 +269,8 @@ def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any
     if type(evaluator).compute_metrics is Evaluator.compute_metrics and not evaluator.metrics_fns:
         return {}, None
     try:
-        found: Any = evaluator.compute_metrics(evaluator.load_results())
-        metrics: dict[str, Any] = {str(name): value for name, value in dict(found).items()}
+        values: Any = evaluator.compute_metrics(evaluator.load_results())
+        metrics: dict[str, Any] = {str(name): value for name, value in dict(values).items()}
     except Exception as error:  # the user's code
         logger.warning("evaluator=<%s> | compute_metrics raised", evaluator.benchmark_name, exc_info=True)
         return {}, f"{type(error).__name__}: {error} (-v shows where)"

@@ -24,10 +24,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.format != "prompts" and (args.between is not None or args.draw is not None):
             raise EvalError(f"--between and --draw go with --format prompts, got --format {args.format}")
-        wanted = ".parquet" if args.format == "samples" else ".jsonl"
-        if target.suffix != wanted:
+        suffix = ".parquet" if args.format == "samples" else ".jsonl"
+        if target.suffix != suffix:
             raise EvalError(
-                f"--output: the format {args.format!r} is written to a file that ends in {wanted}, got {args.output!r}"
+                f"--output: the format {args.format!r} is written to a file that ends in {suffix}, got {args.output!r}"
             )
         run = StorePaths.of(args.run)
         if target.resolve() in (path.resolve() for path in (run.results, run.run)):
@@ -84,22 +84,22 @@ def _write_prompts(args: argparse.Namespace, target: Path) -> int:
     with ResultReader(saved.paths.results) as reader:
         check_writable(target)
         records = prompt_records((reader.read(entry) for entry in reader.entries), threshold)
-    kept = records
+    selected = records
     if args.between is not None:
         low, high = args.between
-        kept = [each for each in kept if each.pass_rate is not None and low <= each.pass_rate <= high]
+        selected = [each for each in selected if each.pass_rate is not None and low <= each.pass_rate <= high]
     try:
-        rows = prompt_rows(kept)
+        rows = prompt_rows(selected)
     except MessageConversionError as error:
         raise EvalError(f"--format prompts: a prompt is not text: {error}") from error
     rows = draw_rows(rows, args.draw, seed=args.seed) if args.draw and rows else rows
     count = write_rows(rows, target)
-    left = len(records) - len(kept)
+    left = len(records) - len(selected)
     if args.json:
         say(json.dumps({"path": str(target), "rows": count, "prompts": len(records), "left_out": left}))
     else:
         unmeasured = sum(not each.measured for each in records)
-        say(f"{target}  {count} rows of {len(kept)} prompts")
+        say(f"{target}  {count} rows of {len(selected)} prompts")
         say(f"left out    {left} of {len(records)} prompts; {unmeasured} have no measured rollout")
     if not rows:
         return complain("export", "nothing was written: no prompt of the run has such a pass rate", Exit.USAGE)

@@ -25,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
             case "build":
                 folder = Path(args.folder)  # of a Dockerfile, or of a task in Harbor's format
                 parts = [folder / "environment", folder / "tests", *sorted(folder.glob("steps/*/tests"))]
-                found = [part for part in parts if (part / "Dockerfile").is_file()] or [folder]
-                for part in found if args.name is None else found[:1]:
+                contexts = [part for part in parts if (part / "Dockerfile").is_file()] or [folder]
+                for part in contexts if args.name is None else contexts[:1]:
                     _made(build_image(part, args.name or built_name(part), store))
             case "remove":
                 say(f"removed {store.remove(args.image).name}")

@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     missing = sorted(replay.digests.keys() - {sample.id for sample in samples})
     is_same = not (changed or missing or replay.difference or replay.left_over)
     if args.json:
-        shown = {"samples": len(samples), "changed": changed, "missing": missing}
-        say(json.dumps({**shown, "difference": replay.difference, "requests_left_over": replay.left_over}))
+        document = {"samples": len(samples), "changed": changed, "missing": missing}
+        say(json.dumps({**document, "difference": replay.difference, "requests_left_over": replay.left_over}))
         return Exit.OK if is_same else Exit.FAILED
     say(
         f"{len(samples) - len(changed)} of {len(replay.digests)} samples are as recorded, but for times and message ids"

@@ -41,12 +41,12 @@ def run(args: argparse.Namespace) -> int:
                     source, output, tokenizer_of=lambda path: SavedRun.of(path).tokenizer(args.tokenizer).tokenizer
                 )
             else:
-                found = saved.tokenizer(args.tokenizer)
-                note = found.note
+                run_tokenizer = saved.tokenizer(args.tokenizer)
+                note = run_tokenizer.note
                 written = write_report(
                     saved.paths.results,
                     args.output or saved.paths.results.with_name("report.html"),
-                    tokenizer=found.tokenizer,
+                    tokenizer=run_tokenizer.tokenizer,
                     tokenizer_note=note,
                     reward_threshold=args.reward_threshold,
                 )

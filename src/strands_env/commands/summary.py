@@ -52,8 +52,8 @@ def summary_lines(
     for label, errors in (("errors", summary.errors), ("tools", summary.tool_errors)):
         for name, count in errors.items():
             where = "raised in 1 sample" if count == 1 else f"raised in {count} samples"
-            shown = f"{name} {count}" if label == "errors" else f"{name} {where}"
-            lines.append(f"{label:<11} {shown}: {one_line(summary.messages.get(name, ''))[:MESSAGE]}")
+            text = f"{name} {count}" if label == "errors" else f"{name} {where}"
+            lines.append(f"{label:<11} {text}: {one_line(summary.messages.get(name, ''))[:MESSAGE]}")
     totals = summary.totals
     if summary.samples:
         lines.append(
@@ -75,15 +75,15 @@ def summary_lines(
 def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
     """The reason nothing was scored: as it should be without a reward function, a failure with one."""
     why: Counter[str] = Counter()
-    said: str | None = None
+    first_error: str | None = None
     is_rewards = False
     for sample in read_results(path):
         result = sample.step_result
         if sample.reward is not None:
             why["whose prompt the group policy leaves out"] += 1
         elif sample.aborted or result.outcome is not Outcome.POLICY:
-            if said is None and result.error is not None:
-                said = f"{result.error.type}: {result.error.message}"
+            if first_error is None and result.error is not None:
+                first_error = f"{result.error.type}: {result.error.message}"
                 is_rewards = result.error.where is Phase.REWARD
             why[f"that ended with {result.termination_reason.value}"] += 1
         else:
@@ -91,8 +91,8 @@ def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
     reasons = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
     status = Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
     complaint = f"nothing was scored: of {samples} samples there are {reasons}"
-    if said is not None:
-        complaint += f" ({said})"
+    if first_error is not None:
+        complaint += f" ({first_error})"
     if is_rewards:
         complaint += f"; fix the reward, then score the saved rollouts again: strands-env rescore {path.parent}"
     return status, complaint

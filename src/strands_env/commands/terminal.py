@@ -95,10 +95,10 @@ def complain_of(command: str, error: Exception, *mistakes: type[Exception]) -> E
         return complain(command, error, Exit.USAGE)
     if not isinstance(error, FileNotFoundError):
         raise error
-    given = Path(str(error.filename)).parent
-    if given.is_file():
-        said = f"{str(given)!r} is not a run: give its folder, or its file that ends in .jsonl"
-        return complain(command, said, Exit.USAGE)
+    path = Path(str(error.filename)).parent
+    if path.is_file():
+        text = f"{str(path)!r} is not a run: give its folder, or its file that ends in .jsonl"
+        return complain(command, text, Exit.USAGE)
     return complain(command, f"there are no results at {error.filename!r}", Exit.USAGE)
 
 

@@ -36,9 +36,9 @@ def validate(args: argparse.Namespace) -> Exit:
         if args.json:
             return
         rewards = "  ".join(f"{kind} {_shown(report.rewards.get(kind, []))}" for kind in ("oracle", "nop"))
-        found = f" ({', '.join(report.cheats)})" if report.cheats else ""
+        cheats = f" ({', '.join(report.cheats)})" if report.cheats else ""
         tried = len(report.rewards) - 2
-        say(f"{report.task:{width}}  {rewards}  cheats {len(report.cheats)}/{tried}  {report.verdict}{found}")
+        say(f"{report.task:{width}}  {rewards}  cheats {len(report.cheats)}/{tried}  {report.verdict}{cheats}")
         learned = [path for path in report.work or () if path not in DEFAULT_WORK]
         if learned:
             more = f" and {len(learned) - 5} more" if len(learned) > 5 else ""

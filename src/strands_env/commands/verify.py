@@ -78,14 +78,14 @@ def _show(saved: SavedRun, files: Verification, mismatch: Mismatch | None) -> No
         say("files       whole")
     if mismatch is None:
         return
-    found = mismatch.to_dict()
+    numbers = mismatch.to_dict()
     say(f"scored      {mismatch.trajectories} trajectories, {mismatch.tokens} sampled tokens")
     for reason, count in mismatch.skipped.items():
         say(f"skipped     {count} trajectories: {reason}")
     if not mismatch.tokens:
         return
     say(f"mismatch KL {mismatch.kl:.3g} nats a token")
-    parts = [f"{name} {format_number(found[f'{name}_abs_difference'], 6)}" for name in ("mean", "p99", "max")]
+    parts = [f"{name} {format_number(numbers[f'{name}_abs_difference'], 6)}" for name in ("mean", "p99", "max")]
     say(f"difference  {', '.join(parts)}  (of log-probabilities, absolute)")
     say("worst tokens")
     tokenizer = saved.tokenizer().tokenizer

@@ -32,15 +32,15 @@ def show_run(args: argparse.Namespace) -> Exit:
     table, rows = overview.table, overview.to_dict(order)
     summary = summarize(table)
     indices, rewards, reasons = rows["samples"][:3]
-    listed = []
+    prompts = []
     for (name, text, _, first, count), score in zip(rows["prompts"], table.by_prompt(), strict=True):
         places = range(first, first + count)
         samples = {
             indices[place]: rows["reasons"][reasons[place]] if rewards[place] is None else f"{rewards[place]:g}"
             for place in places
         }
-        listed.append({"prompt": name, "text": text, "samples": samples, "mean": score.mean})
-    chosen = listed[: 50 if args.limit is None else args.limit]
+        prompts.append({"prompt": name, "text": text, "samples": samples, "mean": score.mean})
+    chosen = prompts[: 50 if args.limit is None else args.limit]
     if args.json:
         say(json.dumps({**summary.to_dict(), "prompts_shown": without_nan(chosen)}))
         return Exit.OK
@@ -50,10 +50,10 @@ def show_run(args: argparse.Namespace) -> Exit:
     for each in chosen:
         scores = " ".join(each["samples"].values())
         say(f"{one_line(each['prompt']):{width}}  {format_number(each['mean'])}  {each['text'][:60]}  [{scores}]")
-    if len(listed) > len(chosen):
-        say(f"... and {len(listed) - len(chosen)} more (--limit)")
-    if listed:
-        sample = f"{listed[0]['prompt']}/{next(iter(listed[0]['samples']))}"
+    if len(prompts) > len(chosen):
+        say(f"... and {len(prompts) - len(chosen)} more (--limit)")
+    if prompts:
+        sample = f"{prompts[0]['prompt']}/{next(iter(prompts[0]['samples']))}"
         say(f"\none sample  strands-env report {args.run} {shlex.quote(sample)}")
     return Exit.OK
 
@@ -67,14 +67,14 @@ def show_samples(args: argparse.Namespace) -> Exit:
             for entry in reader.entries
             if entry.prompt_id == args.sample or (entry.prompt_id == name and str(entry.index) == number)
         ]
-        known: dict[str, list[int]] = {}
+        indices: dict[str, list[int]] = {}
         for entry in reader.entries:
-            known.setdefault(entry.prompt_id, []).append(entry.index)
+            indices.setdefault(entry.prompt_id, []).append(entry.index)
     if not samples:
-        if name in known:
-            hint = f" (the samples of {name!r} are {', '.join(map(str, sorted(known[name])))})"
+        if name in indices:
+            hint = f" (the samples of {name!r} are {', '.join(map(str, sorted(indices[name])))})"
         else:
-            hint = did_you_mean(name or args.sample, known) or (f" (there is {min(known)!r})" if known else "")
+            hint = did_you_mean(name or args.sample, indices) or (f" (there is {min(indices)!r})" if indices else "")
         text = f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index"
         return complain("report", text, Exit.USAGE)
     system_prompt = SavedRun.of(args.run).system_prompt
@@ -99,8 +99,8 @@ def _lines(sample: EvalSample, system_prompt: str | None) -> Iterator[str]:
             yield f"   raised at {result.error.raised_at}"
     if (tokens := result.observation.tokens) is not None:
         sampled = sum(tokens.output_mask)
-        known = [value for value in tokens.logprobs if value is not None]
-        mean = f", mean logprob {sum(known) / len(known):.3f}" if known else ""
+        logprobs = [value for value in tokens.logprobs if value is not None]
+        mean = f", mean logprob {sum(logprobs) / len(logprobs):.3f}" if logprobs else ""
         yield f"-- {len(tokens)} tokens, {tokens.prompt_length} of the first prompt, {sampled} sampled{mean}"
     yield ""
 

@@ -37,15 +37,15 @@ def run(args: argparse.Namespace) -> int:
 def _follow(follower: Follower) -> Exit:
     """Draw again in place on a terminal, append to a log elsewhere; until the run has all its samples."""
     is_terminal = sys.stdout.isatty()
-    drawn = 0
+    height = 0
     while True:
         lines = lines_of(follower)
         if is_terminal:
             width = columns(sys.stdout) - 1
             # Up as many lines as were drawn, then clear to the end of the screen.
-            erase = f"\x1b[{drawn}F\x1b[J" if drawn else ""
+            erase = f"\x1b[{height}F\x1b[J" if height else ""
             sys.stdout.write(erase + "".join(f"{safe(line)[:width]}\n" for line in lines))
-            drawn = len(lines)
+            height = len(lines)
         else:
             say(lines[1])
         sys.stdout.flush()
@@ -59,9 +59,9 @@ def lines_of(follower: Follower) -> list[str]:
     """The display, line by line."""
     file = follower.saved.paths.results
     changed = datetime.fromtimestamp(file.stat().st_mtime).astimezone().isoformat(" ", "seconds")
-    shown = [f"{follower.saved.name}  {file}", describe(follower.state), f"last change {changed}"]
+    lines = [f"{follower.saved.name}  {file}", describe(follower.state), f"last change {changed}"]
     for sample in reversed(follower.recent):
         name, result = one_line(f"{sample.prompt_id}/{sample.index}"), sample.step_result
         reward = "-" if sample.reward is None else f"{sample.reward:g}"
-        shown.append(f"  {name}  {reward}  {result.termination_reason.value}  {one_line(answer_of(result))[:80]}")
-    return shown
+        lines.append(f"  {name}  {reward}  {result.termination_reason.value}  {one_line(answer_of(result))[:80]}")
+    return lines

@@ -33,9 +33,9 @@ class ConfigMismatchError(EvalError):
         self.differences = tuple(differences)
 
     def __str__(self) -> str:
-        listed = "\n".join(f"  {line}" for line in self.differences)
+        lines = "\n".join(f"  {line}" for line in self.differences)
         return (
-            f"{self.path!r} holds results of another configuration, which would be mixed with these:\n{listed}\n"
+            f"{self.path!r} holds results of another configuration, which would be mixed with these:\n{lines}\n"
             "Give another output path, or the earlier configuration."
         )
 

@@ -78,9 +78,11 @@ def register_eval(name: str) -> Callable[[EvaluatorType], EvaluatorType]:
     """
 
     def register(evaluator: EvaluatorType) -> EvaluatorType:
-        known = _BENCHMARKS.get(name)
-        if known is not None and known is not evaluator and known.__qualname__ != evaluator.__qualname__:
-            raise ValueError(f"benchmark {name!r} is already registered, by {known.__module__}.{known.__qualname__}")
+        registered = _BENCHMARKS.get(name)
+        if registered is not None and registered is not evaluator and registered.__qualname__ != evaluator.__qualname__:
+            raise ValueError(
+                f"benchmark {name!r} is already registered, by {registered.__module__}.{registered.__qualname__}"
+            )
         _BENCHMARKS[name] = evaluator
         return evaluator
 

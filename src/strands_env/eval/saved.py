@@ -129,25 +129,25 @@ class SavedRun:
 
         `examples` is the number of places to keep.
         """
-        totals, seen = DriftTotals(tokenizer=tokenizer, max_examples=examples), 0
+        totals, length = DriftTotals(tokenizer=tokenizer, max_examples=examples), 0
         with ResultReader(self.paths.results) as reader:
             for entry in reader.entries:
                 for item in recorded_trajectories(reader.read(entry, with_tokens=True).step_result):
-                    seen += len(item.tokens)
-                    if budget is not None and seen > budget:
+                    length += len(item.tokens)
+                    if budget is not None and length > budget:
                         return None
                     totals.add(item.tokens.token_ids, item.tokens.output_mask, name=f"{entry.prompt_id}/{entry.index}")
         return totals
 
-    def threshold(self, given: float | None) -> float:
+    def threshold(self, threshold: float | None) -> float:
         """The reward from which on a sample passes: the one given here, else the run's, else 1."""
-        return self.options.reward_threshold if given is None else given
+        return self.options.reward_threshold if threshold is None else threshold
 
-    def tokenizer(self, given: str | None = None) -> RunTokenizer:
+    def tokenizer(self, tokenizer: str | None = None) -> RunTokenizer:
         """The tokenizer that is named (an `EvalError` if it cannot be loaded), else the run's own; `none` for none."""
-        if given == "none":
+        if tokenizer == "none":
             return RunTokenizer(tokenizer=None, note="Tokens are shown as ids: no tokenizer was asked for.")
-        name = given or self._tokenizer_name()
+        name = tokenizer or self._tokenizer_name()
         if name is None and self.options.backend == "scripted":
             return RunTokenizer(tokenizer=_Bytes())
         if name is None:
@@ -160,8 +160,10 @@ class SavedRun:
         try:
             return RunTokenizer(tokenizer=get_tokenizer(name))
         except Exception as error:
-            if given is not None:
-                cannot = f"the tokenizer {given!r} cannot be loaded: " if isinstance(error, UnknownModelError) else ""
+            if tokenizer is not None:
+                cannot = (
+                    f"the tokenizer {tokenizer!r} cannot be loaded: " if isinstance(error, UnknownModelError) else ""
+                )
                 raise EvalError(f"{cannot}{error}") from error
             note = f"Tokens are shown as ids: the run's tokenizer {name!r} cannot be loaded ({type(error).__name__})."
             return RunTokenizer(tokenizer=None, note=note)
@@ -242,8 +244,8 @@ def verify_run(output_path: str | Path) -> Verification:
         StoreError: They cannot be read at all.
     """
     paths = StorePaths.of(output_path)
-    found = Verification(path=str(paths.results))
-    seen: set[str] = set()
+    verification = Verification(path=str(paths.results))
+    ids: set[str] = set()
     torn: list[tuple[int, bytes]] = []
     holes: list[int] = []  # lines that a power cut left, before the last whole one
     with ResultReader(paths.results) as reader, naming_errors("read", paths.results):
@@ -256,27 +258,29 @@ def verify_run(output_path: str | Path) -> Verification:
                 torn = []
                 sample = read_sample(line, with_tokens=True)
             except StoreError as error:
-                found.damages.append(f"line {number} of {str(paths.results)!r}: {error}")
+                verification.damages.append(f"line {number} of {str(paths.results)!r}: {error}")
                 continue
-            if sample.id in seen:
-                found.superseded += 1
-            seen.add(sample.id)
-            found.with_tokens += bool(recorded_trajectories(sample.step_result))
-    found.samples, found.torn_bytes = len(seen), sum(len(line) for _, line in torn)
+            if sample.id in ids:
+                verification.superseded += 1
+            ids.add(sample.id)
+            verification.with_tokens += bool(recorded_trajectories(sample.step_result))
+    verification.samples, verification.torn_bytes = len(ids), sum(len(line) for _, line in torn)
     document: Mapping[str, Any] | None = None
     try:
         document = load_run(paths.run)
         if document is None:
-            found.damages.append(f"{str(paths.run)!r} is missing, so the run cannot be continued")
+            verification.damages.append(f"{str(paths.run)!r} is missing, so the run cannot be continued")
         elif document.get("crc") not in (None, checksum_of(document)):
-            found.damages.append(f"{str(paths.run)!r} was changed after it was written: its checksum does not fit")
+            verification.damages.append(
+                f"{str(paths.run)!r} was changed after it was written: its checksum does not fit"
+            )
     except StoreError as error:
-        found.damages.append(str(error))
+        verification.damages.append(str(error))
     about = (document or {}).get("about") or {}
-    wanted = (about.get("tasks") or math.inf) * ((about.get("options") or {}).get("n_samples_per_prompt") or 1)
-    if found.samples < wanted:  # else what stood there has run again
-        found.damages += [
+    expected = (about.get("tasks") or math.inf) * ((about.get("options") or {}).get("n_samples_per_prompt") or 1)
+    if verification.samples < expected:  # else what stood there has run again
+        verification.damages += [
             f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"
             for number in holes
         ]
-    return found
+    return verification

@@ -99,15 +99,15 @@ class Mismatch:
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         gaps = np.abs(self._gaps)
-        found = bool(gaps.size)
+        has_tokens = bool(gaps.size)
         return {
             "trajectories": self.trajectories,
             "skipped": self.skipped,
             "tokens": self.tokens,
-            "kl": self.kl if found else None,
-            "mean_abs_difference": float(gaps.mean()) if found else None,
-            "p99_abs_difference": float(np.quantile(gaps, 0.99)) if found else None,
-            "max_abs_difference": float(gaps.max()) if found else None,
+            "kl": self.kl if has_tokens else None,
+            "mean_abs_difference": float(gaps.mean()) if has_tokens else None,
+            "p99_abs_difference": float(np.quantile(gaps, 0.99)) if has_tokens else None,
+            "max_abs_difference": float(gaps.max()) if has_tokens else None,
             "worst": [asdict(one) for one in self.worst],
         }
 

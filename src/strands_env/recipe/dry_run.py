@@ -88,14 +88,14 @@ def find_mistakes(env_factory: Any) -> list[str]:
     if inspect.iscoroutine(env):
         env.close()
         return []
-    found = list(_wrong_overrides(env))
-    if not isinstance(env, Environment) or found:
-        return found
+    mistakes = list(_wrong_overrides(env))
+    if not isinstance(env, Environment) or mistakes:
+        return mistakes
     try:
-        given = env.get_tools()
+        tools = env.get_tools()
     except Exception:  # tools may need `reset` and a running step
         return []
-    return list(_wrong_tools(given))
+    return list(_wrong_tools(tools))
 
 
 def _wrong_overrides(env: Any) -> Iterator[str]:
@@ -116,12 +116,12 @@ def _wrong_overrides(env: Any) -> Iterator[str]:
         yield f"{type(env.reward_fn).__name__}.compute() must be async: write 'async def compute(...)'"
 
 
-def _wrong_tools(given: Any) -> Iterator[str]:
+def _wrong_tools(tools: Any) -> Iterator[str]:
     """What is wrong with the value that `get_tools` returned."""
-    if not isinstance(given, Iterable):
-        yield f"get_tools() must return a list, got {given!r:.100}: write 'def get_tools(self): return [...]'"
+    if not isinstance(tools, Iterable):
+        yield f"get_tools() must return a list, got {tools!r:.100}: write 'def get_tools(self): return [...]'"
         return
-    yield from tool_mistakes(list(given))
+    yield from tool_mistakes(list(tools))
 
 
 # ---- a dry rollout ---------------------------------------------------------------------------------------------------
@@ -135,13 +135,13 @@ def tasks_to_try(options: EvalOptions) -> list[Action]:
     count = FILE_TASKS if options.data_path is not None else OTHER_TASKS
 
     async def read() -> list[Action]:
-        found: list[Action] = []
+        actions_read: list[Action] = []
         async with aclosing(stream(evaluator.load_dataset())) as actions:
             async for action in actions:
-                found.append(action)
-                if len(found) == count:
+                actions_read.append(action)
+                if len(actions_read) == count:
                     break
-        return found
+        return actions_read
 
     with catch_exits():
         tasks = asyncio.run(read())
@@ -183,21 +183,21 @@ async def try_environment(factory: EnvFactory, action: Action, models: DryModels
     Raises:
         EvalError: The environment cannot be made.
     """
-    seen = DryRun()
+    trial = DryRun()
     try:
         env, other = [await make_environment(factory, action, takes_action(factory)) for _ in range(2)]
     except Exception as error:
         raise EvalError(f"the environment cannot be made: {type(error).__name__}: {error}") from error
-    seen.errors += _wrong_overrides(env)
-    if seen.errors:
-        return seen
-    await _run(env, action, models, seen)
-    if not seen.errors and isinstance(other, Environment):
-        await _call_tools(other, action, seen)
-    return seen
+    trial.errors += _wrong_overrides(env)
+    if trial.errors:
+        return trial
+    await _run(env, action, models, trial)
+    if not trial.errors and isinstance(other, Environment):
+        await _call_tools(other, action, trial)
+    return trial
 
 
-async def prove(factory: EnvFactory, tasks: list[Action], seen: DryRun, *, is_asked: bool, **options: Any) -> None:
+async def prove(factory: EnvFactory, tasks: list[Action], trial: DryRun, *, is_asked: bool, **options: Any) -> None:
     """Prove the reward of a factory on tasks; what fails is an error.
 
     Args:
@@ -205,59 +205,59 @@ async def prove(factory: EnvFactory, tasks: list[Action], seen: DryRun, *, is_as
             that no gold wins is then no error.
         **options: Of `prove_reward`.
     """
-    seen.proof = proof = await prove_reward(tasks, await reward_of(factory), **options)
+    trial.proof = proof = await prove_reward(tasks, await reward_of(factory), **options)
     failed = proof.ids()
     if failed and (proof.decides or is_asked):
-        named = ", ".join(failed[:NAMED]) + (", ..." if len(failed) > NAMED else "")
-        seen.errors.append(f"{len(failed)} of {len(proof.rows)} tasks fail the proof of the reward: {named}")
+        names = ", ".join(failed[:NAMED]) + (", ..." if len(failed) > NAMED else "")
+        trial.errors.append(f"{len(failed)} of {len(proof.rows)} tasks fail the proof of the reward: {names}")
     elif failed:
-        seen.warnings.append(
+        trial.warnings.append(
             "no gold wins by an answer alone, so the reward is not proven: where it reads more (calls, a database), "
             "give it a method examples(action)"
         )
 
 
-async def _run(env: Any, action: Action, models: DryModels, seen: DryRun) -> None:
+async def _run(env: Any, action: Action, models: DryModels, trial: DryRun) -> None:
     """Run an environment once: `reset`, one answer, the reward, `cleanup`."""
     env.model_factory = models
     if isinstance(env, Environment):
         interact = env.interact
 
         async def look(agent: Agent, action: Action) -> Any:
-            seen.tools = [dict(spec) for spec in agent.tool_registry.get_all_tool_specs()]
+            trial.tools = [dict(spec) for spec in agent.tool_registry.get_all_tool_specs()]
             return await interact(agent, action)
 
         env.interact = look  # type: ignore[method-assign]
     try:
-        result = seen.result = await LocalExecutor(lambda: env).rollout(action)
+        result = trial.result = await LocalExecutor(lambda: env).rollout(action)
     except Exception as error:  # of something that only looks like an Environment, or overrides `rollout`
-        seen.errors.append(f"the rollout raised {type(error).__name__}: {error}")
+        trial.errors.append(f"the rollout raised {type(error).__name__}: {error}")
         return
-    for spec in seen.tools:
+    for spec in trial.tools:
         if str(spec.get("description") or "").strip() in ("", spec["name"]):
-            seen.warnings.append(f"the tool {spec['name']!r} has no docstring: the model knows nothing but its name")
+            trial.warnings.append(f"the tool {spec['name']!r} has no docstring: the model knows nothing but its name")
     if models.tokenizer is not None and models.client.requests:
         ids = models.client.requests[0].input_ids
-        seen.prompt_tokens, seen.prompt = len(ids), str(models.tokenizer.decode(ids, skip_special_tokens=False))
+        trial.prompt_tokens, trial.prompt = len(ids), str(models.tokenizer.decode(ids, skip_special_tokens=False))
     if result.error is not None:
-        seen.errors.append(f"the {result.error.where.value} failed: {_describe(result.error)}")
+        trial.errors.append(f"the {result.error.where.value} failed: {_describe(result.error)}")
     elif result.outcome is not Outcome.POLICY:
-        seen.errors.append(f"the episode ended with {result.termination_reason.value}")
+        trial.errors.append(f"the episode ended with {result.termination_reason.value}")
     if result.cleanup_error is not None:
-        seen.errors.append(f"cleanup() failed: {_describe(result.cleanup_error)}")
+        trial.errors.append(f"cleanup() failed: {_describe(result.cleanup_error)}")
     if getattr(env, "reward_fn", None) is None and result.reward is None:
-        seen.warnings.append("no reward function: nothing would be scored")
+        trial.warnings.append("no reward function: nothing would be scored")
     elif result.error is None and (result.reward is None or result.reward.reward is None):
-        seen.warnings.append("the reward function abstained from the dry answer")
+        trial.warnings.append("the reward function abstained from the dry answer")
 
 
-async def _call_tools(env: Environment, action: Action, seen: DryRun) -> None:
+async def _call_tools(env: Environment, action: Action, trial: DryRun) -> None:
     """Call the tools without required arguments in a rollout, without limits on calls and without a reward."""
-    schemas = {spec["name"]: spec.get("inputSchema") or {} for spec in seen.tools}
-    asked = [call(name) for name, schema in schemas.items() if not schema.get("json", schema).get("required")]
-    if not asked:
+    schemas = {spec["name"]: spec.get("inputSchema") or {} for spec in trial.tools}
+    calls = [call(name) for name, schema in schemas.items() if not schema.get("json", schema).get("required")]
+    if not calls:
         return
-    replies = iter([reply("", *asked)])  # all calls in one reply, then the answer
+    replies = iter([reply("", *calls)])  # all calls in one reply, then the answer
     env.model_factory = lambda: ScriptedModel(lambda messages: next(replies, ANSWER), token_data=False)
     # The tools are tried, whatever a rollout may call.
     env.reward_fn = env.max_tool_iters = env.max_tool_calls = env.max_parallel_tool_calls = env.max_messages = None
@@ -269,13 +269,13 @@ async def _call_tools(env: Environment, action: Action, seen: DryRun) -> None:
     for answer in (block["toolResult"] for block in blocks if "toolResult" in block):
         name = names[answer["toolUseId"]]
         text = " ".join(str(part.get("text", part.get("json", ""))) for part in answer.get("content") or ())
-        seen.calls.append({"name": name, "text": text})
+        trial.calls.append({"name": name, "text": text})
         if (error := raised.get(answer["toolUseId"])) is not None:
-            seen.errors.append(f"the tool {name!r} raised {_describe(error)}")
+            trial.errors.append(f"the tool {name!r} raised {_describe(error)}")
         elif answer.get("status") == "error":
-            seen.errors.append(f"the tool {name!r} gave an error: {text}")
-    if result.error is not None and not seen.calls:
-        seen.errors.append(f"no tool could be called: {_describe(result.error)}")
+            trial.errors.append(f"the tool {name!r} gave an error: {text}")
+    if result.error is not None and not trial.calls:
+        trial.errors.append(f"no tool could be called: {_describe(result.error)}")
 
 
 def _describe(error: ErrorRecord) -> str:

@@ -28,7 +28,7 @@ def make_env_factory(options: EvalOptions, models: ModelFactory | None = None) -
     env, benchmark, arguments = options.env, options.benchmark, dict(options.env_config or {})
     hook: Any = None if env is None else load_object(env, HOOK)
     if env is not None and _takes_config(hook):  # it makes its models itself
-        made = call_user(f"the environment hook {env!r}", hook, options.model(), **arguments)
+        env_factory = call_user(f"the environment hook {env!r}", hook, options.model(), **arguments)
     else:
         policy = models or make_model_factory(options)
         if env is None:
@@ -39,24 +39,24 @@ def make_env_factory(options: EvalOptions, models: ModelFactory | None = None) -
                 raise EvalError(
                     f"{benchmark!r} only gives tasks and has no environment of its own: name one with --env"
                 )
-            made = call_user(f"the environment of {benchmark!r}", evaluator.environment, policy, **arguments)
+            env_factory = call_user(f"the environment of {benchmark!r}", evaluator.environment, policy, **arguments)
         elif isinstance(hook, type) and issubclass(hook, Environment):
             environment = hook
-            made = lambda: environment(model_factory=policy, **arguments)  # noqa: E731 - one of several ways to get it
+            env_factory = lambda: environment(model_factory=policy, **arguments)  # noqa: E731 - one of several ways to get it
         elif callable(hook):
-            made = call_user(f"the environment hook {env!r}", hook, policy, **arguments)
+            env_factory = call_user(f"the environment hook {env!r}", hook, policy, **arguments)
         else:
             raise EvalError(f"the environment hook {env!r} must be a function or an Environment class, got {hook!r}")
-    if inspect.iscoroutine(made):
-        made.close()
+    if inspect.iscoroutine(env_factory):
+        env_factory.close()
         raise EvalError(f"the environment hook {env!r} must not be async: write 'def', and await in reset()")
-    if not callable(made):
-        name = type(made).__name__
-        advice = f": write 'return lambda: {name}(...)'" if isinstance(made, Environment) else ""
+    if not callable(env_factory):
+        name = type(env_factory).__name__
+        advice = f": write 'return lambda: {name}(...)'" if isinstance(env_factory, Environment) else ""
         raise EvalError(
-            f"the environment hook {env!r} must return a function that makes environments, got {made!r}{advice}"
+            f"the environment hook {env!r} must return a function that makes environments, got {env_factory!r}{advice}"
         )
-    factory = cast(EnvFactory, made)
+    factory = cast(EnvFactory, env_factory)
     return factory if options.reward is None else _Rewarded(factory, load_reward(options.reward))
 
 

@@ -63,7 +63,7 @@ def make_model_factory(options: EvalOptions, tape: Recorder | Replay | None = No
             return tape.make_models(**more)
         if tape is not None:
             more["wrap"] = tape.wrap
-        made = model_factory_from_args(
+        models = model_factory_from_args(
             backend,
             sglang_base_url=options.base_url,
             model_id=options.model_id,
@@ -72,11 +72,11 @@ def make_model_factory(options: EvalOptions, tape: Recorder | Replay | None = No
             **more,
         )
         if BACKENDS[backend].has_tokens:
-            model: Any = made()  # a wrong sampling parameter fails here, not in every sample
+            model: Any = models()  # a wrong sampling parameter fails here, not in every sample
             if tape is not None:
-                config, seeing = getattr(made, "config", {}), model.conversation.expander
+                config, seeing = getattr(models, "config", {}), model.conversation.expander
                 tape.begin(model.tokenizer, config, seeded=config.get("seeded", False), expander=seeing)
-        return made
+        return models
     except BackendError:
         raise
     except OSError as error:

@@ -43,8 +43,8 @@ def load_object(path: str, default: str) -> Any:
     if Path(path).suffix in (".jsonl", ".json", ".parquet") and Path(path).exists():
         raise EvalError(f"{path!r} is a file of data: give it as --data {path}")
     if module_name.endswith(".py"):
-        named = ".".join(Path(module_name).with_suffix("").parts).lstrip(".")
-        raise EvalError(f"{path!r} is a file: write it as a module, {f'{named}:{attribute or default}'!r}")
+        module_path = ".".join(Path(module_name).with_suffix("").parts).lstrip(".")
+        raise EvalError(f"{path!r} is a file: write it as a module, {f'{module_path}:{attribute or default}'!r}")
     if not module_name or module_name.startswith(".") or "/" in module_name:
         raise EvalError(
             f"{path!r} is not of the form module:attribute ('strands-env eval --list' shows benchmarks; "
@@ -83,12 +83,12 @@ def load_evaluator(name: str) -> type[Evaluator]:
         return DataBenchmark
     if name in list_benchmarks() or (":" not in name and "." not in name):
         return get_benchmark(name)
-    found = load_object(name, EVALUATOR)
-    if isinstance(found, type) and issubclass(found, Evaluator):
-        return found
-    if not callable(found):
-        raise EvalError(f"{name!r} must be an Evaluator class or a function that returns tasks, got {found!r}")
-    return benchmark_of(name, found)
+    value = load_object(name, EVALUATOR)
+    if isinstance(value, type) and issubclass(value, Evaluator):
+        return value
+    if not callable(value):
+        raise EvalError(f"{name!r} must be an Evaluator class or a function that returns tasks, got {value!r}")
+    return benchmark_of(name, value)
 
 
 def load_reward(name: str) -> Any:
@@ -98,21 +98,21 @@ def load_reward(name: str) -> Any:
     """
     if ":" not in name and "." not in name:
         if name not in REWARDS:
-            known = ", ".join(REWARDS)
+            names = ", ".join(REWARDS)
             raise EvalError(
-                f"unknown reward {name!r}{did_you_mean(name, REWARDS)}; there are {known}, or module:attribute"
+                f"unknown reward {name!r}{did_you_mean(name, REWARDS)}; there are {names}, or module:attribute"
             )
-        found = load_object(REWARDS[name], "")
+        reward = load_object(REWARDS[name], "")
     else:
-        found = load_object(name, "reward")
+        reward = load_object(name, "reward")
     what = f"the reward {name!r}"
-    if inspect.isclass(found):
-        found = call_user(what, found)
+    if inspect.isclass(reward):
+        reward = call_user(what, reward)
     try:
-        as_reward_function(found)
+        as_reward_function(reward)
     except TypeError as error:
         raise EvalError(f"{what}: {error}") from error
-    return found
+    return reward
 
 
 def call_user(what: str, function: Any, *args: Any, **options: Any) -> Any:

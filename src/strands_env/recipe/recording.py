@@ -139,8 +139,8 @@ class Recorder:
     def exchange(self, scope: int, request: GenerateRequest, **outcome: Any) -> None:
         """Write a request and what became of it; of its prompt only what the last one did not have."""
         # Prompts grow with every turn, so whole ones would make the file grow with the square of its turns.
-        ids, known = request.prompt.tolist(), self._paths[scope]
-        shared = common_prefix(ids, known)
+        ids, previous = request.prompt.tolist(), self._paths[scope]
+        shared = common_prefix(ids, previous)
         self._write(scope=scope, prompt=[shared, ids[shared:]], request=_plain_request(request), **outcome)
         self._paths[scope] = ids
 
@@ -388,8 +388,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, StrEnum):  # before text, which it is, too
         return {"kind": kind.__name__, "value": value.value}
     if is_dataclass(value):
-        kept = {part.name: to_json(getattr(value, part.name)) for part in fields(value) if part.name != "payload"}
-        return {"kind": kind.__name__, **kept}
+        parts = {part.name: to_json(getattr(value, part.name)) for part in fields(value) if part.name != "payload"}
+        return {"kind": kind.__name__, **parts}
     if isinstance(value, array):
         return {"kind": "array", "type": value.typecode, "value": value.tolist()}
     if isinstance(value, Mapping):
@@ -409,10 +409,10 @@ def from_json(value: Any) -> Any:
         case {"kind": name, "value": member}:
             return _KINDS[name](member)
         case {"kind": str(name), **parts}:
-            made = {str(part): from_json(inner) for part, inner in parts.items()}
+            arguments = {str(part): from_json(inner) for part, inner in parts.items()}
             if name == Capabilities.__name__:
-                made["constraints"] = frozenset(made["constraints"])
-            return _KINDS[name](**made)
+                arguments["constraints"] = frozenset(arguments["constraints"])
+            return _KINDS[name](**arguments)
     return value
 
 

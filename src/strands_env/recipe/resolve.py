@@ -47,9 +47,9 @@ def resolve(arguments: Mapping[str, Any], *, from_run: str | None = None, resume
         values["sampling_seed"] = given["seed"]
     if values.get("sampling_seed") is None:
         values["sampling_seed"] = secrets.randbits(31)
-    data, known = values.get("data_path"), continued.get("data_path")
-    if data and known and os.path.realpath(data) == os.path.realpath(known):
-        values["data_path"] = known  # its spelling is part of the configuration
+    data, saved_data = values.get("data_path"), continued.get("data_path")
+    if data and saved_data and os.path.realpath(data) == os.path.realpath(saved_data):
+        values["data_path"] = saved_data  # its spelling is part of the configuration
     if data and not values.get("benchmark"):
         values["benchmark"] = benchmark_of_data(str(data))
     for name, value in values.items():

@@ -80,10 +80,10 @@ class FunctionBenchmark(Benchmark):
     def _actions(self) -> Iterator[Action]:
         name = self.benchmark_name
         with _name_errors(name):
-            made = type(self).function()
-            if not isinstance(made, Iterable):
-                raise DatasetError(f"{name!r} must return an iterable of Actions, got {made!r}")
-            for place, action in enumerate(made):
+            tasks = type(self).function()
+            if not isinstance(tasks, Iterable):
+                raise DatasetError(f"{name!r} must return an iterable of Actions, got {tasks!r}")
+            for place, action in enumerate(tasks):
                 if not isinstance(action, Action):
                     raise DatasetError(
                         f"item {place} of {name!r} must be an Action(message=..., task_context=...), got {action!r}"
@@ -92,9 +92,9 @@ class FunctionBenchmark(Benchmark):
 
     async def _later(self) -> AsyncIterator[Action]:
         with _name_errors(self.benchmark_name):
-            made = type(self).function()
-            made = await made if inspect.isawaitable(made) else made
-            async with aclosing(stream(made)) as actions:  # which takes iterables of both kinds
+            tasks = type(self).function()
+            tasks = await tasks if inspect.isawaitable(tasks) else tasks
+            async with aclosing(stream(tasks)) as actions:  # which takes iterables of both kinds
                 place = 0
                 async for action in actions:
                     yield action

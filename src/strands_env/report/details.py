@@ -101,7 +101,7 @@ def details(
     if main is None and len(trajectories) == 1 and result.observation.messages:
         main = 0
     pictures = ReportImages(texts)
-    shown: dict[str, Any] = {
+    document: dict[str, Any] = {
         "id": sample.id,
         "attempts": sample.attempts,
         "truth": None if truth is None else _cut(str(truth)),
@@ -116,13 +116,13 @@ def details(
         "cleanup_error": None if result.cleanup_error is None else _error(result.cleanup_error),
     }
     if trajectories and texts.take(sum(len(item.tokens) for item in trajectories)):
-        shown["trajectories"] = [_trajectory(item, texts, vocabulary, sample, pictures) for item in trajectories]
-        shown["main"] = main
-        shown["prompt"] = None if main is None else _prompt_text(trajectories[main], texts)
-        shown["tree"] = branches([item.tokens.token_ids_array for item in trajectories])
+        document["trajectories"] = [_trajectory(item, texts, vocabulary, sample, pictures) for item in trajectories]
+        document["main"] = main
+        document["prompt"] = None if main is None else _prompt_text(trajectories[main], texts)
+        document["tree"] = branches([item.tokens.token_ids_array for item in trajectories])
     elif trajectories:
-        shown["tokens_left_out"] = sum(len(item.tokens) for item in trajectories)
-    return shown
+        document["tokens_left_out"] = sum(len(item.tokens) for item in trajectories)
+    return document
 
 
 def messages_of(
@@ -139,11 +139,11 @@ def messages_of(
 
 
 def _given(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
-    seen, given = sample.step_result.observation, sample.action.task_context.conversation_history
-    prompt = seen.system_prompt or system_prompt
+    observation, history_of_task = sample.step_result.observation, sample.action.task_context.conversation_history
+    prompt = observation.system_prompt or system_prompt
     system = [{"role": "system", "content": [{"text": prompt}]}] if prompt else []
-    by = "environment" if seen.history is not None else "task"
-    history = given if seen.history is None else seen.history
+    by = "environment" if observation.history is not None else "task"
+    history = history_of_task if observation.history is None else observation.history
     return [*system, *({**message, "role": f"{message.get('role')}, given by the {by}"} for message in history)]
 
 
@@ -200,7 +200,7 @@ REASONS = 6
 
 def reasons_of(info: Any) -> list[list[str]]:
     """The short values of a reward's info as `[name, text]`: why it is what it is, without reading JSON."""
-    found: list[list[str]] = []
+    reasons: list[list[str]] = []
 
     def look(value: Any, name: str) -> None:
         if isinstance(value, dict):
@@ -209,10 +209,10 @@ def reasons_of(info: Any) -> list[list[str]]:
         elif name == "ground_truth":  # the page says what was expected
             return
         elif isinstance(value, str | int | float | bool) and len(text := str(value)) <= MAX_REASON and text:
-            found.append([name.replace("_", " "), text])
+            reasons.append([name.replace("_", " "), text])
 
     look(info, "")
-    return sorted(found, key=lambda part: part[0] not in _FIRST)[:REASONS]
+    return sorted(reasons, key=lambda part: part[0] not in _FIRST)[:REASONS]
 
 
 MAX_REASON = 400
@@ -225,7 +225,7 @@ def _trajectory(
 ) -> dict[str, Any]:
     tokens = item.tokens
     ids = tokens.token_ids
-    shown: dict[str, Any] = {
+    document: dict[str, Any] = {
         "agent": item.agent_name,
         "trainable": item.trainable,
         "discarded": item.is_discarded,
@@ -240,11 +240,11 @@ def _trajectory(
     }
     if texts.drift is not None:
         vocabulary.update((token, texts.text(token)) for token in ids if token not in vocabulary)
-        shown["drift"] = [
+        document["drift"] = [
             [span.start, span.end, span.kind.value, [texts.text(token) for token in span.retokenized_ids[:32]]]
             for span in texts.drift.add(ids, tokens.output_mask, name=f"{sample.prompt_id}/{sample.index}")
         ]
-    return shown
+    return document
 
 
 def _runs(tokens: TokenObservation) -> list[list[int]]:
@@ -293,8 +293,8 @@ def _block(block: Any, pictures: ReportImages | None) -> dict[str, Any]:
         case {"image": dict() as image} | {"document": dict() as image} | {"video": dict() as image}:
             data = image.get("source", {}).get("bytes") or b""
             text = f"{next(iter(block))} ({image.get('format')}, {len(data):,} bytes)"
-            shown = pictures.place(image.get("format"), data) if pictures and "image" in block else None
-            return {"kind": "media", "text": text, "image": shown}
+            place = pictures.place(image.get("format"), data) if pictures and "image" in block else None
+            return {"kind": "media", "text": text, "image": place}
     return {"kind": "json", "value": block}
 
 

@@ -51,19 +51,19 @@ class Overview:
 
     def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
         """JSON values; `order` has the samples prompt by prompt, as the report shows them."""
-        listed = list(order)
+        entries = list(order)
         table = self.table
         most = max((1, *(score.n for score in table.by_prompt())))
         # Up to 24 values of k, dense where the curve bends.
         k_values = range(1, most + 1) if most <= 24 else sorted({round(k) for k in np.geomspace(1, most, 24)})
         summary = summarize(table, k_values=list(k_values)).to_dict()
         prompts: list[list[Any]] = []
-        for number, entry in enumerate(listed):
+        for number, entry in enumerate(entries):
             if not prompts or prompts[-1][0] != entry.prompt_id:
                 about = self._prompts[entry.prompt_id]
                 prompts.append([entry.prompt_id, about["text"], about["truth"], number, 0])
             prompts[-1][4] += 1
-        rows = [[entry.index, *self._rows[(entry.prompt_id, entry.index)]] for entry in listed]
+        rows = [[entry.index, *self._rows[(entry.prompt_id, entry.index)]] for entry in entries]
         return {
             "summary": summary,
             "reasons": list(self._reasons),
@@ -94,8 +94,8 @@ def _running_mean(table: ScoreTable) -> list[list[float]]:
         np.add.at(counts, prompts[start:end], 1)
         start = end
         means = sums[counts > 0] / counts[counts > 0]
-        found = reward_interval(means, rewards)
-        points.append([int(end), *(round(value, 5) for value in (found.value, found.low, found.high))])
+        interval = reward_interval(means, rewards)
+        points.append([int(end), *(round(value, 5) for value in (interval.value, interval.low, interval.high))])
     return points
 
 

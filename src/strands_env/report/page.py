@@ -45,15 +45,15 @@ def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[PageWr
     """
     if target.suffix not in (".html", ".htm") or target.is_dir():
         raise EvalError(f"a page is written to a file that ends in .html, got {str(target)!r}")
-    made = tuple(scripts)
+    names = tuple(scripts)
     with (
         naming_errors("write", target),
         replacing(target) as partial,
         partial.open("w", encoding="utf-8", errors="replace") as file,
     ):
-        file.write(_head(title, made))
+        file.write(_head(title, names))
         yield PageWriter(file=file)
-        file.write(f"<script>{_script(made)}</script>\n</body>\n</html>\n")
+        file.write(f"<script>{_script(names)}</script>\n</body>\n</html>\n")
 
 
 def now() -> str:

@@ -64,10 +64,10 @@ def write_report(
         order = reader.in_task_order()
         name = title or saved.name
         texts = TokenTexts(tokenizer, token_budget)
-        with page(target, title=name, scripts=_SCRIPTS) as made:
+        with page(target, title=name, scripts=_SCRIPTS) as writer:
             # Chunk by chunk: the tokens of a whole run do not fit into memory.
             for number, chunk in enumerate(_chunks(reader, order, texts, saved.system_prompt)):
-                made.add(f"chunk-{number}", chunk)
+                writer.add(f"chunk-{number}", chunk)
             data = {
                 **overview.to_dict(order),
                 "title": name,
@@ -81,7 +81,7 @@ def write_report(
                 "tokenizer_note": tokenizer_note,
                 "tokens_left_out": texts.left_out,
             }
-            made.add("overview", data)
+            writer.add("overview", data)
     return ReportResult(path=target, samples=len(order), size=target.stat().st_size, tokens_left_out=texts.left_out)
 
 

@@ -39,13 +39,13 @@ Answers = dict[str, dict[str, Any]]
 def runs_in(folder: str | Path) -> list[Path]:
     """Results of all runs below a folder, in the order of the numbers in their paths."""
     root = Path(folder)
-    found = (path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
+    results = (path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
 
     def natural(path: Path) -> list[Any]:
         parts = re.split(r"(\d+)", str(path.relative_to(root)))
         return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
-    return sorted((path for path in found if path.is_file()), key=natural)
+    return sorted((path for path in results if path.is_file()), key=natural)
 
 
 def is_slime_log(path: str | Path) -> bool:
@@ -80,12 +80,12 @@ def write_training(
     steps = list(_of_runs(path, prompts, tokenizer_of) if path.is_dir() else _of_log(path, prompts))
     if not steps:
         raise EvalError(f"there are no runs in {str(path)!r}")
-    listed = [{"id": prompt, **about} for prompt, about in prompts.items()]
-    with page(target, title=name, scripts=_SCRIPTS) as made:
-        for number, start in enumerate(range(0, len(listed), CHUNK)):
-            made.add(f"chunk-{number}", [item.pop("answers") for item in listed[start : start + CHUNK]])
+    rows = [{"id": prompt, **about} for prompt, about in prompts.items()]
+    with page(target, title=name, scripts=_SCRIPTS) as writer:
+        for number, start in enumerate(range(0, len(rows), CHUNK)):
+            writer.add(f"chunk-{number}", [item.pop("answers") for item in rows[start : start + CHUNK]])
         data = {"title": name, "made": now(), "chunk": CHUNK, "path": str(path)}
-        made.add("overview", {**data, "steps": steps, "prompts": listed})
+        writer.add("overview", {**data, "steps": steps, "prompts": rows})
     return ReportResult(path=target, samples=sum(step["samples"] for step in steps), size=target.stat().st_size)
 
 
@@ -96,9 +96,9 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
             table = ScoreTable(saved.options)
             tokenizer = None if tokenizer_of is None else tokenizer_of(results)
             drift = None if tokenizer is None else DriftTotals(tokenizer=tokenizer)
-            seen = 0
+            token_count = 0
             for entry in reader.entries:
-                sample = reader.read(entry, with_tokens=drift is not None and seen < DRIFT_TOKENS)
+                sample = reader.read(entry, with_tokens=drift is not None and token_count < DRIFT_TOKENS)
                 table.add(sample.prompt_id, sample)
                 result = sample.step_result
                 _note(
@@ -111,7 +111,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
                     answer=answer_of(result),
                 )
                 for item in recorded_trajectories(result) if drift is not None else ():
-                    seen += len(item.tokens)
+                    token_count += len(item.tokens)
                     drift.add(item.tokens.token_ids, item.tokens.output_mask)  # type: ignore[union-attr]
             summary = summarize(table, k_values=[1])
         reasons, samples = summary.terminations, max(1, summary.samples)
@@ -168,9 +168,9 @@ def _note(
 ) -> None:
     about = prompts.setdefault(prompt, {**task_of(text, truth, 300), "rewards": {}, "answers": {}})
     about["rewards"].setdefault(str(step), []).append(reward)
-    kept = about["answers"].setdefault(str(step), [])
-    if len(kept) < ANSWERS:
-        kept.append([reward, answer[:ANSWER]])
+    answers = about["answers"].setdefault(str(step), [])
+    if len(answers) < ANSWERS:
+        answers.append([reward, answer[:ANSWER]])
 
 
 def _cut(reasons: Mapping[str, float | None]) -> float:
@@ -185,16 +185,16 @@ def _find_steps(root: Path) -> list[tuple[int, Path]]:
     Raises:
         EvalError: Their paths differ in more than numbers, or they ran different benchmarks.
     """
-    found = runs_in(root)
-    names = [str(path.relative_to(root).parent) for path in found]
+    results = runs_in(root)
+    names = [str(path.relative_to(root).parent) for path in results]
     families = {_NUMBER.sub("*", name) for name in names}
-    benchmarks = {str(SavedRun.of(path).config.get("benchmark")) for path in found}
+    benchmarks = {str(SavedRun.of(path).config.get("benchmark")) for path in results}
     numbers = [_NUMBER.findall(name) for name in names]
     if len(families) != 1 or len(benchmarks) != 1 or not all(numbers):
-        listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        text = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         raise EvalError(
-            f"{str(root)!r} holds {len(found)} run{'s' * (len(found) > 1)}: {listed}. Give one of them; "
+            f"{str(root)!r} holds {len(results)} run{'s' * (len(results) > 1)}: {text}. Give one of them; "
             "the steps of a training are folders that differ in a number, such as step-1 and step-2"
         )
     last = [int(parts[-1]) for parts in numbers]
-    return list(zip(last if len(set(last)) == len(last) else range(len(found)), found, strict=True))
+    return list(zip(last if len(set(last)) == len(last) else range(len(results)), results, strict=True))

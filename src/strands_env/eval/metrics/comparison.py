@@ -141,8 +141,8 @@ def _values(table: ScoreTable, threshold: float | None) -> dict[str, float]:
 
 
 def _lost_share(table: ScoreTable) -> float:
-    lost, asked = table.unscored + table.missing, len(table) + table.missing
-    return lost / asked if asked else 0.0
+    lost, total = table.unscored + table.missing, len(table) + table.missing
+    return lost / total if total else 0.0
 
 
 def _tasks(table: ScoreTable) -> dict[str, str]:

@@ -45,19 +45,19 @@ def mean_interval(
     Raises:
         ValueError: `level` is not between 0 and 1, or a value is out of bounds.
     """
-    kept = np.asarray(values, dtype=np.float64)
-    kept = kept[~np.isnan(kept)]
-    if kept.size == 0:
+    scores = np.asarray(values, dtype=np.float64)
+    scores = scores[~np.isnan(scores)]
+    if scores.size == 0:
         return Interval(value=math.nan, low=math.nan, high=math.nan, level=level, prompts=0)
-    variance = float(kept.var(ddof=1)) if kept.size > 1 else 0.0
-    limits = possible_range(kept) if bounds is None else bounds
-    if not limits[0] <= float(kept.min()) <= float(kept.max()) <= limits[1]:
+    variance = float(scores.var(ddof=1)) if scores.size > 1 else 0.0
+    limits = possible_range(scores) if bounds is None else bounds
+    if not limits[0] <= float(scores.min()) <= float(scores.max()) <= limits[1]:
         raise ValueError(
-            f"values must be between {limits[0]!r} and {limits[1]!r}, got {kept.min()!r} to {kept.max()!r}"
+            f"values must be between {limits[0]!r} and {limits[1]!r}, got {scores.min()!r} to {scores.max()!r}"
         )
-    mean = float(kept.mean())
-    low, high = interval_of(mean, variance, int(kept.size), level=level, bounds=limits)
-    return Interval(value=mean, low=low, high=high, level=level, prompts=int(kept.size))
+    mean = float(scores.mean())
+    low, high = interval_of(mean, variance, int(scores.size), level=level, bounds=limits)
+    return Interval(value=mean, low=low, high=high, level=level, prompts=int(scores.size))
 
 
 def reward_interval(

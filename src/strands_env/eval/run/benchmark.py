@@ -124,10 +124,10 @@ def read_lines(file: Path) -> Iterator[Row]:
 
 
 def _json_list(file: Path) -> Iterator[Row]:
-    listed = json.loads(file.read_text(encoding="utf-8-sig"))
-    if not isinstance(listed, list):
-        raise DatasetError(f"{str(file)!r} must hold a JSON list of objects, got {type(listed).__name__}")
-    for number, row in enumerate(listed, 1):
+    rows = json.loads(file.read_text(encoding="utf-8-sig"))
+    if not isinstance(rows, list):
+        raise DatasetError(f"{str(file)!r} must hold a JSON list of objects, got {type(rows).__name__}")
+    for number, row in enumerate(rows, 1):
         yield _check_object(row, f"row {number} of {str(file)!r}")
 
 
@@ -250,8 +250,10 @@ class Benchmark(Evaluator):
                 continue
             yield action
         if self.rows_read == self.rows_left_out:
-            found = f"none of its {self.rows_read} rows has what the benchmark needs; columns of the last: {_keys(row)}"
-            raise DatasetError(f"{self._source} has no tasks: {found if self.rows_read else 'there are no rows'}")
+            reason = (
+                f"none of its {self.rows_read} rows has what the benchmark needs; columns of the last: {_keys(row)}"
+            )
+            raise DatasetError(f"{self._source} has no tasks: {reason if self.rows_read else 'there are no rows'}")
 
     def _action(self, row: Row, index: int) -> Action | None:
         try:
@@ -314,8 +316,8 @@ class QuestionBenchmark(Benchmark):
         if question is None or answer is None:
             return None
         name = field(row, *self.id_fields) or str(index)
-        kept = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer, **kept)
+        columns = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
+        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer, **columns)
         return Action(message=self.message(row, question), task_context=context)
 
 

@@ -78,9 +78,9 @@ class Evaluator:
     ) -> None:
         if "save_interval" in settings:  # of strands-env
             raise TypeError("Evaluator() has no save_interval: each sample is saved when it ends")
-        known = [name for group in self._groups for name in GROUPS[group]]
+        names = [name for group in self._groups for name in GROUPS[group]]
         own = inspect.signature(Evaluator.__init__).parameters.keys() - {"self", "settings"}
-        refuse_unknown(f"{type(self).__name__}()", settings.keys() - known, {*known, *own})
+        refuse_unknown(f"{type(self).__name__}()", settings.keys() - names, {*names, *own})
         warn_of_misspelt_overrides(type(self), Evaluator, self._overrides)
         if env_factory is not None:
             takes_action(env_factory)  # refuses anything but a factory
@@ -139,10 +139,10 @@ class Evaluator:
         """
         if self.env_factory is None or not self.options.proof_seconds:
             return None
-        given: Any = actions if isinstance(actions, list | tuple) else ()
+        listed_tasks: Any = actions if isinstance(actions, list | tuple) else ()
         if actions is None and self.options.data_path is not None:
-            given = self.known_tasks()
-        tasks = [task for task in given if isinstance(task, Action)]
+            listed_tasks = self.known_tasks()
+        tasks = [task for task in listed_tasks if isinstance(task, Action)]
         if not any(map(gold_text, tasks)):
             return None
         try:
@@ -172,10 +172,10 @@ class Evaluator:
             raise TypeError("run() takes several actions: write run([action])")
         with catch_exits():
             tasks = self.load_dataset() if actions is None else actions
-            known = len(tasks) if isinstance(tasks, Sized) else self.count() if actions is None else None
+            count = len(tasks) if isinstance(tasks, Sized) else self.count() if actions is None else None
         if self.proof is None:
             await self.prove(tasks if isinstance(tasks, list | tuple) else actions)
-        run = Run(self.options, tasks, known, self.run_config(), name=self.benchmark_name, progress=self.progress)
+        run = Run(self.options, tasks, count, self.run_config(), name=self.benchmark_name, progress=self.progress)
         self._run = run
         try:
             self.results = await run.run(self._sampler(run.check_environment))
@@ -183,9 +183,9 @@ class Evaluator:
             self.lost, self.last_loss, self._run = run.state.lost, run.state.last_loss, None
             self._asked = run.namer.ids
             self.note = None
-            if found := run.namer.renamed:
-                names = ", ".join([*found[:3], *(("...",) if len(found) > 3 else ())])
-                self.note = f"{len(found)} tasks have the id of another one, and count as {names}"
+            if renamed := run.namer.renamed:
+                names = ", ".join([*renamed[:3], *(("...",) if len(renamed) > 3 else ())])
+                self.note = f"{len(renamed)} tasks have the id of another one, and count as {names}"
                 logger.warning("benchmark=<%s> | %s", self.benchmark_name, self.note)
         return self.results
 
@@ -225,14 +225,14 @@ class Evaluator:
         """
         if self.paths is None or not self.paths.results.exists():
             return CollectedResults()
-        found: dict[str, list[Entry]] = {}
+        entries: dict[str, list[Entry]] = {}
         reader = ResultReader(self.paths.results)
-        asked, n_samples = self._asked, self.options.n_samples_per_prompt
+        task_ids, n_samples = self._asked, self.options.n_samples_per_prompt
         for entry in sorted(reader.entries, key=lambda entry: entry.index):
-            if asked is None or (entry.prompt_id in asked and entry.index < n_samples):
-                found.setdefault(entry.prompt_id, []).append(entry)
+            if task_ids is None or (entry.prompt_id in task_ids and entry.index < n_samples):
+                entries.setdefault(entry.prompt_id, []).append(entry)
         self.results = CollectedResults(
-            {name: LazySamples(items, reader, with_tokens=self.options.keep_tokens) for name, items in found.items()}
+            {name: LazySamples(items, reader, with_tokens=self.options.keep_tokens) for name, items in entries.items()}
         )
         return self.results
 

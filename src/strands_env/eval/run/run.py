@@ -53,7 +53,7 @@ class Run:
         self,
         options: EvalOptions,
         tasks: Tasks,
-        known: int | None,
+        count: int | None,
         config: RunConfig,
         *,
         name: str,
@@ -77,9 +77,9 @@ class Run:
         self._reader: asyncio.Task[None] | None = None
         # Of one place: the next job waits for the event loop, which an environment that never waits thus shares.
         self._queue: asyncio.Queue[Job | None] = asyncio.Queue(1)
-        if known is not None:
-            self.state.total = known * options.n_samples_per_prompt
-            config.about["tasks"] = known
+        if count is not None:
+            self.state.total = count * options.n_samples_per_prompt
+            config.about["tasks"] = count
 
     def stop(self) -> None:
         """Take no new samples, nor wait for the next task, however long its source blocks."""
@@ -123,12 +123,12 @@ class Run:
         reader: ResultReader | None = None
         collected = CollectedResults()
         for prompt_id, items in self._results.items():
-            found = [item for item in items if item is not None]
-            collected[prompt_id] = samples = [item for item in found if isinstance(item, EvalSample)]
-            if len(samples) < len(found):
+            present = [item for item in items if item is not None]
+            collected[prompt_id] = samples = [item for item in present if isinstance(item, EvalSample)]
+            if len(samples) < len(present):
                 assert self._paths is not None
                 reader = reader or ResultReader(self._paths.results)
-                collected[prompt_id] = LazySamples(found, reader, with_tokens=self._options.keep_tokens)
+                collected[prompt_id] = LazySamples(present, reader, with_tokens=self._options.keep_tokens)
         return collected
 
     async def _open_log(self, ending: AsyncExitStack) -> None:
@@ -185,8 +185,8 @@ class Run:
     def _check_task(self, prompt: NamedTask) -> None:
         if self._writer is None:
             return
-        known = self._writer.log.tasks.get(prompt.id)
-        if known is not None and known != prompt.digest:
+        digest = self._writer.log.tasks.get(prompt.id)
+        if digest is not None and digest != prompt.digest:
             raise ConfigMismatchError(
                 str(self._writer.log.paths.results),
                 [f"task {prompt.id!r}: its message, ground truth or context is another than in the file"],
@@ -292,11 +292,11 @@ class Run:
         limit = self._options.max_same_failures
         if limit is None or self._same_failures is None:
             return
-        (known, times), self._same_failures = self._same_failures, None
+        (first_kind, times), self._same_failures = self._same_failures, None
         reason, text = result.termination_reason, in_one_line(result)
         kind = re.sub(r"[0-9a-fA-F]*\d[0-9a-fA-F]*", "#", text)  # without what differs from sample to sample
         # A deadline depends on the sampled text.
-        if result.outcome is Outcome.POLICY or reason is TerminationReason.TIMEOUT or (times and kind != known):
+        if result.outcome is Outcome.POLICY or reason is TerminationReason.TIMEOUT or (times and kind != first_kind):
             return
         # Counted from the first sample on: after one success the cause is not the set-up.
         self._same_failures = (kind, times + 1)

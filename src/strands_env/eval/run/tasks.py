@@ -106,9 +106,9 @@ def with_context(action: Action, **fields: Any) -> Action:
 
 def set_context(action: Action, **fields: Any) -> None:
     """Set fields of a task's context, without a validation."""
-    known, extra = action.task_context.__dict__, action.task_context.__pydantic_extra__
+    declared, extra = action.task_context.__dict__, action.task_context.__pydantic_extra__
     for name, value in fields.items():
-        (known if extra is None or name in known else extra)[name] = value
+        (declared if extra is None or name in declared else extra)[name] = value
 
 
 def copy_of(action: Action) -> Action:
@@ -160,17 +160,17 @@ class TaskNamer:
     def name(self, action: Action) -> NamedTask:
         """Name the next task; `DatasetError` where it, or its id, cannot be stored."""
         content = task_digest(action)
-        given = action.task_context.id if _is_named(action) else content
+        base = action.task_context.id if _is_named(action) else content
         try:
-            given.encode()
+            base.encode()
         except UnicodeEncodeError:
-            raise DatasetError(f"the id {given!r} of a task cannot be stored: it holds half a surrogate pair") from None
-        name = given
+            raise DatasetError(f"the id {base!r} of a task cannot be stored: it holds half a surrogate pair") from None
+        name = base
         while name in self._next:  # also where a user's own ids look like ours
-            name = f"{given}#{self._next[given]}"
-            self._next[given] += 1
+            name = f"{base}#{self._next[base]}"
+            self._next[base] += 1
         self._next[name] = 2
-        if name != given and _is_named(action):  # the same task twice without an id is no accident
+        if name != base and _is_named(action):  # the same task twice without an id is no accident
             self.renamed.append(name)
         return NamedTask(action=action, place=len(self._next) - 1, id=name, digest=content)
 

@@ -49,13 +49,13 @@ def load_run(path: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise StoreCorruptError(f"{str(path)!r} is not JSON: {error}") from error
-    known = document if isinstance(document, dict) else {}
-    about, environment = known.get("about") or {}, known.get("environment")
-    if not all(isinstance(part, dict) for part in (known.get("config"), about, environment or {})):
+    sections = document if isinstance(document, dict) else {}
+    about, environment = sections.get("about") or {}, sections.get("environment")
+    if not all(isinstance(part, dict) for part in (sections.get("config"), about, environment or {})):
         raise StoreCorruptError(
             f"{str(path)!r} is not the configuration of a run: config, about and environment must be JSON objects"
         )
-    return {**known, "about": about, "environment": environment}
+    return {**sections, "about": about, "environment": environment}
 
 
 def checksum_of(document: Mapping[str, Any]) -> str:
@@ -117,12 +117,12 @@ class RunConfig:
 
     def check_environment(self, description: Mapping[str, Any]) -> None:
         """Compare the first environment of this run with the one of the saved results, or save it."""
-        found: dict[str, Any] = orjson.loads(canonical(dict(description)))
+        current: dict[str, Any] = orjson.loads(canonical(dict(description)))
         if self.environment is None:
-            self.environment = found
+            self.environment = current
             self._save()
         else:
-            self._refuse(differences(self.environment, found, "environment."))
+            self._refuse(differences(self.environment, current, "environment."))
 
     def _refuse(self, changed: list[tuple[str, str, str]]) -> None:
         if changed:
@@ -151,11 +151,11 @@ class RunConfig:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that matter for a result."""
-    found = {"python": platform.python_version(), "platform": sys.platform}
+    versions_by_name = {"python": platform.python_version(), "platform": sys.platform}
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions_by_name[name] = metadata.version(name)
+    return versions_by_name
 
 
 @contextmanager

@@ -55,8 +55,8 @@ def is_whole(line: bytes) -> bool:
     Raises:
         StoreCorruptError: It is damaged, or we never wrote it: that is somebody's data, and must not be cut off.
     """
-    found = _CHECKSUM.search(line, max(0, len(line) - 19))  # its length: a search from the start would read it all
-    if found is not None and b"%08x" % zlib.crc32(memoryview(line)[: found.start()]) == found[1]:
+    checksum = _CHECKSUM.search(line, max(0, len(line) - 19))  # its length: a search from the start would read it all
+    if checksum is not None and b"%08x" % zlib.crc32(memoryview(line)[: checksum.start()]) == checksum[1]:
         return True
     # Blocks that never reached the device are zeros: JSON has none, and one alone may be a flipped bit.
     if b"\0\0" in line or not line.strip(b"\0 \t\r\n"):
@@ -85,10 +85,10 @@ def read_entry(line: bytes, offset: int) -> Entry | None:
     if not is_whole(line):
         return None
     head = orjson.loads(line[: line.find(_BODY)] + b"}")
-    known: dict[str, Any] = {name: head.get(name) for name in ("index", "place", "aborted", "reward")}
+    fields: dict[str, Any] = {name: head.get(name) for name in ("index", "place", "aborted", "reward")}
     prompt_id, task = map(sys.intern, (head["prompt_id"], head["task"]))  # one text for all samples of a prompt
     head_id = bytes.fromhex(head["id"])
-    return Entry(id=head_id, prompt_id=prompt_id, task=task, **known, offset=offset, length=len(line))
+    return Entry(id=head_id, prompt_id=prompt_id, task=task, **fields, offset=offset, length=len(line))
 
 
 def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
@@ -149,23 +149,24 @@ def write_sample(sample: EvalSample) -> bytes:
         )
     except (pydantic_core.PydanticSerializationError, ValueError, TypeError, RecursionError, StoreError) as error:
         failure = error
-    asked = orjson.dumps(readable(action))
+    action_json = orjson.dumps(readable(action))
     try:  # a tool may have returned any object, and any bytes as text
-        seen = result.observation.model_copy(update={"tokens": None, "tools": None})
+        observation = result.observation.model_copy(update={"tokens": None, "tools": None})
         return finish(
-            asked, orjson.dumps(readable(result.model_copy(update={"observation": seen, "trajectories": []})))
+            action_json,
+            orjson.dumps(readable(result.model_copy(update={"observation": observation, "trajectories": []}))),
         )
     except (StoreError, ValueError, TypeError, RecursionError, AttributeError) as error:
         failure.add_note(str(error))
     text = f"the result cannot be saved: {type(failure).__name__}: {readable(str(failure))[:1000]}"
     reason = result.termination_reason
-    known = {
+    result_json = {
         "observation": {},
         "reward": {"reward": reward} if is_scored else None,
         "termination_reason": reason if isinstance(reason, TerminationReason) else TerminationReason.UNCLASSIFIED_ERROR,
         "error": {"type": type(failure).__name__, "message": text, "traceback": "", "where": "loop"},
     }
-    return finish(asked, orjson.dumps(known))
+    return finish(action_json, orjson.dumps(result_json))
 
 
 def _pack_tokens(result: StepResult) -> dict[str, Any] | None:

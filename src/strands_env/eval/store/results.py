@@ -92,12 +92,12 @@ class ResultReader:
         Raises:
             StoreCorruptError: A line is damaged, or the file holds something else.
         """
-        found: dict[bytes, Entry] = {}
+        entries: dict[bytes, Entry] = {}
         with naming_errors("read", self.paths.results):
             for entry in scan(self.fd, self.paths.results):
-                found.pop(entry.id, None)  # so that it counts where it was tried last
-                found[entry.id] = entry
-        return list(found.values())
+                entries.pop(entry.id, None)  # so that it counts where it was tried last
+                entries[entry.id] = entry
+        return list(entries.values())
 
     def in_task_order(self) -> list[Entry]:
         """The entries by the place of their task in the data, then by index.
