@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from strands_sglang.conversation.messages import (
     format_tool_specs,
     read,
     read_all,
+    read_strands,
     sort_tool_results,
     to_chat,
     to_strands,
@@ -332,34 +334,35 @@ def test_messages_that_are_printed_alike_are_one(one: dict[str, Any], other: dic
     assert read(one) == read(other)
 
 
-@pytest.mark.parametrize("name", [name for name in OTHERS if name != "not a number"])
-def test_a_history_is_read_again_from_its_first_other_message(name: str) -> None:
+@pytest.mark.parametrize("histories", [read_strands, partial(ReadOnce, 8)])
+@pytest.mark.parametrize("name", OTHERS.keys() - {"not a number"})
+def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: Any) -> None:
     seen: list[int] = []
 
     def read_one(item: Any, index: int, before: Any) -> Any:
         seen.append(index)
         return read(item, index, before)
 
-    histories, (one, other) = ReadOnce(8), OTHERS[name]
-    question = user(text("q"))
+    known, (one, other), question = histories(), OTHERS[name], user(text("q"))
+    other_at = [0, 1, 2, 3] if histories is read_strands else [2, 3]
     for history, expected in (
         ([question, question, one], [0, 1, 2]),
         ([question, question, copy.deepcopy(one), question], [3]),
-        ([question, question, other, question], [2, 3]),
+        ([question, question, other, question], other_at),
         ([question], [0]),
         ([question, question, other, question, question], [4]),
     ):
         seen.clear()
-        assert histories.read(history, read_one) == read_all(history)
+        assert known.read(history, read_one) == read_all(history)
         assert seen == expected
 
 
 def test_what_its_owner_changes_in_place_is_another_message() -> None:
-    histories, reply = ReadOnce(8), assistant(use("a", x=[1]))
+    histories, reply = read_strands(), assistant(use("a", x=[1]))
     (before,) = histories.read([reply], read)
     reply["content"][0]["toolUse"]["input"]["x"].append(2)
     (after,) = histories.read([reply], read)
-    assert (before.calls[0].arguments, after.calls[0].arguments) == ({"x": [1]}, {"x": [1, 2]})
+    assert (before.calls[0].input, after.calls[0].input) == ({"x": [1]}, {"x": [1, 2]})
 
 
 def test_a_message_is_written_as_the_sdk_has_it() -> None:

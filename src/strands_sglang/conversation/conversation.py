@@ -47,7 +47,7 @@ from ..trajectory import (
 from ..trajectory.media import ImageExpander, Processor, image_expander
 from .generation import generate
 from .limits import CancelScope, Reservation, SharedBudget
-from .messages import ChatMessage, ReadOnce, SystemPrompt, read, read_all, system_text
+from .messages import ChatMessage, SystemPrompt, read, read_all, read_strands, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
@@ -57,8 +57,6 @@ logger = logging.getLogger(__name__)
 
 _ignored_choices: set[str] = set()
 """Reasons for which a forced choice was ignored, each said once a process."""
-
-_REMEMBERED_HISTORIES = 64  # of the agents of one episode; a forgotten one is read again
 
 _ROOTS_BEFORE_WARNING = 3
 """New roots in a row of one agent, each for a changed history, that call for a warning."""
@@ -107,7 +105,7 @@ class Conversation:
             self.backend.image_expander if processor is None else image_expander(processor)
         )
         self._prompts = PromptBuilder(self._tokens, chat_template, parser, self.expander, self.config)
-        self._histories: ReadOnce[Message] = ReadOnce(_REMEMBERED_HISTORIES)
+        self._histories = read_strands()
         self._planner = CallPlanner(self._tokens, self.forest, vocab_size)
         self._budget = SharedBudget()
         self._parse_errors: dict[str, int] = {}
@@ -154,7 +152,7 @@ class Conversation:
         self._budget = SharedBudget()
         self._parse_errors.clear()
         self._roots_in_a_row.clear()
-        self._histories = ReadOnce(_REMEMBERED_HISTORIES)
+        self._histories = read_strands()
         self._routing_key = uuid.uuid4().hex
 
     # ---- configuration ------------------------------------------------

@@ -77,11 +77,11 @@ class Translation:
         canon = Canon(placement=self._placement(wire), call_ids=self._call_ids, glue=wire.glue)
         if not self._options.strict and self._options.refused_results is RefusedResults.REPORT:
             canon = replace(canon, refuse=refuse)
-        context, keys = (wire.glue, bool(wire.tools)), [message.key for message in wire.messages]
-        known = self._arranged.recall(context, keys)
-        done, before = (len(known.keys), known.end) if known is not None else (0, None)
+        context = wire.glue, bool(wire.tools)
+        known = self._arranged.recall(context, wire.messages)
+        done, before = (len(known.messages), known.end) if known is not None else (0, None)
         arranged = canon.arrange(wire.messages[done:], before)
-        self._arranged.remember(FollowedHistory(context, keys, arranged), recalled=known)
+        self._arranged.remember(FollowedHistory(context, wire.messages, arranged), recalled=known)
         if final is not None:
             arranged = canon.arrange([Message(role="system", parts=(final,))], arranged)
         return arranged.messages

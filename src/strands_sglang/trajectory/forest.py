@@ -389,11 +389,11 @@ class _Follower:
         memory = self.records.memory
         if memory is None:
             return self.follow(Walk(key=self.context), messages, 0)
-        keys = [message.key for message in messages]
-        known = memory.recall(caller, keys)
-        before, done = (known.end, len(known.keys)) if known is not None else (Walk(key=self.context), 0)
-        walk = self.follow(before, messages, done)
-        memory.remember(FollowedHistory(caller, keys, walk), recalled=known)
+        history = list(messages)
+        known = memory.recall(caller, history)
+        before, done = (known.end, len(known.messages)) if known is not None else (Walk(key=self.context), 0)
+        walk = self.follow(before, history, done)
+        memory.remember(FollowedHistory(caller, history, walk), recalled=known)
         return walk
 
     def follow(self, walk: Walk, messages: Sequence[Message], start: int) -> Walk:

@@ -1,15 +1,17 @@
 """A memory of followed histories, so that the next call follows only the new messages.
 
 A client sends the whole history with every call. Following it costs microseconds a message, which adds up over
-hundreds of turns. So the keys of followed messages are kept, and one comparison of lists in C finds where to go on.
+hundreds of turns. So followed messages are kept, and one comparison of lists in C finds where to go on: a message that
+was read once is the same object in every history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
+from .message import Message
 from .turn import Turn
 
 _CAPACITY = 64  # histories that are remembered; a forgotten one is followed from its start
@@ -53,7 +55,7 @@ class FollowedHistory(NamedTuple, Generic[V]):
     """A history that was followed, and where to; `context` is what else that depends on."""
 
     context: Hashable
-    keys: list[bytes]
+    messages: list[Message]
     end: V
 
 
@@ -63,13 +65,13 @@ class HistoryMemory(Generic[V]):
     def __init__(self) -> None:
         self._histories: list[FollowedHistory[V]] = []
 
-    def recall(self, context: Hashable, keys: list[bytes]) -> FollowedHistory[V] | None:
-        """The longest history of this context that messages with these keys are, or begin with."""
+    def recall(self, context: Hashable, messages: Sequence[Message]) -> FollowedHistory[V] | None:
+        """The longest history of this context that these messages are, or begin with."""
         best: FollowedHistory[V] | None = None
         # The longest: a shorter one of the same conversation would have its messages followed again.
         for known in self._histories:
-            longer = best is None or len(known.keys) > len(best.keys)
-            if longer and known.context == context and keys[: len(known.keys)] == known.keys:
+            longer = best is None or len(known.messages) > len(best.messages)
+            if longer and known.context == context and messages[: len(known.messages)] == known.messages:
                 best = known
         return best
 

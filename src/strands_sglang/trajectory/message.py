@@ -13,11 +13,9 @@ import json
 import marshal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
-
-from ..exceptions import MessageConversionError
 
 BLANK_TEXT = "[blank text]"
 """The SDK's stand-in for an assistant message without visible text."""
@@ -90,16 +88,14 @@ class Result(NamedTuple):
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
-    """A message of a history. Equal messages have equal keys.
+    """A message of a history. Messages with equal keys are equal.
 
     Attributes:
         role: `user`, `assistant` or `system`.
         results: Results of tools, in the order of the calls that they answer; printed before `parts`.
         receipt: Index of the turn that an assistant message came from, where the caller can prove it.
-        key: Digest of all of it.
-        size: Its length in bytes, images aside.
     """
 
     role: str
@@ -108,19 +104,26 @@ class Message:
     calls: tuple[Call, ...] = ()
     results: tuple[Result, ...] = ()
     receipt: int | None = None
-    key: bytes = field(init=False, repr=False)
-    size: int = field(init=False, repr=False, compare=False)
+    _identity: tuple[bytes, int] | None = field(default=None, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        results = [(result.call_id, _keys(result.parts), result.is_error) for result in self.results]
-        calls = list(map(tuple, self.calls))
-        try:
+    def _identify(self) -> tuple[bytes, int]:
+        if self._identity is None:
+            results = [(result.call_id, _keys(result.parts), result.is_error) for result in self.results]
+            calls = list(map(tuple, self.calls))
             # Unlike JSON it tells 1, 1.0 and True apart, and refuses what it cannot tell. Version 2 has no references.
             whole = marshal.dumps((self.role, _keys(self.parts), self.reasoning, calls, results, self.receipt), 2)
-        except ValueError:
-            raise MessageConversionError(f"the calls {self.calls!r:.200} have arguments that are not JSON") from None
-        object.__setattr__(self, "key", hashlib.blake2b(whole, digest_size=16).digest())
-        object.__setattr__(self, "size", len(whole))
+            object.__setattr__(self, "_identity", (hashlib.blake2b(whole, digest_size=16).digest(), len(whole)))
+        return cast("tuple[bytes, int]", self._identity)
+
+    @property
+    def key(self) -> bytes:
+        """Digest of all of it; made when it is asked for, which a reply that was sampled here never is."""
+        return self._identify()[0]
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes, images aside."""
+        return self._identify()[1]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.key == other.key
@@ -160,7 +163,8 @@ class Message:
         same_calls = ids == observed_ids
         if not with_ids:
             same_calls = bool(ids) and [call.name for call in self.calls] == [call.name for call in observed.calls]
-        if not same_calls or text != observed_text or any(observed.images):
+        is_text = not observed.parts or observed.parts == (observed.text,)
+        if not same_calls or text != observed_text or not is_text:
             return False
         return observed.reasoning.strip() in ("", self.reasoning.strip())
 
