@@ -318,7 +318,7 @@ def test_options_of_the_agent_loop_and_of_another_program_are_refused() -> None:
         environment([], max_tool_calls=3)
     with pytest.raises(TypeError, match="unexpected keyword argument 'context'"):
         codex(context=8_192)
-    assert '"context": 8192, "output": 2048' in next(iter(opencode(context=8_192).files.values()))
+    assert '"context": 8192, "output": 2048' in next(iter(opencode(context=8_192).fill({}).files.values()))
 
 
 @pytest.mark.parametrize("name", [name for name in harness_module.__all__ if name[0].islower()])

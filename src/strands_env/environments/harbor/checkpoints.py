@@ -35,17 +35,20 @@ class Checkpoint:
 
     Attributes:
         path: Its folder; `files` in it is the snapshot of the container.
-        turn: Number of turns sampled so far.
         task: Name of the task's folder.
         messages: The history so far.
         turns: The turns of the main path: prompt, sampled tokens, log-probabilities, finish.
     """
 
     path: str
-    turn: int
     task: str
     messages: Sequence[Mapping[str, Any]]
     turns: Sequence[Mapping[str, Any]]
+
+    @property
+    def turn(self) -> int:
+        """Number of turns sampled so far."""
+        return len(self.turns)
 
     @property
     def files(self) -> str:
@@ -62,11 +65,11 @@ class Checkpoint:
         conversation = _conversation(agent)
         current: Turn | None = conversation.forest.current
         turns = [] if current is None else [_to_json(turn) for turn in current.path()]
-        return cls(path=str(path), turn=len(turns), task=task, messages=list(agent.messages), turns=turns)
+        return cls(path=str(path), task=task, messages=list(agent.messages), turns=turns)
 
     def save(self) -> None:
         """Write it into its folder."""
-        document = {"turn": self.turn, "task": self.task, "turns": self.turns, "messages": encode(list(self.messages))}
+        document = {"task": self.task, "turns": self.turns, "messages": encode(list(self.messages))}
         Path(self.path, _RECORD).write_text(json.dumps(document), encoding="utf-8")
 
     @classmethod
@@ -83,13 +86,8 @@ class Checkpoint:
                 "checkpoints=FOLDER, as FOLDER/EPISODE/turn-K"
             )
         found = json.loads(file.read_text(encoding="utf-8"))
-        return cls(
-            path=str(file.parent),
-            turn=found["turn"],
-            task=found["task"],
-            messages=decode(found["messages"]),
-            turns=found["turns"],
-        )
+        messages = decode(found["messages"])
+        return cls(path=str(file.parent), task=found["task"], messages=messages, turns=found["turns"])
 
     def recall(self, agent: Agent) -> None:
         """Give an agent these messages, and its model these turns.

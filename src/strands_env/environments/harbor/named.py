@@ -73,26 +73,17 @@ class NamedAgentRun(ProgramRun):
         async with super()._gateway(conversation, place) as made:
             yield made
 
-    async def _launch(
-        self,
-        session: Any,
-        action: Action,
-        sandbox: Sandbox,
-        prompt: str,
-        home: str | None,
-        origin: str | None,
-    ) -> ExecResult:
+    async def _launch(self, action: Action, sandbox: Sandbox, values: Mapping[str, str]) -> ExecResult:
         """Set the agent up and have it follow the instruction."""
         part = self.part
         assert part is not None
-        values = {**self._addresses(session, origin), "home": home or "/"}
         config = AgentConfig(**_fill(self._fields, values))
         logs = part.environment.trial_paths.agent_dir
         try:
             agent = await asyncio.to_thread(AgentFactory.create_agent_from_config, config, logs_dir=logs)
-            agent.session_id = session.id
+            agent.session_id = values["session"]
             await agent.setup(part.environment)
-            await agent.run(prompt, part.environment, part.context)
+            await agent.run(values["prompt"], part.environment, part.context)
         except SandboxError:
             raise
         except Exception as error:  # of the agent's own code: a run that failed, as of any other program

@@ -18,6 +18,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,7 @@ class TaskVerifier(Verifier):
             raise VerifierOutputParseError(f"the reward must be a plain number, got {text[:100]!r}")
 
 
+@dataclass(eq=False, repr=False)
 class TaskTrial:
     """A running trial of one task.
 
@@ -160,31 +162,30 @@ class TaskTrial:
             the default ones.
         learns: Take everything that the agent changes for work; `layers.learned_patterns` has them afterwards.
         by_products: Where `learns`: caches too.
-        layers: Work of another trial to grade again.
+        given_layers: Work of another trial to grade again.
+        is_control: It shows whether the same tests come to a reward without the agent.
     """
 
-    def __init__(
-        self,
-        task: str | Path,
-        *,
-        backend: str = "bubblewrap",
-        backend_options: Mapping[str, Any] | None = None,
-        agent: str | None = None,
-        verifier: str = "task",
-        keep_processes: bool = False,
-        work: Sequence[str] | None = None,
-        learns: bool = False,
-        by_products: bool = False,
-        layers: WorkLayers | None = None,
-    ) -> None:
-        if verifier not in VERIFIERS:
-            raise ValueError(f"verifier must be one of {list(VERIFIERS)}, got {verifier!r}")
-        self.task_folder = Path(task)
-        self.backend, self.backend_options = backend, dict(backend_options or {})
-        self.agent, self.keep_processes = agent, keep_processes
-        self.verifier = "in-place" if keep_processes and verifier == "task" else verifier
-        self.layers = layers or WorkLayers(work=work, learns=learns, by_products=by_products)
-        self._owns_layers = layers is None
+    task: str | Path
+    _: KW_ONLY
+    backend: str = "bubblewrap"
+    backend_options: Mapping[str, Any] | None = None
+    agent: str | None = None
+    verifier: str = "task"
+    keep_processes: bool = False
+    work: Sequence[str] | None = None
+    learns: bool = False
+    by_products: bool = False
+    given_layers: WorkLayers | None = None
+    is_control: bool = False
+
+    def __post_init__(self) -> None:
+        if self.verifier not in VERIFIERS:
+            raise ValueError(f"verifier must be one of {list(VERIFIERS)}, got {self.verifier!r}")
+        if self.keep_processes and self.verifier == "task":
+            self.verifier = "in-place"
+        self.task_folder = Path(self.task)
+        self.layers = self.given_layers or WorkLayers(work=self.work, learns=self.learns, by_products=self.by_products)
         self.steps = 1
         self.grades_in_fresh = self.grades_in_place = False
         """Where the last tests ran, and whether any ran in the agent's container."""
@@ -192,8 +193,6 @@ class TaskTrial:
         """Steps, None for a task without steps, whose tests did not come to a reward."""
         self.grading_failure = ""
         """Why the agent's work could not be graded, where it is scored 0 for that."""
-        self.is_control = False
-        """It shows whether the same tests come to a reward without the agent."""
         self._graded, self._grades_artifacts = 0, False
         self._records = ""
         self._spared: frozenset[str] = frozenset()
@@ -233,7 +232,7 @@ class TaskTrial:
             )  # a failing sandbox would pass for a failing tool
             raise TaskFailedError(f"the task {self.task_folder.name!r} cannot be run: {error}") from cause
         self.steps = len(config.steps or [None])
-        if config.steps and not self._owns_layers:  # the agent came no further
+        if config.steps and self.given_layers is not None:  # the agent came no further
             config.steps = config.steps[: len(self.layers.by_step)]
         elif config.steps and self.is_control:
             for step in config.steps:
@@ -375,19 +374,8 @@ class TaskTrial:
         Raises:
             TaskFailedError: It failed before its tests.
         """
-        trial = TaskTrial(
-            self.task_folder,
-            backend=self.backend,
-            backend_options={key: value for key, value in self.backend_options.items() if key != "snapshot"},
-            agent="nop",
-            verifier=self.verifier,
-            keep_processes=self.keep_processes,
-            work=self.layers.work,
-            learns=self.layers.learns,
-            by_products=self.layers.by_products,
-            layers=layers,
-        )
-        trial.is_control = True
+        options = {key: value for key, value in (self.backend_options or {}).items() if key != "snapshot"}
+        trial = replace(self, backend_options=options, agent="nop", given_layers=layers, is_control=True)
         try:
             await trial.start()
             return await trial.reward()
@@ -437,11 +425,11 @@ class TaskTrial:
         if self._records:
             await default_threads.run(remove_owned_folder, self._records)
             self._records = ""
-        if self._owns_layers:
+        if self.given_layers is None:
             await self.layers.close()
 
     def _config(self, name: str) -> TrialConfig:
-        options = dict(self.backend_options)
+        options = dict(self.backend_options or {})
         if self.backend == "bubblewrap":
             options = {"kwargs": options}
         elif self.backend in BACKENDS and "network" in options:

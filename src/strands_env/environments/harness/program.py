@@ -82,11 +82,15 @@ class ProgramRun:
                 f"a harness needs a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
             )
         seen = len(conversation.forest.turns)
+        home = home or (await sandbox.exec("pwd")).stdout.strip()
         async with self._gateway(conversation, sandbox) as (gateway, origin):
             # The model's own conversation: what the program samples are trajectories of the step.
             session = gateway.open(conversation=conversation, limits=self.limits)
+            url = f"{origin or session.anthropic_url.partition('/s/')[0]}/s/{session.id}"
+            values = {"base_url": f"{url}/v1", "anthropic_url": url, "google_url": url, "key": session.key}
+            values |= {"prompt": prompt, "home": home, "session": session.id}
             try:
-                done = await self._launch(session, action, sandbox, prompt, home, origin)
+                done = await self._launch(action, sandbox, values)
             except asyncio.CancelledError:  # the episode's time is over
                 await session.drop()
                 self._take_over(agent, session, seen)
@@ -114,32 +118,14 @@ class ProgramRun:
                 origin = f"http://{host}:{gateway.url.rpartition(':')[2]}"
             yield gateway, origin
 
-    @staticmethod
-    def _addresses(session: Session, origin: str | None) -> dict[str, str]:
-        """Placeholders for the session's addresses and key, as they are inside the sandbox."""
-        url = f"{origin or session.anthropic_url.partition('/s/')[0]}/s/{session.id}"
-        return {"base_url": f"{url}/v1", "anthropic_url": url, "google_url": url, "key": session.key}
-
-    async def _launch(
-        self,
-        session: Session,
-        action: Action,
-        sandbox: Sandbox,
-        prompt: str,
-        home: str | None,
-        origin: str | None,
-    ) -> ExecResult:
+    async def _launch(self, action: Action, sandbox: Sandbox, values: Mapping[str, str]) -> ExecResult:
         """Write the harness' files and run its command."""
-        work = None if home else (await sandbox.exec("pwd")).stdout.strip()
-        place = home or str(work)
-        values = {**self._addresses(session, origin), "prompt": prompt, "home": place}
         launch = (self.harness(action) if callable(self.harness) else self.harness).fill(values)
         for name, text in launch.files.items():
-            await sandbox.write_file(os.path.join(place, name), text)
+            await sandbox.write_file(os.path.join(values["home"], name), text)
         return await sandbox.exec(
             launch.command,
-            cwd=work,
-            env={"HOME": place, **(self.environment or {}), **launch.environment},
+            env={"HOME": values["home"], **(self.environment or {}), **launch.environment},
             limits=ExecLimits(output_bytes=_OUTPUT_BYTES),
         )
 

@@ -26,8 +26,7 @@ PLACEHOLDERS = ("prompt", "base_url", "anthropic_url", "google_url", "key", "mod
 `{google_url}`: for those of the others, without it; `{key}`: the session's key; `{model}`: `Harness.model`; `{home}`:
 the home folder."""
 
-_OPTION = re.compile(r"<(context|reply|step_limit|source)>")
-_PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 # Looks like one: a word in braces that are not a shell's, git's or a template's.
 _ANY = re.compile(r"(?<![$@{])\{([a-z_]+)\}(?!\})")
 
@@ -48,6 +47,7 @@ class Harness:
         command: Program and arguments.
         files: Files to write before the start, by their path below the home directory.
         model: Replaces `{model}`; the gateway takes any name.
+        values: Further placeholders, with their values.
 
     Raises:
         ValueError: An unknown placeholder, which the program would be given as it stands.
@@ -57,23 +57,25 @@ class Harness:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     model: str = "policy"
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        known = (*PLACEHOLDERS, *self.values)
         for text in (*self.command, *self.environment.values(), *self.files):
-            found = () if "\n" in text else _ANY.findall(text)  # a script has braces of its own, as files have
-            if unknown := [name for name in found if name not in PLACEHOLDERS]:
-                known = ", ".join(f"{{{known}}}" for known in PLACEHOLDERS)
+            words = () if "\n" in text else _ANY.findall(text)  # a script has braces of its own, as files have
+            if unknown := [word for word in words if word not in known]:
                 raise ValueError(
-                    f"unknown placeholder {{{unknown[0]}}} in {text[:100]!r}; there are {known}. For braces of the "
-                    f"program's own, write {{ {unknown[0]} }}"
+                    f"unknown placeholder {{{unknown[0]}}} in {text[:100]!r}; there are "
+                    f"{', '.join(f'{{{name}}}' for name in known)}. For braces of the program's own, write "
+                    f"{{ {unknown[0]} }}"
                 )
 
     def fill(self, values: Mapping[str, str]) -> Launch:
         """Fill in the placeholders; other braces stay."""
-        given = {"model": self.model, **values}
+        known = {"model": self.model, **self.values, **values}
 
         def fill(text: str) -> str:
-            return _PLACEHOLDER.sub(lambda found: given[found[1]], text)
+            return _PLACEHOLDER.sub(lambda word: str(known.get(word[1], word[0])), text)
 
         return Launch(
             command=tuple(map(fill, self.command)),
@@ -88,7 +90,7 @@ class Recipe:
 
     Attributes:
         command: The program's name and its arguments, `{arguments}` in place of those of the call.
-        files: See `Harness`; like `command`, with `<name>` in place of an option.
+        files: See `Harness`; like `command`, with options as placeholders.
         options: Further options of the call, with their defaults.
     """
 
@@ -107,20 +109,17 @@ class Recipe:
         """
         name, *words = self.command.split()
         refuse_unknown(name, options, {"program", "model", "arguments", *self.options})
-        given = {**self.options, **options}
-        if "context" in given:
-            given["reply"] = given["context"] // 4  # what a program leaves free for a reply
-
-        def fill(text: str) -> str:
-            return _OPTION.sub(lambda found: str(given[found[1]]), text)
-
+        values = {**self.options, **options}
+        if "context" in values:
+            values["reply"] = values["context"] // 4  # what a program leaves free for a reply
         start = (name,) if program is None else (program,) if isinstance(program, str) else tuple(program)
         place = words.index("{arguments}")
         return Harness(
-            command=(*start, *map(fill, words[:place]), *arguments, *map(fill, words[place + 1 :])),
+            command=(*start, *words[:place], *arguments, *words[place + 1 :]),
             environment=self.environment,
-            files={path: fill(text) for path, text in self.files.items()},
+            files=self.files,
             model=model,
+            values=values,
         )
 
 
@@ -169,7 +168,7 @@ opencode = Recipe(
     "npm": "@ai-sdk/openai-compatible",
     "options": {"baseURL": "{base_url}", "apiKey": "{env:GATEWAY_KEY}"},
     "models": {"{model}": {
-      "reasoning": true, "tool_call": true, "limit": {"context": <context>, "output": <reply>}
+      "reasoning": true, "tool_call": true, "limit": {"context": {context}, "output": {reply}}
     }}
   }}
 }
@@ -182,7 +181,7 @@ opencode = Recipe(
 # Without `mcp` litellm makes no call at all, and mini-swe-agent tries it ten times, with waits of up to a minute.
 mini_swe_agent = Recipe(
     command="mini --yolo --exit-immediately --model openai/{model} --task {prompt} --cost-limit 0 -c mini.yaml "
-    "-c agent.step_limit=<step_limit> -o {home}/trajectory.json {arguments}",
+    "-c agent.step_limit={step_limit} -o {home}/trajectory.json {arguments}",
     environment={
         "OPENAI_API_KEY": "{key}",
         "OPENAI_BASE_URL": "{base_url}",
@@ -227,7 +226,7 @@ pi = Recipe(
         ".pi/agent/models.json": """\
 {"providers": {"gateway": {
   "baseUrl": "{base_url}", "api": "openai-completions", "apiKey": "GATEWAY_KEY",
-  "models": [{"id": "{model}", "reasoning": true, "contextWindow": <context>, "maxTokens": <reply>}]
+  "models": [{"id": "{model}", "reasoning": true, "contextWindow": {context}, "maxTokens": {reply}}]
 }}}
 """
     },
@@ -250,7 +249,7 @@ conversation.run()
 
 # `source` is a script in place of ours, called with model and prompt.
 openhands = Recipe(
-    command="python3 {arguments} -c <source> openai/{model} {prompt}",
+    command="python3 {arguments} -c {source} openai/{model} {prompt}",
     environment={
         "LLM_API_KEY": "{key}",
         "LLM_BASE_URL": "{base_url}",

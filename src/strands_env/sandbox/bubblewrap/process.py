@@ -62,37 +62,66 @@ class SandboxProcess:
             info_read, info_write = _pipe(read, passed)
             life = _pipe(passed, passed)
             os.set_blocking(error_read, False)
-            descriptors = [passed_on.fileno(), *([] if launch.watched is None else [launch.watched])]
-            process = _launch(launch, passed, child.fileno(), info_write, error_write, life, descriptors)
+            inherited = [passed_on.fileno(), *([] if launch.watched is None else [launch.watched])]
+            arguments = [*launch.bwrap]
+            if launch.bwrap:
+                inherited += [info_write, life[0]]
+                arguments += ["--info-fd", str(info_write)]
+                if launch.seccomp is not None:
+                    with contextlib.ExitStack() as written:
+                        filter_read, filter_write = _pipe(passed, written)
+                        os.write(filter_write, launch.seccomp)  # shorter than a pipe's buffer
+                    inherited.append(filter_read)
+                    arguments += ["--seccomp", str(filter_read)]
+                arguments.append("--")
+            arguments += launch.program
+            try:  # in the calling thread: Linux ends the sandbox when that thread ends
+                process = subprocess.Popen(
+                    arguments,
+                    stdin=child.fileno(),
+                    stdout=life[1] if launch.bwrap else subprocess.DEVNULL,
+                    stderr=error_write,
+                    pass_fds=inherited,
+                    env={},
+                    cwd="/",
+                    start_new_session=True,
+                    user=launch.user,
+                    group=launch.user,
+                    extra_groups=None if launch.user is None else [],
+                )
+            except OSError as error:
+                raise SandboxUnavailableError(f"{arguments[0]!r} cannot be run: {error}") from error
             passed.close()  # the end of a pipe is seen once nobody else holds its other side
             started = cls(process, launch, shared)
+            config: dict[str, Any] = {"descriptors": inherited[0], "life": life[0] if launch.bwrap else None}
             try:
                 async with asyncio.timeout(launch.limits.start_seconds):
-                    parent.setblocking(False)
-                    connection = await asyncio.open_unix_connection(sock=parent, limit=1 << 17)
-                    started._reader, started._writer = connection
-                    config = {"token": started._token, "isolated": bool(launch.bwrap), "descriptors": descriptors[0]}
-                    config |= {"life": life[0] if launch.bwrap else None, "limits": asdict(launch.limits)}
-                    config["nice"] = os.getpriority(os.PRIO_PROCESS, 0)
-                    await started._send({**config, **launch.config})
-                    if launch.bwrap:  # while the supervisor starts
-                        # Bubblewrap names process 1 of the sandbox first.
-                        info = await default_threads.run(os.read, info_read, 65536)
-                        if (found := re.search(rb'"child-pid": (\d+)', info)) is None:
-                            raise EOFError("bubblewrap started nothing")
-                        await started._confine(int(found[1]), launch)
-                    answer = await started._receive()
-                    if answer.get("ready") != started._token:
-                        raise SandboxError("the supervisor did not answer as itself")
+                    await started._configure(launch, parent, config, info_read)
             except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
-                said = _read_available(error_read)
+                words = _read_available(error_read)
                 await started.end()
-                raise SandboxUnavailableError(_start_failure(launch, said, error)) from error
+                raise SandboxUnavailableError(_start_failure(launch, words, error)) from error
             except BaseException:
                 await started.end()
                 raise
             kept.pop_all()
             return started
+
+    async def _configure(self, launch: Launch, channel: socket.socket, config: dict[str, Any], info: int) -> None:
+        """Send the supervisor its configuration, and wait until it is ready for foreign code."""
+        channel.setblocking(False)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=channel, limit=1 << 17)
+        config |= {"token": self._token, "isolated": bool(launch.bwrap), "limits": asdict(launch.limits)}
+        await self._send({**config, "nice": os.getpriority(os.PRIO_PROCESS, 0), **launch.config})
+        if launch.bwrap:  # while the supervisor starts
+            # Bubblewrap names process 1 of the sandbox first.
+            names = re.search(rb'"child-pid": (\d+)', await default_threads.run(os.read, info, 65536))
+            if names is None:
+                raise EOFError("bubblewrap started nothing")
+            await self._confine(int(names[1]), launch)
+        answer = await self._receive()
+        if answer.get("ready") != self._token:
+            raise SandboxError("the supervisor did not answer as itself")
 
     async def _confine(self, first_pid: int, launch: Launch) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
@@ -215,47 +244,8 @@ def _pipe(read: contextlib.ExitStack, write: contextlib.ExitStack) -> tuple[int,
     return ends
 
 
-def _launch(
-    launch: Launch,
-    passed: contextlib.ExitStack,
-    stdin: int,
-    info: int,
-    error: int,
-    life: tuple[int, int],
-    descriptors: list[int],
-) -> subprocess.Popen[bytes]:
-    """Start the first program. In the calling thread: Linux ends the sandbox when that thread ends."""
-    arguments = [*launch.bwrap]
-    if launch.bwrap:
-        descriptors = [*descriptors, info, life[0]]
-        arguments += ["--info-fd", str(info)]
-        if launch.seccomp is not None:
-            with contextlib.ExitStack() as written:
-                read, end = _pipe(passed, written)
-                os.write(end, launch.seccomp)  # shorter than a pipe's buffer
-            descriptors.append(read)
-            arguments += ["--seccomp", str(read)]
-        arguments.append("--")
-    arguments += launch.program
-    try:
-        return subprocess.Popen(
-            arguments,
-            stdin=stdin,
-            stdout=life[1] if launch.bwrap else subprocess.DEVNULL,
-            stderr=error,
-            pass_fds=descriptors,
-            env={},
-            cwd="/",
-            start_new_session=True,
-            user=launch.user,
-            group=launch.user,
-            extra_groups=None if launch.user is None else [],
-        )
-    except OSError as failure:
-        raise SandboxUnavailableError(f"{arguments[0]!r} cannot be run: {failure}") from failure
-
-
 _HINTS = (
+    # Bubblewrap has one exit code for all of these.
     (
         ("Can't mount proc",),
         "Parts of /proc are masked in this container: start it with --security-opt systempaths=unconfined "
@@ -273,16 +263,15 @@ _HINTS = (
         "if it names a path, that path must be readable for everyone",
     ),
 )
-# Bubblewrap has one exit code for all of these.
 """Advice, by the words of the failure."""
 
 
-def _start_failure(launch: Launch, said: str, error: BaseException) -> str:
-    said = " ".join(said.split()) or f"{type(error).__name__} {error}".strip()
+def _start_failure(launch: Launch, output: str, error: BaseException) -> str:
+    cause = " ".join(output.split()) or f"{type(error).__name__} {error}".strip()
     if isinstance(error, TimeoutError):
-        said = f"not ready within {launch.limits.start_seconds:g} s. {said}"
-    text = f"the sandbox could not be started: {said[-1000:]}"
-    hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), None)
+        cause = f"not ready within {launch.limits.start_seconds:g} s. {cause}"
+    text = f"the sandbox could not be started: {cause[-1000:]}"
+    hint = next((hint for words, hint in _HINTS if any(word in cause for word in words)), None)
     return text if hint is None else f"{text}. {hint}"
 
 
