@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import pytest
@@ -19,6 +18,7 @@ from strands_env.core.threads import default_threads
 from strands_env.sandbox import (
     BubblewrapSandbox,
     ExecResult,
+    Sandbox,
     SandboxCapabilities,
     SandboxError,
     SandboxLimits,
@@ -105,7 +105,7 @@ def system_python() -> str | None:
     return path
 
 
-class FolderSandbox:
+class FolderSandbox(Sandbox):
     """A sandbox without an interpreter that lasts: no more than `Sandbox` asks for.
 
     `failure` is raised by every call, as by a sandbox that cannot start.
@@ -113,13 +113,12 @@ class FolderSandbox:
 
     def __init__(self, *, failure: SandboxError | None = None, **limits: Any) -> None:
         self._inner = BubblewrapSandbox(limits=SandboxLimits(**limits), isolation=NO_ISOLATION)
-        self.read_file, self.write_file = self._inner.read_file, self._inner.write_file
         self._failure = failure
         self.is_closed = False
 
     @property
     def capabilities(self) -> SandboxCapabilities:
-        return dataclasses.replace(self._inner.capabilities, lasting_python=False)
+        return self._inner.capabilities
 
     def sibling(self) -> FolderSandbox:
         return FolderSandbox()
@@ -129,12 +128,12 @@ class FolderSandbox:
             raise self._failure
         return await self._inner.exec(command, **options)
 
+    async def read_file(self, path: str, **options: Any) -> bytes:
+        return await self._inner.read_file(path, **options)
+
+    async def write_file(self, path: str, content: str | bytes, **options: Any) -> None:
+        await self._inner.write_file(path, content)
+
     async def close(self) -> None:
         self.is_closed = True
         await self._inner.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()

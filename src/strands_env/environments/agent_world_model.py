@@ -68,7 +68,7 @@ class AgentWorldModelEnv(Environment):
         self.reward_fn = self.reward_fn or self.is_complete
         self.envs_path = Path(envs_path)
         self.sandbox = sandbox or BubblewrapSandbox(python=sys.executable)
-        if not (isinstance(self.sandbox, PythonSandbox) and self.sandbox.capabilities.lasting_python):
+        if not isinstance(self.sandbox, PythonSandbox):
             raise ValueError(
                 f"sandbox must have a Python interpreter that lasts, and {type(sandbox).__name__} has none"
             )

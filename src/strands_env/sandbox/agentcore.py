@@ -13,7 +13,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from strands_env.core.limits import shorten
 from strands_env.core.threads import default_threads
@@ -24,6 +24,7 @@ from .contract import (
     ExecLimits,
     ExecResult,
     Outcome,
+    PythonSandbox,
     SandboxCapabilities,
     SandboxError,
     SandboxLostError,
@@ -91,7 +92,7 @@ class CodeInterpreterQuotas:
 
 
 @dataclass(eq=False)
-class AgentCoreSandbox:
+class AgentCoreSandbox(PythonSandbox):
     """A `PythonSandbox` in one session of the service; the session starts with the first call.
 
     Args:
@@ -120,7 +121,7 @@ class AgentCoreSandbox:
     @property
     def capabilities(self) -> SandboxCapabilities:
         """An interpreter that lasts. The service keeps its own limits; only the time of a call is kept here."""
-        return SandboxCapabilities(work=".", python="python3", lasting_python=True, background=True)
+        return SandboxCapabilities(work=".", python="python3", background=True)
 
     def sibling(self) -> AgentCoreSandbox:
         """Another session with the same client and quotas."""
@@ -194,7 +195,7 @@ class AgentCoreSandbox:
                 line = f"cd {shlex.quote(cwd)} && {line}"
         return await self._run("executeCommand", {"command": line}, timeout, limits)
 
-    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, **kwargs: Any) -> bytes:
         """Contents of a file; see `Sandbox`. The service does not say why a file cannot be read."""
         result = await self._file_call("readFiles", {"paths": [path]}, path)
         for block in result.get("content") or ():
@@ -206,7 +207,7 @@ class AgentCoreSandbox:
             return content
         raise FileNotFoundError(errno.ENOENT, "the service returned no file", path)
 
-    async def write_file(self, path: str, content: str | bytes) -> None:
+    async def write_file(self, path: str, content: str | bytes, **kwargs: Any) -> None:
         """Make a file, or replace it; see `Sandbox`."""
         part = {"text": content} if isinstance(content, str) else {"blob": content}
         await self._file_call("writeFiles", {"content": [{"path": path, **part}]}, path)
@@ -243,13 +244,6 @@ class AgentCoreSandbox:
                 logger.warning("session=<%s>, error=<%s> | session could not be stopped", session, error)
             finally:
                 self._quotas.session_semaphore.release()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
     async def _run(
         self, name: str, arguments: dict[str, Any], timeout: float | None, limits: ExecLimits | None

@@ -1,7 +1,8 @@
 """The contract of a sandbox: run a command, read a file, write a file, close. How calls end is data.
 
-`Sandbox` is what judges, code tools, harnesses and tasks use; an implementation is a class with these methods, and
-`strands_env.testing.SandboxContract` tests it. `SandboxCapabilities` says what an implementation can do beyond them.
+`Sandbox` is what judges, code tools, harnesses and tasks use. It is a sandbox of the Strands SDK, which
+`Agent(sandbox=...)` and the tools of the SDK take, with what that lacks: typed ends, limits, standard input, an end.
+`strands_env.testing.SandboxContract` tests an implementation, and `SandboxCapabilities` says what it can do beyond it.
 
 SandboxError                      a failure of the sandbox, never of the code in it
 ├── SandboxUnavailableError       it could not be started, or isolation is unavailable here
@@ -10,12 +11,14 @@ SandboxError                      a failure of the sandbox, never of the code in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Literal, Self
 
+from strands.sandbox import ExecutionResult, PosixShellSandbox, StreamChunk
+from strands.sandbox.errors import SandboxTimeoutError
 from strands.types.exceptions import ToolProviderException
 
 from strands_env.core.limits import shorten
@@ -82,7 +85,6 @@ class SandboxCapabilities:
     Attributes:
         work: Absolute path of the work directory: where commands start, and relative paths begin.
         python: Command of its Python interpreter.
-        lasting_python: It is a `PythonSandbox`: an interpreter keeps its variables between calls.
         background: Processes that a call leaves running live on for the next calls.
         network: Reach of the programs in it.
         listens: Its `listen(port)` gives a socket that listens inside, for a server outside.
@@ -91,7 +93,6 @@ class SandboxCapabilities:
 
     work: str
     python: str = "python3"
-    lasting_python: bool = False
     background: bool = False
     network: Network = Network.NONE
     listens: bool = False
@@ -160,6 +161,22 @@ class ExecResult:
         """The code did not run to its end without an error."""
         return self.outcome is not Outcome.OK
 
+    @property
+    def shell_status(self) -> int:
+        """The exit code as a shell reports it, also of what was ended."""
+        if self.outcome is Outcome.TIMEOUT:
+            return 124  # as the program `timeout`
+        if self.outcome is Outcome.OUT_OF_MEMORY:
+            return 137
+        if self.exit_code is None:
+            return 126
+        return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
+
+    @property
+    def noted_stderr(self) -> str:
+        """Standard error, with the note."""
+        return f"{self.stderr}\n[{self.note}]".lstrip("\n") if self.note else self.stderr
+
     def to_text(self, max_chars: int | None = None) -> str:
         """The call as a tool result: output, error output, exit code, note.
 
@@ -180,19 +197,22 @@ class ExecResult:
         return "\n".join(parts) or ("(no output)" if not self.is_error else f"[{self.outcome.value}]")
 
 
-@runtime_checkable
-class Sandbox(Protocol):
+class Sandbox(PosixShellSandbox):
     """A place to run foreign code: a work directory, and processes that see nothing else of this machine.
 
     It starts with its first call and ends with `close`, with everything in it; used again, it starts afresh. Calls may
     overlap: an implementation that cannot run two at a time lets them wait in order. Whatever code does is an
     `ExecResult`; only a failure of the sandbox raises `SandboxError`. A cancelled call leaves nothing running.
+
+    The SDK's methods (`execute`, `execute_code`, `list_files`, `remove_file`) stand on these; `**kwargs` are its own.
     """
 
     @property
+    @abstractmethod
     def capabilities(self) -> SandboxCapabilities:
         """Its abilities, known before it starts."""
 
+    @abstractmethod
     async def exec(
         self,
         command: str | Sequence[str],
@@ -213,7 +233,8 @@ class Sandbox(Protocol):
             limits: Limits of this call in place of the sandbox's own.
         """
 
-    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    @abstractmethod
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, **kwargs: Any) -> bytes:
         """Contents of a file.
 
         Raises:
@@ -222,7 +243,8 @@ class Sandbox(Protocol):
             SandboxLostError: The sandbox ended meanwhile.
         """
 
-    async def write_file(self, path: str, content: str | bytes) -> None:
+    @abstractmethod
+    async def write_file(self, path: str, content: str | bytes, **kwargs: Any) -> None:
         """Make a file, or replace it; text is written as UTF-8, and missing folders are made.
 
         Raises:
@@ -230,23 +252,55 @@ class Sandbox(Protocol):
             SandboxLostError: The sandbox ended meanwhile.
         """
 
+    async def start(self) -> None:
+        """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""
+
+    @abstractmethod
     async def close(self) -> None:
         """End everything in it. May be called twice."""
 
+    @abstractmethod
     def sibling(self) -> Sandbox:
         """Another sandbox of the same make and limits: not started, nothing shared."""
 
-    async def __aenter__(self) -> Self: ...
+    async def execute_streaming(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
+        """Run a command as the SDK does; its output comes in the end.
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+        Raises:
+            SandboxTimeoutError: It ran longer than its time limit.
+            SandboxLostError: The sandbox ended meanwhile.
+        """
+        done = await self.exec(command, timeout=timeout, cwd=cwd, env=env)
+        if done.outcome is Outcome.SANDBOX_LOST:
+            raise SandboxLostError(done.note)
+        if done.outcome is Outcome.TIMEOUT:
+            raise SandboxTimeoutError(timeout, done.stdout, done.stderr)
+        streams: dict[Literal["stdout", "stderr"], str] = {"stdout": done.stdout, "stderr": done.noted_stderr}
+        for name, text in streams.items():
+            if text:
+                yield StreamChunk(text, name)
+        yield ExecutionResult(done.shell_status, streams["stdout"], streams["stderr"])
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
 
-@runtime_checkable
-class PythonSandbox(Sandbox, Protocol):
+class PythonSandbox(Sandbox):
     """A sandbox with a Python interpreter whose variables last from call to call."""
 
+    @abstractmethod
     async def run_python(
         self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None
     ) -> ExecResult:

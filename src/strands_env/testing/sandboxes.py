@@ -31,11 +31,20 @@ class SandboxContract(Contract, ABC):
     def make_sandbox(self) -> Sandbox:
         """A new sandbox, not started. It may call `pytest.skip`."""
 
-    def test_it_is_a_sandbox(self) -> None:
-        """It has all methods, and those of a `PythonSandbox` if it says so."""
+    async def test_the_sdk_can_use_it(self) -> None:
+        """`Agent(sandbox=...)` and the SDK's own tools call these methods."""
         sandbox = self.make_sandbox()
         assert isinstance(sandbox, Sandbox)
-        assert isinstance(sandbox, PythonSandbox) or not sandbox.capabilities.lasting_python
+        async with sandbox:
+            await sandbox.write_text("folder/a b", "é")
+            assert [(entry.name, entry.is_dir) for entry in await sandbox.list_files("folder")] == [("a b", False)]
+            done = await sandbox.execute("cat 'a b'; echo $NAME >&2; exit 3", cwd="folder", env={"NAME": "x"})
+            assert (done.exit_code, done.stdout, done.stderr) == (3, "é", "x\n"), done
+            assert (await sandbox.execute_code("echo $((1 + 1))", "sh")).stdout == "2\n"
+            await sandbox.remove_file("folder/a b")
+            await _raises(FileNotFoundError, sandbox.remove_file("folder/a b"))
+            await _raises(FileNotFoundError, sandbox.list_files("missing"))
+            await _raises(TimeoutError, sandbox.execute("sleep 60", timeout=0.5))
 
     async def test_a_command_line_is_read_by_the_shell(self) -> None:
         """Pipes, variables and exit codes work."""
@@ -166,9 +175,9 @@ class SandboxContract(Contract, ABC):
             assert (await sandbox.exec("echo on")).stdout == "on\n"
 
     async def test_the_interpreter_lasts(self) -> None:
-        """Variables survive calls and errors, where the capabilities say so."""
+        """Variables survive calls and errors, where it is a `PythonSandbox`."""
         async with self.make_sandbox() as sandbox:
-            if not (sandbox.capabilities.lasting_python and isinstance(sandbox, PythonSandbox)):
+            if not isinstance(sandbox, PythonSandbox):
                 return
             await sandbox.run_python("x = 20")
             assert (await sandbox.run_python("x * 2")).stdout == "40\n"

@@ -68,8 +68,7 @@ class CodeTools(SandboxTools):
 
     def __init__(self, sandbox: Sandbox, *, max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS) -> None:
         super().__init__(sandbox, max_output_chars=max_output_chars)
-        lasts = sandbox.capabilities.lasting_python
-        self._python = sandbox if lasts and isinstance(sandbox, PythonSandbox) else None
+        self._python = sandbox if isinstance(sandbox, PythonSandbox) else None
 
     @property
     def has_python(self) -> bool:

@@ -39,8 +39,6 @@ _OUTPUT_BYTES = 4 * MIB
 _REWARD_BYTES = MIB
 _MACHINE_ERRORS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS))
 """Of copies from a sandbox: this machine has no room, or no descriptors. All others are the doing of code inside."""
-_EXIT_CODES = {Outcome.TIMEOUT: 124, Outcome.OUT_OF_MEMORY: 137}
-"""As the programs `timeout` and the kernel's own end would give them."""
 
 
 class _Closable(BaseEnvironment):
@@ -189,15 +187,7 @@ class BubblewrapEnvironment(_Closable):
         done = await self.run(command, cwd=cwd, env=env, timeout=timeout_sec, user=user)
         if done.outcome is Outcome.SANDBOX_LOST:
             raise SandboxLostError(done.note)
-        code = done.exit_code
-        if done.outcome in _EXIT_CODES:
-            code = _EXIT_CODES[done.outcome]
-        elif code is None:
-            code = 126
-        elif code < 0:  # the number of a signal, which shells report this way
-            code = 128 - code
-        stderr = f"{done.stderr}\n[{done.note}]".lstrip("\n") if done.note else done.stderr
-        return ExecResult(stdout=done.stdout, stderr=stderr, return_code=code)
+        return ExecResult(stdout=done.stdout, stderr=done.noted_stderr, return_code=done.shell_status)
 
     async def run(
         self,

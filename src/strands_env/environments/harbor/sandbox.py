@@ -7,8 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from strands_env.sandbox import ExecLimits, ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
 from strands_env.sandbox.contract import MAX_FILE_BYTES, wall_seconds
@@ -18,7 +17,7 @@ from .backend import BubblewrapEnvironment
 WALL_SECONDS = 24 * 3600.0
 
 
-class HarborSandbox:
+class HarborSandbox(Sandbox):
     """A running container of Harbor's behind the contract of a `Sandbox`. Harbor starts and ends it.
 
     Args:
@@ -81,7 +80,7 @@ class HarborSandbox:
             raise SandboxError(f"{self.environment.type()} has no sockets that are served from here")
         return await self._own.sandbox.listen(port, host)
 
-    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, **kwargs: Any) -> bytes:
         """Contents of a file."""
         if self._own is not None:
             user = self._own.agent_user
@@ -96,7 +95,7 @@ class HarborSandbox:
                 raise OSError(27, f"the file has more than {max_bytes} bytes", path)
             return target.read_bytes()
 
-    async def write_file(self, path: str, content: str | bytes) -> None:
+    async def write_file(self, path: str, content: str | bytes, **kwargs: Any) -> None:
         """Make a file, or replace it."""
         if self._own is not None:
             await self._own.sandbox.write_file(path, content, user=self._own.agent_user)
@@ -113,11 +112,3 @@ class HarborSandbox:
     def sibling(self) -> Sandbox:
         """Not supported: the container has no sibling."""
         raise SandboxError("a container of a task has no sibling")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing: Harbor ends it."""

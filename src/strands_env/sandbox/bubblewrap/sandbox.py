@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from ..contract import ExecLimits, ExecResult, Network, Outcome, SandboxCapabilities, SandboxLimits
+from ..contract import ExecLimits, ExecResult, Network, Outcome, PythonSandbox, SandboxCapabilities, SandboxLimits
 from .command import (
     PROGRAMS,
     SUPERVISOR_BYTES,
@@ -43,7 +43,7 @@ _SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/mime.types")
 
 
-class BubblewrapSandbox(SupervisedSandbox):
+class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
     """A `PythonSandbox` on this machine.
 
     One call runs at a time; parallel ones wait in order. The work directory `/workspace` and the Python interpreter's
@@ -113,7 +113,6 @@ class BubblewrapSandbox(SupervisedSandbox):
         return SandboxCapabilities(
             work=WORK if self._bwrap else (self._process.work if self._process else "."),
             python=self._python.executable,
-            lasting_python=True,
             network=Network.NONE if self._bwrap else Network.LOOPBACK,
             listens=bool(self._bwrap),
             limits=_ENFORCED,

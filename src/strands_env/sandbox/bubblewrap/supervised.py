@@ -13,7 +13,7 @@ import socket
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from ..contract import (
     MAX_FILE_BYTES,
@@ -21,6 +21,7 @@ from ..contract import (
     ExecLimits,
     ExecResult,
     Outcome,
+    Sandbox,
     SandboxError,
     SandboxLimits,
     SandboxLostError,
@@ -66,7 +67,7 @@ default_slots = SandboxSlots()
 """The slots of all sandboxes that name no others."""
 
 
-class SupervisedSandbox:
+class SupervisedSandbox(Sandbox):
     """Base of sandboxes whose first process is a supervisor of ours.
 
     Attributes:
@@ -141,7 +142,9 @@ class SupervisedSandbox:
         with _sealed_file(data) as file:
             return await self._run(request, timeout, limits, refused, file if data else None)
 
-    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str | int | None = None) -> bytes:
+    async def read_file(
+        self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str | int | None = None, **kwargs: Any
+    ) -> bytes:
         """Contents of a file; see `Sandbox`.
 
         Args:
@@ -153,7 +156,9 @@ class SupervisedSandbox:
             file.seek(0)
             return file.read()
 
-    async def write_file(self, path: str, content: str | bytes, *, user: str | int | None = None) -> None:
+    async def write_file(
+        self, path: str, content: str | bytes, *, user: str | int | None = None, **kwargs: Any
+    ) -> None:
         """Make a file, or replace it; see `Sandbox`.
 
         Args:
@@ -178,13 +183,6 @@ class SupervisedSandbox:
         async with self._lock:
             self._is_lost = False
             await self._end()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 

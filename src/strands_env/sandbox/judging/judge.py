@@ -85,7 +85,7 @@ async def judge(
     """
     check_positive("seconds", timeout=timeout)
     checking = sandbox.sibling() if judging is None else judging
-    if not (checking.capabilities.lasting_python and isinstance(checking, PythonSandbox)):
+    if not isinstance(checking, PythonSandbox):
         raise ValueError(
             f"checks need a sandbox with a lasting Python interpreter, and {type(checking).__name__} has none: "
             "give one for them, e.g. judging=BubblewrapSandbox()"

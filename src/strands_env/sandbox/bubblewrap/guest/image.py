@@ -25,7 +25,7 @@ import time
 from .archive import pack, unpack
 from .disk import DiskWatch
 from .files import reset_folders
-from .supervisor import KILL_SECONDS, Supervisor, execute
+from .supervisor import Supervisor, execute
 from .system import (
     LIBC,
     PAGE,
@@ -34,9 +34,11 @@ from .system import (
     capset,
     check,
     close_off,
+    descendants,
     other_processes,
     prctl,
     set_limit,
+    signal_all,
 )
 from .watch import Child
 
@@ -44,6 +46,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from .system import Processes
 
 _MNT_DETACH = 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1 | 2 | 4 | 8, 32, 4096, 16384  # the first: without devices and programs
@@ -111,9 +115,7 @@ class ImageSupervisor(Supervisor):
                     raise OSError(errno.EBUSY, "processes do not end")
                 self.was_stopped = False
             case "freeze" | "thaw":
-                number = signal.SIGSTOP if request["kind"] == "freeze" else signal.SIGCONT
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(-1, number)
+                signal_all(signal.SIGSTOP if request["kind"] == "freeze" else signal.SIGCONT)
             case _:
                 return super().do_at_once(request)
         return {"outcome": "ok"}
@@ -177,32 +179,17 @@ class ImageSupervisor(Supervisor):
             self.unread.append(descriptor)
 
     def _kill_session(self, leader: int) -> None:
-        """Kill a command with its session and its descendants."""
+        """Kill a command with its session and its descendants, also those in sessions of their own."""
+
+        def choose(others: Processes) -> set[int]:
+            session = [pid for pid, fields in others.items() if pid == leader or int(fields[3]) == leader]
+            return {*session, *descendants(others, session)}
+
         # All stop at once, those that just start another included: however many there are, none is born meanwhile, and
         # none takes the processor from this one.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGSTOP)
-        others, doomed = other_processes(True), set()
-        children: dict[int, list[int]] = {}
-        for pid, fields in others.items():
-            children.setdefault(int(fields[1]), []).append(pid)
-        pending = [pid for pid, fields in others.items() if pid == leader or int(fields[3]) == leader]
-        while pending:  # the session, then what these started in sessions of their own
-            if (pid := pending.pop()) not in doomed:
-                doomed.add(pid)
-                pending += children.get(pid, ())
-        for pid in doomed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGCONT)
-        deadline = time.monotonic() + KILL_SECONDS
-        while time.monotonic() < deadline:
-            self.reap()
-            others = other_processes(True)
-            if all(pid not in others or others[pid][0] in (b"Z", b"X") for pid in doomed):
-                return
-            time.sleep(0.001)
+        signal_all(signal.SIGSTOP)
+        self.kill(choose)
+        signal_all(signal.SIGCONT)
 
 
 # ---- entering the image ----------------------------------------------------------------------------------------------

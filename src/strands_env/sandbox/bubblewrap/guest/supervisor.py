@@ -24,13 +24,15 @@ from functools import partial
 
 from .files import do_and_exit, read_file, write_file
 from .protocol import CHUNK, receive, send_frame
-from .system import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, is_stopped, other_processes, prctl, set_limit
+from .system import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, is_stopped, other_processes, prctl, set_limit, signal_all
 from .watch import Child, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
+
+    from .system import Processes
 
 KILL_SECONDS = 3.0
 REST_SECONDS = 3.0
@@ -313,26 +315,30 @@ class Supervisor:
         if self.isolated and keep is None:
             self._kill_all()
             return True
+        if self.kill(lambda others: others.keys() - {keep}):
+            return True
+        if self.isolated:
+            self._kill_all()  # at one stroke
+        return False
+
+    def kill(self, choose: Callable[[Processes], Iterable[int]]) -> bool:
+        """Kill some of the other processes; True once none of them is alive."""
         deadline = time.monotonic() + KILL_SECONDS
         while time.monotonic() < deadline:  # each round may meet children born in the one before
             self.reap()
-            others = other_processes(self.isolated).items()
-            alive = [pid for pid, fields in others if pid != keep and fields[0] not in (b"Z", b"X")]
+            others = other_processes(self.isolated)
+            alive = [pid for pid in choose(others) if others[pid][0] not in (b"Z", b"X")]
             if not alive:
                 return True
             for pid in alive:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.001)
-        if self.isolated:
-            self._kill_all()  # at one stroke
         return False
 
     def _kill_all(self) -> bool:
         """Kill every process but this one; True once all are gone."""
-        assert os.getpid() == 1, "kill(-1) outside a process namespace would kill everything of the user"
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+        signal_all(signal.SIGKILL)
         deadline = time.monotonic() + KILL_SECONDS
         while time.monotonic() < deadline:  # all orphans are children of process 1
             self.reap()

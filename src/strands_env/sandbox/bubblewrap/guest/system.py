@@ -172,21 +172,28 @@ def other_processes(isolated: bool) -> Processes:
         if name.isdigit() and int(name) != os.getpid():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 found[int(name)] = file.read().rpartition(b")")[2].split()
-    return found if isolated else descendants(found, os.getpid())
+    return found if isolated else descendants(found, [os.getpid()])
 
 
-def descendants(processes: Processes, root: int) -> Processes:
-    """The descendants of one process."""
+def descendants(processes: Processes, ancestors: Iterable[int]) -> Processes:
+    """All that these have started, and what that has started."""
     children: dict[int, list[int]] = {}
     for pid, fields in processes.items():
         children.setdefault(int(fields[1]), []).append(pid)
     found: Processes = {}
-    pending = [root]
+    pending = [*ancestors]
     while pending:
-        for pid in children.get(pending.pop(), ()):
+        for pid in children.pop(pending.pop(), ()):
             found[pid] = processes[pid]
             pending.append(pid)
     return found
+
+
+def signal_all(number: int) -> None:
+    """Send a signal to every other process, at one stroke."""
+    assert os.getpid() == 1, "outside a process namespace it would reach everything of the user"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, number)
 
 
 def is_stopped(pid: int) -> bool:
