@@ -199,9 +199,9 @@ class AgentCoreSandbox(PythonSandbox):
         """Contents of a file; see `Sandbox`. The service does not say why a file cannot be read."""
         result = await self._file_call("readFiles", {"paths": [path]}, path)
         for block in result.get("content") or ():
-            found = block.get("resource", block) if isinstance(block, dict) else {}
-            data = found.get("blob", found.get("data"))
-            content: bytes = found.get("text", "").encode() if data is None else bytes(data)
+            resource = block.get("resource", block) if isinstance(block, dict) else {}
+            data = resource.get("blob", resource.get("data"))
+            content: bytes = resource.get("text", "").encode() if data is None else bytes(data)
             if len(content) > max_bytes:
                 raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
             return content

@@ -74,21 +74,21 @@ def unmount_disk(folder: str) -> None:
 @functools.lru_cache(maxsize=8)
 def _format_disk(size: int) -> tuple[tuple[int, bytes], ...]:
     """The parts of an empty file system that are not zero, by their offsets: making one takes mke2fs 30 ms."""
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as folder:
         for name in ("upper", "work"):
-            os.makedirs(f"{made}/files/{name}")
-            os.chmod(f"{made}/files/{name}", 0o755)
-        os.mkdir(f"{made}/files/{_RESERVE}", 0o700)
+            os.makedirs(f"{folder}/files/{name}")
+            os.chmod(f"{folder}/files/{name}", 0o755)
+        os.mkdir(f"{folder}/files/{_RESERVE}", 0o700)
         for number in range(_RESERVED_FILES):
-            open(f"{made}/files/{_RESERVE}/{number}", "x").close()
+            open(f"{folder}/files/{_RESERVE}/{number}", "x").close()
         command = ["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal,^resize_inode", "-m", "0"]
         command += ["-i", str(_BYTES_PER_INODE), "-I", str(_INODE_BYTES), "-E", "lazy_itable_init=1,nodiscard"]
-        command += ["-d", f"{made}/files", f"{made}/image", f"{size // 1024}k"]
+        command += ["-d", f"{folder}/files", f"{folder}/image", f"{size // 1024}k"]
         path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         subprocess.run(command, check=True, capture_output=True, timeout=60, env={"PATH": path})
         parts: list[tuple[int, bytes]] = []
         start = 0
-        with open(f"{made}/image", "rb") as file:
+        with open(f"{folder}/image", "rb") as file:
             while True:
                 try:
                     start = os.lseek(file.fileno(), start, os.SEEK_DATA)

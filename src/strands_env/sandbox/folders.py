@@ -65,12 +65,12 @@ def make_owned_folder(parent: str | os.PathLike[str], prefix: str) -> str:
     Path(parent).mkdir(parents=True, exist_ok=True)
     remove_orphans(parent, prefix)
     announce(os.path.join(os.path.abspath(parent), prefix))
-    made = tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent)
-    Path(made, "lock").touch(0o600)
-    descriptor = lock(made)
+    new_folder = tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent)
+    Path(new_folder, "lock").touch(0o600)
+    descriptor = lock(new_folder)
     assert descriptor is not None, "nobody else knows the folder yet"
-    folder = f"{made}.held"  # only now do others look for its lock
-    os.rename(made, folder)
+    folder = f"{new_folder}.held"  # only now do others look for its lock
+    os.rename(new_folder, folder)
     atexit.unregister(_remove_held)
     atexit.register(_remove_held)
     _held[folder] = os.getpid(), descriptor
@@ -106,8 +106,8 @@ def remove_left(process: int, place: str, seconds: float = 10.0) -> None:
     while True:  # its sandboxes are ending, too
         if place:
             remove_orphans(parent, prefix)
-        left = remove_groups(process) or (place and any(Path(parent).glob(f"{prefix}*.held")))
-        if not left or time.monotonic() > deadline:
+        is_something_left = remove_groups(process) or (place and any(Path(parent).glob(f"{prefix}*.held")))
+        if not is_something_left or time.monotonic() > deadline:
             return
         time.sleep(0.05)
 

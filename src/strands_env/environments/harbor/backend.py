@@ -128,10 +128,10 @@ class BubblewrapEnvironment(_Closable):
 
     async def start(self, force_build: bool) -> None:
         """Start it; folders that Harbor expects are there afterwards."""
-        folder, given = Path(self.environment_dir), self.task_env_config.docker_image
+        folder, name = Path(self.environment_dir), self.task_env_config.docker_image
         if self._image is not None and folder.name == "environment":  # a verifier's own image is not the agent's
-            given = self._image
-        image = await default_threads.run(find_image, folder, given)
+            name = self._image
+        image = await default_threads.run(find_image, folder, name)
         config, limits = self.task_env_config, DEFAULT_IMAGE_LIMITS
         if memory := self._effective_memory_mb:
             limits = replace(limits, memory_bytes=memory * MIB)

@@ -85,9 +85,9 @@ class Checkpoint:
                 f"there is no checkpoint at {str(path)!r}: an episode keeps them where its environment has "
                 "checkpoints=FOLDER, as FOLDER/EPISODE/turn-K"
             )
-        found = json.loads(file.read_text(encoding="utf-8"))
-        messages = decode(found["messages"])
-        return cls(path=str(file.parent), task=found["task"], messages=messages, turns=found["turns"])
+        record = json.loads(file.read_text(encoding="utf-8"))
+        messages = decode(record["messages"])
+        return cls(path=str(file.parent), task=record["task"], messages=messages, turns=record["turns"])
 
     def recall(self, agent: Agent) -> None:
         """Give an agent these messages, and its model these turns.
@@ -125,16 +125,16 @@ def _conversation(agent: Agent) -> Any:
 
 
 def _to_json(turn: Turn) -> dict[str, Any]:
-    done = turn.completion
-    if done.routed_experts is not None or done.sampling_mask is not None or turn.media:
+    completion = turn.completion
+    if completion.routed_experts is not None or completion.sampling_mask is not None or turn.media:
         raise CheckpointError("turns with images, routed experts or sampling masks have no checkpoints")
-    logprobs = done.output_logprobs
+    logprobs = completion.output_logprobs
     return {
         "prompt_ids": list(turn.prompt_ids),
-        "output_ids": list(done.output_ids),
+        "output_ids": list(completion.output_ids),
         "logprobs": None if logprobs is None else [None if math.isnan(value) else value for value in logprobs],
-        "finish": {"type": done.finish.type.value, "matched": done.finish.matched},
-        "weight_spans": [asdict(span) for span in done.weight_spans],
+        "finish": {"type": completion.finish.type.value, "matched": completion.finish.matched},
+        "weight_spans": [asdict(span) for span in completion.weight_spans],
     }
 
 

@@ -163,12 +163,12 @@ class HarborEnv(Environment):
         """Keep the episode before a model call, unless nothing was sampled since it began."""
         assert self.checkpoints is not None and self.trial is not None
         place = self.checkpoints / self._episode
-        made = Checkpoint.of(event.agent, place, self.trial.task_folder.name)
-        if made.turn == (0 if self.start_from is None else self.start_from.turn):
+        checkpoint = Checkpoint.of(event.agent, place, self.trial.task_folder.name)
+        if checkpoint.turn == (0 if self.start_from is None else self.start_from.turn):
             return  # it would be the start once more
-        made = replace(made, path=str(place / f"turn-{made.turn}"))
-        await self.trial.snapshot(made.files)
-        await asyncio.to_thread(made.save)
+        checkpoint = replace(checkpoint, path=str(place / f"turn-{checkpoint.turn}"))
+        await self.trial.snapshot(checkpoint.files)
+        await asyncio.to_thread(checkpoint.save)
 
     async def reset(self) -> None:
         """Start the task's container."""

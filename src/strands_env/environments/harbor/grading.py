@@ -109,15 +109,15 @@ class WorkLayers:
             declared = task.metadata.get("work")
             if declared is not None and not isinstance(declared, list):
                 raise ValueError(f"work must be a list of paths, got {declared!r}")
-            given = declared if self.work is None else self.work
-            given = None if given is None else check_work(given)
+            work = declared if self.work is None else self.work
+            work = None if work is None else check_work(work)
         except ValueError as error:
             where = "in [metadata] of task.toml: " if self.work is None else ""
             raise TaskFailedError(f"{where}{error}") from error
         sources = [one if isinstance(one, str) else one.source for one in task.artifacts]
         artifacts = [posixpath.normpath(source) for source in sources if source.startswith("/")]
         own = pattern_of_directory(directory)
-        if own is None and given is None and not artifacts and not self.learns:
+        if own is None and work is None and not artifacts and not self.learns:
             raise TaskFailedError(
                 f"the work directory {directory!r} says nothing about what the agent's work is: run 'strands-env "
                 "validate -o FOLDER', whose report says what the solution changes, and give it as work=FOLDER; or "
@@ -125,11 +125,11 @@ class WorkLayers:
             )
         if declared is not None:
             self.learns = False  # the task knows better
-        elif given is None and own is not None:
-            given = DEFAULT_WORK
+        elif work is None and own is not None:
+            work = DEFAULT_WORK
             if not self.learns:
                 _say_default()
-        return (*([] if own is None else [own]), *(given or ()), *artifacts, *_ALWAYS)
+        return (*([] if own is None else [own]), *(work or ()), *artifacts, *_ALWAYS)
 
     async def grade_in_fresh(
         self, environment: BubblewrapEnvironment, task: TaskConfig, *, step: int, last: bool

@@ -70,8 +70,8 @@ class NamedAgentRun(ProgramRun):
     async def _gateway(self, conversation: Any, sandbox: Sandbox) -> AsyncIterator[Any]:
         # An agent that runs in this process reaches the gateway's own port, and the container only by its commands.
         place = sandbox if self._is_inside else _Beside(None)
-        async with super()._gateway(conversation, place) as made:
-            yield made
+        async with super()._gateway(conversation, place) as gateway:
+            yield gateway
 
     async def _launch(self, action: Action, sandbox: Sandbox, values: Mapping[str, str]) -> ExecResult:
         """Set the agent up and have it follow the instruction."""

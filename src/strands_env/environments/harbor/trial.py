@@ -137,8 +137,8 @@ class TaskVerifier(Verifier):
         """Refuse what Python takes for a number and no author of tests means: `true`, `1_0`, Arabic digits."""
         path = self.trial_paths.reward_json_path
         if path.exists():
-            given = json.loads(path.read_text())
-            for name, value in given.items() if isinstance(given, dict) else ():
+            rewards = json.loads(path.read_text())
+            for name, value in rewards.items() if isinstance(rewards, dict) else ():
                 if isinstance(value, bool):
                     raise VerifierOutputParseError(f"the reward {name!r} must be a number, got {value!r}")
         elif not _NUMBER.fullmatch(text := self.trial_paths.reward_text_path.read_text()):
@@ -393,14 +393,14 @@ class TaskTrial:
 
     def reward_info(self, reward: TaskReward) -> dict[str, Any]:
         """What is known of a reward beside its number; without entries that say nothing."""
-        found = {
+        notes = {
             "forgeable": self.grades_in_place,
             "changed_programs": self.layers.changed_programs,
             "cut_links": self.layers.cut_links,
             "outside_work": self.layers.outside,
             "grading_failure": self.grading_failure,
         }
-        return {"rewards": dict(reward.rewards), **{name: value for name, value in found.items() if value}}
+        return {"rewards": dict(reward.rewards), **{name: value for name, value in notes.items() if value}}
 
     def _raise_failure(self) -> None:
         assert self._running is not None and self._trial is not None

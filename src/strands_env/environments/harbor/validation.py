@@ -41,8 +41,8 @@ class TaskReport:
     @property
     def cheats(self) -> list[str]:
         """The cheats that gave a reward."""
-        tried = {kind: rewards for kind, rewards in self.rewards.items() if kind not in ("oracle", "nop")}
-        return [kind for kind, rewards in tried.items() if any((reward or 0.0) > 0.0 for reward in rewards)]
+        by_cheat = {kind: rewards for kind, rewards in self.rewards.items() if kind not in ("oracle", "nop")}
+        return [kind for kind, rewards in by_cheat.items() if any((reward or 0.0) > 0.0 for reward in rewards)]
 
     @property
     def verdict(self) -> TaskVerdict:
@@ -119,12 +119,12 @@ async def validate_tasks(
             report.work = None  # perhaps its tests are among the few that need a cache
             again = await attempt("oracle", learns=True, by_products=True)
             first, report.work = (again, report.work) if (again[1] or 0.0) >= 1.0 else (first, learned)
-        found: dict[str, dict[str, None]] = {}
+        kinds_by_error: dict[str, dict[str, None]] = {}
         for kind, reward, error in [first, *await asyncio.gather(*map(attempt, kinds))]:
             report.rewards.setdefault(kind, []).append(reward)
             if error is not None:
-                found.setdefault(error, {})[kind] = None
-        report.errors += [f"{', '.join(tried)}: {error}" for error, tried in found.items()]
+                kinds_by_error.setdefault(error, {})[kind] = None
+        report.errors += [f"{', '.join(tried)}: {error}" for error, tried in kinds_by_error.items()]
         if report.verdict is TaskVerdict.UNSOLVED and options.get("verifier", "task") == "task":
             _, reward, _ = await attempt("oracle", keep_processes=True)
             if reward is not None and reward >= 1.0:

@@ -71,9 +71,9 @@ class RepositoryEnvironment(HarnessEnvironment):
         self._base = ""
 
         def start(action: Action) -> Harness:
-            given = harness(action) if callable(harness) else harness
+            inner = harness(action) if callable(harness) else harness
             # The folder is `$0`, so no word of the command has to be quoted.
-            return replace(given, command=("sh", "-c", 'cd "$0" && exec "$@"', self.folder, *given.command))
+            return replace(inner, command=("sh", "-c", 'cd "$0" && exec "$@"', self.folder, *inner.command))
 
         super().__init__(harness=start, **{"reward_fn": self.passes_tests, **options})
 

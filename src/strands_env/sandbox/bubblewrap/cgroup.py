@@ -96,7 +96,7 @@ def remove_stale_groups() -> None:
 
 def remove_groups(process: int | None = None) -> bool:
     """Remove the groups that a process has left, or all processes that are gone; True if the kernel keeps one yet."""
-    kept = False
+    is_one_kept = False
     for parent in set((_parents() or {}).values()):
         with contextlib.suppress(OSError):
             for folder in parent.glob(f"{_PREFIX}*"):
@@ -107,8 +107,8 @@ def remove_groups(process: int | None = None) -> bool:
                     try:
                         folder.rmdir()
                     except OSError:
-                        kept = True
-    return kept
+                        is_one_kept = True
+    return is_one_kept
 
 
 def _parents() -> dict[str, Path] | None:
@@ -117,20 +117,20 @@ def _parents() -> dict[str, Path] | None:
         entries = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except OSError:
         return None
-    found: dict[str, Path] = {}
+    parents: dict[str, Path] = {}
     # Version 1, for these alone: machines in hybrid mode, such as many virtual ones, have them nowhere else.
     for _, controllers, path in entries:
         for controller in ("memory", "pids", "cpu"):
             if controller in controllers.split(","):
-                found[controller] = _ROOT / controller / path.lstrip("/")
-    if not found:
+                parents[controller] = _ROOT / controller / path.lstrip("/")
+    if not parents:
         # Version 2. The own group has processes, so its children get no controllers; a sibling does where the parent
         # hands them on, and the root group's children always may.
         own = next((_ROOT / path.lstrip("/") for number, _, path in entries if number == "0"), None)
         for parent in () if own is None else (own, own.parent):
             with contextlib.suppress(OSError):
                 if {"memory", "pids"} <= set((parent / "cgroup.subtree_control").read_text().split()):
-                    found = {"memory": parent, "pids": parent}
+                    parents = {"memory": parent, "pids": parent}
                     break
-    found = {controller: folder for controller, folder in found.items() if os.access(folder, os.W_OK)}
-    return found if {"memory", "pids"} <= found.keys() else None
+    parents = {controller: folder for controller, folder in parents.items() if os.access(folder, os.W_OK)}
+    return parents if {"memory", "pids"} <= parents.keys() else None

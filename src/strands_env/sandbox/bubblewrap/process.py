@@ -180,8 +180,8 @@ class SandboxProcess:
 
     def received_descriptor(self) -> int:
         """The open file that an answered request has handed out."""
-        _, found, _, _ = socket.recv_fds(self._shared, 64, 1, socket.MSG_DONTWAIT)
-        return int(found[0])
+        _, descriptors, _, _ = socket.recv_fds(self._shared, 64, 1, socket.MSG_DONTWAIT)
+        return int(descriptors[0])
 
     async def _exchange_frames(self, request: Mapping[str, Any]) -> dict[str, Any]:
         # The supervisor keeps the limit; this one is for its death.

@@ -128,16 +128,16 @@ class SupervisedSandbox(Sandbox):
             SandboxUnavailableError: The sandbox does not start.
             SandboxLostError: It ended, in this call or an earlier one, and does not start again.
         """
-        given: list[str] = [command] if isinstance(command, str) else [*command]
+        words: list[str] = [command] if isinstance(command, str) else [*command]
         code_bytes = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
-        refused = "" if given else "the command is empty"
-        for text in given:
+        refused = "" if words else "the command is empty"
+        for text in words:
             refused = refused or refusal(text, "code", code_bytes)
         for name, value in (env or {}).items():
             refused = refused or refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
         refused = refused or refusal(stdin, "standard input", MAX_STDIN_BYTES)
         request: dict[str, Any] = {"kind": "exec", "cwd": cwd, "env": dict(env or {}), "user": user}
-        request["command"] = command if isinstance(command, str) else given
+        request["command"] = command if isinstance(command, str) else words
         data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
         with _sealed_file(data) as file:
             return await self._run(request, timeout, limits, refused, file if data else None)
@@ -367,8 +367,8 @@ def _stream(answer: dict[str, Any]) -> tuple[str, int]:
     head, tail, dropped = base64.b64decode(answer["head"]), base64.b64decode(answer["tail"]), int(answer["dropped"])
     if not dropped:
         return (head + tail).decode(errors="backslashreplace"), 0
-    shown = (part.decode(errors="backslashreplace") for part in (head, tail))
-    return f"\n... [{dropped} bytes left out] ...\n".join(shown), dropped
+    parts = (part.decode(errors="backslashreplace") for part in (head, tail))
+    return f"\n... [{dropped} bytes left out] ...\n".join(parts), dropped
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ def _unpack(source: Path, root: Path, tag: str | None) -> Image:
                 unpacker.unpack(file, source.stat().st_size)
             unpacker.finish()
             return Image(name="", root=str(root))
-        made = replace(_read_settings(config, root), digest=digest)
+        image = replace(_read_settings(config, root), digest=digest)
         # Digests of the layers unpacked: they prove what was written, not only what was read.
         plain = (config.get("rootfs") or {}).get("diff_ids") or []
         for layer, expected in itertools.zip_longest(layers, plain[: len(layers)]):
@@ -89,11 +89,11 @@ def _unpack(source: Path, root: Path, tag: str | None) -> Image:
                 raise ImageSourceError(f"the layer {layer!r} has {size} bytes, at most {MAX_LAYER_BYTES} are read")
             blobs.check(layer)
             with blobs.open(layer) as file:
-                found = unpacker.unpack(file, size)
-            if expected is not None and found != expected:
-                raise ImageSourceError(f"the layer {layer!r} is damaged: its content has the digest {found}")
+                digest_of_layer = unpacker.unpack(file, size)
+            if expected is not None and digest_of_layer != expected:
+                raise ImageSourceError(f"the layer {layer!r} is damaged: its content has the digest {digest_of_layer}")
         unpacker.finish()
-        return made
+        return image
     except DAMAGED as error:
         raise ImageSourceError(f"{str(source)!r} cannot be unpacked: {type(error).__name__}: {error}") from error
     finally:
@@ -102,10 +102,10 @@ def _unpack(source: Path, root: Path, tag: str | None) -> Image:
 
 def _read_settings(config: dict[str, Any], root: Path) -> Image:
     """The settings of an image, as docker reads them."""
-    given = config.get("config") or {}
-    pairs = [entry.split("=", 1) for entry in given.get("Env") or [] if "=" in entry]
+    settings = config.get("config") or {}
+    pairs = [entry.split("=", 1) for entry in settings.get("Env") or [] if "=" in entry]
     variables = {name: value for name, value in pairs if name}  # no program can have one without a name
-    workdir, user = posixpath.join("/", given.get("WorkingDir") or "/"), given.get("User") or ""
+    workdir, user = posixpath.join("/", settings.get("WorkingDir") or "/"), settings.get("User") or ""
     if "\0" in "".join((workdir, user, *variables, *variables.values())):
         raise ImageSourceError("the image's settings must have no NUL characters")
     return Image(name="", root=str(root), environment=variables, workdir=workdir, user=user)
@@ -127,7 +127,7 @@ class _Unpacker:
         Raises:
             ImageSourceError: It is longer than layers may be, or than there is room for.
         """
-        made: set[str] = set()
+        new_paths: set[str] = set()
         free, before = shutil.disk_usage(self.root).free, self._unpacked
         with decompress(layer) as plain:
             stream: Any = BoundedFile(plain, min(MAX_LAYER_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed_bytes)))
@@ -150,7 +150,7 @@ class _Unpacker:
                         raise ImageSourceError(
                             f"no room for {member.name!r}: the layer needs {size} bytes, {free} are free"
                         )
-                    self._apply(tar, member, made)
+                    self._apply(tar, member, new_paths)
             while stream.read(1 << 20):
                 pass  # what follows the archive's end belongs to its digest
         return f"sha256:{stream.digest.hexdigest()}"
@@ -161,7 +161,7 @@ class _Unpacker:
             if os.path.isdir(path) and not os.path.islink(path):
                 os.chmod(path, mode if self._is_root else mode | 0o700)
 
-    def _apply(self, tar: tarfile.TarFile, member: tarfile.TarInfo, made: set[str]) -> None:
+    def _apply(self, tar: tarfile.TarFile, member: tarfile.TarInfo, new_paths: set[str]) -> None:
         name = posixpath.normpath("/" + member.name)
         if name == "/":
             return
@@ -169,10 +169,10 @@ class _Unpacker:
         base = posixpath.basename(name)
         if base == _OPAQUE:
             for entry in os.listdir(folder) if os.path.isdir(folder) else ():
-                _hide_lower(os.path.join(folder, entry), made)
+                _hide_lower(os.path.join(folder, entry), new_paths)
             return
         if base.startswith(_WHITEOUT):
-            _hide_lower(os.path.join(folder, base.removeprefix(_WHITEOUT)), made)
+            _hide_lower(os.path.join(folder, base.removeprefix(_WHITEOUT)), new_paths)
             return
         _make_folders(folder)
         path = os.path.join(folder, base)
@@ -186,8 +186,8 @@ class _Unpacker:
             self._make(tar, member, path)
         else:
             return  # devices and pipes: a sandbox has its own
-        while path != self.root and path not in made:
-            made.add(path)
+        while path != self.root and path not in new_paths:
+            new_paths.add(path)
             path = os.path.dirname(path)
 
     def _make(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
@@ -215,17 +215,17 @@ class _Unpacker:
 
     def _inside(self, path: str) -> str:
         """The place of a folder of the image on this machine; links lead through the root, never out of it."""
-        if (led := Stack([self.root]).resolve(path)) is None:
+        if (target := Stack([self.root]).resolve(path)) is None:
             raise ImageSourceError(f"the path {path!r} goes through too many links")
-        return os.path.join(self.root, led) if led else self.root
+        return os.path.join(self.root, target) if target else self.root
 
 
-def _hide_lower(path: str, made: set[str]) -> None:
+def _hide_lower(path: str, new_paths: set[str]) -> None:
     """Remove what lower layers have at a path, and keep what this one has made there, before its mark or after."""
     pending = [path]
     while pending:
         place = pending.pop()
-        if place not in made:
+        if place not in new_paths:
             remove_tree(place)
         elif os.path.isdir(place) and not os.path.islink(place):
             pending += [os.path.join(place, name) for name in os.listdir(place)]

@@ -105,12 +105,12 @@ class LaidWork:
                 if not is_link and (len(self.changed_programs) > self._most or entry.is_dir(follow_symlinks=False)):
                     continue
                 place = os.path.join(layer, path)
-                given = next((one for top in tops[-1] if mode_of(one := os.path.join(top, path)) is not None), None)
-                if _is_equal(place, given, only_links=True):
+                original = next((one for top in tops[-1] if mode_of(one := os.path.join(top, path)) is not None), None)
+                if _is_equal(place, original, only_links=True):
                     continue
                 if is_link and self._leads_astray(paths[-1], entry.name, folder.descriptor):
                     self._cut(entry.name, folder.descriptor, path)
-                if self._can_forge(path, place, given) and not _is_equal(place, given):
+                if self._can_forge(path, place, original) and not _is_equal(place, original):
                     self._name(shown_path(path))
         if is_deep:
             self._name(f"(folders more than {_MAX_NAMES} deep, which were not looked at)")
@@ -128,10 +128,10 @@ class LaidWork:
 
     def _leads_astray(self, folder: str, name: str, descriptor: int) -> bool:
         """A link leads to what is hidden, or to where nothing is yet outside the work, or nobody knows where."""
-        led = self._stack.resolve(os.readlink(name, dir_fd=descriptor), folder)
-        if not led or any(is_within(led, one) or is_within(one, led) for one in self._hidden):
+        target = self._stack.resolve(os.readlink(name, dir_fd=descriptor), folder)
+        if not target or any(is_within(target, one) or is_within(one, target) for one in self._hidden):
             return True
-        return not self._is_work(led) and not self._stack.has(led)  # tests could write there what they expect
+        return not self._is_work(target) and not self._stack.has(target)  # tests could write there what they expect
 
     def _is_work(self, path: str) -> bool:
         if any(is_within(path, shown.strip("/")) for shown in self._files.shown):
@@ -140,7 +140,7 @@ class LaidWork:
             path = posixpath.dirname(path)
         return bool(path)
 
-    def _can_forge(self, path: str, place: str, given: str | None) -> bool:
+    def _can_forge(self, path: str, place: str, original: str | None) -> bool:
         """Programs that tests use may be this file, or be led astray by it."""
         folder = posixpath.dirname(path)
         if _STEERING.fullmatch(path) or folder in self._on_path or self._shadows_module(path, place):
@@ -158,12 +158,12 @@ class LaidWork:
             if last == "__pycache__" and is_real(self._files.root, above):
                 return True  # Python takes it in place of the source
         if os.path.islink(place):
-            led = self._stack.resolve(os.readlink(place), folder)
-            if led is not None and not self._is_work(led) and self._stack.has(f"{led}/."):
+            target = self._stack.resolve(os.readlink(place), folder)
+            if target is not None and not self._is_work(target) and self._stack.has(f"{target}/."):
                 return True  # whatever tests write into that folder is there too
-        if given and os.path.isdir(given) and not os.path.islink(given):
+        if original and os.path.isdir(original) and not os.path.islink(original):
             return bool(programs_in(self._files.root, path))  # something else than the folder is there, or nothing
-        return bool(given) and _is_program(str(given), path)
+        return bool(original) and _is_program(str(original), path)
 
     def _shadows_module(self, path: str, place: str) -> bool:
         """Python may find this module where another of that name is meant."""
@@ -182,13 +182,13 @@ class LaidWork:
 @functools.lru_cache(maxsize=64)
 def _modules(root: str, prefixes: Sequence[str]) -> frozenset[str]:
     """The modules that Python and test runners import, and those which are installed in an image."""
-    found = {*sys.stdlib_module_names, *_RUNNERS}
+    modules = {*sys.stdlib_module_names, *_RUNNERS}
     for library in [f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")]:
         for python in list_folder(os.path.join(root, library)) if is_real(root, library) else ():
             for packages in ("site-packages", "dist-packages") if python.name.startswith("python3") else ():
                 if is_real(root, f"{library}/{python.name}/{packages}"):
-                    found |= {entry.name.partition(".")[0] for entry in list_folder(f"{python.path}/{packages}")}
-    return frozenset(found)
+                    modules |= {entry.name.partition(".")[0] for entry in list_folder(f"{python.path}/{packages}")}
+    return frozenset(modules)
 
 
 @functools.lru_cache(maxsize=256)
@@ -196,7 +196,7 @@ def programs_in(root: str, path: str) -> frozenset[str]:
     """The image's programs at a path and below: the folders of whole prefixes, where a `bin` is in one, and files."""
     if not is_real(root, path):
         return frozenset([path] if _leads_to_program(root, path) else [])
-    found: set[str] = set()
+    programs: set[str] = set()
     walked, pending = 0, [path]
     while pending and walked < MAX_WALKED:
         folder, inner = pending.pop(), []
@@ -206,23 +206,25 @@ def programs_in(root: str, path: str) -> frozenset[str]:
             if not entry.is_dir(follow_symlinks=False):
                 # Most files are neither, and need not be opened.
                 if (".so" in entry.name or os.access(entry.path, os.X_OK)) and _leads_to_program(root, below):
-                    found.add(below)
+                    programs.add(below)
             elif entry.name in PROGRAM_FOLDERS or _PYTHON_LIBRARY.fullmatch(f"{below}/"):
-                found.add(posixpath.dirname(folder) if folder != path else path)  # what is beside it is likely its own
+                programs.add(
+                    posixpath.dirname(folder) if folder != path else path
+                )  # what is beside it is likely its own
                 break
             else:
                 inner.append(below)
         else:
             pending += inner
     if pending and walked >= MAX_WALKED:
-        found.add(f"{path}/...")  # not known: each part of it is looked at for itself
-    return frozenset(found)
+        programs.add(f"{path}/...")  # not known: each part of it is looked at for itself
+    return frozenset(programs)
 
 
 def _leads_to_program(root: str, path: str) -> bool:
     """A file of the image is a program, or a link to one."""
-    led = Stack([root]).resolve(path)
-    return led is not None and _is_program(os.path.join(root, led), led)
+    target = Stack([root]).resolve(path)
+    return target is not None and _is_program(os.path.join(root, target), target)
 
 
 def _is_program(place: str, path: str) -> bool:
@@ -241,16 +243,16 @@ def _read_beginning(place: str, size: int) -> bytes | None:
         return None
 
 
-def _is_equal(place: str, given: str | None, *, only_links: bool = False) -> bool:
+def _is_equal(place: str, original: str | None, *, only_links: bool = False) -> bool:
     """Both are the same link, or files of the same content."""
-    if given is None:
+    if original is None:
         return False
-    one, other = mode_of(place), mode_of(given)
+    one, other = mode_of(place), mode_of(original)
     if one is None or other is None or stat.S_IFMT(one) != stat.S_IFMT(other):
         return False
     try:
         if stat.S_ISLNK(one):
-            return os.readlink(place) == os.readlink(given)
-        return not only_links and stat.S_ISREG(one) and filecmp.cmp(place, given, shallow=False)
+            return os.readlink(place) == os.readlink(original)
+        return not only_links and stat.S_ISREG(one) and filecmp.cmp(place, original, shallow=False)
     except OSError:
         return False

@@ -55,8 +55,8 @@ class Snapshot:
         file = Path(path, "snapshot.json")
         if not file.is_file():
             raise FileNotFoundError(f"there is no snapshot of a sandbox at {str(path)!r}")
-        found = json.loads(file.read_text(encoding="utf-8"))
-        snapshot = cls(path=found["path"], image=found["image"], layers=tuple(found["layers"]))
+        record = json.loads(file.read_text(encoding="utf-8"))
+        snapshot = cls(path=record["path"], image=record["image"], layers=tuple(record["layers"]))
         for layer in snapshot.layers:
             if not Path(layer).is_dir():
                 raise FileNotFoundError(f"the snapshot {str(path)!r} stands on the folder {layer!r}, which is gone")
@@ -96,21 +96,23 @@ def containers_folder() -> Path:
 @functools.lru_cache(maxsize=4)
 def _containers_folder(given: str | None) -> Path:
     default = cache_folder() / "containers"
-    tried = [Path(given)] if given else [default, Path(tempfile.gettempdir(), f"strands-containers-{os.getuid()}")]
+    candidates = [Path(given)] if given else [default, Path(tempfile.gettempdir(), f"strands-containers-{os.getuid()}")]
     if not given:
-        tried.append(Path("/dev/shm", f"strands-containers-{os.getuid()}"))
-    for folder in tried:
+        candidates.append(Path("/dev/shm", f"strands-containers-{os.getuid()}"))
+    for folder in candidates:
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError:
             continue
         if _file_system(folder) not in ("overlay", "nfs", "nfs4", "9p", "virtiofs"):
-            if folder != tried[0]:
-                logger.warning("folder=<%s> | sandboxes write here: %s cannot lie above an image", folder, tried[0])
+            if folder != candidates[0]:
+                logger.warning(
+                    "folder=<%s> | sandboxes write here: %s cannot lie above an image", folder, candidates[0]
+                )
             return folder
     raise SandboxUnavailableError(
         f"a sandbox on an image needs a folder on a local file system (ext4, xfs, btrfs, tmpfs) to write to, and none "
-        f"of {[str(folder) for folder in tried]} is on one: name one in {FOLDER_VARIABLE}"
+        f"of {[str(folder) for folder in candidates]} is on one: name one in {FOLDER_VARIABLE}"
     )
 
 

@@ -131,8 +131,8 @@ class Blobs:
                     raise ImageSourceError(f"the image names {name!r}, which must be a file inside its own folder")
                 return open(place, "rb")
             member = self._members.get(posixpath.normpath(name))
-            if member is not None and (found := self._tar.extractfile(member)) is not None:
-                return found
+            if member is not None and (opened := self._tar.extractfile(member)) is not None:
+                return opened
         except (OSError, KeyError) as error:
             raise ImageSourceError(f"the image lacks {name!r}: {error}") from error
         raise ImageSourceError(f"the image lacks {name!r}")
@@ -169,13 +169,15 @@ def choose_oci(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str]
     """Settings, names of layers and digest of the image that is meant, for this machine, of an OCI layout."""
     entries = blobs.json("index.json")["manifests"]
     names = [[(one.get("annotations") or {}).get(key) for key in _NAMES] for one in entries]
-    found = _named([([name for name in given if name], one) for given, one in zip(names, entries, strict=True)], tag)
+    manifests = _named(
+        [([name for name in names_of_one if name], one) for names_of_one, one in zip(names, entries, strict=True)], tag
+    )
     for _ in range(_MAX_INDEXES):
-        manifest, digest = _choose_platform(blobs, found)
+        manifest, digest = _choose_platform(blobs, manifests)
         if "manifests" not in manifest:
             layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
             return blobs.json(_blob(manifest["config"]["digest"])), layers, digest
-        found = manifest["manifests"]  # one for each machine
+        manifests = manifest["manifests"]  # one for each machine
     raise ImageSourceError(f"the image has more than {_MAX_INDEXES} indexes inside each other")
 
 
@@ -185,7 +187,7 @@ def _named(images: list[tuple[list[str], Any]], tag: str | None) -> list[Any]:
     Raises:
         ImageSourceError: None has it, or it is not clear which is meant.
     """
-    found = images
+    matches = images
     if tag is not None:
         ways = (
             lambda name: name == tag,
@@ -193,13 +195,13 @@ def _named(images: list[tuple[list[str], Any]], tag: str | None) -> list[Any]:
             lambda name: re.fullmatch("[^/:@]+", tag) and name.rpartition(":")[2] == tag,
         )
         fitting = ([one for one in images if any(map(way, one[0]))] for way in ways)
-        found = next(filter(None, fitting), [])
+        matches = next(filter(None, fitting), [])
     known = sorted({name for names, _ in images for name in names})
-    if not found:
+    if not matches:
         raise ImageSourceError(f"there is no image {tag!r} in it, but {known}")
-    if len({tuple(sorted(names)) for names, _ in found}) > 1:
+    if len({tuple(sorted(names)) for names, _ in matches}) > 1:
         raise ImageSourceError(f"it holds several images, {known}: name one behind the file, as in 'FILE:NAME:TAG'")
-    return [one for _, one in found]
+    return [one for _, one in matches]
 
 
 def _choose_platform(blobs: Blobs, entries: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
@@ -250,8 +252,8 @@ def _check_digest(name: str, found: str) -> None:
 def choose_docker(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
     """Settings and names of layers of the image that is meant, of an archive of `docker save`; it has no digest."""
     entries = blobs.json("manifest.json")
-    found = _named([(one.get("RepoTags") or [str(one["Config"])], one) for one in entries], tag)
-    return blobs.json(found[0]["Config"]), list(found[0]["Layers"]), ""
+    matches = _named([(one.get("RepoTags") or [str(one["Config"])], one) for one in entries], tag)
+    return blobs.json(matches[0]["Config"]), list(matches[0]["Layers"]), ""
 
 
 @contextlib.contextmanager

@@ -62,14 +62,14 @@ class Stack:
 
     def has(self, path: str) -> bool:
         """There is something at a path without links."""
-        found = next((mode for top in self._tops if (mode := mode_of(os.path.join(top, path))) is not None), None)
-        return found is not None and not stat.S_ISCHR(found)  # a deletion
+        mode_found = next((mode for top in self._tops if (mode := mode_of(os.path.join(top, path))) is not None), None)
+        return mode_found is not None and not stat.S_ISCHR(mode_found)  # a deletion
 
     def _read_link(self, place: str) -> str | None:
         for top in self._tops:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found = os.path.join(top, place)
-                return os.readlink(found) if stat.S_ISLNK(os.lstat(found).st_mode) else None
+                path = os.path.join(top, place)
+                return os.readlink(path) if stat.S_ISLNK(os.lstat(path).st_mode) else None
         return None
 
 

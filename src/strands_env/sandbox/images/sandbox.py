@@ -243,9 +243,9 @@ class ImageSandbox(SupervisedSandbox):
                 await default_threads.run(copy_upper, self._upper, str(path / "upper"))
             finally:
                 await self._request_locked({"kind": "thaw"})
-        made = Snapshot(path=str(path), image=self.image.name, layers=(*self.layers_below, str(path / "upper")))
-        made.save()
-        return made
+        snapshot = Snapshot(path=str(path), image=self.image.name, layers=(*self.layers_below, str(path / "upper")))
+        snapshot.save()
+        return snapshot
 
     # ---- life --------------------------------------------------------------------------------------------------------
 

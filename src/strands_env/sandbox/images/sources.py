@@ -58,8 +58,8 @@ def import_image(source: str, store: ImageStore, *, name: str | None = None) -> 
             return _add(store, name or rest, archive, source)
     tag: str | None = None
     if colon and kind in ("oci", "oci-archive", "docker-archive"):
-        path, more, found = rest.partition(":")
-        rest, tag = path, found if more else None
+        path, more, name_inside = rest.partition(":")
+        rest, tag = path, name_inside if more else None
         source_path = Path(rest)
     else:
         source_path = Path(source)

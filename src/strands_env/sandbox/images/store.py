@@ -96,8 +96,8 @@ class ImageStore:
 
     def list(self) -> list[Image]:
         """All images, by name."""
-        found = [self._read(record.parent) for record in self.folder.glob(f"*/{_RECORD}")]
-        return sorted(found, key=lambda image: image.name)
+        images = [self._read(record.parent) for record in self.folder.glob(f"*/{_RECORD}")]
+        return sorted(images, key=lambda image: image.name)
 
     def remove(self, reference: str) -> Image:
         """Remove an image.
@@ -126,18 +126,18 @@ class ImageStore:
         place, version = self._place(image.name), secrets.token_hex(4)
         place.mkdir(mode=0o700, exist_ok=True)
         root = str(place / version / "root")
-        made = Image(**{**asdict(image), "root": root, "imported_at": time.time()})
+        image_in_store = Image(**{**asdict(image), "root": root, "imported_at": time.time()})
         (folder / "lock").touch(0o600)
         held = lock(folder, shared=True)  # until a record names it, it looks unused
         try:
             os.rename(folder, place / version)
-            (place / version / _RECORD).write_text(json.dumps(asdict(made), indent=1), encoding="utf-8")
+            (place / version / _RECORD).write_text(json.dumps(asdict(image_in_store), indent=1), encoding="utf-8")
             os.rename(place / version / _RECORD, place / _RECORD)
         finally:
             if held is not None:
                 os.close(held)
         _remove_unused(place)
-        return made
+        return image_in_store
 
     def _place(self, name: str) -> Path:
         place = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
@@ -147,8 +147,8 @@ class ImageStore:
         return own if taken or own.exists() else place
 
     def _read(self, place: Path) -> Image:
-        found = json.loads((place / _RECORD).read_text(encoding="utf-8"))
-        return Image(**{**found, "root": str(place / Path(found["root"]).parent.name / "root")})  # it may have moved
+        record = json.loads((place / _RECORD).read_text(encoding="utf-8"))
+        return Image(**{**record, "root": str(place / Path(record["root"]).parent.name / "root")})  # it may have moved
 
 
 def hold_image(image: Image) -> int | None:

@@ -50,7 +50,7 @@ def check_work(paths: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: One is not absolute, is the whole disk, or would bring the tests or their results along.
     """
-    found = []
+    patterns = []
     for path in paths:
         clean = posixpath.normpath(path) if isinstance(path, str) else ""
         inner = clean.lstrip("/")
@@ -58,8 +58,8 @@ def check_work(paths: Iterable[str]) -> tuple[str, ...]:
             raise ValueError(f"work must be absolute paths inside the container, and not the whole disk, got {path!r}")
         if _touches(inner, RESERVED):
             raise ValueError(f"work must not contain the tests, their results or the kernel's files, got {path!r}")
-        found.append(f"/{inner}")
-    return tuple(dict.fromkeys(found))
+        patterns.append(f"/{inner}")
+    return tuple(dict.fromkeys(patterns))
 
 
 def pattern_of_directory(folder: str) -> str | None:
@@ -113,10 +113,10 @@ class AgentFiles:
         for index, layer in enumerate(self.layers):
             target = os.path.join(folder, str(index))
             os.mkdir(target, 0o755)
-            made: dict[str, os.stat_result] = {}
+            new_folders: dict[str, os.stat_result] = {}
             for path in paths:
-                self._lay_path(layer, path, target, made, move=move and index == len(self.layers) - 1)
-            for place, status in reversed(made.items()):  # last: their permissions may forbid to write in them
+                self._lay_path(layer, path, target, new_folders, move=move and index == len(self.layers) - 1)
+            for place, status in reversed(new_folders.items()):  # last: their permissions may forbid to write in them
                 with contextlib.suppress(PermissionError):  # an ordinary user owns everything anyway
                     os.chown(place, status.st_uid, status.st_gid)
                 os.chmod(place, stat.S_IMODE(status.st_mode))
@@ -129,7 +129,7 @@ class AgentFiles:
 
     def select(self, work: Sequence[str]) -> list[str]:
         """The paths of patterns, relative to the root: none below another, and none through a link of the image."""
-        found: set[str] = set()
+        places: set[str] = set()
         for pattern in work:
             for path in self._match(pattern.strip("/").split("/")):
                 folder, name = posixpath.split(path)
@@ -137,13 +137,13 @@ class AgentFiles:
                     continue  # the image's link leads nowhere
                 place = posixpath.join(real, name)
                 # Where the image has a link in its place, either end of it may be where the agent worked.
-                found |= {place, Stack([self.root]).resolve(place) or place}
-        kept: list[str] = []
+                places |= {place, Stack([self.root]).resolve(place) or place}
+        outermost: list[str] = []
         hidden = hidden_folders(self.root)
-        for path in sorted(found, key=lambda one: one.split("/")):  # a folder right before what is in it
-            if path and not _touches(path, hidden) and not (kept and is_within(path, kept[-1])):
-                kept.append(path)
-        return kept
+        for path in sorted(places, key=lambda one: one.split("/")):  # a folder right before what is in it
+            if path and not _touches(path, hidden) and not (outermost and is_within(path, outermost[-1])):
+                outermost.append(path)
+        return outermost
 
     def changes(self, work: Sequence[str], *, by_products: bool = False, most: int = 2000) -> Changes:
         """The agent's changes outside its work: folders that it made, and single files in folders of the image.
@@ -152,10 +152,10 @@ class AgentFiles:
             by_products: Caches too, also that of the loader of libraries.
         """
         skipped = {*self.select(work), *RESERVED}
-        found: dict[str, None] = {}
+        changed: dict[str, None] = {}
         spelt = {name: pattern for pattern, name in _LITERAL.items()}
         walked, pending = 0, [(layer, "") for layer in self.layers]
-        while pending and len(found) < most and walked < MAX_WALKED:
+        while pending and len(changed) < most and walked < MAX_WALKED:
             layer, folder = pending.pop()
             for entry in list_folder(os.path.join(layer, folder)):
                 walked += 1
@@ -170,8 +170,8 @@ class AgentFiles:
                 if merges or (is_folder and any(is_within(one, path) for one in skipped)):
                     pending.append((layer, path))  # the folder is the image's, or work is in it
                 elif not _is_same(entry.path, os.path.join(self.before, path)):
-                    found["".join(f"/{spelt.get(part, part)}" for part in path.split("/"))] = None
-        return Changes(paths=sorted(found)[:most], is_complete=not pending and len(found) <= most)
+                    changed["".join(f"/{spelt.get(part, part)}" for part in path.split("/"))] = None
+        return Changes(paths=sorted(changed)[:most], is_complete=not pending and len(changed) <= most)
 
     @property
     def on_path(self) -> set[str]:
@@ -180,7 +180,9 @@ class AgentFiles:
 
     # ---- one path ----------------------------------------------------------------------------------------------------
 
-    def _lay_path(self, layer: str, path: str, target: str, made: dict[str, os.stat_result], *, move: bool) -> None:
+    def _lay_path(
+        self, layer: str, path: str, target: str, new_folders: dict[str, os.stat_result], *, move: bool
+    ) -> None:
         parts = path.split("/")
         parents = ["/".join(parts[:size]) for size in range(1, len(parts))]
         is_gone, hides = False, ""
@@ -198,13 +200,13 @@ class AgentFiles:
             return
         for parent in parents:
             place = os.path.join(target, parent)
-            if place not in made:
+            if place not in new_folders:
                 # Not work itself: owner and permissions are the image's, where it has the folder.
-                given = [below for below in (self.before, self.root, layer) if is_real(below, parent)]
-                if not given:
+                originals = [below for below in (self.before, self.root, layer) if is_real(below, parent)]
+                if not originals:
                     return  # neither the image nor the agent has the folder, so there is nothing to delete in it
                 os.mkdir(place)
-                made[place] = os.lstat(os.path.join(given[0], parent))
+                new_folders[place] = os.lstat(os.path.join(originals[0], parent))
         place = os.path.join(target, path)
         if is_gone:
             os.mknod(place, stat.S_IFCHR, os.makedev(0, 0))  # a deletion, as overlays record it
@@ -216,16 +218,16 @@ class AgentFiles:
 
     def _match(self, parts: Sequence[str]) -> list[str]:
         """The paths of a pattern that the agent has, or was given."""
-        found = [""]
+        paths = [""]
         for index, part in enumerate(parts):
             if part not in ("*", _VISIBLE):
-                found = [posixpath.join(path, _LITERAL.get(part, part)) for path in found]
+                paths = [posixpath.join(path, _LITERAL.get(part, part)) for path in paths]
                 continue
-            listed = [child for path in found for child in self._children(path)]
-            found = [path for path in listed if not posixpath.basename(path).startswith(".")]
+            listed = [child for path in paths for child in self._children(path)]
+            paths = [path for path in listed if not posixpath.basename(path).startswith(".")]
             if part == "*" and index == len(parts) - 1:
-                found = [inner for path in found for inner in self._without_programs(path)]
-        return found
+                paths = [inner for path in paths for inner in self._without_programs(path)]
+        return paths
 
     def _without_programs(self, path: str) -> list[str]:
         """The parts of a path in which the image finds no programs, and keeps none of its own."""

@@ -64,8 +64,8 @@ class Solution:
         command = [self._python, "-B", "-P", "-s", "-c", self._caller]
         done = self.run(command, stdin=encode(request))
         # What the judged code printed itself comes before the answer.
-        _, found, line = done.stdout.rpartition(marker)
-        if not found:
+        _, separator, line = done.stdout.rpartition(marker)
+        if not separator:
             raise SolutionError(f"{function} gave no answer ({done.outcome}): {done.stderr[-1000:]}")
         if done.dropped_bytes:  # the answer may have a hole in its middle
             raise SolutionError(f"{function} gave too much output")

@@ -115,12 +115,12 @@ class _Judgment:
         answer: dict[str, Any] | None = None
         while self._left() > 0:
             text = json.dumps(answer)
-            given = repr(text)
+            answer_code = repr(text)
             if len(text) > _INLINE_CHARS:
                 await self.judging.write_file(f"{_FOLDER}/answer", text)
-                given = f"open('{_FOLDER}/answer', encoding='utf-8').read()"
+                answer_code = f"open('{_FOLDER}/answer', encoding='utf-8').read()"
             # The marker is new for each judgment: what the checks print themselves is not taken for an event.
-            code += f"print('\\n{self.marker}' + _checks.resume(json.loads({given})))"
+            code += f"print('\\n{self.marker}' + _checks.resume(json.loads({answer_code})))"
             event = await self._resume(code)
             if isinstance(event, Verdict):
                 return event
@@ -167,11 +167,11 @@ class _Judgment:
         result = await self.judging.run_python(code, limits=limits)
         if result.outcome is Outcome.SANDBOX_LOST:
             raise SandboxError(f"the sandbox of the checks was lost: {result.note}")
-        printed, found, line = result.stdout.rpartition(f"\n{self.marker}")
-        if not found and result.dropped_bytes:
+        printed, separator, line = result.stdout.rpartition(f"\n{self.marker}")
+        if not separator and result.dropped_bytes:
             raise SandboxError(f"the checks printed or asked for more than {MAX_EXCHANGE_BYTES // 2} bytes at a time")
-        self.output += printed if found else result.stdout
-        if not found or result.is_error:
+        self.output += printed if separator else result.stdout
+        if not separator or result.is_error:
             return self._make_verdict(f"the checks did not end: {result.to_text(2000)}")
         event: dict[str, Any] = json.loads(line)
         return event

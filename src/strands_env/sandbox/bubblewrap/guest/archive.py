@@ -43,10 +43,10 @@ def pack(request: dict[str, Any]) -> None:
         _pack_folder(tar, path, request["max_bytes"], request["exclude"])
 
 
-def _pack_folder(tar: tarfile.TarFile, root: str, left: int, exclude: list[str]) -> None:
+def _pack_folder(tar: tarfile.TarFile, root: str, bytes_left: int, exclude: list[str]) -> None:
     # As GNU tar reads `--exclude`: from any part of a path on, and `*` stands for slashes too. What lies in a folder
     # that is left out is left out by the pattern's second form.
-    patterns = [re.compile(fnmatch.translate(f"{given}{inner}")) for given in exclude for inner in ("", "/*")]
+    patterns = [re.compile(fnmatch.translate(f"{pattern}{inner}")) for pattern in exclude for inner in ("", "/*")]
     for folder in each_folder(root):
         if len(folder.names) > _PATH_BYTES // 2:
             continue  # no path leads there; joining the names would cost the square of the depth
@@ -57,7 +57,7 @@ def _pack_folder(tar: tarfile.TarFile, root: str, left: int, exclude: list[str])
             if patterns and _is_excluded(path, patterns):
                 continue
             with contextlib.suppress(FileNotFoundError):  # its owner was faster
-                left -= _pack_entry(tar, path, entry, folder.descriptor, left)
+                bytes_left -= _pack_entry(tar, path, entry, folder.descriptor, bytes_left)
 
 
 def _is_excluded(path: str, patterns: list[re.Pattern[str]]) -> bool:
@@ -66,27 +66,27 @@ def _is_excluded(path: str, patterns: list[re.Pattern[str]]) -> bool:
     return any(pattern.match(tail) for pattern in patterns for tail in tails)
 
 
-def _pack_entry(tar: tarfile.TarFile, path: str, entry: os.DirEntry[str], folder: int, left: int) -> int:
+def _pack_entry(tar: tarfile.TarFile, path: str, entry: os.DirEntry[str], folder: int, bytes_left: int) -> int:
     """Add a file, folder or link, and return the bytes that it took of those that are left."""
     # Not by `gettarinfo`: it asks for the names of owners, for which the C library loads libraries of the image.
-    member, found = tarfile.TarInfo(path), entry.stat(follow_symlinks=False)
-    member.mode, member.mtime = stat.S_IMODE(found.st_mode), found.st_mtime
-    member.uid, member.gid = found.st_uid, found.st_gid
-    if stat.S_ISREG(found.st_mode):
+    member, status = tarfile.TarInfo(path), entry.stat(follow_symlinks=False)
+    member.mode, member.mtime = stat.S_IMODE(status.st_mode), status.st_mtime
+    member.uid, member.gid = status.st_uid, status.st_gid
+    if stat.S_ISREG(status.st_mode):
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(entry.name, flags, dir_fd=folder), "rb") as file:
             member.size = os.fstat(file.fileno()).st_size
-            if member.size > left:
+            if member.size > bytes_left:
                 raise OSError(errno.EFBIG, "too large")
             tar.addfile(member, file)
         return max(member.size, 512)
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         member.type = tarfile.DIRTYPE
-    elif stat.S_ISLNK(found.st_mode):
+    elif stat.S_ISLNK(status.st_mode):
         member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=folder)
     else:
         return 0
-    if left < 512:
+    if bytes_left < 512:
         raise OSError(errno.EFBIG, "too large")
     tar.addfile(member)
     return 512

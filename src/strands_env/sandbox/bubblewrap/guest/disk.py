@@ -79,9 +79,9 @@ class DiskWatch:
             with contextlib.suppress(OSError):
                 for name in os.listdir(f"/proc/{pid}/fd"):
                     with contextlib.suppress(OSError):  # it ended meanwhile
-                        found = os.stat(f"/proc/{pid}/fd/{name}")
-                        if not found.st_nlink and found.st_dev in devices and stat.S_ISREG(found.st_mode):
-                            self._count(found, counted)
+                        status = os.stat(f"/proc/{pid}/fd/{name}")
+                        if not status.st_nlink and status.st_dev in devices and stat.S_ISREG(status.st_mode):
+                            self._count(status, counted)
             yield
         for folder in each_folder(self.upper):
             for entry in folder.entries:
@@ -89,9 +89,9 @@ class DiskWatch:
                     self._count(entry.stat(follow_symlinks=False), counted)
             yield
 
-    def _count(self, found: os.stat_result, counted: set[int]) -> None:
-        if found.st_nlink != 1 and not stat.S_ISDIR(found.st_mode):
-            if found.st_ino in counted:
+    def _count(self, status: os.stat_result, counted: set[int]) -> None:
+        if status.st_nlink != 1 and not stat.S_ISDIR(status.st_mode):
+            if status.st_ino in counted:
                 return
-            counted.add(found.st_ino)
-        self._size += found.st_blocks * 512
+            counted.add(status.st_ino)
+        self._size += status.st_blocks * 512

@@ -36,19 +36,19 @@ def do_and_exit(work: Callable[[dict[str, Any]], None], request: dict[str, Any])
 def read_file(request: dict[str, Any]) -> None:
     """Write a file into the host's, with its permissions."""
     # A pipe or a device might never end.
-    descriptor, left = os.open(request["path"], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), request["max_bytes"]
-    found = os.fstat(descriptor)
-    if stat.S_ISDIR(found.st_mode):
+    descriptor, bytes_left = os.open(request["path"], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), request["max_bytes"]
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "a folder")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    if found.st_size > left:  # before a gigabyte of nothing is copied
+    if status.st_size > bytes_left:  # before a gigabyte of nothing is copied
         raise OSError(errno.EFBIG, "too large")
     with contextlib.suppress(PermissionError):  # it is another user's
-        os.fchmod(0, found.st_mode & 0o755 | 0o600)
+        os.fchmod(0, status.st_mode & 0o755 | 0o600)
     while part := os.read(descriptor, CHUNK):  # those of the kernel say that they are empty
-        left -= len(part)
-        if left < 0:
+        bytes_left -= len(part)
+        if bytes_left < 0:
             raise OSError(errno.EFBIG, "too large")
         write_all(0, part)
 
@@ -59,11 +59,11 @@ def write_file(request: dict[str, Any]) -> None:
     With `mode` it takes the place of whatever is there.
     """
     path, mode = request["path"], request["mode"]
-    made = -1
+    target = -1
     if mode is None and os.path.isfile(path) and not os.path.islink(path):
         with contextlib.suppress(PermissionError):
-            made = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    if made < 0:
+            target = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if target < 0:
         if os.path.isdir(path) and not os.path.islink(path):
             if mode is None:
                 raise IsADirectoryError(errno.EISDIR, "a folder")
@@ -71,15 +71,15 @@ def write_file(request: dict[str, Any]) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        made = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL, 0o666)
+        target = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL, 0o666)
     while part := os.read(0, CHUNK):
         if part == bytes(len(part)):  # a hole, of a file that may be longer than there is room
-            os.lseek(made, len(part), os.SEEK_CUR)
+            os.lseek(target, len(part), os.SEEK_CUR)
         else:
-            write_all(made, part)
-    os.ftruncate(made, os.lseek(made, 0, os.SEEK_CUR))
+            write_all(target, part)
+    os.ftruncate(target, os.lseek(target, 0, os.SEEK_CUR))
     if mode is not None:
-        os.fchmod(made, mode)
+        os.fchmod(target, mode)
 
 
 def reset_folders(request: dict[str, Any]) -> None:

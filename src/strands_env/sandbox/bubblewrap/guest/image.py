@@ -128,9 +128,9 @@ class ImageSupervisor(Supervisor):
 
     def command(self, request: dict[str, Any]) -> Callable[[], None]:
         """What turns a process for code into the command of a request."""
-        given, user = request["command"], request["user"]
+        line, user = request["command"], request["user"]
         shell = next((shell for shell in _SHELLS if os.path.exists(shell[0])), _SHELLS[2])
-        command = [*shell, "-c", given] if isinstance(given, str) else given
+        command = [*shell, "-c", line] if isinstance(line, str) else line
         variables = {"PATH": _PATH, "HOME": user["home"], **self.image["env"], **request["env"]}
 
         def start() -> None:
@@ -245,16 +245,16 @@ def _enter_user_namespace(owner: int) -> None:
             os._exit(0)
     try:
         child.close()
-        _, made, _, _ = socket.recv_fds(parent, 4, 1)
-        if not made:
+        _, namespaces, _, _ = socket.recv_fds(parent, 4, 1)
+        if not namespaces:
             raise OSError(errno.EPERM, "no user namespace can be made")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/self/{name}") as file:
                 ranges = [line.split() for line in file]
             with open(f"/proc/{maker}/{name}", "w") as file:
                 file.write("".join(f"{first} {first} {count}\n" for first, _, count in ranges))
-        check(LIBC.setns(made[0], _CLONE_NEWUSER), "the user namespace cannot be entered")
-        os.close(made[0])
+        check(LIBC.setns(namespaces[0], _CLONE_NEWUSER), "the user namespace cannot be entered")
+        os.close(namespaces[0])
     finally:
         parent.close()
         os.waitpid(maker, 0)
@@ -315,8 +315,8 @@ def _filter_calls(program: bytes) -> None:
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
-    given = Program(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
-    check(LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0), "seccomp")
+    structure = Program(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
+    check(LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(structure), 0, 0), "seccomp")
 
 
 # ---- users -----------------------------------------------------------------------------------------------------------
@@ -324,18 +324,18 @@ def _filter_calls(program: bytes) -> None:
 
 def find_user(name: str | int) -> dict[str, Any]:
     """Ids, home and groups of a user of the image: a name, a number, or `user:group`."""
-    given, _, group = str(name).partition(":")
+    user, _, group = str(name).partition(":")
     users, groups = _table("/etc/passwd", 7), _table("/etc/group", 4)
-    entry = next((line for line in users if given in (line[0], line[2])), None)
-    if entry is None and not _is_id(given):
-        raise UnknownUserError(f"the image has no user {given!r}")
-    uid = int(entry[2]) if entry else int(given)
+    entry = next((line for line in users if user in (line[0], line[2])), None)
+    if entry is None and not _is_id(user):
+        raise UnknownUserError(f"the image has no user {user!r}")
+    uid = int(entry[2]) if entry else int(user)
     gid = int(entry[3]) if entry and _is_id(entry[3]) else 0
     if group:
-        found = next((line for line in groups if group in (line[0], line[2])), None)
-        if found is None and not _is_id(group):
+        group_entry = next((line for line in groups if group in (line[0], line[2])), None)
+        if group_entry is None and not _is_id(group):
             raise UnknownUserError(f"the image has no group {group!r}")
-        gid = int(found[2]) if found else int(group)
+        gid = int(group_entry[2]) if group_entry else int(group)
     more = [int(line[2]) for line in groups if entry and entry[0] in line[3].split(",")]
     return {"uid": uid, "gid": gid, "groups": more, "home": entry[5] if entry else "/"}
 

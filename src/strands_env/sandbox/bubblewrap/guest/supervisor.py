@@ -143,29 +143,29 @@ class Supervisor:
             ended = ended if len(ended) > self.config["limits"]["processes"] // 4 else []
             send_frame(child.requests, {"nonce": nonce, "code": request["code"], "ended": ended})
             return child, nonce
-        given = self._receive_descriptor(request["nonce"]) if request["sends_file"] else None
+        stdin = self._receive_descriptor(request["nonce"]) if request["sends_file"] else None
         try:
             if request["kind"] == "exec":
-                return self.spawn(self.command(request), cpu=request["cpu_seconds"], stdin=given), None
+                return self.spawn(self.command(request), cpu=request["cpu_seconds"], stdin=stdin), None
             work = partial(do_and_exit, self.file_work(request), request)
-            return self.spawn(work, stdin=given, dumpable=False), None
+            return self.spawn(work, stdin=stdin, dumpable=False), None
         finally:
-            if given is not None:
-                os.close(given)
+            if stdin is not None:
+                os.close(stdin)
 
     def _receive_descriptor(self, nonce: str) -> int:
         """The descriptor that the host sent for this request."""
         while True:
-            token, found, _, _ = socket.recv_fds(self.descriptors, 64, 1)
+            token, descriptors, _, _ = socket.recv_fds(self.descriptors, 64, 1)
             if token.decode() == nonce:
-                return found[0]
-            for descriptor in found:  # of a call that was taken back
+                return descriptors[0]
+            for descriptor in descriptors:  # of a call that was taken back
                 os.close(descriptor)
 
     def command(self, request: dict[str, Any]) -> Callable[[], None]:
         """What turns a process for code into the command of a request."""
-        given = request["command"]
-        command = [*self.config["shell"], given] if isinstance(given, str) else given
+        line = request["command"]
+        command = [*self.config["shell"], line] if isinstance(line, str) else line
         return partial(execute, command, request["cwd"], {**self.config["env"], **request["env"]})
 
     def file_work(self, request: dict[str, Any]) -> Callable[[dict[str, Any]], None]:

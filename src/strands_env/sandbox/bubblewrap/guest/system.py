@@ -144,8 +144,8 @@ def each_folder(
                         return
                     parent = os.open("..", flags, dir_fd=current)
                     os.close(current)
-                    current, found = parent, os.fstat(parent)
-                    if (found.st_dev, found.st_ino) != parents.pop():
+                    current, status = parent, os.fstat(parent)
+                    if (status.st_dev, status.st_ino) != parents.pop():
                         raise OSError(errno.EAGAIN, "a folder was moved while it was walked")
                     name = names.pop()
                     if leave is not None:
@@ -156,8 +156,8 @@ def each_folder(
                     if opens:
                         os.chmod(name, mode | 0o700, dir_fd=current)
                     below = os.open(name, flags, dir_fd=current)
-            found = os.fstat(current)
-            parents.append((found.st_dev, found.st_ino))
+            status = os.fstat(current)
+            parents.append((status.st_dev, status.st_ino))
             names.append(name)
             os.close(current)
             current = below
@@ -167,12 +167,12 @@ def each_folder(
 
 def other_processes(isolated: bool) -> Processes:
     """Every process of the sandbox but this one: its fields of `/proc/pid/stat` after the name."""
-    found: Processes = {}
+    processes: Processes = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                found[int(name)] = file.read().rpartition(b")")[2].split()
-    return found if isolated else descendants(found, [os.getpid()])
+                processes[int(name)] = file.read().rpartition(b")")[2].split()
+    return processes if isolated else descendants(processes, [os.getpid()])
 
 
 def descendants(processes: Processes, ancestors: Iterable[int]) -> Processes:
@@ -180,13 +180,13 @@ def descendants(processes: Processes, ancestors: Iterable[int]) -> Processes:
     children: dict[int, list[int]] = {}
     for pid, fields in processes.items():
         children.setdefault(int(fields[1]), []).append(pid)
-    found: Processes = {}
+    below: Processes = {}
     pending = [*ancestors]
     while pending:
         for pid in children.pop(pending.pop(), ()):
-            found[pid] = processes[pid]
+            below[pid] = processes[pid]
             pending.append(pid)
-    return found
+    return below
 
 
 def signal_all(number: int) -> None:
