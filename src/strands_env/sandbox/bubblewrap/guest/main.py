@@ -17,8 +17,6 @@ def main() -> None:
     channel.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 does not get signals it has no handler for
     config = receive(channel)
-    if config is None:
-        return
     if config["life"] is not None:
         os.dup2(2, 1)  # bubblewrap alone is to hold the other end of that pipe
         os.set_inheritable(config["life"], False)
@@ -37,9 +35,9 @@ def main() -> None:
         supervisor = Supervisor(config, channel)
     send(channel, {"ready": config["token"]})
     try:
-        while (request := supervisor.next_request()) is not None:
-            send(channel, supervisor.run(request))
-    except (BrokenPipeError, ConnectionResetError):
+        while True:
+            send(channel, supervisor.run(supervisor.next_request()))
+    except ConnectionError:
         pass
     finally:
         supervisor.kill_others(None)

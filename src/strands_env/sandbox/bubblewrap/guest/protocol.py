@@ -17,21 +17,16 @@ CHUNK = 65536
 
 
 def receive(channel: socket.socket) -> Any:
-    """The next frame; None at the end."""
-    header = read_exactly(channel, 4)
-    if header is None:
-        return None
-    body = read_exactly(channel, struct.unpack(">I", header)[0])
-    return None if body is None else json.loads(body)
+    """The next frame; `ConnectionResetError` when the other side is gone."""
+    return json.loads(_read_exactly(channel, struct.unpack(">I", _read_exactly(channel, 4))[0]))
 
 
-def read_exactly(channel: socket.socket, count: int) -> bytes | None:
-    """Exactly `count` bytes; None when the other side is gone."""
+def _read_exactly(channel: socket.socket, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
         part = channel.recv(min(count - len(data), CHUNK))
         if not part:
-            return None
+            raise ConnectionResetError("the host is gone")
         data += part
     return bytes(data)
 

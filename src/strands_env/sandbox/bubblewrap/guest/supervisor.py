@@ -60,17 +60,13 @@ class Supervisor:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def next_request(self) -> Any:
-        """Wait for the next request, and let background processes write meanwhile; None when the host is gone."""
+        """Wait for the next request, and let background processes write meanwhile."""
         while True:
-            poller = select.poll()
-            for descriptor in (self.channel.fileno(), self.wakeup, *self.unread):
-                poller.register(descriptor, select.POLLIN)
-            if self.life is not None:
-                poller.register(self.life, 0)
-            ready = dict(poller.poll(self.look_between_calls()))
-            if self.life in ready:
-                return None
-            for descriptor in [one for one in self.unread if one in ready]:
+            has_frame = False
+            for descriptor in self.wait(self.unread, self.look_between_calls()):
+                if descriptor == self.channel.fileno():
+                    has_frame = True
+                    continue
                 try:
                     is_over = not os.read(descriptor, CHUNK)
                 except BlockingIOError:
@@ -81,10 +77,26 @@ class Supervisor:
                     os.close(descriptor)
                     self.unread.remove(descriptor)
             self.reap()
-            if self.channel.fileno() in ready:
-                request = receive(self.channel)
-                if request is None or request["kind"] != "cancelled":  # one that came after the end of its call
-                    return request
+            if has_frame and (request := receive(self.channel))["kind"] != "cancelled":
+                return request  # the other came after the end of its call
+
+    def wait(self, outputs: Iterable[int], milliseconds: float | None) -> list[int]:
+        """The outputs that can be read within this time, and the socket to the host where that has sent something.
+
+        Raises:
+            ConnectionResetError: The host or bubblewrap is gone.
+        """
+        poller = select.poll()
+        for descriptor in (self.wakeup, *outputs):
+            poller.register(descriptor, select.POLLIN)
+        channel = self.channel.fileno()
+        poller.register(channel, select.POLLIN | select.POLLRDHUP)
+        if self.life is not None:
+            poller.register(self.life, 0)
+        ready = dict(poller.poll(milliseconds))
+        if self.life in ready or ready.get(channel, select.POLLIN) != select.POLLIN:
+            raise ConnectionResetError("the host is gone")
+        return [descriptor for descriptor in ready if descriptor != self.wakeup]
 
     def look_between_calls(self) -> float | None:
         """Watch what runs between two calls; the milliseconds until it wants to be called again."""

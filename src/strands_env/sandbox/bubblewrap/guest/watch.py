@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import os
-import select
 import signal
 import struct
 import time
@@ -122,23 +121,11 @@ class Watch:
 
     def _read(self, seconds: float) -> bool:
         """Read what is available within this time; True if there was something."""
-        poller = select.poll()
-        for descriptor in (self.host.wakeup, *self.open):
-            poller.register(descriptor, select.POLLIN)
-        # These two end when the host or bubblewrap does; a frame during a call takes the call back.
-        poller.register(self.host.channel, select.POLLIN | select.POLLRDHUP)
-        if self.host.life is not None:
-            poller.register(self.host.life, 0)
-        got = False
-        for descriptor, events in poller.poll(seconds * 1000):
-            if descriptor == self.host.channel.fileno() and events == select.POLLIN:
-                if receive(self.host.channel) is None:
-                    raise ConnectionResetError("the host is gone")
+        has_output = False
+        for descriptor in self.host.wait(self.open, 1000 * seconds):
+            if descriptor == self.host.channel.fileno():  # a frame during a call takes the call back
+                receive(self.host.channel)
                 self.is_cancelled = True
-                continue
-            if descriptor in (self.host.channel.fileno(), self.host.life):
-                raise ConnectionResetError("the host is gone")
-            if descriptor == self.host.wakeup:
                 continue
             try:
                 data = os.read(descriptor, CHUNK)
@@ -150,8 +137,8 @@ class Watch:
                 self.result += data[: MAX_RESULT_BYTES - len(self.result)]
             else:
                 self.captures[descriptor].add(data)
-            got = got or bool(data)
-        return got
+            has_output = has_output or bool(data)
+        return has_output
 
     def _find_end(self, nonce: str | None) -> dict[str, Any] | None:
         if nonce is not None and len(self.result) >= 4:
