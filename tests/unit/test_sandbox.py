@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from strands import Agent
+from strands.vended_tools import file_editor, shell
 
 from strands_env.sandbox import BubblewrapSandbox, ExecResult, Outcome, SandboxLimits, SandboxSlots
+from strands_env.testing import ScriptedModel, call
 
 from .sandbox_support import LIMITS, NO_ISOLATION, assert_nothing_left, leftovers, requires_isolation
 
@@ -168,3 +171,19 @@ def test_text_of_a_result_is_complete() -> None:
     result = ExecResult(outcome=Outcome.TIMEOUT, stdout="a\n", stderr="b\n", note="stopped")
     assert result.to_text() == "a\n[stderr]\nb\n[stopped]"
     assert ExecResult(outcome=Outcome.ERROR, exit_code=2).to_text() == "[exit code 2]"
+
+
+async def test_tools_of_the_sdk_run_in_it() -> None:
+    script = [
+        call("file_editor", command="create", path="/workspace/note", file_text="hello"),
+        call("shell", command="cat note; pwd; exit 3"),
+        "Done.",
+    ]
+    async with BubblewrapSandbox(limits=LIMITS) as sandbox:
+        agent = Agent(model=ScriptedModel(script), tools=[file_editor, shell], sandbox=sandbox, callback_handler=None)
+        await agent.invoke_async("go")
+    results = [
+        block["toolResult"] for message in agent.messages for block in message["content"] if "toolResult" in block
+    ]
+    assert results[0]["status"] == "success", results
+    assert "hello/workspace" in str(results[1]) and "3" in str(results[1])

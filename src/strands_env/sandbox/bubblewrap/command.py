@@ -184,10 +184,15 @@ def _free_user_ids() -> tuple[int, int]:
     return (1 << 30, (1 << 31) - 2) if end > (1 << 31) else (max(first, 20_000), min(end, 65_000))
 
 
+def has_fresh_users() -> bool:
+    """There are unused user ids."""
+    start, end = _free_user_ids()
+    return start < end
+
+
 def _is_ordinary_outside() -> bool:
     """Root here is an ordinary user of the machine, with no further users to give code to."""
-    start, end = _free_user_ids()
-    return start >= end and any(inside == 0 and outside != 0 for inside, outside, _ in _user_map())
+    return not has_fresh_users() and any(inside == 0 and outside != 0 for inside, outside, _ in _user_map())
 
 
 @functools.lru_cache(maxsize=16)

@@ -22,6 +22,7 @@ from ..bubblewrap.command import (
     choose_mode,
     find_bubblewrap,
     fresh_user,
+    has_fresh_users,
     held_capabilities,
     isolating_arguments,
     python_home,
@@ -62,7 +63,8 @@ def image_launch(sandbox: ImageSandbox, *, layers: Sequence[str], folder: str, w
     # To see what processes of other users have open, where this process has that capability to give.
     can_look = watched is not None and (mode is Mode.USER_NAMESPACE or _SYS_PTRACE in held_capabilities())
     # Root of a shared network has to be the machine's own to listen on its low ports.
-    owner = fresh_user() if mode is Mode.OWN_USER and not shares and _SETFCAP in held_capabilities() else None
+    can_own = mode is Mode.OWN_USER and _SETFCAP in held_capabilities() and has_fresh_users()
+    owner = fresh_user() if can_own and not shares else None
     bwrap = [*isolating_arguments(find_bubblewrap(overlays=True)), *([] if shares else ["--unshare-net"])]
     if mode is Mode.USER_NAMESPACE:
         bwrap += ["--unshare-user", "--uid", "0", "--gid", "0"]
