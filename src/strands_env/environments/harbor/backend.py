@@ -168,7 +168,7 @@ class BubblewrapEnvironment(_Closable):
         lost = self.sandbox
         folder = await lost.release_layer()
         self._lost.append(os.path.dirname(folder))
-        self.container = lost.sibling(snapshot=None, layers=(*lost.layers_below, os.path.join(folder, "upper")))
+        self.container = lost.sibling(layers=(*lost.layers, os.path.join(folder, "upper")))
         await self.container.start()
 
     async def exec(

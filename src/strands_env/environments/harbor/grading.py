@@ -154,7 +154,7 @@ class WorkLayers:
             files = AgentFiles(
                 root=agent.image.root,
                 before=self._before,
-                layers=(*agent.layers_below, layer),
+                layers=(*agent.layers, layer),
                 path_variable=agent.environment.get("PATH", ""),
                 directory=agent.workdir,
                 shown=tuple(agent.binds),
@@ -164,7 +164,7 @@ class WorkLayers:
         if not last:  # kept, with all that its next step may need
             self._agent = agent
         # Without the agent's own layers: they are among these, as far as they are work.
-        fresh = agent.sibling(snapshot=None, layers=self.by_step[step], slots=_slots)
+        fresh = agent.sibling(layers=self.by_step[step], slots=_slots)
         environment.container = fresh
         await fresh.start()
 

@@ -227,9 +227,8 @@ class TaskTrial:
                     check_single(definition.directory)
                     await default_threads.run(find_image, definition.directory, definition.config.docker_image)
         except Exception as error:
-            cause = (
-                None if isinstance(error, SandboxError) else error
-            )  # a failing sandbox would pass for a failing tool
+            # A failing sandbox would pass for a failing tool.
+            cause = None if isinstance(error, SandboxError) else error
             raise TaskFailedError(f"the task {self.task_folder.name!r} cannot be run: {error}") from cause
         self.steps = len(config.steps or [None])
         if config.steps and self.given_layers is not None:  # the agent came no further
@@ -239,18 +238,17 @@ class TaskTrial:
                 step.min_reward = None  # each is to be graded
         self._trial.add_hook(TrialEvent.AGENT_START, self._agent_starts)
         self._trial.add_hook(TrialEvent.VERIFICATION_START, self._verification_starts)
-        self._running = asyncio.create_task(self._run(self._trial))
+        self._running = asyncio.create_task(self._trial.run())
+
+        def release(_: Any) -> None:  # whoever waits for a start or a part must not wait for ever
+            self._ready.set()
+            self._acted.set()
+
+        self._running.add_done_callback(release)
         if self.agent is None:  # Harbor's own agents begin at once
             await self._ready.wait()
             if self._running.done():  # it ended before the agent's time began
                 self._raise_failure()
-
-    async def _run(self, trial: Trial) -> Any:
-        try:
-            return await trial.run()
-        finally:  # whoever waits for a start or a part must not wait for ever
-            self._ready.set()
-            self._acted.set()
 
     async def _agent_starts(self, _: Any) -> None:
         assert self._trial is not None

@@ -144,7 +144,9 @@ def _has_overlays(bwrap: str) -> bool:
 
 def choose_mode() -> Mode:
     """The way that fits the current user; `SandboxUnavailableError` where none does."""
-    if os.geteuid() != 0 or _is_ordinary_outside():
+    # Root here may be an ordinary user of the machine, with no further users to give code to.
+    is_ordinary_outside = any(inside == 0 and outside != 0 for inside, outside, _ in _user_map())
+    if os.geteuid() != 0 or (is_ordinary_outside and not has_fresh_users()):
         release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
         if release < (5, 14):  # before, the kernel counts a user's processes over all namespaces
             raise SandboxUnavailableError(
@@ -188,11 +190,6 @@ def has_fresh_users() -> bool:
     """There are unused user ids."""
     start, end = _free_user_ids()
     return start < end
-
-
-def _is_ordinary_outside() -> bool:
-    """Root here is an ordinary user of the machine, with no further users to give code to."""
-    return not has_fresh_users() and any(inside == 0 and outside != 0 for inside, outside, _ in _user_map())
 
 
 @functools.lru_cache(maxsize=16)

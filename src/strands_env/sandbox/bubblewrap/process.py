@@ -98,9 +98,11 @@ class SandboxProcess:
                 async with asyncio.timeout(launch.limits.start_seconds):
                     await started._configure(launch, parent, config, info_read)
             except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
-                words = _read_available(error_read)
+                output = b""
+                with contextlib.suppress(BlockingIOError):
+                    output = os.read(error_read, 65536)
                 await started.end()
-                raise SandboxUnavailableError(_start_failure(launch, words, error)) from error
+                raise SandboxUnavailableError(_start_failure(launch, output.decode(errors="replace"), error)) from error
             except BaseException:
                 await started.end()
                 raise
@@ -273,11 +275,3 @@ def _start_failure(launch: Launch, output: str, error: BaseException) -> str:
     text = f"the sandbox could not be started: {cause[-1000:]}"
     hint = next((hint for words, hint in _HINTS if any(word in cause for word in words)), None)
     return text if hint is None else f"{text}. {hint}"
-
-
-def _read_available(descriptor: int) -> str:
-    data = b""
-    with contextlib.suppress(BlockingIOError):
-        while len(data) < 65536 and (part := os.read(descriptor, 65536)):
-            data += part
-    return data.decode(errors="replace")

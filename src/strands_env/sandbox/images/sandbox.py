@@ -72,6 +72,9 @@ class ImageSandbox(SupervisedSandbox):
         layers: Folders to lay over these files, the lowest first; nothing writes to them.
         slots: Bound on running sandboxes; that of the process if None.
 
+    Attributes:
+        layers: Folders between the image and what it writes itself, the lowest first.
+
     Raises:
         SandboxUnavailableError: Isolation is unavailable on this machine, or the image is not here.
         ValueError: An argument is out of range.
@@ -105,7 +108,8 @@ class ImageSandbox(SupervisedSandbox):
             if not inside.startswith("/") or not os.path.exists(outside):
                 raise ValueError(f"binds show existing paths under absolute ones, got {inside!r}: {outside!r}")
         image_mode()
-        self.cpus, self.network, self.snapshot_below, self._layers = cpus, network, snapshot, tuple(layers)
+        self.cpus, self.network = cpus, network
+        self.layers = (*(() if snapshot is None else snapshot.layers), *layers)
         self.workdir = posixpath.join("/", workdir or self.image.workdir)
         self.user = str(self.image.user or "0") if user is None else str(user)
         self.environment = {**self.image.environment, **(environment or {})}
@@ -114,17 +118,8 @@ class ImageSandbox(SupervisedSandbox):
 
     def sibling(self, **options: Any) -> Self:
         """Another sandbox on the same image, without what this one has written; `options` are used over its own."""
-        own: dict[str, Any] = {
-            "limits": self.limits,
-            "cpus": self.cpus,
-            "network": self.network,
-            "workdir": self.workdir,
-            "user": self.user,
-            "environment": self.environment,
-            "binds": self.binds,
-            "snapshot": self.snapshot_below,
-            "layers": self._layers,
-        }
+        names = ("limits", "cpus", "network", "workdir", "user", "environment", "binds", "layers")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
         return type(self)(self.image, **{**own, **options})
 
     @property
@@ -132,11 +127,6 @@ class ImageSandbox(SupervisedSandbox):
         """Background processes live on; sockets inside can be listened on from here."""
         ends = frozenset((Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD))
         return SandboxCapabilities(work=self.workdir, background=True, network=self.network, listens=True, limits=ends)
-
-    @property
-    def layers_below(self) -> tuple[str, ...]:
-        """Folders between the image and what it writes itself, the lowest first."""
-        return (*(() if self.snapshot_below is None else self.snapshot_below.layers), *self._layers)
 
     @property
     def layer(self) -> str:
@@ -243,7 +233,7 @@ class ImageSandbox(SupervisedSandbox):
                 await default_threads.run(copy_upper, self._upper, str(path / "upper"))
             finally:
                 await self._request_locked({"kind": "thaw"})
-        snapshot = Snapshot(path=str(path), image=self.image.name, layers=(*self.layers_below, str(path / "upper")))
+        snapshot = Snapshot(path=str(path), image=self.image.name, layers=(*self.layers, str(path / "upper")))
         snapshot.save()
         return snapshot
 
@@ -257,7 +247,7 @@ class ImageSandbox(SupervisedSandbox):
             if not await default_threads.run(make_disk, self._folder, self.limits.disk_bytes):
                 # Inside, the supervisor reaches this folder by its descriptor alone.
                 watched = os.open(self._upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            layers = (self.image.root, *self.layers_below)
+            layers = (self.image.root, *self.layers)
             launch = image_launch(self, layers=layers, folder=f"{self._folder}/{FILES}", watched=watched)
             return await SandboxProcess.start(launch)
         except BaseException:

@@ -105,8 +105,11 @@ class ImageSupervisor(Supervisor):
                 self.was_stopped = False
                 return {"outcome": "too_many_files", "exit": None}
             case "exec" | "read" | "write":
+                name = self.image["user"] if request["user"] is None else request["user"]
                 try:
-                    request["user"] = self._find_user(request["user"])
+                    request["user"] = find_user(name)
+                    if not self.image["is_root"] and request["user"]["uid"] != 0:
+                        raise UnknownUserError(f"an image that an ordinary user runs has one user, root, got {name!r}")
                 except UnknownUserError as error:
                     return {"outcome": "refused", "exit": None, "detail": str(error)}
                 return None
@@ -119,12 +122,6 @@ class ImageSupervisor(Supervisor):
             case _:
                 return super().do_at_once(request)
         return {"outcome": "ok"}
-
-    def _find_user(self, name: str | int | None) -> dict[str, Any]:
-        user = find_user(self.image["user"] if name is None else name)
-        if not self.image["is_root"] and user["uid"] != 0:
-            raise UnknownUserError(f"an image that an ordinary user runs has one user, root, got {name!r}")
-        return user
 
     def command(self, request: dict[str, Any]) -> Callable[[], None]:
         """What turns a process for code into the command of a request."""

@@ -57,7 +57,9 @@ class Interpreter:
                 os._exit(70)
             if os.getpid() != self.process:
                 os._exit(exit_code)  # a fork of the cell
-            self._flush()
+            for stream in (sys.stdout, sys.stderr, *self.streams):
+                with contextlib.suppress(BaseException):
+                    stream.flush()
             body = json.dumps({"nonce": request["nonce"], "exit": exit_code}).encode()
             data = struct.pack(">I", len(body)) + body
             while data:
@@ -83,11 +85,6 @@ class Interpreter:
         sys.stdin, sys.stdout, sys.stderr = self.streams
         vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _flush(self) -> None:
-        for stream in (sys.stdout, sys.stderr, *self.streams):
-            with contextlib.suppress(BaseException):
-                stream.flush()
 
     def _run(self, code: str) -> int:
         self.cells += 1
