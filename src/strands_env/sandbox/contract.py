@@ -11,6 +11,7 @@ SandboxError                      a failure of the sandbox, never of the code in
 
 from __future__ import annotations
 
+import socket
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -251,6 +252,14 @@ class Sandbox(PosixShellSandbox):
             OSError: A folder is there, there is no room, or the path cannot be written.
             SandboxLostError: The sandbox ended meanwhile.
         """
+
+    async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
+        """A socket that listens inside, for a server on this side, where the capabilities say so.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        raise SandboxError(f"{type(self).__name__} has no sockets that are served from here")
 
     async def start(self) -> None:
         """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""

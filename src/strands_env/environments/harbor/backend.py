@@ -191,24 +191,22 @@ class BubblewrapEnvironment(_Closable):
 
     async def run(
         self,
-        command: Any,
+        command: str | Sequence[str],
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
         user: str | int | None = None,
         limits: ExecLimits | None = None,
+        **options: Any,
     ) -> SandboxResult:
-        """Run a command as Harbor's `exec` does, with the result of a `Sandbox`."""
+        """Run a command as Harbor's `exec` does, with the options and the result of a `Sandbox`."""
         return await self.sandbox.exec(
             command,
             cwd=cwd or self.task_env_config.workdir,
             env=self._merge_env(dict(env or {})),
-            stdin=stdin,
-            timeout=timeout,
             user=self._resolve_user(user),
             limits=limits or ExecLimits(output_bytes=_OUTPUT_BYTES),
+            **options,
         )
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from harbor.agents.factory import AgentFactory
@@ -14,10 +13,9 @@ from harbor.models.trial.config import AgentConfig
 from strands_env.core import Action
 from strands_env.environments.harness import Harness, ProgramRun
 from strands_env.environments.harness.recipes import claude_code
-from strands_env.sandbox import ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
+from strands_env.sandbox import ExecResult, Outcome, Sandbox, SandboxError
 
 from .results import Part
-from .sandbox import HarborSandbox
 
 _TERMINUS: dict[str, Any] = {
     "model_name": "hosted_vllm/policy",
@@ -66,12 +64,9 @@ class NamedAgentRun(ProgramRun):
         self._is_inside = issubclass(kind, BaseInstalledAgent)
         self.part: Part | None = None
 
-    @contextlib.asynccontextmanager
-    async def _gateway(self, conversation: Any, sandbox: Sandbox) -> AsyncIterator[Any]:
+    def _gateway(self, conversation: Any, sandbox: Sandbox | None) -> Any:
         # An agent that runs in this process reaches the gateway's own port, and the container only by its commands.
-        place = sandbox if self._is_inside else _Beside(None)
-        async with super()._gateway(conversation, place) as gateway:
-            yield gateway
+        return super()._gateway(conversation, sandbox if self._is_inside else None)
 
     async def _launch(self, action: Action, sandbox: Sandbox, values: Mapping[str, str]) -> ExecResult:
         """Set the agent up and have it follow the instruction."""
@@ -89,14 +84,6 @@ class NamedAgentRun(ProgramRun):
         except Exception as error:  # of the agent's own code: a run that failed, as of any other program
             return ExecResult(outcome=Outcome.ERROR, exit_code=1, stderr=f"{type(error).__name__}: {error}")
         return ExecResult(outcome=Outcome.OK, exit_code=0)
-
-
-class _Beside(HarborSandbox):
-    """The place of an agent that runs in this process."""
-
-    @property
-    def capabilities(self) -> SandboxCapabilities:
-        return SandboxCapabilities(work="/", background=True, network=Network.LOOPBACK)
 
 
 def _fill(value: Any, values: Mapping[str, str]) -> Any:

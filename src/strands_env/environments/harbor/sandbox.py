@@ -77,7 +77,7 @@ class HarborSandbox(Sandbox):
     async def listen(self, port: int, host: str = "127.0.0.1") -> Any:
         """A listening socket inside; see `ImageSandbox`."""
         if self._own is None:
-            raise SandboxError(f"{self.environment.type()} has no sockets that are served from here")
+            return await super().listen(port, host)
         return await self._own.sandbox.listen(port, host)
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, **kwargs: Any) -> bytes:

@@ -101,20 +101,20 @@ class ProgramRun:
         return self._conclude(agent, session, done)
 
     @contextlib.asynccontextmanager
-    async def _gateway(self, conversation: Any, sandbox: Sandbox) -> AsyncIterator[tuple[Gateway, str | None]]:
-        """A gateway that the sandbox reaches, and its address from inside, where that is another."""
+    async def _gateway(self, conversation: Any, sandbox: Sandbox | None) -> AsyncIterator[tuple[Gateway, str | None]]:
+        """A gateway that the sandbox, or this process, reaches, and its address there, where that is another."""
         from strands_sglang.gateway import Gateway
 
-        origin = None
+        origin, host = None, getattr(sandbox, "gateway_host", None)
         # The program sees one session and nothing that makes or closes others.
         options = {"host": "127.0.0.1", "model_name": "policy", **(self.gateway_options or {}), "admin": False}
-        if sandbox.capabilities.network is Network.NONE:
+        if sandbox is not None and sandbox.capabilities.network is Network.NONE:
             origin = f"http://127.0.0.1:{_PORT}"
-            options |= {"host": None, "listener": await sandbox.listen(_PORT)}  # type: ignore[attr-defined]
-        elif (host := getattr(sandbox, "gateway_host", None)) is not None:
+            options |= {"host": None, "listener": await sandbox.listen(_PORT)}
+        elif host is not None:
             options |= {"host": "0.0.0.0", "hosts": [host]}
         async with Gateway(client=conversation.client, tokenizer=conversation.tokenizer, **options) as gateway:
-            if host := getattr(sandbox, "gateway_host", None):
+            if host is not None:
                 origin = f"http://{host}:{gateway.url.rpartition(':')[2]}"
             yield gateway, origin
 

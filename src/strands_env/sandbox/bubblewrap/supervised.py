@@ -168,11 +168,7 @@ class SupervisedSandbox(Sandbox):
             await self._request({"kind": "write", "path": path, "mode": None, "user": user}, file)
 
     async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
-        """A listening socket in the sandbox's own network, for a server on this side.
-
-        Raises:
-            OSError: The port is taken.
-        """
+        """A socket that listens in the sandbox's own network; see `Sandbox`."""
         async with self._lock:
             await self._request_locked({"kind": "listen", "port": port, "host": host})
             assert self._process is not None
