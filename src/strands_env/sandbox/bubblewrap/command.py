@@ -71,7 +71,7 @@ class Launch:
         config: The part of the supervisor's configuration that depends on the kind of sandbox.
         memory_bytes: Memory of the control group: of the code, of its files in memory, and of the supervisor.
         user: User bubblewrap itself runs as; None for that of this process.
-        seccomp: Filter of system calls that bubblewrap installs.
+        seccomp: Filter of system calls; None where none is known.
         cpus: Processors of the control group; None for all.
         watched: Descriptor of a folder that the supervisor measures.
         work_directory: Folder of this machine that goes with the sandbox.

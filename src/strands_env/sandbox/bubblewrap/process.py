@@ -66,14 +66,7 @@ class SandboxProcess:
             arguments = [*launch.bwrap]
             if launch.bwrap:
                 inherited += [info_write, life[0]]
-                arguments += ["--info-fd", str(info_write)]
-                if launch.seccomp is not None:
-                    with contextlib.ExitStack() as written:
-                        filter_read, filter_write = _pipe(passed, written)
-                        os.write(filter_write, launch.seccomp)  # shorter than a pipe's buffer
-                    inherited.append(filter_read)
-                    arguments += ["--seccomp", str(filter_read)]
-                arguments.append("--")
+                arguments += ["--info-fd", str(info_write), "--"]
             arguments += launch.program
             try:  # in the calling thread: Linux ends the sandbox when that thread ends
                 process = subprocess.Popen(
@@ -114,6 +107,7 @@ class SandboxProcess:
         channel.setblocking(False)
         self._reader, self._writer = await asyncio.open_unix_connection(sock=channel, limit=1 << 17)
         config |= {"token": self._token, "isolated": bool(launch.bwrap), "limits": asdict(launch.limits)}
+        config["seccomp"] = (launch.seccomp or b"").hex()
         await self._send({**config, "nice": os.getpriority(os.PRIO_PROCESS, 0), **launch.config})
         if launch.bwrap:  # while the supervisor starts
             # Bubblewrap names process 1 of the sandbox first.

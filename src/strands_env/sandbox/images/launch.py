@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import compileall
 import functools
 import glob
@@ -82,7 +81,6 @@ def image_launch(sandbox: ImageSandbox, *, layers: Sequence[str], folder: str, w
     bwrap += ["--setenv", "PYTHONHOME", f"{PROGRAMS}{os.path.dirname(os.path.dirname(python.executable))}"]
     loader, libraries = _loader(python)
     program = [loader, "--library-path", libraries, f"{PROGRAMS}{python.executable}", "-S", "-s", "-P", "-B"]
-    seccomp = seccomp_program(container=True)
     image = {
         "user": sandbox.user,
         "env": sandbox.environment,
@@ -93,7 +91,6 @@ def image_launch(sandbox: ImageSandbox, *, layers: Sequence[str], folder: str, w
         "programs": PROGRAMS,
         "capabilities": sorted(capabilities.values()),
         "watching": [_SYS_PTRACE] if can_look else [],
-        "seccomp": "" if seccomp is None else base64.b64encode(seccomp).decode(),
         "resolv_conf": Path("/etc/resolv.conf").read_text() if shares else "",
     }
     return Launch(
@@ -102,6 +99,7 @@ def image_launch(sandbox: ImageSandbox, *, layers: Sequence[str], folder: str, w
         program=[*program, *supervisor_arguments(PROGRAMS)[-2:]],
         config={"work": sandbox.workdir, "watched": watched, "file_systems": [], "image": image},
         memory_bytes=sandbox.limits.memory_bytes + SUPERVISOR_BYTES,  # files are on disk
+        seccomp=seccomp_program(container=True),
         cpus=sandbox.cpus,
         watched=watched,
     )

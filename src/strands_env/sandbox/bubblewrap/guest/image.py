@@ -10,9 +10,7 @@ needs is therefore imported here.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
@@ -35,6 +33,7 @@ from .system import (
     check,
     close_off,
     descendants,
+    filter_calls,
     other_processes,
     prctl,
     set_limit,
@@ -58,7 +57,6 @@ supervisor, such as how soon the kernel kills it for lack of memory."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "console")
 """The machine's own device nodes, as bubblewrap shows them."""
 _MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg")
-_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _CLONE_NEWUSER, _CLONE_NEWNET, _SYS_ADMIN = 0x10000000, 0x40000000, 21
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -218,8 +216,7 @@ def enter_image(config: dict[str, Any]) -> None:
     # start programs, which get no more than the bounding set.
     capset([*image["capabilities"], *image["watching"]])
     close_off()
-    if image["seccomp"]:
-        _filter_calls(base64.b64decode(image["seccomp"]))
+    filter_calls(config["seccomp"])
 
 
 def _enter_user_namespace(owner: int) -> None:
@@ -304,16 +301,6 @@ def _write_if_empty(path: str, text: str) -> None:
         if not os.path.lexists(path) or (os.path.isfile(path) and os.path.getsize(path) == 0):
             with open(path, "w") as file:
                 file.write(text)
-
-
-def _filter_calls(program: bytes) -> None:
-    code = ctypes.create_string_buffer(program, len(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-    structure = Program(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
-    check(LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(structure), 0, 0), "seccomp")
 
 
 # ---- users -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import socket
 
 from .protocol import receive, send
 from .supervisor import Supervisor
-from .system import PR_SET_CHILD_SUBREAPER, drop_privileges, prctl
+from .system import PR_SET_CHILD_SUBREAPER, drop_privileges, filter_calls, prctl
 
 
 def main() -> None:
@@ -30,6 +30,7 @@ def main() -> None:
         if config["isolated"]:
             if os.getpid() != 1 or 0 in os.getresuid():
                 raise RuntimeError(f"not isolated: process {os.getpid()}, users {os.getresuid()}")
+            filter_calls(config["seccomp"])
         else:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
         supervisor = Supervisor(config, channel)

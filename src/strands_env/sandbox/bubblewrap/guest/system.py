@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 _CAPABILITY_VERSION = 0x20080522
 LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE = resource.getpagesize()
@@ -66,6 +67,24 @@ def close_off() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)
+
+
+class _Program(ctypes.Structure):
+    """The kernel's `struct sock_fprog`."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+def filter_calls(program: str) -> None:
+    """Put a filter of system calls on this process, and all that it starts; none where the program is empty.
+
+    Args:
+        program: Of classic BPF, in hexadecimal.
+    """
+    if program:
+        code = ctypes.create_string_buffer(bytes.fromhex(program), len(program) // 2)
+        structure = _Program(len(program) // 16, ctypes.cast(code, ctypes.c_void_p))
+        check(LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(structure), 0, 0), "seccomp")
 
 
 _REMOVALS = 100
