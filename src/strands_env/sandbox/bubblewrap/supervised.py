@@ -29,6 +29,7 @@ from ..contract import (
     wall_seconds,
 )
 from .cgroup import remove_stale_groups
+from .command import require_linux
 from .guest.protocol import write_all
 from .process import SandboxProcess
 
@@ -79,6 +80,7 @@ class SupervisedSandbox(Sandbox):
     an episode cannot go on where its files are gone, and what is measured there says nothing about it."""
 
     def __init__(self, limits: SandboxLimits, slots: SandboxSlots | None) -> None:
+        require_linux()
         self.limits = limits
         self._slots = slots or default_slots
         self._taken: asyncio.Semaphore | None = None

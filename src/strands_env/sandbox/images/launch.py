@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import compileall
-import functools
 import glob
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +18,7 @@ from ..bubblewrap.command import (
     choose_mode,
     find_bubblewrap,
     fresh_user,
+    guest_folder,
     has_fresh_users,
     held_capabilities,
     isolating_arguments,
@@ -34,7 +32,6 @@ from ..contract import Network, SandboxUnavailableError
 if TYPE_CHECKING:
     from .sandbox import ImageSandbox
 
-_GUEST = str(Path(__file__).parents[1] / "bubblewrap" / "guest")
 _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
 _NET_RAW, _SYS_PTRACE, _SETFCAP = 13, 19, 31
 _CAPABILITIES = {
@@ -120,18 +117,10 @@ def image_mode() -> Mode:
     return mode
 
 
-@functools.cache
-def _compiled_guest() -> str:
-    """Folder with the supervisor's modules, compiled beside them where that can be written."""
-    if not sys.dont_write_bytecode:  # otherwise it compiles them at every start, some 30 ms
-        compileall.compile_dir(_GUEST, quiet=2)
-    return _GUEST
-
-
 def _supervisor_files(python: PythonHome) -> dict[str, str]:
     """Files of this machine that the supervisor needs, by their paths inside."""
     shown = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *python.folders)}
-    return {**shown, f"{PROGRAMS}/guest": _compiled_guest()}
+    return {**shown, f"{PROGRAMS}/guest": guest_folder()}
 
 
 def _loader(python: PythonHome) -> tuple[str, str]:
