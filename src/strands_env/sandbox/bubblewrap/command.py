@@ -111,9 +111,7 @@ def showing_arguments(shown: Mapping[str, str]) -> list[str]:
 def require_linux() -> None:
     """Raise `SandboxUnavailableError` on any other system, where a supervisor cannot run, isolated or not."""
     if sys.platform != "linux":
-        raise SandboxUnavailableError(
-            f"sandboxes on this machine need Linux, this is {sys.platform!r}: use a hosted one"
-        )
+        raise SandboxUnavailableError(f"sandboxes here need Linux, and this is {sys.platform!r}: use a hosted one")
 
 
 def find_bubblewrap(*, overlays: bool = False) -> str:
