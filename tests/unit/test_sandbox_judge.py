@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncIterator
 
 import pytest
 
-from strands_env.sandbox import BubblewrapSandbox, judge
+from strands_env.sandbox import BubblewrapSandbox, SandboxUnavailableError, judge
 from strands_env.sandbox.bubblewrap.command import Mode
 
 from .sandbox_support import LIMITS, FolderSandbox, assert_nothing_left, leftovers, requires_isolation, system_python
@@ -194,3 +195,13 @@ async def test_judging_in_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> No
         assert not await passes(sandbox, READ)
         assert not await passes(sandbox, FORGERIES["stop"])
         assert await passes(sandbox, f"def answer(): return {SECRET!r}")
+
+
+async def test_a_machine_without_room_blames_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with BubblewrapSandbox(limits=LIMITS) as sandbox:
+        monkeypatch.setattr("strands_env.sandbox.bubblewrap.supervised.os.memfd_create", refuse)
+        with pytest.raises(SandboxUnavailableError, match="no room for a file on its way"):
+            await judge(sandbox, "assert solution.one() == 1", files={"solution.py": "one = lambda: 1"})

@@ -26,6 +26,7 @@ from harbor.models.task.config import NetworkPolicy
 from strands_env.core.threads import default_threads
 from strands_env.sandbox import ExecResult as SandboxResult
 from strands_env.sandbox import Network, Outcome, SandboxError, SandboxLostError
+from strands_env.sandbox.bubblewrap.supervised import MACHINE_ERRORS
 from strands_env.sandbox.contract import ExecLimits
 from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, Image, ImageSandbox, ImageStore, Snapshot
@@ -37,8 +38,6 @@ _NO_NETWORK = Path(__file__).with_name("no-network.yaml")
 _OUTPUT_BYTES = 4 * MIB
 """Kept of each stream of a command: Harbor hands them on whole."""
 _REWARD_BYTES = MIB
-_MACHINE_ERRORS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS))
-"""Of copies from a sandbox: this machine has no room, or no descriptors. All others are the doing of code inside."""
 
 
 class _Closable(BaseEnvironment):
@@ -256,7 +255,7 @@ class BubblewrapEnvironment(_Closable):
         try:
             yield
         except OSError as error:
-            if error.errno in _MACHINE_ERRORS:
+            if error.errno in MACHINE_ERRORS:
                 self.machine_failure = error
             raise
 

@@ -15,7 +15,7 @@ import struct
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strands_env.core.threads import default_threads
 
@@ -24,6 +24,9 @@ from ..folders import announce, discard
 from .cgroup import ControlGroup, make_control_group
 from .command import WORK, Launch
 from .guest.protocol import frame
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +155,7 @@ class SandboxProcess:
         """Processes that the kernel has killed so far for lack of memory."""
         return 0 if self._group is None else self._group.oom_kills()
 
-    async def request(self, request: Mapping[str, Any], descriptor: int | None = None) -> dict[str, Any]:
+    async def request(self, request: Mapping[str, Any], file: HasFileno | None = None) -> dict[str, Any]:
         """Send a request, with an open file to work on, and wait for its answer.
 
         Raises:
@@ -161,9 +164,9 @@ class SandboxProcess:
             SandboxError: It answers something else.
         """
         nonce = secrets.token_hex(16)
-        if descriptor is not None:
-            socket.send_fds(self._shared, [nonce.encode()], [descriptor])
-        sent = {**request, "nonce": nonce, "sends_file": descriptor is not None}
+        if file is not None:
+            socket.send_fds(self._shared, [nonce.encode()], [file.fileno()])
+        sent = {**request, "nonce": nonce, "sends_file": file is not None}
         self._exchange = asyncio.ensure_future(self._exchange_frames(sent))
         return await asyncio.shield(self._exchange)  # cancelled here, it goes on: `take_back` reads its answer
 

@@ -7,13 +7,14 @@ import base64
 import contextlib
 import errno
 import fcntl
+import io
 import logging
 import os
 import socket
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..contract import (
     MAX_FILE_BYTES,
@@ -33,6 +34,9 @@ from .command import require_linux
 from .guest.protocol import write_all
 from .process import SandboxProcess
 
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
+
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_SANDBOXES = 128
@@ -41,6 +45,8 @@ MAX_STDIN_BYTES = 16 << 20
 """Longest standard input of a call."""
 MAX_ARGUMENT_BYTES = 128_000
 """Longest argument or environment variable: Linux allows 128 KiB."""
+MACHINE_ERRORS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS))
+"""Of copies from a sandbox: this machine has no room, or no descriptors. All others are the doing of code inside."""
 FILE_SECONDS = 600.0
 """Time that copying files in or out may take."""
 
@@ -141,8 +147,8 @@ class SupervisedSandbox(Sandbox):
         request: dict[str, Any] = {"kind": "exec", "cwd": cwd, "env": dict(env or {}), "user": user}
         request["command"] = command if isinstance(command, str) else words
         data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
-        with _sealed_file(data) as file:
-            return await self._run(request, timeout, limits, refused, file if data else None)
+        with _sealed_file(data) if data else contextlib.nullcontext() as file:
+            return await self._run(request, timeout, limits, refused, file)
 
     async def read_file(
         self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str | int | None = None, **kwargs: Any
@@ -152,11 +158,15 @@ class SupervisedSandbox(Sandbox):
         Args:
             user: User to read as, where the sandbox has several.
         """
-        with tempfile.TemporaryFile() as file:
-            request = {"kind": "read", "path": path, "max_bytes": max_bytes, "user": user}
-            await self._request(request, file.fileno())
-            file.seek(0)
-            return file.read()
+        try:
+            with tempfile.TemporaryFile() as file:  # not in memory, where it would count as the code's
+                await self._request({"kind": "read", "path": path, "max_bytes": max_bytes, "user": user}, file)
+                file.seek(0)
+                return file.read()
+        except OSError as error:
+            if error.errno in MACHINE_ERRORS:
+                raise _no_room(error) from error
+            raise
 
     async def write_file(
         self, path: str, content: str | bytes, *, user: str | int | None = None, **kwargs: Any
@@ -190,7 +200,7 @@ class SupervisedSandbox(Sandbox):
         timeout: float | None,
         limits: ExecLimits | None,
         refused: str,
-        descriptor: int | None = None,
+        file: HasFileno | None = None,
     ) -> ExecResult:
         used: dict[str, Any] = {"wall_seconds": wall_seconds(timeout, limits, self.limits.wall_seconds)}
         if refused:
@@ -199,7 +209,7 @@ class SupervisedSandbox(Sandbox):
             used[name] = getattr(limits, name, None) or getattr(self.limits, name)
         async with self._lock:
             try:
-                answer = await self._ask({**request, **used}, descriptor)
+                answer = await self._ask({**request, **used}, file)
             except SandboxLostError as error:
                 if not self.starts_again:
                     raise
@@ -209,12 +219,12 @@ class SupervisedSandbox(Sandbox):
                 await self._end()  # the files would break the limit again
             return result
 
-    async def _ask(self, request: dict[str, Any], descriptor: int | None) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any], file: HasFileno | None) -> dict[str, Any]:
         """The supervisor's answer to a request; `SandboxLostError` if the sandbox is gone."""
         process = await self._ready()
         kills = process.oom_kills
         try:
-            answer = await process.request(request, descriptor)
+            answer = await process.request(request, file)
         except (EOFError, OSError, TimeoutError, SandboxError) as error:
             raise await self._lose(error) from None  # its cause would pass for a lost connection to the model
         except BaseException:  # cancelled: the code still runs, and the next request would get its answer
@@ -240,17 +250,17 @@ class SupervisedSandbox(Sandbox):
         """End what a cancelled request has started."""
         await self._end()
 
-    async def _request(self, request: dict[str, Any], descriptor: int | None = None) -> None:
+    async def _request(self, request: dict[str, Any], file: HasFileno | None = None) -> None:
         """Have the supervisor do what runs no foreign code, such as a copy of a file; `OSError` if it cannot."""
         async with self._lock:
-            await self._request_locked(request, descriptor)
+            await self._request_locked(request, file)
 
-    async def _request_locked(self, request: dict[str, Any], descriptor: int | None = None) -> None:
+    async def _request_locked(self, request: dict[str, Any], file: HasFileno | None = None) -> None:
         path = request.get("path", "/")
         if not path or "\0" in path:
             raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
         limits = {"wall_seconds": FILE_SECONDS, "cpu_seconds": 10 * FILE_SECONDS, "output_bytes": 4096}
-        answer = await self._ask({**request, **limits, "flood_bytes": MIB}, descriptor)
+        answer = await self._ask({**request, **limits, "flood_bytes": MIB}, file)
         code = answer["exit"] or 0
         if answer["outcome"] == "error" and code > 0:
             raise OSError(code, answer["detail"] or os.strerror(code), path)
@@ -369,15 +379,19 @@ def _stream(answer: dict[str, Any]) -> tuple[str, int]:
     return f"\n... [{dropped} bytes left out] ...\n".join(parts), dropped
 
 
-@contextlib.contextmanager
-def _sealed_file(data: bytes) -> Iterator[int]:
+def _sealed_file(data: bytes) -> io.FileIO:
     """An open file in memory with these bytes, which nobody can change, whoever it is handed to."""
-    descriptor = os.memfd_create("data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        write_all(descriptor, data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        file = io.FileIO(os.memfd_create("data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+")
+        write_all(file.fileno(), data)
+        file.seek(0)
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+        return file
+    except OSError as error:
+        raise _no_room(error) from error
+
+
+def _no_room(error: OSError) -> SandboxUnavailableError:
+    """This machine's failure, which code must not be blamed for."""
+    return SandboxUnavailableError(f"this machine has no room for a file on its way: {error}")

@@ -163,7 +163,7 @@ class ImageSandbox(SupervisedSandbox):
         """Copy a folder of this machine into a folder of the sandbox, as root."""
         with tempfile.TemporaryFile() as archive:
             await default_threads.run(_pack, str(source), archive)
-            await self._request({"kind": "unpack", "path": target}, archive.fileno())
+            await self._request({"kind": "unpack", "path": target}, archive)
 
     async def read_folder(
         self,
@@ -183,7 +183,7 @@ class ImageSandbox(SupervisedSandbox):
         """
         with tempfile.TemporaryFile() as archive:
             request = {"kind": "pack", "path": source, "max_bytes": max_bytes, "exclude": list(exclude)}
-            await self._request(request, archive.fileno())
+            await self._request(request, archive)
             archive.seek(0)
             await default_threads.run(_unpack, archive, str(target), FILE_SECONDS)
 
@@ -199,7 +199,7 @@ class ImageSandbox(SupervisedSandbox):
         try:
             with open(part, "wb") as file:
                 request = {"kind": "read", "path": source, "max_bytes": max_bytes, "user": "0"}
-                await self._request(request, file.fileno())
+                await self._request(request, file)
             os.replace(part, target)
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -209,7 +209,7 @@ class ImageSandbox(SupervisedSandbox):
         """Copy a file of this machine, with its permissions, into a file of the sandbox, as root."""
         with open(source, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
-            await self._request({"kind": "write", "path": target, "mode": mode, "user": "0"}, file.fileno())
+            await self._request({"kind": "write", "path": target, "mode": mode, "user": "0"}, file)
 
     async def is_folder(self, path: str) -> bool:
         """A path leads to a folder, as root sees it; no program of the sandbox is asked."""
