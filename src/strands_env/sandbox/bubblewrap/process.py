@@ -15,7 +15,7 @@ import struct
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 
 from strands_env.core.threads import default_threads
 
@@ -24,9 +24,6 @@ from ..folders import announce, discard
 from .cgroup import ControlGroup, make_control_group
 from .command import WORK, Launch
 from .guest.protocol import frame
-
-if TYPE_CHECKING:
-    from _typeshed import HasFileno
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +152,7 @@ class SandboxProcess:
         """Processes that the kernel has killed so far for lack of memory."""
         return 0 if self._group is None else self._group.oom_kills()
 
-    async def request(self, request: Mapping[str, Any], file: HasFileno | None = None) -> dict[str, Any]:
+    async def request(self, request: Mapping[str, Any], file: IO[bytes] | None = None) -> dict[str, Any]:
         """Send a request, with an open file to work on, and wait for its answer.
 
         Raises:

@@ -14,7 +14,7 @@ import socket
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ..contract import (
     MAX_FILE_BYTES,
@@ -33,9 +33,6 @@ from .cgroup import remove_stale_groups
 from .command import require_linux
 from .guest.protocol import write_all
 from .process import SandboxProcess
-
-if TYPE_CHECKING:
-    from _typeshed import HasFileno
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +197,7 @@ class SupervisedSandbox(Sandbox):
         timeout: float | None,
         limits: ExecLimits | None,
         refused: str,
-        file: HasFileno | None = None,
+        file: IO[bytes] | None = None,
     ) -> ExecResult:
         used: dict[str, Any] = {"wall_seconds": wall_seconds(timeout, limits, self.limits.wall_seconds)}
         if refused:
@@ -219,7 +216,7 @@ class SupervisedSandbox(Sandbox):
                 await self._end()  # the files would break the limit again
             return result
 
-    async def _ask(self, request: dict[str, Any], file: HasFileno | None) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any], file: IO[bytes] | None) -> dict[str, Any]:
         """The supervisor's answer to a request; `SandboxLostError` if the sandbox is gone."""
         process = await self._ready()
         kills = process.oom_kills
@@ -250,12 +247,12 @@ class SupervisedSandbox(Sandbox):
         """End what a cancelled request has started."""
         await self._end()
 
-    async def _request(self, request: dict[str, Any], file: HasFileno | None = None) -> None:
+    async def _request(self, request: dict[str, Any], file: IO[bytes] | None = None) -> None:
         """Have the supervisor do what runs no foreign code, such as a copy of a file; `OSError` if it cannot."""
         async with self._lock:
             await self._request_locked(request, file)
 
-    async def _request_locked(self, request: dict[str, Any], file: HasFileno | None = None) -> None:
+    async def _request_locked(self, request: dict[str, Any], file: IO[bytes] | None = None) -> None:
         path = request.get("path", "/")
         if not path or "\0" in path:
             raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
