@@ -124,6 +124,11 @@ def _call(name: str, arguments: list[ast.expr], depth: int) -> Number:
     if len(arguments) == 1 and isinstance(arguments[0], ast.List | ast.Tuple):  # sum([1, 2, 3])
         arguments = arguments[0].elts
     values = [_value(argument, depth + 1) for argument in arguments]
+    if (largest := _WHOLE.get(name.lower())) is not None:  # its cost grows with the numbers
+        if not all(isinstance(value, int) for value in values):
+            raise CalculatorError(f"{name.lower()} takes whole numbers")
+        if any(abs(value) > largest for value in values):
+            raise CalculatorError(f"{name.lower()} takes numbers up to {largest}")
     try:
         return _check(function(*values))
     except TypeError:
@@ -172,19 +177,6 @@ def _round(value: Number, digits: Number = 0) -> Number:
     return round(value, digits) if digits else round(value)
 
 
-def _whole(limit: int, function: Callable[..., int]) -> Callable[..., int]:
-    """A function of whole numbers whose cost grows with them."""
-
-    def call(*values: Number) -> int:
-        if not all(isinstance(value, int) for value in values):
-            raise CalculatorError(f"{function.__name__} takes whole numbers")
-        if any(abs(value) > limit for value in values):
-            raise CalculatorError(f"{function.__name__} takes numbers up to {limit}")
-        return function(*values)
-
-    return call
-
-
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda left, right: left + right,
     ast.Sub: lambda left, right: left - right,
@@ -209,6 +201,5 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": _sqrt,
     "pow": _power,
     "ln": lambda value: math.log(value),
-    **{name: getattr(math, name) for name in _MATH.split()},
-    **{name: _whole(most, getattr(math, name)) for name, most in _WHOLE.items()},
+    **{name: getattr(math, name) for name in (*_MATH.split(), *_WHOLE)},
 }

@@ -263,7 +263,12 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
     if sample.token_rewards is not None and not np.isfinite(sample.token_rewards).all():
         where = _first(~np.isfinite(sample.token_rewards))
         yield f"token_rewards holds {float(sample.token_rewards[where])} at token {where}; no reward there is 0.0"
-    yield from _reward_problems(sample)
+    reward: Any = sample.reward
+    is_number = isinstance(reward, int | float | np.integer | np.floating) and not isinstance(reward, bool)
+    if reward is not None and not (is_number and np.isfinite(reward)):
+        yield f"reward is {reward!r}, expected a finite number; a missing reward is None"
+    if reward is not None and sample.status == "failed":  # a failure of infrastructure says nothing about the policy
+        yield f"a failed rollout has reward {reward!r}; it must have none"
     end = sample.prompt_length  # nothing was sampled before
     for span in sample.weight_versions:
         if not end <= span.start <= span.end <= count:
@@ -282,17 +287,6 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
             yield f"sampling_mask.offsets must rise from 0 to {len(mask.ids)}, got {mask.offsets.tolist()!r:.80}"
         if (empty := (sizes == 0) & trained).any():
             yield f"token {_first(empty)} is trained and has an empty sampling mask"
-
-
-def _reward_problems(sample: TrainingSample) -> Iterator[str]:
-    reward: Any = sample.reward
-    if reward is None:
-        return
-    is_number = isinstance(reward, int | float | np.integer | np.floating) and not isinstance(reward, bool)
-    if not is_number or not np.isfinite(reward):
-        yield f"reward is {reward!r}, expected a finite number; a missing reward is None"
-    if sample.status == "failed":  # a failure of the infrastructure says nothing about the policy
-        yield f"a failed rollout has reward {reward!r}; it must have none"
 
 
 def no_logprob(sample: TrainingSample) -> str:
