@@ -91,7 +91,7 @@ _run = partial(_option, "run")
 _SCRIPT = 'answer of the backend scripted, or a JSON list of texts and calls {"tool": NAME, "input": {...}}'
 _REWARD = f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)"
 _PROOF = "seconds in which the reward is proven on local tasks, before the run; 0: none"
-_SEED = "seed of what the data leaves to chance, and of sampling (default: drawn)"
+_SEED = "seed of the data (default: 0) and of sampling (default: drawn)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +106,11 @@ class EvalOptions:
 
     backend: str = _model("local", "where the model is", "--backend", choices=BACKENDS)
     model_id: str | None = _model(None, "model: a name, a hub id or a folder", "--model-id", "--model", metavar="ID")
-    base_url: str | None = _model(None, "server of sglang, vllm or openai", "--base-url", "--sglang-base-url")
+    base_url: str | None = _model(
+        None, "server: sglang, vllm, openai", "--base-url", "--sglang-base-url", metavar="URL"
+    )
     tokenizer: str | None = _model(None, "tokenizer (default: the server's)", "--tokenizer", metavar="ID")
-    tool_parser: str | None = _model(None, "reader of tool calls (default: fits the chat template)", "--tool-parser")
+    tool_parser: str | None = _model(None, "default: fits the chat template", "--tool-parser", metavar="NAME")
     sampling: Mapping[str, Any] | None = _model(
         None, "further sampling parameters, or a file", "--sampling", metavar="JSON", type=json_object
     )
@@ -172,7 +174,7 @@ class EvalOptions:
     track: tuple[str, ...] = _option(
         "trackers", (), f"also report to {', '.join(TRACKERS)}", "--track", metavar="NAMES", type=trackers_of
     )
-    project: str | None = _option("trackers", None, "project there (default: the benchmark)", "--project")
+    project: str | None = _option("trackers", None, "default: the benchmark", "--project", metavar="NAME")
 
     def __post_init__(self) -> None:
         for name in ("n_samples_per_prompt", "max_concurrency", "max_attempts", "limit"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from strands_env.options import GROUPS, SAMPLING, add_options, seed
+from strands_env.options import GROUPS, OPTIONS, SAMPLING, add_options, seed
 from strands_sglang.command_line import AddArguments, add_server, json_object, non_negative, number, positive
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `eval`: every option of an evaluation."""
-    text = "name of a benchmark, or module:attribute of your own"
-    parser.add_argument("benchmark", nargs="?", help=text)
+    parser.add_argument("benchmark", nargs="?", help=OPTIONS["benchmark"].metadata["help"])
     parser.add_argument("--list", action="store_true", help="list the benchmarks, and run nothing")
     parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
     groups = {group: parser.add_argument_group(group) for group in GROUPS if group}
