@@ -47,11 +47,11 @@ class Connection(web.RequestHandler):
     """A client's connection: logs no line of a request, which may hold a key, and knows what the client did not get.
 
     Attributes:
-        has_lost_output: The connection ended before the socket took everything that was written.
+        is_behind: The socket has not taken everything that was written.
         when_reset: Called if the client resets the connection behind an answer, before it sends anything else.
     """
 
-    has_lost_output = False
+    is_behind = False
     when_reset: Callable[[], None] | None = None
 
     def handle_error(
@@ -72,6 +72,16 @@ class Connection(web.RequestHandler):
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=0)  # what writes waits until the socket has taken the last byte
 
+    def pause_writing(self) -> None:
+        """Called by asyncio: some of what was written is waiting."""
+        self.is_behind = True
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called by asyncio: the socket has taken the last byte."""
+        self.is_behind = False
+        super().resume_writing()
+
     def data_received(self, data: bytes) -> None:
         """Called by asyncio: bytes of a request came."""
         self.when_reset = None
@@ -79,7 +89,6 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Called by asyncio: the connection is closed. A handler that is at work is cancelled."""
-        self.has_lost_output = self.writing_paused
         if isinstance(exc, ConnectionError) and self.when_reset is not None:
             self.when_reset()
         super().connection_lost(exc)
@@ -118,7 +127,8 @@ class Exchange:
         """Wait for a reply; a stream's head is held back for a while, then pings follow."""
         await asyncio.wait({sampling}, timeout=self._hold if stream else None)
         while not sampling.done():
-            self._stream = self._stream or await self._open("text/event-stream")
+            if self._stream is None:  # by identity: an answer of aiohttp is a mapping, and empty
+                self._stream = await self._open("text/event-stream")
             await self._stream.write(self.dialect.ping)
             await asyncio.wait({sampling}, timeout=self._ping_interval)
 
@@ -137,16 +147,18 @@ class Exchange:
         Raises:
             OSError: The client went away.
         """
-        response = self._stream or await self._open("text/event-stream" if stream else "application/json", body)
+        response = self._stream
+        if response is None:
+            response = await self._open("text/event-stream" if stream else "application/json", body)
         self._connection.when_reset = when_reset
         try:
             # In one piece: clients stop reading at the terminal event, and what they leave unread looks like a reset.
             await response.write_eof(body)
         except asyncio.CancelledError:
             # A client that has read everything may close at once, which cancels the handler.
-            if self._connection.connected or self._connection.has_lost_output:
+            if self._connection.connected or self._connection.is_behind:
                 raise
-        if self._connection.has_lost_output:
+        if self._connection.is_behind:
             raise ConnectionResetError("the client closed the connection")
         return response
 
