@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
 from strands.types.tools import ToolResult
 
-from .conversation.messages import read, report_refused
+from .conversation.messages import read_message, report_refused
 from .conversation.options import RefusedResults
 from .exceptions import MessageConversionError
 from .trajectory import TrajectoryForest, Turn
@@ -76,7 +76,7 @@ class Callers:
         self._pending.clear()
         self._answers.clear()
 
-    def of(self, invocation_state: Mapping[str, Any] | None, cancel_signal: threading.Event | None) -> Caller:
+    def identify(self, invocation_state: Mapping[str, Any] | None, cancel_signal: threading.Event | None) -> Caller:
         """The caller of a model call, hooked if its agent is known."""
         if cancel_signal is None:
             return Caller()
@@ -153,7 +153,7 @@ class Callers:
         if model is None or model.config["refused_results"] != RefusedResults.REPORT:
             return
         with suppress(MessageConversionError):  # the problem of each block is found below
-            await model.read_images([read({"role": "user", "content": [{"toolResult": event.result}]})])
+            await model.read_images([read_message({"role": "user", "content": [{"toolResult": event.result}]})])
         tools = event.agent.tool_registry.get_all_tool_specs()
         find_problem = partial(model.find_problem, role="tool", tools=tools)
         event.result = cast(ToolResult, report_refused(event.result, find_problem))
@@ -162,7 +162,7 @@ class Callers:
 def _turn_in(turns: list[Turn], message: Mapping[str, Any]) -> Turn | None:
     """The latest of these turns that a message is."""
     try:
-        observed = read(message)
+        observed = read_message(message)
     except MessageConversionError:  # no model gives such a reply; a hook wrote it
         return None
     return next((turn for turn in reversed(turns) if turn.reply.is_seen_in(observed)), None)

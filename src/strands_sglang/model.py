@@ -163,7 +163,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         if tool_choice and "auto" not in tool_choice:
             chosen = cast("dict[str, Any]", tool_choice).get("tool")
             forced = [spec["name"] for spec in tool_specs or ()] if chosen is None else [chosen["name"]]
-        caller = self._callers.of(invocation_state, cancel_signal)
+        caller = self._callers.identify(invocation_state, cancel_signal)
         cycle = (invocation_state or {}).get("event_loop_cycle_id")  # the SDK repeats a call within one
         malformed_calls = MalformedCalls.KEEP if caller.is_hooked else MalformedCalls.RENAME
         request = TurnRequest(

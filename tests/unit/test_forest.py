@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from provider_support import user
 
-from strands_sglang.conversation.messages import read, read_all
+from strands_sglang.conversation.messages import read_message, read_messages
 from strands_sglang.exceptions import TrajectoryError
 from strands_sglang.fast_paths import FastPath
 from strands_sglang.trajectory import (
@@ -51,7 +51,7 @@ class Episode:
         self._next = 0
 
     def locate(self, history: list[Any], context: bytes = CONTEXT, **caller: Any) -> Location:
-        return self.forest.locate(context, read_all(history), **caller)
+        return self.forest.locate(context, read_messages(history), **caller)
 
     def ids(self, count: int) -> array[int]:
         self._next += count
@@ -75,7 +75,7 @@ class Episode:
             completion=Completion(
                 output_ids=self.ids(2), output_logprobs=array("d", [-0.5, -1.5]), finish=Finish(type=FinishType.STOP)
             ),
-            reply=read(answer(text, *call_ids, reasoning=reasoning)),
+            reply=read_message(answer(text, *call_ids, reasoning=reasoning)),
             calls=[ToolCall(id=call_id, name="f") for call_id in call_ids],
         )
 
@@ -176,7 +176,7 @@ def test_a_call_across_a_reset_is_dropped() -> None:
 
 def test_call_ids_are_unique_and_avoid_those_of_a_supplied_history() -> None:
     forest = TrajectoryForest()
-    forest.reserve_call_ids([read(answer("", "call00001"))])
+    forest.reserve_call_ids([read_message(answer("", "call00001"))])
     ids = [forest.next_call_id() for _ in range(3)]
     assert ids == ["call00000", "call00002", "call00003"]
     assert all(len(call_id) == 9 and call_id.isalnum() for call_id in ids)
@@ -223,9 +223,9 @@ def test_another_agent_object_goes_on_where_only_one_can_be_meant() -> None:
 def test_a_receipt_settles_which_of_equal_samples_is_meant() -> None:
     episode = Episode()
     first, _ = (episode.call([user("q")], "yes") for _ in range(2))
-    history = [user("q"), replace(read(answer("yes")), receipt=first.index), user("sure?")]
+    history = [user("q"), replace(read_message(answer("yes")), receipt=first.index), user("sure?")]
     assert episode.locate(history).parent is first
-    history[1] = replace(read(answer("edited")), receipt=first.index)
+    history[1] = replace(read_message(answer("edited")), receipt=first.index)
     assert episode.locate(history).parent is None
 
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
+from strands_sglang.conversation.history_reader import HistoryReader, strands_reader
 from strands_sglang.conversation.messages import (
-    ReadOnce,
     ShownCall,
     format_content_block,
     format_messages,
     format_tool_specs,
-    read,
-    read_all,
-    read_strands,
+    read_message,
+    read_messages,
     sort_tool_results,
     to_chat,
     to_strands,
@@ -54,7 +53,7 @@ def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
 
 
 def chat_of(*messages: Any) -> Any:
-    return to_chat(read_all(messages))
+    return to_chat(read_messages(messages))
 
 
 def called(call_id: str, name: str, **arguments: Any) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def test_new_messages_alone_know_the_calls_before_them() -> None:
     history = [user(text("q")), assistant(use("b", "two"), use("a", "one"))]
     new = [user(result("a", text("1")), result("b", text("2")))]
     calls = {"b": ShownCall("b", "two"), "a": ShownCall("a", "one")}
-    alone = to_chat(read_all([*history, *new])[2:], calls=calls).messages
+    alone = to_chat(read_messages([*history, *new])[2:], calls=calls).messages
     assert alone == format_messages([*history, *new])[2:]
     assert [message["name"] for message in alone] == ["two", "one"]
 
@@ -223,7 +222,7 @@ def test_tool_results_are_sorted_by_id() -> None:
 )
 def test_an_image_without_data_is_refused(source: Any) -> None:
     with pytest.raises(MessageConversionError, match="'image' block"):
-        read(user({"image": {"format": "png", "source": source}}))
+        read_message(user({"image": {"format": "png", "source": source}}))
 
 
 # --- what has no place ---
@@ -257,7 +256,7 @@ def test_what_has_no_place_is_refused_with_its_own(message: dict[str, Any], prob
     with pytest.raises(MessageConversionError, match=problem):
         format_messages([message])
     with pytest.raises(MessageConversionError, match=problem.replace("message 0", "message 5")):
-        read(message, 5)
+        read_message(message, 5)
 
 
 @pytest.mark.parametrize("block", [{"image": {}}, {"guardContent": {"text": {"text": "x"}}}])
@@ -318,7 +317,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_messages_that_are_printed_otherwise_have_other_keys(name: str) -> None:
     one, other = OTHERS[name]
-    assert read(one) == read(copy.deepcopy(one)) and read(one).key != read(other).key
+    assert read_message(one) == read_message(copy.deepcopy(one)) and read_message(one).key != read_message(other).key
 
 
 @pytest.mark.parametrize(
@@ -331,20 +330,20 @@ def test_messages_that_are_printed_otherwise_have_other_keys(name: str) -> None:
     ],
 )
 def test_messages_that_are_printed_alike_are_one(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert read(one) == read(other)
+    assert read_message(one) == read_message(other)
 
 
-@pytest.mark.parametrize("histories", [read_strands, partial(ReadOnce, 8)])
+@pytest.mark.parametrize("histories", [strands_reader, partial(HistoryReader, 8)])
 @pytest.mark.parametrize("name", OTHERS.keys() - {"not a number"})
 def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: Any) -> None:
     seen: list[int] = []
 
     def read_one(item: Any, index: int, before: Any) -> Any:
         seen.append(index)
-        return read(item, index, before)
+        return read_message(item, index, before)
 
     known, (one, other), question = histories(), OTHERS[name], user(text("q"))
-    other_at = [0, 1, 2, 3] if histories is read_strands else [2, 3]
+    other_at = [0, 1, 2, 3] if histories is strands_reader else [2, 3]
     for history, expected in (
         ([question, question, one], [0, 1, 2]),
         ([question, question, copy.deepcopy(one), question], [3]),
@@ -353,15 +352,15 @@ def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: 
         ([question, question, other, question, question], [4]),
     ):
         seen.clear()
-        assert known.read(history, read_one) == read_all(history)
+        assert known.read(history, read_one) == read_messages(history)
         assert seen == expected
 
 
 def test_what_its_owner_changes_in_place_is_another_message() -> None:
-    histories, reply = read_strands(), assistant(use("a", x=[1]))
-    (before,) = histories.read([reply], read)
+    histories, reply = strands_reader(), assistant(use("a", x=[1]))
+    (before,) = histories.read([reply], read_message)
     reply["content"][0]["toolUse"]["input"]["x"].append(2)
-    (after,) = histories.read([reply], read)
+    (after,) = histories.read([reply], read_message)
     assert (before.calls[0].input, after.calls[0].input) == ({"x": [1]}, {"x": [1, 2]})
 
 
@@ -371,4 +370,4 @@ def test_a_message_is_written_as_the_sdk_has_it() -> None:
         assistant(REASONING[0], text("on"), use("a", x=1)),
         user({"toolResult": {"toolUseId": "a", "content": [text("no"), IMAGE], "status": "error"}}, text("and?")),
     ]
-    assert list(map(to_strands, read_all(messages))) == messages
+    assert list(map(to_strands, read_messages(messages))) == messages

@@ -46,8 +46,9 @@ from ..trajectory import (
 )
 from ..trajectory.media import ImageExpander, Processor, image_expander
 from .generation import generate
+from .history_reader import strands_reader
 from .limits import CancelScope, Reservation, SharedBudget
-from .messages import ChatMessage, SystemPrompt, read, read_all, read_strands, system_text
+from .messages import ChatMessage, SystemPrompt, read_message, read_messages, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
@@ -105,7 +106,7 @@ class Conversation:
             self.backend.image_expander if processor is None else image_expander(processor)
         )
         self._prompts = PromptBuilder(self._tokens, chat_template, parser, self.expander, self.config)
-        self._histories = read_strands()
+        self._histories = strands_reader()
         self._planner = CallPlanner(self._tokens, self.forest, vocab_size)
         self._budget = SharedBudget()
         self._parse_errors: dict[str, int] = {}
@@ -152,7 +153,7 @@ class Conversation:
         self._budget = SharedBudget()
         self._parse_errors.clear()
         self._roots_in_a_row.clear()
-        self._histories = read_strands()
+        self._histories = strands_reader()
         self._routing_key = uuid.uuid4().hex
 
     # ---- configuration ------------------------------------------------
@@ -238,7 +239,7 @@ class Conversation:
             raise MessageConversionError(f"messages is {given!r:.100}, expected a list")
         if given and isinstance(given[0], Message):
             return given
-        return self._histories.read(given, read)
+        return self._histories.read(given, read_message)
 
     def _locate(self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes) -> Location:
         return self.forest.locate(
@@ -322,7 +323,7 @@ class Conversation:
         self, messages: Sequence[Any], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None
     ) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
-        history, text = read_all(messages), system_text(system)
+        history, text = read_messages(messages), system_text(system)
         held, count = 0, 0
         if any(message.role == "assistant" for message in history):  # else none of it is held
             turn, held = self.forest.held_part(self._context(text, self._tools_key(tools)), history)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..cache import Recent
-from ..conversation.messages import ReadOnce
+from ..conversation.history_reader import HistoryReader
 from ..exceptions import TemplateError
 from ..trajectory import Image, Message, Result
 from ..trajectory.message import Parts, join_parts, order_results
@@ -44,7 +44,7 @@ def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[st
     return system, tuple(used)
 
 
-class Readings(ReadOnce[Message | None]):
+class Readings(HistoryReader[Message | None]):
     """What a session remembers of the requests in one dialect, so that only what is new is read.
 
     Args:
