@@ -117,14 +117,14 @@ class Callers:
             known.last = event.message
         if event.message["role"] != "assistant" or not pending:
             return
-        kept = _turn_in(pending, event.message)
-        if kept is None:
+        turn = _turn_in(pending, event.message)
+        if turn is None:
             # Either a hook edited the answer, which has been used, if not word for word; or the SDK put words of its
             # own in the place of one that it did not read to the end.
             self._forest.discard_undelivered(pending.pop())
             return
-        self._forest.keep(kept)
-        pending.remove(kept)
+        self._forest.keep(turn)
+        pending.remove(turn)
 
     def _invocation_ended(self, event: AfterInvocationEvent) -> None:
         known, pending = self._pending_of(event.agent)

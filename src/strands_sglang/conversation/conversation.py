@@ -234,12 +234,12 @@ class Conversation:
             self._lock.release()
 
     def _read_history(self, request: TurnRequest) -> Sequence[Message]:
-        given = request.messages
-        if not isinstance(given, list | tuple):
-            raise MessageConversionError(f"messages is {given!r:.100}, expected a list")
-        if given and isinstance(given[0], Message):
-            return given
-        return self._histories.read(given, read_message)
+        messages = request.messages
+        if not isinstance(messages, list | tuple):
+            raise MessageConversionError(f"messages is {messages!r:.100}, expected a list")
+        if messages and isinstance(messages[0], Message):
+            return messages
+        return self._histories.read(messages, read_message)
 
     def _locate(self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes) -> Location:
         return self.forest.locate(
@@ -412,12 +412,12 @@ class Conversation:
 
     def _context(self, system: str, tools_key: bytes) -> bytes:
         """Digest of what is printed before the messages."""
-        last, found = self._last_context
+        last_parts, context = self._last_context
         parts = system, tools_key
-        if last != parts:
-            found = digest(b"context", system.encode("utf-8", "surrogatepass"), tools_key)
-            self._last_context = parts, found
-        return found
+        if last_parts != parts:
+            context = digest(b"context", system.encode("utf-8", "surrogatepass"), tools_key)
+            self._last_context = parts, context
+        return context
 
     def _template_kwargs(self) -> dict[str, Any]:
         kwargs = dict(self.config["chat_template_kwargs"])

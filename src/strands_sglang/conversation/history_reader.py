@@ -59,25 +59,25 @@ class HistoryReader(Generic[T]):
 
     def read(self, items: Sequence[Any], read_one: Callable[[Any, int, Sequence[T]], T]) -> list[T]:
         """The history, read by `read_one` from an item, its index and what was read before it."""
-        known: _ReadHistory[T] = _ReadHistory()
+        history: _ReadHistory[T] = _ReadHistory()
         for each in self._recent:  # the longest: items behind a shorter one would be read again
-            if len(each.values) > len(known.values) and each.is_start_of(items):
-                known = each
-        others = [each for each in self._recent if each is not known]
-        if not known.values:
-            known = self._respelled(items, others)
-        for index in range(len(known.values), len(items)):
+            if len(each.values) > len(history.values) and each.is_start_of(items):
+                history = each
+        others = [each for each in self._recent if each is not history]
+        if not history.values:
+            history = self._respelled(items, others)
+        for index in range(len(history.values), len(items)):
             item = items[index]
-            known.values.append(read_one(item, index, known.values))
+            history.values.append(read_one(item, index, history.values))
             text = self._copy_text(item)
             if text is None:
-                known.exact_at.append(index)
-                known.exact += _encode_all([item])
+                history.exact_at.append(index)
+                history.exact += _encode_all([item])
             else:
-                known.text_at.append(index)
-                known.texts.append(text)
-        self._recent = [*others[-(self._capacity - 1) :], known]
-        return known.values[:]
+                history.text_at.append(index)
+                history.texts.append(text)
+        self._recent = [*others[-(self._capacity - 1) :], history]
+        return history.values[:]
 
     def _respelled(self, items: Sequence[Any], others: list[_ReadHistory[T]]) -> _ReadHistory[T]:
         """The start of a history whose last items a client spells anew, in place of that history."""

@@ -221,9 +221,9 @@ class PromptBuilder:
             TemplateError: The template cannot be used with tools.
             ToolParserError: No parser reads its calls.
         """
-        found = self._formats.get(key)
-        if found is not None:
-            return found
+        prompt_format = self._formats.get(key)
+        if prompt_format is not None:
+            return prompt_format
         tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, template_kwargs()
         shared = self._shared_key(tools, kwargs) if FastPath.SHARED_PROMPTS.is_on else None
         prompt_format = None if shared is None else self._shared.formats.get(shared)
@@ -314,28 +314,28 @@ class PromptBuilder:
         # An impure template, such as one that prints the date, may print another text next time.
         is_alone = chat.images or prompt_format.key is None or not prompt_format.renderer.template.is_pure
         key = None if is_alone else digest_parts(chat.messages, prompt_format.key or b"")
-        known = None if key is None else self._shared.roots.get(key)
-        if known is None:
+        encoded = None if key is None else self._shared.roots.get(key)
+        if encoded is None:
             rendered = prompt_format.renderer.root(chat.messages)
             prompt = self._encode(prompt_format, rendered, chat)
             if key is not None:
-                known = EncodedRoot(ids=prompt.ids[:], characters=len(rendered.text), open=prompt.open)
-                self._shared.roots.put(key, known, len(known.ids))
+                encoded = EncodedRoot(ids=prompt.ids[:], characters=len(rendered.text), open=prompt.open)
+                self._shared.roots.put(key, encoded, len(encoded.ids))
             return prompt
-        self._characters += known.characters
-        self._encoded += len(known.ids)
-        place_images(known.ids, (), self._expander)  # who encoded it may have known no placeholders
-        return Prompt(ids=known.ids[:], media=(), open=known.open)
+        self._characters += encoded.characters
+        self._encoded += len(encoded.ids)
+        place_images(encoded.ids, (), self._expander)  # who encoded it may have known no placeholders
+        return Prompt(ids=encoded.ids[:], media=(), open=encoded.open)
 
     def delta(
         self, prompt_format: PromptFormat, parent: Turn, location: Location, messages: Sequence[Message], system: str
     ) -> Prompt:
         """The prompt behind the sampled ids of `parent`; `TemplateError` if the template cannot express it."""
         *before, reply = messages[: location.first_new]
-        made = [call for call in parent.calls if not call.is_text]
-        names = [ShownCall(call.shown_id, call.name) for call in made]
+        turn_calls = [call for call in parent.calls if not call.is_text]
+        names = [ShownCall(call.shown_id, call.name) for call in turn_calls]
         # Results name the ids by which the client calls the calls, or those that it was given.
-        calls = {call.id: name for call, name in zip(made, names, strict=True)}
+        calls = {call.id: name for call, name in zip(turn_calls, names, strict=True)}
         calls |= {call.id: name for call, name in zip(reply.calls, names, strict=False)}
         new = to_chat(messages[location.first_new :], calls=calls)
         # The turn as the template needs to see it: which calls were made. What was sampled is never printed again.

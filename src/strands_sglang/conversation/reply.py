@@ -137,7 +137,7 @@ def read_reply(
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
         return ReadReply(reply=reply(parsed.reasoning, parsed.text, _STOP_REASONS[finish.type]))
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
-    given: list[Call] = []
+    reply_calls: list[Call] = []
     calls: list[ToolCall] = []
     visible = parsed.text
     for result in (*parsed.calls, *([parsed.unclosed_call] if parsed.unclosed_call is not None else [])):
@@ -148,13 +148,13 @@ def read_reply(
         if is_text:
             visible += text[slice(*result.span)] or result.raw or ""
         else:
-            given.append(_call(call_id, result, error, rename=malformed_calls is MalformedCalls.RENAME))
+            reply_calls.append(_call(call_id, result, error, rename=malformed_calls is MalformedCalls.RENAME))
     # Calls that are given as text take nothing out of it: the caller sees the reply as it was sampled.
-    if calls and not given:
+    if calls and not reply_calls:
         shown = (SegmentKind.TEXT, SegmentKind.BLOCK, SegmentKind.UNCLOSED)
         visible = "".join(text[each.start : each.end] for each in parsed.segments if each.kind in shown)
-    stop_reason = STOP_TOOL_USE if given else STOP_END_TURN
-    return ReadReply(reply=reply(parsed.reasoning, visible, stop_reason, given), calls=tuple(calls))
+    stop_reason = STOP_TOOL_USE if reply_calls else STOP_END_TURN
+    return ReadReply(reply=reply(parsed.reasoning, visible, stop_reason, reply_calls), calls=tuple(calls))
 
 
 def _call(call_id: str, result: ToolParseResult, error: str | None, *, rename: bool) -> Call:

@@ -177,14 +177,14 @@ def call_grammar(renderer: DeltaRenderer, names: Sequence[str], is_plain: Callab
         empty, printed = (renderer.printed_call(name, arguments, function_id(name, 0)) for arguments in ({}, _PROBE))
         if not printed or empty is None:
             return None
-        found = _PROBE_PRINTED.search(printed)
-        head = printed[: common_prefix(empty, printed) if found is None else found.start()]
-        tail = "" if found is None else printed[found.end() :]
+        match = _PROBE_PRINTED.search(printed)
+        head = printed[: common_prefix(empty, printed) if match is None else match.start()]
+        tail = "" if match is None else printed[match.end() :]
         for _, closing in REASONING_TAGS:  # the prompt opened a block, which an empty turn closes first
             head = head.rpartition(closing)[2]
         if name not in head or not is_plain(head + tail):
             return None
-        ending = "rest" if found is None else f"object {json.dumps(tail)}"
+        ending = "rest" if match is None else f"object {json.dumps(tail)}"
         calls.append(f"space {json.dumps(head.lstrip())} {ending}")
     return f"root ::= {' | '.join(calls)}{_JSON_RULES}" if calls else None
 

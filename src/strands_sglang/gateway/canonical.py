@@ -36,12 +36,12 @@ _REMEMBERED_ITEMS = 1024  # of a session, that `item_reference` can name
 
 def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[str, ...]]:
     """A system prompt without its volatile lines, and the names of the rules that found one."""
-    used = []
+    names = []
     for name in rules:
         system, count = VOLATILE_RULES[name].subn("", system)
         if count:
-            used.append(name)
-    return system, tuple(used)
+            names.append(name)
+    return system, tuple(names)
 
 
 class Readings(HistoryReader[Message | None]):
@@ -123,8 +123,8 @@ class Canon:
 
     def arrange(self, messages: Sequence[Message], after: Arranged | None = None) -> Arranged:
         """The canonical form of a history; the messages follow those of `after`, which is not changed."""
-        known = after or Arranged()
-        out = Arranged(messages=list(known.messages), role=known.role)
+        before = after or Arranged()
+        out = Arranged(messages=list(before.messages), role=before.role)
         for message in messages:
             if message.role == "assistant":
                 self._add_reply(out, message)

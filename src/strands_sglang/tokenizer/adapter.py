@@ -76,17 +76,17 @@ class TokenizerAdapter:
 
     def is_control(self, token_id: int) -> bool:
         """True if a token only structures the text: a stop token of the model, or one flagged special."""
-        known = self._is_control.get(token_id)
-        if known is None:
+        is_control = self._is_control.get(token_id)
+        if is_control is None:
             special = getattr(self.tokenizer, "all_special_ids", ())
             added = getattr(self.tokenizer, "added_tokens_decoder", None)
             token = added.get(token_id) if isinstance(added, dict) else None
-            known = self._is_control[token_id] = (
+            is_control = self._is_control[token_id] = (
                 (isinstance(special, list | tuple | set) and token_id in special)
                 or bool(getattr(token, "special", False))
                 or self.token_text(token_id) in self.stop_tokens
             )
-        return known
+        return is_control
 
     def without_control_tokens(self, text: str) -> str:
         """A text for the model with its control tokens defused: `<|call|>` becomes `call`."""
@@ -159,7 +159,7 @@ def _from_hub_cache(repo_id: str, name: str) -> Path | None:
     try:
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(repo_id, name)
+        path = try_to_load_from_cache(repo_id, name)
     except Exception:  # not installed, or not a repository id: there is simply no such file
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(path) if isinstance(path, str) else None

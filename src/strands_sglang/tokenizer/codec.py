@@ -219,12 +219,12 @@ def codec_of(tokenizer: Any) -> Codec:
     """The codec of a tokenizer; thousands of models share one tokenizer and one proof."""
     with _lock:
         try:
-            found = _codecs.get(tokenizer)
-            if found is None or found.is_outdated:
-                found = _codecs[tokenizer] = Codec(tokenizer)
+            codec = _codecs.get(tokenizer)
+            if codec is None or codec.is_outdated:
+                codec = _codecs[tokenizer] = Codec(tokenizer)
         except TypeError:  # no weak references, or not hashable
             return Codec(tokenizer)
-        return found
+        return codec
 
 
 def _class_encode(tokenizer: Any, text: str) -> list[int]:

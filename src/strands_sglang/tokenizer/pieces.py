@@ -143,11 +143,11 @@ class _Bytes(dict[int, bytes]):
         if token is None:  # may be added later
             return b""
         if all(character in _READ for character in token):
-            found = bytes(_READ[character] for character in token)
+            text = bytes(_READ[character] for character in token)
         else:  # an added token
-            found = token.encode()
-        self[number] = found
-        return found
+            text = token.encode()
+        self[number] = text
+        return text
 
 
 # Byte-level BPE writes each byte as a printable character: itself, or one of those from U+0100 on.
@@ -186,8 +186,8 @@ def _cuts(rust: Any) -> list[_Cut]:
         if part["type"] == "Digits":
             cuts.append(_cut(r"\p{N}" if part["individual_digits"] else r"\p{N}+"))
             continue
-        kept = part["type"] == "Split" and (part["behavior"], part["invert"])
-        if kept not in (("Isolated", False), ("Removed", True)):
+        handling = part["type"] == "Split" and (part["behavior"], part["invert"])
+        if handling not in (("Isolated", False), ("Removed", True)):
             raise NotUnderstoodError
         (kind, pattern), *_ = part["pattern"].items()
         cuts.append(_cut(pattern if kind == "Regex" else re.escape(pattern), keeps_gaps=not part["invert"]))
@@ -229,9 +229,9 @@ def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
 
     def cut(text: str) -> list[str]:
         expression = expressions[text.isascii()]
-        found = expression.findall(text)
-        if not keeps_gaps or "".join(found) == text:
-            return found
+        matches = expression.findall(text)
+        if not keeps_gaps or "".join(matches) == text:
+            return matches
         return [piece for piece in expression.split(text) if piece]
 
     return cut

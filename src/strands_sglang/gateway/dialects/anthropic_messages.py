@@ -31,11 +31,11 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     items = reading.want_list(body.get("messages"), "messages")
     deferred = {str(tool.get("name")): tool for tool in body.get("tools") or () if tool.get("defer_loading")}
     read_part = partial(_read_part, deferred=deferred, turn_of=readings.turn_of)
-    known = readings.read(items, partial(_read_message, read_part=read_part))
+    messages = readings.read(items, partial(_read_message, read_part=read_part))
     system = reading.system_of(body.get("system"), "system", read_part)
     config = reading.want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
-        **reading.split_system([system, *known]),
+        **reading.split_system([system, *messages]),
         glue="\n",
         max_tokens=reading.want_count(body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop_sequences"), "stop_sequences"),

@@ -36,10 +36,10 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 def _snake(value: Any, where: str) -> dict[str, Any]:
     """An object with its names in snake case."""
-    given = reading.want_object(value, where)
-    named = {_CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in given.items()}
-    if len(named) < len(given):
-        raise Refused(f"{where} gives a field in two spellings: {', '.join(map(reading.label, given))}", param=where)
+    fields = reading.want_object(value, where)
+    named = {_CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in fields.items()}
+    if len(named) < len(fields):
+        raise Refused(f"{where} gives a field in two spellings: {', '.join(map(reading.label, fields))}", param=where)
     return named
 
 
@@ -59,15 +59,15 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     choice, ignored = _read_choice(top.get("tool_config"))
     fields["ignored"] = (*fields["ignored"], *ignored)
     items = reading.as_list(top.get("contents"), "contents")
-    known = readings.read(items, partial(_read_content, turn_of=readings.turn_of))
+    messages = readings.read(items, partial(_read_content, turn_of=readings.turn_of))
     system = top.get("system_instruction")
     if system is not None and not isinstance(system, str):
         system = reading.as_list(
             reading.want_object(system, "systemInstruction").get("parts") or [], "systemInstruction"
         )
-    told = reading.system_of(system, "systemInstruction", _read_part)
+    instructions = reading.system_of(system, "systemInstruction", _read_part)
     return WireRequest(
-        **reading.split_system([told, *known]),
+        **reading.split_system([instructions, *messages]),
         glue="",
         max_tokens=reading.want_count(flat.get("max_output_tokens"), "maxOutputTokens"),
         stop=reading.want_stops(flat.get("stop_sequences"), "stopSequences"),
@@ -212,13 +212,13 @@ def _read_image(value: Any, where: str) -> Image:
 def _read_result(value: Any, where: str) -> Result:
     """A result. `output` and `error` hold it, if they are all there is; anything else is a result as a whole."""
     response = _snake(value, where)
-    held = reading.want_object(response.get("response") or {}, f"{where}.response")
-    result = next((held[name] for name in ("output", "error") if held.keys() == {name}), held)
+    answer = reading.want_object(response.get("response") or {}, f"{where}.response")
+    result = next((answer[name] for name in ("output", "error") if answer.keys() == {name}), answer)
     pieces: list[reading.Piece] = [result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)]
     parts = reading.as_list(response.get("parts") or [], f"{where}.parts")
     pieces += reading.read_content(parts, f"{where}.parts", _read_part, of_tools=True)
     call_id = response.get("id") or _UNANSWERED + reading.want_text(response.get("name"), f"{where}.name")
-    return reading.result_of(call_id, pieces, f"{where}.id", failed=held.keys() == {"error"})
+    return reading.result_of(call_id, pieces, f"{where}.id", failed=answer.keys() == {"error"})
 
 
 def _answer_calls(message: Message, before: Sequence[Message | None]) -> Message:
@@ -309,11 +309,11 @@ def error(refused: Refused) -> dict[str, Any]:
         message = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({limit})."
     other = "INVALID_ARGUMENT" if refused.status < 500 else "INTERNAL" if refused.status == 500 else "UNAVAILABLE"
     status = _STATUSES.get(refused.status, other)
-    said: dict[str, Any] = {"code": refused.status, "message": message, "status": status}
+    body: dict[str, Any] = {"code": refused.status, "message": message, "status": status}
     if refused.code is not None:
         info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": refused.code, "domain": "strands-sglang"}
-        said["details"] = [info]
-    return {"error": said}
+        body["details"] = [info]
+    return {"error": body}
 
 
 def error_event(refused: Refused) -> bytes:

@@ -189,9 +189,10 @@ _HELD_WORDS = {"system": "text only", "user": "text, images and results of tools
 
 def split_system(messages: Sequence[Message | None]) -> dict[str, Any]:
     """`system` and `messages` of a `WireRequest`: leading system messages go into the system prompt."""
-    given = [message for message in messages if message is not None]
-    count = next((i for i, message in enumerate(given) if message.role != "system"), len(given))
-    return {"system": "\n".join(filter(None, (message.text for message in given[:count]))), "messages": given[count:]}
+    history = [message for message in messages if message is not None]
+    count = next((i for i, message in enumerate(history) if message.role != "system"), len(history))
+    texts = [message.text for message in history[:count]]
+    return {"system": "\n".join(filter(None, texts)), "messages": history[count:]}
 
 
 def system_of(content: Any, where: str, read_part: ReadPart) -> Message:

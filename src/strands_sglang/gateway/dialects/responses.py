@@ -44,7 +44,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         raise Refused("background responses are not supported; send the request without it", param="background")
     text = reading.want_object(body.get("text") or {}, "text")
     instructions = reading.system_of(body.get("instructions"), "instructions", _read_part)
-    known = readings.read(items, partial(_read_item, readings=readings))
+    messages = readings.read(items, partial(_read_item, readings=readings))
     previous = body.get("previous_response_id")
     before = [] if previous is None else readings.responses.get(reading.want_text(previous, "previous_response_id"))
     if before is None:
@@ -53,9 +53,9 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
             code="previous_response_not_found",
             param="previous_response_id",
         )
-    left_out = [item["type"] for item, message in zip(items, known, strict=True) if message is None]
+    left_out = [item["type"] for item, message in zip(items, messages, strict=True) if message is None]
     fields["unknown_tools"] += tuple(kind for kind in left_out if kind != "additional_tools")
-    history = reading.split_system([instructions, *known])
+    history = reading.split_system([instructions, *messages])
     history["messages"] = [*before, *history["messages"]]
     return WireRequest(
         **history,
