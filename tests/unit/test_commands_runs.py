@@ -309,7 +309,7 @@ def test_drift_of_a_run(tmp_path, capsys):
     shown = json.loads(capsys.readouterr().out)
     assert (shown["trajectories"], shown["changed_trajectories"]) == (3, 0)
     assert sglang_main(["drift", str(tmp_path)]) == 0
-    assert "would change 0 of 3 trajectories" in capsys.readouterr().out
+    assert "0 of 3 trajectories would change if their text were tokenised again: 0 of" in capsys.readouterr().out
 
 
 def test_drift_without_tokens_or_tokenizer(tmp_path, capsys):

@@ -42,10 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps(totals.to_dict()))
         return Exit.OK
-    say(
-        f"{saved.name}: re-tokenising the text would change {totals.changed_trajectories} of {totals.trajectories} "
-        f"trajectories, {totals.changed_tokens} of {totals.sampled_tokens} sampled tokens"
-    )
+    say(f"{saved.name}: {totals}: {totals.changed_tokens} of {totals.sampled_tokens} sampled tokens")
     for kind, places in totals.kinds.most_common():
         say(f"{kind:<14} {places} {'place' if places == 1 else 'places'}")
     for example in totals.examples:

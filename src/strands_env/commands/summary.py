@@ -65,10 +65,7 @@ def summary_lines(
         lines.append(f"time        {took}{each:.1f} s a rollout")
     if drift is not None and drift.trajectories:
         kinds = ", ".join(f"{kind} {count}" for kind, count in drift.kinds.most_common())
-        lines.append(
-            f"drift       {drift.changed_trajectories} of {drift.trajectories} trajectories would change if their text "
-            f"were tokenised again{f' ({kinds})' if kinds else ''}"
-        )
+        lines.append(f"drift       {drift}{f' ({kinds})' if kinds else ''}")
     return lines
 
 

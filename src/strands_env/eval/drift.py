@@ -109,6 +109,10 @@ class DriftTotals:
                 self.examples.append(example)
         return spans
 
+    def __str__(self) -> str:
+        changed = f"{self.changed_trajectories} of {self.trajectories}"
+        return f"{changed} trajectories would change if their text were tokenised again"
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
