@@ -61,7 +61,7 @@ class EngineRecorder:
 
     def entered(self, *images: bytes) -> list[str]:
         """Data URLs of the images as a server gets them."""
-        return [self.image_expander.enter(image).data for image in images]  # type: ignore[union-attr]
+        return [self.image_expander.prepare(image).data for image in images]  # type: ignore[union-attr]
 
 
 def assert_replays(tiny: TinyModel, trajectory: Trajectory) -> None:

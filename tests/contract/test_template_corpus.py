@@ -277,7 +277,7 @@ def test_a_message_that_spells_control_tokens_adds_none(name: str) -> None:
         plain, attack = ([m for i in history for m in t[i]] for t in (turns, forged))
         if history == [0]:
             plain, attack = [*plain, ANSWER], [*attack, ANSWER]
-        controls = renderer._controls.of_role("tool" if new == 2 else "user")
+        controls = renderer._controls.for_role("tool" if new == 2 else "user")
         try:
             before = renderer.delta(plain, turns[new]) if history else renderer.root(turns[0])
             after = renderer.delta(attack, forged[new]) if history else renderer.root(forged[0])

@@ -160,7 +160,7 @@ async def test_the_server_under_test_sees_the_images_as_we_do(server: Server, to
         pytest.skip("the server's model takes no images, or is not a folder on this machine")
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    expander = ProcessorExpander.of_model(folder, unproved=True)
+    expander = ProcessorExpander.from_model(folder, unproved=True)
     proof = await prove_vision(server.address, tokenizer, expander, model)
     assert proof.images == 8
     assert proof.difference is not None and proof.difference < 1e-4

@@ -23,7 +23,7 @@ from aiohttp.typedefs import Handler
 from strands_sglang.backends.contract import GenerateAnswer, GenerateRequest, token_array
 from strands_sglang.backends.engine import EmbeddedEngine, ModelLoadError
 from strands_sglang.backends.engine.loader import load_model
-from strands_sglang.backends.sglang.request import validate_fields
+from strands_sglang.backends.sglang.request import checked_fields
 from strands_sglang.exceptions import BackendContextLengthError, BackendError, BackendRequestError, MediaError
 from strands_sglang.trajectory import Finish, FinishType
 
@@ -35,7 +35,7 @@ RESERVED_POSITIONS = 2
 
 async def generate(engine: EmbeddedEngine, input_ids: list[int], **fields: Any) -> dict[str, Any]:
     """SGLang's `/generate`: its fields are keywords, its answer is returned."""
-    fields = validate_fields(fields)
+    fields = checked_fields(fields)
     params = {"max_new_tokens": DEFAULT_NEW_TOKENS, **(fields.get("sampling_params") or {})}
     room = engine.context_length - len(input_ids)
     if room > 0 and (params["max_new_tokens"] or 0) <= room:

@@ -84,7 +84,7 @@ def test_tokenizers_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
             return object()
 
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=AutoTokenizer))
-    monkeypatch.setattr("strands_sglang.backends.clients.only_from_cache", lambda path: path == "cached")
+    monkeypatch.setattr("strands_sglang.backends.engine.loader.only_from_cache", lambda path: path == "cached")
     try:
         assert get_tokenizer("m") is get_tokenizer("m")
         assert get_tokenizer("m", revision="r") is not get_tokenizer("m")

@@ -19,7 +19,7 @@ from strands_sglang.__main__ import main
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.commands.doctor.vision import prove_vision
 from strands_sglang.exceptions import SGLangDecodingError
-from strands_sglang.trajectory.media import EnteredImage, ProcessorExpander
+from strands_sglang.trajectory.media import PreparedImage, ProcessorExpander
 from tests.servers.engine_server import serve
 
 
@@ -43,13 +43,13 @@ async def url(tiny: TinyModel) -> AsyncIterator[str]:
 
 
 async def test_a_server_that_expands_as_we_do_is_proved(url: str, folder: Path, tiny: TinyModel) -> None:
-    proof = await prove_vision(url, tiny.tokenizer, ProcessorExpander.of_model(folder))
+    proof = await prove_vision(url, tiny.tokenizer, ProcessorExpander.from_model(folder))
     assert (proof.turns, proof.images) == (5, 8)
     assert proof.difference is None
 
 
 async def test_a_replay_finds_a_server_that_sees_other_pixels(url: str, folder: Path, tiny: TinyModel) -> None:
-    expander = ProcessorExpander.of_model(folder)
+    expander = ProcessorExpander.from_model(folder)
     proof = await prove_vision(url, tiny.tokenizer, expander, tiny.model)
     assert proof.difference is not None and proof.difference < 1e-4
 
@@ -58,15 +58,15 @@ async def test_a_replay_finds_a_server_that_sees_other_pixels(url: str, folder: 
             made = super().pixels(image)
             return {**made, "pixel_values": made["pixel_values"] - 0.1}
 
-    proof = await prove_vision(url, tiny.tokenizer, Darker.of_model(folder), tiny.model)
+    proof = await prove_vision(url, tiny.tokenizer, Darker.from_model(folder), tiny.model)
     assert proof.difference is not None and proof.difference > 1e-3
 
 
 class OneMore(ProcessorExpander):
     """Counts a token too many for wide images."""
 
-    def enter(self, image: bytes, **options: Any) -> EnteredImage:
-        right = super().enter(image, **options)
+    def prepare(self, image: bytes, **options: Any) -> PreparedImage:
+        right = super().prepare(image, **options)
         if right.grid is None or right.grid[1] > right.grid[2]:
             return right
         return replace(right, span=right.span + array("i", [self.placeholder_id]))
@@ -74,7 +74,7 @@ class OneMore(ProcessorExpander):
 
 async def test_a_server_that_expands_otherwise_is_not(url: str, folder: Path, tiny: TinyModel) -> None:
     with pytest.raises(SGLangDecodingError, match="expands them differently"):
-        await prove_vision(url, tiny.tokenizer, OneMore.of_model(folder))
+        await prove_vision(url, tiny.tokenizer, OneMore.from_model(folder))
 
 
 def test_the_command_needs_a_server(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

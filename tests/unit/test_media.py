@@ -57,8 +57,8 @@ def decoded(data: bytes) -> Any:
 @pytest.mark.parametrize("name", proof_pictures())
 def test_what_is_sent_is_rgb_in_a_size_that_the_processor_leaves_alone(name: str, patch: int) -> None:
     expander = expander_of(patch)
-    entered = expander.enter(proof_pictures()[name])
-    sent = decoded(expander.enter(proof_pictures()[name]).image)
+    entered = expander.prepare(proof_pictures()[name])
+    sent = decoded(expander.prepare(proof_pictures()[name]).image)
     assert (sent.format, sent.mode, sent.info) == ("PNG", "RGB", {})
     assert entered.grid == (1, sent.height // patch, sent.width // patch)
     assert entered.span.tolist() == [PLACEHOLDER] * (sent.height * sent.width // (2 * patch) ** 2)
@@ -74,9 +74,9 @@ def test_what_is_sent_is_rgb_in_a_size_that_the_processor_leaves_alone(name: str
 @pytest.mark.parametrize("encoding", ImageEncoding)
 @pytest.mark.parametrize("name", ["photo", "palette"])
 def test_what_has_entered_once_enters_again_unchanged(expander, name, encoding):
-    once = expander.enter(proof_pictures()[name], encoding=encoding)
+    once = expander.prepare(proof_pictures()[name], encoding=encoding)
     assert once.data.startswith(f"data:image/{encoding};base64,")
-    again = expander.enter(once.image, encoding=encoding)
+    again = expander.prepare(once.image, encoding=encoding)
     assert (again.data, again.digest, again.grid) == (once.data, once.digest, once.grid)
 
 
@@ -88,7 +88,7 @@ def test_sizes_are_those_of_the_processor_and_settle() -> None:
             size = seeded.randint(1, 900), seeded.randint(1, 900)
             if max(size) > 200 * min(size):
                 continue
-            entered = expander.enter(encoded(Image.new("RGB", size)))
+            entered = expander.prepare(encoded(Image.new("RGB", size)))
             own = expander.pixels(encoded(Image.new("RGB", decoded(entered.image).size)))["image_grid_thw"][0]
             assert tuple(own.tolist()) == entered.grid
             first = tuple(expander.pixels(encoded(Image.new("RGB", size)))["image_grid_thw"][0].tolist())
@@ -98,11 +98,11 @@ def test_sizes_are_those_of_the_processor_and_settle() -> None:
 
 def test_a_processor_that_leaves_no_size_alone_is_refused() -> None:
     with pytest.raises(MediaError, match="min_pixels and max_pixels"):
-        expander_of(14, 100 * 28 * 28, 101 * 28 * 28).enter(encoded(Image.new("RGB", (449, 508))))
+        expander_of(14, 100 * 28 * 28, 101 * 28 * 28).prepare(encoded(Image.new("RGB", (449, 508))))
 
 
 def test_a_limit_on_pixels_holds(expander: ProcessorExpander) -> None:
-    sent = decoded(expander.enter(encoded(noise((700, 500))), max_pixels=60_000).image)
+    sent = decoded(expander.prepare(encoded(noise((700, 500))), max_pixels=60_000).image)
     assert sent.width * sent.height <= 60_000
 
 
@@ -205,4 +205,4 @@ def test_cut_off_and_damaged_files_are_typed_errors(form: str) -> None:
 
 def test_a_ribbon_is_refused_as_the_family_does(expander: ProcessorExpander) -> None:
     with pytest.raises(MediaError, match="too elongated"):
-        expander.enter(encoded(Image.new("RGB", (2001, 10))))
+        expander.prepare(encoded(Image.new("RGB", (2001, 10))))

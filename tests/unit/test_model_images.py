@@ -156,7 +156,7 @@ async def test_a_sampled_placeholder_closes_its_path(client: EngineRecorder, tin
 
 async def test_placeholders_and_images_that_do_not_agree_never_reach_the_server(client, tiny):
     bang = tiny.tokenizer.encode("!")[0]  # a placeholder that the text spells
-    spelt = SimpleNamespace(fingerprint="test", placeholder_id=bang, media_ids=frozenset({bang}), enter=None)
+    spelt = SimpleNamespace(fingerprint="test", placeholder_id=bang, media_ids=frozenset({bang}), prepare=None)
     conv = conversation(client, tiny, processor=spelt)
     with pytest.raises(MediaError, match="1 image placeholders for 0 images"):
         await conv.turn(TurnRequest(messages=[user("hello!")]))
@@ -193,13 +193,13 @@ async def test_a_large_image_is_resized_once_and_every_turn_sends_the_same_bytes
 
 async def test_images_are_processed_beside_the_event_loop_also_in_a_history_that_is_new(client, tiny):
     loop_thread, seen = threading.get_ident(), []
-    enter = client.image_expander.enter  # type: ignore[union-attr]
+    enter = client.image_expander.prepare  # type: ignore[union-attr]
 
     def noted(data: bytes, **options: Any) -> Any:
         seen.append(threading.get_ident())
         return enter(data, **options)
 
-    client.image_expander.enter = noted  # type: ignore[union-attr, method-assign]
+    client.image_expander.prepare = noted  # type: ignore[union-attr, method-assign]
     tone = iter(range(100, 200))
     images = [png((next(tone), 1, 1)) for _ in range(3)]
     encoded = {"image": {"format": "png", "source": {"bytes": base64.b64encode(images[2]).decode()}}}

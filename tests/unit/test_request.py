@@ -18,7 +18,6 @@ from strands_sglang.backends.sglang.request import (
     SGLangSamplingParams,
     check_sampling_params,
     checked_fields,
-    validate_fields,
 )
 from strands_sglang.exceptions import SGLangRequestError
 
@@ -190,7 +189,7 @@ def test_exactly_the_ids_of_the_vocabulary_pass(ids: list[int], vocab_size: int)
 )  # fmt: skip
 def test_known_fields_are_checked(fields: dict[str, Any]) -> None:
     with pytest.raises(SGLangRequestError):
-        validate_fields(fields)
+        checked_fields(fields)
 
 
 def test_token_ids_must_lie_in_a_known_vocabulary() -> None:
@@ -199,9 +198,9 @@ def test_token_ids_must_lie_in_a_known_vocabulary() -> None:
         with pytest.raises(SGLangRequestError, match="below the vocabulary size, 99"):
             check_sampling_params(params, vocab_size=99)
     fields = {"token_ids_logprob": [0, 99]}
-    assert validate_fields(fields, vocab_size=100) == validate_fields(fields) == fields
+    assert checked_fields(fields, vocab_size=100) == checked_fields(fields) == fields
     with pytest.raises(SGLangRequestError, match="below the vocabulary size, 99"):
-        validate_fields(fields, vocab_size=99)
+        checked_fields(fields, vocab_size=99)
 
 
 # ------------------------------------------------------------------------------ as JSON

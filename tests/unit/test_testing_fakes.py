@@ -122,12 +122,12 @@ async def test_a_delayed_reply_can_be_aborted_and_cancelled() -> None:
 
 def answered(request: HTTPRequest) -> HTTPResponse:
     meta = {"id": request.json()["rid"], "finish_reason": {"type": "stop", "matched": 5}}
-    return HTTPResponse.of_json({"output_ids": [4, 5], "meta_info": meta})
+    return HTTPResponse.from_json({"output_ids": [4, 5], "meta_info": meta})
 
 
 async def test_a_mock_transport_sees_whole_requests_and_its_failures_follow_the_table() -> None:
     failures: list[Any] = [
-        HTTPResponse.of_json({"error": "full"}, status=503, headers={"Retry-After": "0"}),
+        HTTPResponse.from_json({"error": "full"}, status=503, headers={"Retry-After": "0"}),
         ConnectionRefusedError("nobody"),
         TimeoutError(),
         ConnectionResetError("gone"),

@@ -38,7 +38,7 @@ from strands_sglang.backends.contract import PromptScoring
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.exceptions import BackendAnswerError, BackendRequestError
 from strands_sglang.trajectory import Finish, FinishType
-from strands_sglang.trajectory.media import EnteredImage, ProcessorExpander
+from strands_sglang.trajectory.media import PreparedImage, ProcessorExpander
 from tests.slime_support import Rig, Sample, rig
 
 __all__ = ["rig"]
@@ -72,7 +72,7 @@ def tiny(folder: Path) -> TinyModel:
 
 @pytest.fixture(scope="module")
 def expander(folder: Path, tiny: TinyModel) -> ProcessorExpander:
-    return ProcessorExpander.of_model(folder)
+    return ProcessorExpander.from_model(folder)
 
 
 def engine_of(tiny: TinyModel) -> EmbeddedEngine:
@@ -120,7 +120,7 @@ async def test_a_teacher_scores_what_it_sees_as_transformers_does(sample: Traini
     """Two samples of equal tokens and different images share no scores from the image on."""
     teacher, blue = make_tiny_vision_model(seed=1), picture((5, 3, 200))
     data = block(blue)["image"]["source"]["bytes"]
-    entered = EnteredImage.of(data, "image/png", array("i"), None)
+    entered = PreparedImage.from_bytes(data, "image/png", array("i"), None)
     first, second = sample.media
     other = replace(sample, media=(replace(first, data=entered.data, digest=entered.digest), second))
     async with engine_of(teacher) as engine:

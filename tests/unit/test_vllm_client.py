@@ -334,7 +334,7 @@ async def test_calls_on_many_new_connections_share_the_question_for_the_mode() -
 async def test_the_vocabulary_is_that_of_the_servers_model_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"vocab_size": 50}', encoding="utf-8")
     body = {"data": [{"id": "m", "owned_by": "vllm", "root": str(tmp_path), "max_model_len": 4096}]}
-    client = VLLMClient("http://localhost:1", transport=MockTransport(lambda _: HTTPResponse.of_json(body)))
+    client = VLLMClient("http://localhost:1", transport=MockTransport(lambda _: HTTPResponse.from_json(body)))
     async with client:
         assert (await client.info()).vocab_size == 50
         with pytest.raises(BackendRequestError, match="50"):

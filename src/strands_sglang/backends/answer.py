@@ -101,7 +101,7 @@ def sampling_mask(name: str, sets: Any, count: int) -> SamplingMask | None:
         return None
     if not isinstance(sets, list) or len(sets) != count:
         raise BackendAnswerError(f"{name} does not have one set per output token ({count}): {sets!r:.200}")
-    return SamplingMask.of(checked_ids(name, survivors) for survivors in sets)
+    return SamplingMask.from_sets(checked_ids(name, survivors) for survivors in sets)
 
 
 def http_error(status: int, text: str, words: str, *, overflows: bool, hint: str | None) -> BackendHTTPError:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from ..exceptions import BackendRequestError, install_command
-from .engine.own_models import ModelLoadError, check_model_name, is_own_model, only_from_cache, why_not_loaded
+from ..exceptions import BackendRequestError
 
 if TYPE_CHECKING:
     from .http.server import ServerClient
@@ -119,27 +118,6 @@ def _count(args: Any, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _load_tokenizer(path: str, options: dict[str, Any]) -> Any:
-    if is_own_model(path):
-        from .engine.loader import load_tokenizer
-
-        return load_tokenizer(path)
-    check_model_name(path)
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise ImportError(
-            f"get_tokenizer({path!r}) needs transformers, which is not installed: "
-            f"{install_command('hf')} (or the extra 'local')"
-        ) from error
-    try:
-        if only_from_cache(path):
-            options.setdefault("local_files_only", True)
-        return AutoTokenizer.from_pretrained(path, **options)
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"the tokenizer {path!r} cannot be loaded: {why_not_loaded(error)}") from error
-
-
 def _get_tokenizer(path: str | None = None, *, tokenizer_path: str | None = None, **options: Any) -> Any:
     """The Hugging Face tokenizer of a model, loaded on the first call and shared after that.
 
@@ -158,7 +136,9 @@ def _get_tokenizer(path: str | None = None, *, tokenizer_path: str | None = None
         raise TypeError(f"got {path!r}, expected the path or hub id of a model, such as get_tokenizer('Qwen/Qwen3-8B')")
     key = str(path), _hashable(options)
     if key not in _tokenizers:
-        _tokenizers.setdefault(key, _load_tokenizer(str(path), options))
+        from .engine.loader import load_tokenizer
+
+        _tokenizers.setdefault(key, load_tokenizer(str(path), **options))
     return _tokenizers[key]
 
 

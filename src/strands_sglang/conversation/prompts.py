@@ -34,7 +34,7 @@ from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import HermesToolParser, ToolParser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ThinkTokens
 from ..trajectory import Image, Location, Message, Turn
-from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
+from ..trajectory.media import ImageEncoding, ImageExpander, Medium, PreparedImage, media_growth, place_images
 from .messages import (
     ChatConversation,
     ChatMessage,
@@ -198,7 +198,7 @@ class PromptBuilder:
         self._characters = self._encoded = 0
         self._expander = expander
         self.options = options
-        self._entered: dict[tuple[bytes, int | None, ImageEncoding], EnteredImage | str] = {}
+        self._entered: dict[tuple[bytes, int | None, ImageEncoding], PreparedImage | str] = {}
         self._image_problems: dict[tuple[PromptFormat, str], str | None] = {}
 
     def reset(self) -> None:
@@ -365,7 +365,7 @@ class PromptBuilder:
         ids = self._tokens.encode(rendered.text, rendered.literal)
         self._characters += len(rendered.text)
         self._encoded += len(ids)
-        images: list[EnteredImage] = []
+        images: list[PreparedImage] = []
         if chat.images:
             if self._expander is None:
                 count = f"{len(chat.images)} image{'s' * (len(chat.images) > 1)}"
@@ -416,14 +416,14 @@ class PromptBuilder:
     def _image_key(self, image: Image) -> tuple[bytes, int | None, ImageEncoding]:
         return image.key, self.options["max_image_pixels"], ImageEncoding(self.options["image_encoding"])
 
-    def _enter(self, image: Image, expander: ImageExpander) -> EnteredImage:
+    def _enter(self, image: Image, expander: ImageExpander) -> PreparedImage:
         if image.problem:
             raise MediaError(image.problem)
         key = self._image_key(image)
         _, most, encoding = key
         if key not in self._entered:  # read ahead by `read_image`, or shown again by a new root
             try:
-                self._entered[key] = expander.enter(image.data, max_pixels=most, encoding=encoding)
+                self._entered[key] = expander.prepare(image.data, max_pixels=most, encoding=encoding)
             except MediaError as error:
                 self._entered[key] = str(error)
         entered = self._entered[key]

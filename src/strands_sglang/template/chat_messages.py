@@ -76,7 +76,7 @@ class HistoryPart(StrEnum):
     FULL = "full"
     """The full history."""
 
-    def of(self, messages: Sequence[Message]) -> list[Message]:
+    def select(self, messages: Sequence[Message]) -> list[Message]:
         """This part of the messages before the turn."""
         return short_history(messages) if self is HistoryPart.SHORT else list(messages)
 

@@ -88,13 +88,13 @@ class ControlTexts:
     in_results: re.Pattern[str]
 
     @classmethod
-    def of(cls, control: Sequence[str], added: Sequence[str], source: str) -> ControlTexts:
+    def from_tokens(cls, control: Sequence[str], added: Sequence[str], source: str) -> ControlTexts:
         """Sort tokens: texts of special and stop tokens (`control`), of all added tokens, and the jinja `source`."""
         printed = [token for token in added if token in source and not token.isspace()]
         everywhere = [*control, *(token for token in printed if not _TAG.fullmatch(token))]
         return cls(_pattern(everywhere), _pattern([*everywhere, *printed]))
 
-    def of_role(self, role: str) -> re.Pattern[str]:
+    def for_role(self, role: str) -> re.Pattern[str]:
         """Control tokens for content of a role."""
         return self.in_results if role == "tool" else self.anywhere
 
@@ -183,7 +183,7 @@ def render_marked(
     """
     if policy is ControlTokens.ALLOW:
         return Rendered(text=render(messages))
-    marked = [mark(message, controls.of_role(message["role"])) for message in messages]
+    marked = [mark(message, controls.for_role(message["role"])) for message in messages]
     if all(new is old for new, old in zip(marked, messages, strict=True)):
         text = render(messages)
         return unmark(text) if tools_spell else Rendered(text=text)
@@ -205,7 +205,7 @@ def render_marked(
 
 def spelled_error(messages: Sequence[Message], controls: ControlTexts) -> ControlTokenError:
     """The error for messages that spell a control token."""
-    spelled = ((message["role"], first_spelled(message, controls.of_role(message["role"]))) for message in messages)
+    spelled = ((message["role"], first_spelled(message, controls.for_role(message["role"]))) for message in messages)
     role, token = next((role, token) for role, token in spelled if token)
     return ControlTokenError(
         f"a message with role {role!r} spells the control token {token!r}; remove it, or set "

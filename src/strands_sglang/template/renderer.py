@@ -80,11 +80,11 @@ class DeltaRenderer:
         self.template = template = template if isinstance(template, ChatTemplate) else ChatTemplate(template)
         self.tools: list[dict[str, Any]] | None = None if tools is None else pin(plain(list(tools)))
         self.template_kwargs: dict[str, Any] = copy.deepcopy(plain(dict(template_kwargs or {})))
-        vocabulary = Vocabulary.of(stop_tokens, special_tokens)
+        vocabulary = Vocabulary.from_tokens(stop_tokens, special_tokens)
         self._dropped_content = DroppedContent(dropped_content)
         self._control_tokens = ControlTokens(control_tokens)
         source = template.text(tools_present=tools is not None)
-        self._controls = ControlTexts.of((*vocabulary.stops, *control_texts), vocabulary.specials, source)
+        self._controls = ControlTexts.from_tokens((*vocabulary.stops, *control_texts), vocabulary.specials, source)
         marked = None if self._control_tokens is ControlTokens.ALLOW else mark(self.tools, self._controls.anywhere)
         self._tools_spell = marked is not None and marked is not self.tools
         self._step = StepRenderer(

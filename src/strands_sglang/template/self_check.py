@@ -44,7 +44,7 @@ USER: Message = {"role": "user", "content": "Usr1XQ"}
 NEXT: Message = {"role": "user", "content": "Usr3XQ"}
 
 
-def call(*numbers: int, content: str = "", **extra: Any) -> Message:
+def call_turn(*numbers: int, content: str = "", **extra: Any) -> Message:
     """An assistant turn with one call for each number."""
     calls = [
         {"id": CALL_ID % i, "type": "function", "function": {"name": TOOL_NAME, "arguments": {"q": f"v{i}"}}}
@@ -53,12 +53,12 @@ def call(*numbers: int, content: str = "", **extra: Any) -> Message:
     return {"role": "assistant", "content": content, "tool_calls": calls, **extra}
 
 
-def result(number: int, prefix: str = "R") -> Message:
+def tool_result(number: int, prefix: str = "R") -> Message:
     """The result of a call."""
     return {"role": "tool", "tool_call_id": CALL_ID % number, "name": TOOL_NAME, "content": f"{prefix}{number}XQ"}
 
 
-def text(content: str, **extra: Any) -> Message:
+def reply(content: str, **extra: Any) -> Message:
     """An assistant turn without calls."""
     return {"role": "assistant", "content": content, **extra}
 
@@ -74,21 +74,24 @@ class Probe:
 
 def probes(*, tools_present: bool) -> dict[Shape, list[Probe]]:
     """Probes by shape: short and long histories, with and without a system message."""
-    turns: list[tuple[Shape, Message, tuple[Message, ...]]] = [(Shape.TEXT_USER, text("Ans."), (NEXT,))]
+    turns: list[tuple[Shape, Message, tuple[Message, ...]]] = [(Shape.TEXT_USER, reply("Ans."), (NEXT,))]
     if tools_present:
         turns += [
-            (Shape.CALL_TOOL, call(1), (result(1),)),
-            (Shape.CALL_TOOL, call(1, content="Let me see."), (result(1, "Error: "),)),
-            (Shape.CALLS_TOOLS, call(1, 2), (result(1), result(2))),
-            (Shape.CALL_TOOL_USER, call(1), (result(1), NEXT)),
-            (Shape.CALL_USER, call(1), (NEXT,)),
+            (Shape.CALL_TOOL, call_turn(1), (tool_result(1),)),
+            (Shape.CALL_TOOL, call_turn(1, content="Let me see."), (tool_result(1, "Error: "),)),
+            (Shape.CALLS_TOOLS, call_turn(1, 2), (tool_result(1), tool_result(2))),
+            (Shape.CALL_TOOL_USER, call_turn(1), (tool_result(1), NEXT)),
+            (Shape.CALL_USER, call_turn(1), (NEXT,)),
         ]
     again: Message = {"role": "user", "content": "Usr2XQ"}
     # In some templates a switch in an earlier message holds for the rest of the conversation.
     off: Message = {**USER, "content": "Usr1XQ /no_think /nothink"}
     on: Message = {**USER, "content": "Usr1XQ /think"}
-    mid: tuple[Message, ...] = (call(7), result(7), text("Mid.")) if tools_present else (text("Mid."),)
-    more: tuple[Message, ...] = (call(8), result(8), call(9), result(9)) if tools_present else (text("More."), USER)
+    mid: tuple[Message, ...] = (reply("Mid."),)
+    more: tuple[Message, ...] = (reply("More."), USER)
+    if tools_present:
+        mid = (call_turn(7), tool_result(7), *mid)
+        more = (call_turn(8), tool_result(8), call_turn(9), tool_result(9))
     past, longer = (off, *mid, again), (on, *mid, again, *more)
     out: dict[Shape, list[Probe]] = {}
     for shape, turn, new in turns:
@@ -133,7 +136,7 @@ def self_check(step: StepRenderer) -> Knowledge:
     if closers - {""} - set(step.vocabulary.stops):
         flags.add(Flag.CLOSER_IS_NOT_A_STOP)
     prompt = _try(step, [USER], generate=True)
-    past = _try(step, [USER, text("Ans.")], generate=False)
+    past = _try(step, [USER, reply("Ans.")], generate=False)
     if prompt is not None and past is not None and not past.startswith(prompt):
         flags.add(Flag.GENERATION_PROMPT_NOT_IN_HISTORY)
     closed = _try(step, [USER], generate=False)
@@ -175,7 +178,7 @@ def _content_forms(step: StepRenderer) -> dict[str, ContentForm]:
         "assistant": lambda content: [USER, {"role": "assistant", "content": content}, NEXT],
     }
     if step.tools is not None:
-        places["tool"] = lambda content: [USER, call(1), {**result(1), "content": content}]
+        places["tool"] = lambda content: [USER, call_turn(1), {**tool_result(1), "content": content}]
     forms: dict[str, ContentForm] = {}
     for role in ("user", "system", "assistant", "tool"):  # the user first: the others need one
         if role in places:
@@ -208,7 +211,7 @@ def _argument_form(step: StepRenderer) -> ArgumentForm:
     for plant in (Plant.ARGUMENTS_NULL, Plant.ARGUMENTS_EMPTY):
         for form in ArgumentForm:
             trial = _with(step, arguments=form)
-            printed = _try(trial, [USER, plant_sentinel(call(1), plant), result(1)], generate=True)
+            printed = _try(trial, [USER, plant_sentinel(call_turn(1), plant), tool_result(1)], generate=True)
             if printed is not None and SENTINEL in printed:
                 return form
     return ArgumentForm.OBJECT
@@ -231,7 +234,7 @@ def _measure(
             deltas: list[str | None] = []
             for history in HistoryPart:
                 try:
-                    suffix = step.suffix(history.of(probe.before), probe.turn, probe.new)
+                    suffix = step.suffix(history.select(probe.before), probe.turn, probe.new)
                     for content, role in [(message["content"], message["role"]) for message in probe.new]:
                         if content not in suffix.text and json.dumps(content)[1:-1] not in suffix.text:
                             raise TemplateError(
@@ -272,9 +275,9 @@ def _numbers_media(step: StepRenderer) -> bool:
     """True if images or videos are numbered over the whole conversation, as Qwen's templates do on request."""
     for kind in ("image", "video"):
         message: Message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
-        before = (message, text("Mid."), NEXT)
+        before = (message, reply("Mid."), NEXT)
         with suppress(TemplateError):  # a template without media says nothing of them
-            short, full = (step.suffix(part.of(before), text("Ans."), [message]).text for part in HistoryPart)
+            short, full = (step.suffix(part.select(before), reply("Ans."), [message]).text for part in HistoryPart)
             if short != full:
                 return True
     return False
@@ -294,13 +297,15 @@ def _verdict(shapes: Mapping[Shape, ShapeResult], history: HistoryPart) -> Templ
 
 def _loss_flags(step: StepRenderer) -> set[Flag]:
     flags = set()
-    spoken = None if step.tools is None else _try(step, [USER, call(1, content=_MARK), result(1)], generate=True)
+    spoken = (
+        None if step.tools is None else _try(step, [USER, call_turn(1, content=_MARK), tool_result(1)], generate=True)
+    )
     if spoken is not None:
         flags |= {Flag.DROPS_TEXT_BESIDE_CALLS} if _MARK not in spoken else set()
         flags |= {Flag.DROPS_CALLS} if "v1" not in spoken else set()
-    if _drops_reasoning(step, text("Ans.", **_THINKING), NEXT):
+    if _drops_reasoning(step, reply("Ans.", **_THINKING), NEXT):
         flags.add(Flag.DROPS_REASONING_AT_USER)
-    if step.tools is not None and _drops_reasoning(step, call(1, **_THINKING), result(1)):
+    if step.tools is not None and _drops_reasoning(step, call_turn(1, **_THINKING), tool_result(1)):
         flags.add(Flag.DROPS_REASONING_AT_TOOL)
     return flags
 
@@ -314,7 +319,7 @@ def _drops_reasoning(step: StepRenderer, turn: Message, new: Message) -> bool:
 def _keep_reasoning(step: StepRenderer) -> dict[str, Any]:
     source = step.template.text(tools_present=step.tools is not None)
     for setting in keep_reasoning_candidates(source, step.kwargs):
-        if not _drops_reasoning(replace(step, kwargs={**step.kwargs, **setting}), text("Ans.", **_THINKING), NEXT):
+        if not _drops_reasoning(replace(step, kwargs={**step.kwargs, **setting}), reply("Ans.", **_THINKING), NEXT):
             return setting
     return {}
 
@@ -342,9 +347,9 @@ def image_problem(render: Callable[[list[Message]], str], placeholder: str, role
         [{"type": "image"} if mark is None else {"type": "text", "text": mark} for mark in marks] for marks in messages
     ]
     if role == "user":
-        probe = [{"role": "user", "content": first}, text("Img3XQ"), {"role": "user", "content": last}]
+        probe = [{"role": "user", "content": first}, reply("Img3XQ"), {"role": "user", "content": last}]
     else:
-        probe = [USER, call(1, 2), {**result(1), "content": first}, {**result(2), "content": last}]
+        probe = [USER, call_turn(1, 2), {**tool_result(1), "content": first}, {**tool_result(2), "content": last}]
     try:
         printed = render(probe)
     except TemplateError as error:

@@ -64,7 +64,7 @@ class Vocabulary(NamedTuple):
     specials: tuple[str, ...]
 
     @classmethod
-    def of(cls, stops: Sequence[str], specials: Sequence[str]) -> Vocabulary:
+    def from_tokens(cls, stops: Sequence[str], specials: Sequence[str]) -> Vocabulary:
         """Clean up lists of token texts."""
         unique_stops = tuple(dict.fromkeys(token for token in stops if token))
         return cls(unique_stops, tuple(dict.fromkeys([*unique_stops, *(token for token in specials if token)])))

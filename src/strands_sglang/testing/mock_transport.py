@@ -15,7 +15,7 @@ class MockTransport:
     ```python
     def handler(request: HTTPRequest) -> HTTPResponse:
         assert request.json()["input_ids"] == [1, 2, 3]
-        return HTTPResponse.of_json({"output_ids": [4], "meta_info": {"finish_reason": {"type": "stop"}}})
+        return HTTPResponse.from_json({"output_ids": [4], "meta_info": {"finish_reason": {"type": "stop"}}})
 
 
     client = SGLangClient("http://server", transport=MockTransport(handler))

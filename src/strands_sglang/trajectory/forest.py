@@ -502,6 +502,6 @@ def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn 
         trained = tuple(turn.index not in owned for turn in path)
         owned.update(turn.index for turn in path)
         result.append(
-            Trajectory.of_turns(path, trained=trained, is_discarded=path[-1].index in discarded, is_main=path is main)
+            Trajectory.from_turns(path, trained=trained, is_discarded=path[-1].index in discarded, is_main=path is main)
         )
     return result

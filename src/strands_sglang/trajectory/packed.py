@@ -68,7 +68,7 @@ class SamplingMask:
     offsets: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, sets: Iterable[Iterable[int]]) -> SamplingMask:
+    def from_sets(cls, sets: Iterable[Iterable[int]]) -> SamplingMask:
         """The mask of these sets."""
         import numpy as np
 

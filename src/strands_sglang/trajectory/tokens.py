@@ -69,10 +69,10 @@ class TokenSequence(TokenView):
         segment_turns: Iterable[int] | None = None,
         weight_versions: Iterable[WeightSpan] = (),
     ) -> None:
-        self._ids = _int_array(token_ids)
+        self._ids = _id_column(token_ids)
         count = len(self._ids)
-        self._mask = _mask_array(loss_mask, count)
-        self._logprobs = _logprob_array(logprobs, count)
+        self._mask: NDArray[np.uint8] = _column("loss_mask", loss_mask, np.uint8, count, 0)
+        self._logprobs: NDArray[np.float64] = _column("logprobs", logprobs, np.float64, count, math.nan)
         if not 0 <= prompt_length <= count:
             raise ValueError(
                 f"prompt_length must be between 0 and {count}, the number of tokens, got {prompt_length!r}"
@@ -97,7 +97,7 @@ class TokenSequence(TokenView):
         )
 
     @classmethod
-    def of_runs(cls, runs: Sequence[TokenRun]) -> TokenSequence:
+    def from_runs(cls, runs: Sequence[TokenRun]) -> TokenSequence:
         """The sequence of these runs, built in one pass and without a Python object a token."""
         sequence = cls.__new__(cls)
         starts = list(accumulate((len(run.ids) for run in runs), initial=0))
@@ -313,35 +313,25 @@ def _raw(values: Iterable[Any], dtype: Any = None) -> NDArray[Any]:
     return np.array(values if isinstance(values, Sequence | np.ndarray) else list(values), dtype=dtype)
 
 
-def _int_array(values: Iterable[int]) -> NDArray[np.int32]:
+def _id_column(values: Iterable[int]) -> NDArray[np.int32]:
     raw = _raw(values)
-    if raw.size == 0:
-        return _freeze(np.zeros(0, dtype=np.int32))
-    if raw.dtype.kind not in "iu" or raw.ndim != 1:
+    if raw.size and (raw.dtype.kind not in "iu" or raw.ndim != 1):
         raise ValueError(f"token_ids must be integers in one dimension, got dtype {raw.dtype} of shape {raw.shape}")
-    if raw.min() < -(2**31) or raw.max() >= 2**31:
+    if raw.size and not (raw.min() >= -(2**31) and raw.max() < 2**31):
         raise ValueError(f"token_ids must fit 32 bits, got values from {raw.min()} to {raw.max()}")
     return _freeze(raw.astype(np.int32))
 
 
-def _mask_array(values: Iterable[int], count: int) -> NDArray[np.uint8]:
-    raw = _raw(values)
+def _column(name: str, values: Iterable[Any], dtype: Any, count: int, missing: float) -> NDArray[Any]:
+    """One value a token; `missing` everywhere where there are none at all."""
+    raw = _raw(values, None if dtype is np.uint8 else dtype)  # in a log-probability None becomes NaN
     if raw.size == 0:
-        return _freeze(np.zeros(count, dtype=np.uint8))
+        raw = np.full(count, missing)
     if len(raw) != count:
-        raise ValueError(f"loss_mask has {len(raw)} values for {count} tokens")
-    if not np.isin(raw, (0, 1)).all():
-        raise ValueError("loss_mask must hold 0 and 1 only")
-    return _freeze(raw.astype(np.uint8))
-
-
-def _logprob_array(values: Iterable[float | None], count: int) -> NDArray[np.float64]:
-    raw = _raw(values, np.float64)  # None becomes NaN
-    if raw.size == 0:
-        return _freeze(np.full(count, np.nan))
-    if len(raw) != count:
-        raise ValueError(f"logprobs has {len(raw)} values for {count} tokens")
-    return _freeze(raw)
+        raise ValueError(f"{name} has {len(raw)} values for {count} tokens")
+    if dtype is np.uint8 and not np.isin(raw, (0, 1)).all():
+        raise ValueError(f"{name} must hold 0 and 1 only")
+    return _freeze(raw.astype(dtype))
 
 
 def _int_list(values: NDArray[Any]) -> list[int]:

@@ -138,7 +138,7 @@ class Trajectory(TokenView):
         self.order = tuple(self.order)
 
     @classmethod
-    def of_turns(
+    def from_turns(
         cls, turns: tuple[Turn, ...], *, trained: tuple[bool, ...], is_discarded: bool, is_main: bool
     ) -> Trajectory:
         """The trajectory of a path of a forest."""
@@ -151,7 +151,7 @@ class Trajectory(TokenView):
             placed.append(medium.place(start + growth))
             growth += medium.growth
         return cls(
-            tokens=TokenSequence.of_runs(runs),
+            tokens=TokenSequence.from_runs(runs),
             agent_name=turns[-1].agent,
             is_main=is_main,
             is_discarded=is_discarded,
@@ -280,7 +280,7 @@ class TokenManager(TokenView):
             runs = self._own
             if current is not None:
                 runs = [run for position, turn in enumerate(current.path()) for run in turn.runs(position)]
-            self._sequence, self._end = TokenSequence.of_runs(runs), current
+            self._sequence, self._end = TokenSequence.from_runs(runs), current
         return self._sequence
 
     def __len__(self) -> int:

@@ -96,7 +96,7 @@ def _count_images(prompt: Any) -> int:
 
 # ---- how its images expand ------------------------------------------------------------------------------------------
 
-_load_expander = functools.cache(ProcessorExpander.of_model)
+_load_expander = functools.cache(ProcessorExpander.from_model)
 
 
 def image_expander(call: RolloutCall) -> ProcessorExpander | None:
@@ -133,4 +133,4 @@ def expand_prompt(expander: ProcessorExpander, ids: Sequence[int], images: Seque
 
 @functools.lru_cache(maxsize=1024)  # every turn of every rollout of a group has the same images
 def _span(expander: ProcessorExpander, url: str) -> array[int]:
-    return expander.enter(base64.b64decode(url.partition(",")[2])).span
+    return expander.prepare(base64.b64decode(url.partition(",")[2])).span

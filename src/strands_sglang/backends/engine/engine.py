@@ -201,7 +201,7 @@ class EmbeddedEngine(Backend):
             more = f" and max_new_tokens is {limit}" if room > 0 else ""
             message = f"the prompt has {len(prompt)} tokens{more}, the context takes {self.context_length}"
             raise BackendContextLengthError(message, status=400)
-        decoding = Decoding.of(params)
+        decoding = Decoding.from_params(params)
         own = Generation(
             request=request,
             rid=request.rid or uuid.uuid4().hex,

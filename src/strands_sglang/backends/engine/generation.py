@@ -38,7 +38,7 @@ class Decoding:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, params: Mapping[str, Any]) -> Self:
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
         """The parameters of a request."""
         values = {name: value for name, value in params.items() if name in cls.__slots__}
         stop = values.get("stop", ())

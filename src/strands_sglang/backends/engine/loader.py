@@ -28,7 +28,15 @@ from numpy.typing import NDArray
 
 from ...cache import cache_folder
 from ...exceptions import install_command
-from .own_models import DTYPES, EXPECTED, ModelLoadError, check_model_name, only_from_cache, why_not_loaded
+from .own_models import (
+    DTYPES,
+    EXPECTED,
+    ModelLoadError,
+    check_model_name,
+    is_own_model,
+    only_from_cache,
+    why_not_loaded,
+)
 from .smollm2 import CHAT_TEMPLATE
 from .tiny import make_tiny_model, make_tiny_tokenizer, make_tiny_vision_model, without_progress_bars
 
@@ -183,17 +191,33 @@ def _read_weights(tensors: Iterable[Any], config: Any) -> dict[str, NDArray[np.f
     return weights
 
 
-def load_tokenizer(name: str) -> Any:
-    """The tokenizer of an own model (`"smollm2"`, ...) without the model; `ModelLoadError` if it cannot be fetched."""
-    if name == "tiny":
-        return make_tiny_tokenizer()
-    if name == "tiny-vision":
-        return make_tiny_vision_model().tokenizer
-    from transformers import AutoTokenizer
+def load_tokenizer(name: str, **options: Any) -> Any:
+    """The tokenizer of an own model (`"smollm2"`, ...), a folder or a hub id.
 
-    tokenizer = AutoTokenizer.from_pretrained(load_default_model())
-    tokenizer.chat_template = CHAT_TEMPLATE  # the folder may be older than the template
-    return tokenizer
+    Raises:
+        ImportError: `transformers` is not installed; the message names the extra.
+        ModelLoadError: There is no such tokenizer, or it cannot be fetched.
+    """
+    if is_own_model(name) and name != "smollm2":
+        return make_tiny_tokenizer() if name == "tiny" else make_tiny_vision_model().tokenizer
+    check_model_name(name)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ImportError(
+            f"the tokenizer {name!r} needs transformers, which is not installed: "
+            f"{install_command('hf')} (or the extra 'local')"
+        ) from error
+    if is_own_model(name):
+        tokenizer = AutoTokenizer.from_pretrained(load_default_model(), **options)
+        tokenizer.chat_template = CHAT_TEMPLATE  # the folder may be older than the template
+        return tokenizer
+    try:
+        if only_from_cache(name):
+            options.setdefault("local_files_only", True)
+        return AutoTokenizer.from_pretrained(name, **options)
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"the tokenizer {name!r} cannot be loaded: {why_not_loaded(error)}") from error
 
 
 def load_model(
@@ -223,7 +247,6 @@ def load_model(
         AutoImageProcessor,
         AutoModelForCausalLM,
         AutoModelForImageTextToText,
-        AutoTokenizer,
         PreTrainedModel,
     )
     from transformers.utils import logging as hf_logging
@@ -246,11 +269,10 @@ def load_model(
                 loaded = kind.from_pretrained(path, dtype=getattr(torch, dtype), **options)
             if sees and image_processor is None:
                 image_processor = AutoImageProcessor.from_pretrained(path, **options)
-            tokenizer = tokenizer or (load_tokenizer(name) if name == "smollm2" else path)
         if tokenizer is None:
-            tokenizer = loaded.config._name_or_path
+            tokenizer = name if isinstance(model, str) else loaded.config._name_or_path
         if isinstance(tokenizer, (str, os.PathLike)):
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer, local_files_only=only_from_cache(tokenizer))
+            tokenizer = load_tokenizer(str(tokenizer))
     except ModelLoadError:
         raise
     except Exception as error:

@@ -101,7 +101,7 @@ class Vision:
         if placeholders != len(encoded):
             raise MediaError(f"the prompt has {placeholders} image placeholders, for {len(encoded)} images")
         packed = array("i", ids)
-        media = place_images(packed, [self.expander.enter(image) for image in encoded], self.expander)
+        media = place_images(packed, [self.expander.prepare(image) for image in encoded], self.expander)
         looked = [self._look(medium.image) for medium in media]
         expanded = list(expanded_ids(packed, media))
         seen_images, grown = [], 0

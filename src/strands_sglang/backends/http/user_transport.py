@@ -3,7 +3,7 @@
 ```python
 class Echo:
     async def send(self, request: HTTPRequest) -> HTTPResponse:
-        return HTTPResponse.of_json({"path": request.url})
+        return HTTPResponse.from_json({"path": request.url})
 ```
 """
 
@@ -39,7 +39,7 @@ class HTTPResponse:
     body: bytes
 
     @classmethod
-    def of_json(cls, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HTTPResponse:
+    def from_json(cls, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HTTPResponse:
         """An answer with a JSON body."""
         return cls(status, {name.lower(): text for name, text in (headers or {}).items()}, orjson.dumps(value))
 

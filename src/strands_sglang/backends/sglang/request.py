@@ -103,13 +103,20 @@ def check_request_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 check_sampling_params = partial(sampling.check_sampling_params, model=SGLangSamplingParams)
 
 
-def validate_fields(fields: Mapping[str, Any], vocab_size: int | None = None) -> dict[str, Any]:
-    """A fresh dict of top-level fields of a generate request, without those that are None.
+def checked_fields(
+    fields: Mapping[str, Any], *, vocab_size: int | None = None, extra_sampling_keys: Collection[str] = ()
+) -> dict[str, Any]:
+    """A checked copy of anyone's top-level fields of `/generate`, without those that are None.
 
     Other fields than those below pass: servers refuse wrong types, and ignore what they do not know.
 
+    Args:
+        vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
+        extra_sampling_keys: Sampling parameters to let through unchecked.
+
     Raises:
-        BackendRequestError: A token id outside the vocabulary, or a field that this client cannot serve.
+        BackendRequestError: A field this client cannot serve, an unknown sampling parameter, or a token id outside the
+            vocabulary.
     """
     checked = {key: value for key, value in fields.items() if value is not None}
     scored = checked.get("token_ids_logprob", [])
@@ -125,26 +132,6 @@ def validate_fields(fields: Mapping[str, Any], vocab_size: int | None = None) ->
     for key in ("text", "input_embeds"):
         if key in checked:
             raise BackendRequestError(f"{key} must be left out: the server would use input_ids")
-    return checked
-
-
-def checked_fields(
-    fields: Mapping[str, Any],
-    *,
-    vocab_size: int | None = None,
-    extra_sampling_keys: Collection[str] = (),
-) -> dict[str, Any]:
-    """A checked copy of anyone's top-level fields of `/generate`, without those that are None.
-
-    Args:
-        vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
-        extra_sampling_keys: Sampling parameters to let through unchecked.
-
-    Raises:
-        BackendRequestError: A field this client cannot serve, an unknown sampling parameter, or a token id outside the
-            vocabulary.
-    """
-    checked = validate_fields(fields, vocab_size)
     if (params := checked.get("sampling_params")) is not None:
         known = check_sampling_params(params, extra_keys=extra_sampling_keys, vocab_size=vocab_size)
         # None has a meaning of its own there: all that fits.
@@ -178,5 +165,5 @@ def wire_fields(request: GenerateRequest) -> dict[str, Any]:
     if request.constrain_answer_only:
         fields["require_reasoning"] = True
     if request.fields:
-        fields = {**validate_fields(request.fields, request.vocab_size), **fields}
+        fields = {**checked_fields(request.fields, vocab_size=request.vocab_size), **fields}
     return fields

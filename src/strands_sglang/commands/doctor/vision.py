@@ -112,7 +112,7 @@ def check_vision(args: argparse.Namespace) -> int:
         raise CommandError("--vision needs --server URL, a server that runs the model", Exit.USAGE)
     check_served(args.server, args.source)
     try:
-        expander = ProcessorExpander.of_model(args.source, unproved=True)
+        expander = ProcessorExpander.from_model(args.source, unproved=True)
         model = None
         if args.replay is not None:
             from transformers import AutoModelForImageTextToText

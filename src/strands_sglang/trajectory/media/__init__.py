@@ -10,10 +10,10 @@ the expanded view.
 
 from .entry import ImageEncoding, as_rgb, encode, open_image
 from .medium import (
-    EnteredImage,
     ImageExpander,
     Medium,
     PlacedMedium,
+    PreparedImage,
     collapsed_values,
     expanded_ids,
     expanded_values,
@@ -24,11 +24,11 @@ from .medium import (
 from .processor import Processor, ProcessorExpander, image_expander
 
 __all__ = [
-    "EnteredImage",
     "ImageEncoding",
     "ImageExpander",
     "Medium",
     "PlacedMedium",
+    "PreparedImage",
     "Processor",
     "ProcessorExpander",
     "as_rgb",

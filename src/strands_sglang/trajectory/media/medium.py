@@ -20,7 +20,7 @@ T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EnteredImage:
+class PreparedImage:
     """An image as the server is sent it, with what a processor makes of it.
 
     Attributes:
@@ -36,7 +36,7 @@ class EnteredImage:
     grid: tuple[int, int, int] | None
 
     @classmethod
-    def of(cls, image: bytes, mime: str, span: array[int], grid: tuple[int, int, int] | None) -> EnteredImage:
+    def from_bytes(cls, image: bytes, mime: str, span: array[int], grid: tuple[int, int, int] | None) -> PreparedImage:
         """The image that these bytes encode."""
         data = f"data:{mime};base64,{base64.b64encode(image).decode()}"
         return cls(data=data, digest=hashlib.sha256(image).hexdigest(), span=span, grid=grid)
@@ -48,7 +48,7 @@ class EnteredImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Medium(EnteredImage):
+class Medium(PreparedImage):
     """One image of a turn's prompt.
 
     Attributes:
@@ -78,7 +78,7 @@ class Medium(EnteredImage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedMedium:
-    """An image in expanded coordinates; other fields as in `EnteredImage` and `Medium`.
+    """An image in expanded coordinates; other fields as in `PreparedImage` and `Medium`.
 
     Attributes:
         offset: Index of its first token in the expanded sequence.
@@ -111,16 +111,18 @@ class ImageExpander(Protocol):
     media_ids: frozenset[int]
     fingerprint: str
 
-    def enter(
+    def prepare(
         self, image: bytes, *, max_pixels: int | None = None, encoding: ImageEncoding = ImageEncoding.PNG
-    ) -> EnteredImage:
+    ) -> PreparedImage:
         """Decode, convert and size an image (PNG, JPEG, ...), once for server and trainer. Called from threads.
 
         `max_pixels` is a limit below the processor's own. Raises `MediaError` if the image cannot be read.
         """
 
 
-def place_images(ids: array[int], images: Sequence[EnteredImage], expander: ImageExpander | None) -> tuple[Medium, ...]:
+def place_images(
+    ids: array[int], images: Sequence[PreparedImage], expander: ImageExpander | None
+) -> tuple[Medium, ...]:
     """The images of a prompt, in order, with the positions of their placeholders in `ids`; none without an expander.
 
     Raises:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from ...cache import Recent, cache_folder
 from ...exceptions import MediaError, install_command
 from .entry import MAX_PIXELS, ImageEncoding, encode, open_image
-from .medium import EnteredImage, ImageExpander
+from .medium import ImageExpander, PreparedImage
 
 PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
 """Model types proved on genuine servers: placeholders, counts and grids."""
@@ -52,7 +52,7 @@ def image_expander(processor: Processor) -> ImageExpander:
     """
     if isinstance(processor, str | os.PathLike):
         return _load_expander(os.fspath(processor))
-    if hasattr(processor, "enter") and hasattr(processor, "placeholder_id"):
+    if hasattr(processor, "prepare") and hasattr(processor, "placeholder_id"):
         return cast(ImageExpander, processor)
     images, placeholder = getattr(processor, "image_processor", None), getattr(processor, "image_token_id", None)
     name = type(processor).__name__
@@ -71,7 +71,7 @@ def _other_ids(source: Any) -> list[int]:
 @functools.lru_cache(maxsize=8)
 def _load_expander(model: str) -> ProcessorExpander:
     """One expander a process for all conversations with a model; what one of them has expanded, all know."""
-    return ProcessorExpander.of_model(model)
+    return ProcessorExpander.from_model(model)
 
 
 class ProcessorExpander:
@@ -113,12 +113,12 @@ class ProcessorExpander:
         self._fewest, self._most = size.get("shortest_edge") or 0, size.get("longest_edge") or MAX_PIXELS
         # By size, not by image: screenshots of an episode have one size, and asking the processor takes milliseconds.
         self._final = functools.lru_cache(maxsize=4096)(self._final_size)
-        self._known: Recent[EnteredImage] = Recent(_REMEMBERED_BYTES)
+        self._known: Recent[PreparedImage] = Recent(_REMEMBERED_BYTES)
         self._lock = threading.Lock()
         self._at_work: dict[Any, threading.Lock] = {}
 
     @classmethod
-    def of_model(cls, model: str | os.PathLike[str], *, unproved: bool = False) -> ProcessorExpander:
+    def from_model(cls, model: str | os.PathLike[str], *, unproved: bool = False) -> ProcessorExpander:
         """The expander of a model by its folder or hub id; needs no torchvision.
 
         Raises:
@@ -144,9 +144,9 @@ class ProcessorExpander:
             unproved=unproved,
         )
 
-    def enter(
+    def prepare(
         self, image: bytes, *, max_pixels: int | None = None, encoding: ImageEncoding = ImageEncoding.PNG
-    ) -> EnteredImage:
+    ) -> PreparedImage:
         """Decode an image, convert it to RGB, and resize it to the size that the processor gives it and leaves alone.
 
         Bytes that are so already stay as they are. The same image is worked on once.
@@ -168,7 +168,7 @@ class ProcessorExpander:
                 with self._lock:
                     self._at_work.pop(key, None)
 
-    def _read(self, image: bytes, max_pixels: int | None, encoding: ImageEncoding) -> EnteredImage:
+    def _read(self, image: bytes, max_pixels: int | None, encoding: ImageEncoding) -> PreparedImage:
         picture, encoded = open_image(image)
         final = self._final(picture.size, max_pixels)
         if picture.size != final.size:
@@ -178,7 +178,7 @@ class ProcessorExpander:
         if encoded is not encoding:
             image = encode(picture, encoding)
         span = array("i", [self.placeholder_id]) * (math.prod(final.grid) // (self._unit // self._patch) ** 2)
-        return EnteredImage.of(image, f"image/{encoding}", span, final.grid)
+        return PreparedImage.from_bytes(image, f"image/{encoding}", span, final.grid)
 
     def _final_size(self, picture_size: tuple[int, int], max_pixels: int | None) -> _Size:
         """The size that an image is given, one that the processor leaves alone, and its grid.
