@@ -19,7 +19,6 @@ from ..fast_paths import FastPath
 from ..template import (
     ChatTemplate,
     ControlTokens,
-    Delta,
     DeltaRenderer,
     Flag,
     Rendered,
@@ -361,7 +360,7 @@ class PromptBuilder:
         )
         return self._encode(prompt_format, delta, new)
 
-    def _encode(self, prompt_format: PromptFormat, rendered: Rendered | Delta, chat: ChatConversation) -> Prompt:
+    def _encode(self, prompt_format: PromptFormat, rendered: Rendered, chat: ChatConversation) -> Prompt:
         ids = self._tokens.encode(rendered.text, rendered.literal)
         self._characters += len(rendered.text)
         self._encoded += len(ids)

@@ -14,7 +14,7 @@ from ..cache import Recent
 from ..exceptions import LostContentError, TemplateError
 from .chat_messages import HistoryPart, Message, calls_of, name_results, short_history
 from .chat_template import ChatTemplate, pin, plain
-from .control_tokens import ControlTexts, ControlTokens, Rendered, Span, mark, render_marked, spelled_error, unmark
+from .control_tokens import ControlTexts, ControlTokens, Rendered, mark, render_marked, spelled_error, unmark
 from .loss import DroppedContent, Skeletons, require_calls, require_content, split_text_from_calls
 from .report import Flag, Report
 from .self_check import Knowledge, self_check
@@ -27,20 +27,16 @@ _warned: set[Hashable] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
-    """Text to append after the sampled ids. Encode it in one call.
+class Delta(Rendered):
+    """Text to append after the sampled ids, to the end of the next generation prompt. Encode it in one call.
 
     Attributes:
-        text: From behind the sampled ids to the end of the next generation prompt.
         history: Messages that were rendered before the turn.
-        literal: Spans of the text that spell control tokens and came from content: encode them as ordinary text.
         closer: The template's end of such a turn; empty if none.
     """
 
-    text: str
     history: HistoryPart
     closer: str
-    literal: tuple[Span, ...] = ()
 
 
 class DeltaRenderer:

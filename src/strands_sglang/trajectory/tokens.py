@@ -52,11 +52,25 @@ class TokenSequence(TokenView):
         segment_info: `(is_output, length)` of every segment, in order. Derived from the loss mask when not given.
         segment_turns: Index of the model call of every segment. Derived from `segment_info` when not given.
 
+    Attributes:
+        token_ids_array: int32[tokens]; arrays cannot be written to.
+        loss_mask_array: uint8[tokens], 1 where the token carries loss.
+        logprobs_array: float64[tokens]; NaN where there is no log-probability.
+        prompt_length: Number of tokens of the initial prompt.
+        segments: The runs of prompt and sampled tokens, in order.
+        weight_versions: Weight versions of the sampled tokens, as spans over all tokens.
+
     Raises:
         ValueError: Two lengths contradict each other.
     """
 
-    __slots__ = ("_ids", "_logprobs", "_mask", "_prompt_length", "_segments", "_weights")
+    __slots__ = ("logprobs_array", "loss_mask_array", "prompt_length", "segments", "token_ids_array", "weight_versions")
+    token_ids_array: NDArray[np.int32]
+    loss_mask_array: NDArray[np.uint8]
+    logprobs_array: NDArray[np.float64]
+    prompt_length: int
+    segments: tuple[Segment, ...]
+    weight_versions: tuple[WeightSpan, ...]
 
     def __init__(
         self,
@@ -69,17 +83,17 @@ class TokenSequence(TokenView):
         segment_turns: Iterable[int] | None = None,
         weight_versions: Iterable[WeightSpan] = (),
     ) -> None:
-        self._ids = _id_column(token_ids)
-        count = len(self._ids)
-        self._mask: NDArray[np.uint8] = _column("loss_mask", loss_mask, np.uint8, count, 0)
-        self._logprobs: NDArray[np.float64] = _column("logprobs", logprobs, np.float64, count, math.nan)
+        self.token_ids_array = _id_column(token_ids)
+        count = len(self.token_ids_array)
+        self.loss_mask_array = _column("loss_mask", loss_mask, np.uint8, count, 0)
+        self.logprobs_array = _column("logprobs", logprobs, np.float64, count, math.nan)
         if not 0 <= prompt_length <= count:
             raise ValueError(
                 f"prompt_length must be between 0 and {count}, the number of tokens, got {prompt_length!r}"
             )
-        self._prompt_length = int(prompt_length)
-        self._segments = _segments(segment_info, segment_turns, self._mask, self._prompt_length)
-        self._weights = tuple(weight_versions)
+        self.prompt_length = int(prompt_length)
+        self.segments = _segments(segment_info, segment_turns, self.loss_mask_array, self.prompt_length)
+        self.weight_versions = tuple(weight_versions)
 
     @classmethod
     def from_token_manager(cls, token_manager: Any) -> TokenSequence | None:
@@ -115,13 +129,17 @@ class TokenSequence(TokenView):
                 if weights and weights[-1].end == first and weights[-1].version == span.version:
                     first = weights.pop().start
                 weights.append(WeightSpan(version=span.version, start=first, end=last))
-        sequence._ids, sequence._mask, sequence._logprobs = _freeze(ids), _freeze(mask), _freeze(logprobs)
-        sequence._segments = tuple(
+        sequence.token_ids_array, sequence.loss_mask_array, sequence.logprobs_array = (
+            _freeze(ids),
+            _freeze(mask),
+            _freeze(logprobs),
+        )
+        sequence.segments = tuple(
             Segment(is_output=run.is_output, start=start, end=end, turn=run.turn)
             for run, start, end in zip(runs, starts, starts[1:], strict=False)
         )
-        sequence._prompt_length = next((part.start for part in sequence._segments if part.is_output), len(ids))
-        sequence._weights = tuple(weights)
+        sequence.prompt_length = next((part.start for part in sequence.segments if part.is_output), len(ids))
+        sequence.weight_versions = tuple(weights)
         return sequence
 
     # Everything, one value a token
@@ -132,88 +150,58 @@ class TokenSequence(TokenView):
         return self
 
     @property
-    def prompt_length(self) -> int:
-        """Number of tokens of the initial prompt."""
-        return self._prompt_length
-
-    @property
     def is_all_trained(self) -> bool:
         """True if every sampled token carries loss here."""
-        return bool(np.array_equal(self._mask, self.output_mask_array))
+        return bool(np.array_equal(self.loss_mask_array, self.output_mask_array))
 
     @property
     def turn_index(self) -> list[int]:
         """Index of the model call each token belongs to; a prompt belongs to the call it prepares."""
-        turns = np.zeros(len(self._ids), dtype=np.int32)
-        for segment in self._segments:
+        turns = np.zeros(len(self.token_ids_array), dtype=np.int32)
+        for segment in self.segments:
             turns[segment.start : segment.end] = segment.turn
         return turns.tolist()
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The runs of prompt and sampled tokens, in order."""
-        return self._segments
 
     @property
     def turn_spans(self) -> dict[int, list[tuple[int, int]]]:
         """The sampled tokens of every model call as `[start, end)` spans, by turn index."""
         spans: dict[int, list[tuple[int, int]]] = {}
-        for segment in self._segments:
+        for segment in self.segments:
             if segment.is_output:
                 spans.setdefault(segment.turn, []).append((segment.start, segment.end))
         return spans
-
-    @property
-    def weight_versions(self) -> tuple[WeightSpan, ...]:
-        """Weight versions of the sampled tokens, as spans over all tokens."""
-        return self._weights
 
     # From the end of the initial prompt
 
     @property
     def initial_prompt_token_ids(self) -> list[int]:
         """Ids of the initial prompt."""
-        return _int_list(self._ids[: self._prompt_length])
+        return _int_list(self.token_ids_array[: self.prompt_length])
 
     @property
     def rollout_token_ids(self) -> list[int]:
         """Ids after the initial prompt."""
-        return _int_list(self._ids[self._prompt_length :])
+        return _int_list(self.token_ids_array[self.prompt_length :])
 
     @property
     def rollout_loss_mask(self) -> list[int]:
         """Loss mask after the initial prompt."""
-        return _int_list(self._mask[self._prompt_length :])
+        return _int_list(self.loss_mask_array[self.prompt_length :])
 
     @property
     def rollout_logprobs(self) -> list[float | None]:
         """Log-probabilities after the initial prompt."""
-        return logprob_list(self._logprobs[self._prompt_length :])
+        return logprob_list(self.logprobs_array[self.prompt_length :])
 
     # Without a copy, for exporters
 
     @property
-    def token_ids_array(self) -> NDArray[np.int32]:
-        """Read-only int32[tokens]."""
-        return self._ids
-
-    @property
-    def loss_mask_array(self) -> NDArray[np.uint8]:
-        """Read-only uint8[tokens]."""
-        return self._mask
-
-    @property
     def output_mask_array(self) -> NDArray[np.uint8]:
         """uint8[tokens], 1 where the model sampled the token, trained here or not."""
-        mask = np.zeros(len(self._ids), dtype=np.uint8)
-        for segment in self._segments:
+        mask = np.zeros(len(self.token_ids_array), dtype=np.uint8)
+        for segment in self.segments:
             mask[segment.start : segment.end] = segment.is_output
         return mask
-
-    @property
-    def logprobs_array(self) -> NDArray[np.float64]:
-        """Read-only float64[tokens]; NaN where there is no log-probability."""
-        return self._logprobs
 
     # JSON and bytes
 
@@ -221,7 +209,7 @@ class TokenSequence(TokenView):
         """A JSON object; `from_dict` gives an equal sequence back. Infinite log-probabilities are strings."""
         return {
             "token_ids": self.token_ids,
-            "prompt_length": self._prompt_length,
+            "prompt_length": self.prompt_length,
             "loss_mask": self.loss_mask,
             "logprobs": [str(value) if value is not None and math.isinf(value) else value for value in self.logprobs],
             **self._structure(),
@@ -242,12 +230,12 @@ class TokenSequence(TokenView):
 
     def to_bytes(self) -> bytes:
         """A compact binary form (about 13 bytes a token); `from_bytes` gives an equal sequence back."""
-        header = {"count": len(self._ids), "prompt_length": self._prompt_length, **self._structure()}
+        header = {"count": len(self.token_ids_array), "prompt_length": self.prompt_length, **self._structure()}
         encoded = json.dumps(header, separators=(",", ":")).encode()
         arrays = (
-            self._ids.astype("<i4", copy=False).tobytes(),
-            self._logprobs.astype("<f8", copy=False).tobytes(),
-            self._mask.tobytes(),
+            self.token_ids_array.astype("<i4", copy=False).tobytes(),
+            self.logprobs_array.astype("<f8", copy=False).tobytes(),
+            self.loss_mask_array.tobytes(),
         )
         return b"".join((_MAGIC, _HEADER.pack(len(encoded)), encoded, *arrays))
 
@@ -275,28 +263,28 @@ class TokenSequence(TokenView):
     def _structure(self) -> dict[str, Any]:
         return {
             "segment_info": [list(pair) for pair in self.segment_info],
-            "segment_turns": [segment.turn for segment in self._segments],
-            "weight_versions": [asdict(span) for span in self._weights],
+            "segment_turns": [segment.turn for segment in self.segments],
+            "weight_versions": [asdict(span) for span in self.weight_versions],
         }
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TokenSequence):
             return NotImplemented
         return (
-            self._prompt_length == other._prompt_length
-            and self._segments == other._segments
-            and self._weights == other._weights
-            and np.array_equal(self._ids, other._ids)
-            and np.array_equal(self._mask, other._mask)
-            and np.array_equal(self._logprobs, other._logprobs, equal_nan=True)
+            self.prompt_length == other.prompt_length
+            and self.segments == other.segments
+            and self.weight_versions == other.weight_versions
+            and np.array_equal(self.token_ids_array, other.token_ids_array)
+            and np.array_equal(self.loss_mask_array, other.loss_mask_array)
+            and np.array_equal(self.logprobs_array, other.logprobs_array, equal_nan=True)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return (
-            f"TokenSequence(tokens={len(self._ids)}, prompt_length={self._prompt_length}, "
-            f"trained={int(self._mask.sum())}, segments={len(self._segments)})"
+            f"TokenSequence(tokens={len(self.token_ids_array)}, prompt_length={self.prompt_length}, "
+            f"trained={int(self.loss_mask_array.sum())}, segments={len(self.segments)})"
         )
 
     @classmethod
