@@ -335,7 +335,7 @@ class Backend(ABC):
             raise BackendRequestError(f"{type(self).__name__} takes no images{self.capabilities.hint('images')}")
         whole = token_array(ids)
         prompt = whole[:]
-        for image in reversed(images):
+        for image in reversed(images):  # one placeholder for each is sent; from the end, so that offsets stay right
             del prompt[image.offset + 1 : image.offset + image.length]
         request = GenerateRequest(
             prompt=prompt,

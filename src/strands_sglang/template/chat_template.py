@@ -252,6 +252,7 @@ def pin(value: Any) -> Any:
     """Copy plain data into a form whose JSON is computed once: tool schemas are printed at every step."""
     if not isinstance(value, dict | list | tuple):
         return value
+    # Subclasses of dict and list, which templates, `tojson` and `isinstance` take for the plain types.
     items = {key: pin(item) for key, item in value.items()} if isinstance(value, dict) else map(pin, value)
     pinned = _PinnedDict(items) if isinstance(value, dict) else _PinnedList(items)
     pinned._json = {}

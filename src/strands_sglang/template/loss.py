@@ -195,6 +195,7 @@ def _require_texts(
 
 def _are_aligned(pieces: list[_Piece], text: str, parts: list[str]) -> bool:
     """Walk along text and skeleton together; False if a piece is not in its place."""
+    # The skeleton is constant text, marker, constant text, ...: between two constants the content itself must stand.
     by_marker = {piece.marker: piece for piece in pieces}
     if not text.startswith(parts[0]):
         return False

@@ -226,6 +226,7 @@ class DeltaRenderer:
 
         rendered = self._render_marked(render, [*base, last, *new])
         assert suffix is not None
+        # By the suffix as the template prints it: what `_reconcile` adds or cuts is no content.
         require_content(
             new,
             unmark(suffix.text).text,

@@ -250,6 +250,7 @@ def describe(error: BaseException) -> str:
 
 def first_token(text: str, among: Sequence[str]) -> tuple[int, str] | None:
     """Leftmost token in a text with its position, the longest of those that start there."""
+    # The longer one first: `<|im_end|>` may be an addition to `<|im`.
     best = min(((text.find(token), -len(token), token) for token in among if token in text), default=None)
     return None if best is None else (best[0], best[2])
 

@@ -484,7 +484,7 @@ def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn 
     """
     followed: set[int] = set()
     followed_by_used: set[int] = set()
-    for turn in reversed(turns):
+    for turn in reversed(turns):  # a turn is committed after its parent, so what follows a turn is seen before it
         if turn.parent is not None:
             followed.add(turn.parent.index)
             if turn.index not in discarded or turn.index in followed_by_used:

@@ -126,6 +126,7 @@ class TokenSequence(TokenView):
                 logprobs[start:end] = run.logprobs
             for span in run.weight_spans:
                 first, last = start + span.start, start + span.end
+                # Spans touch where a turn has no prompt of its own, as in a manager filled by hand.
                 if weights and weights[-1].end == first and weights[-1].version == span.version:
                     first = weights.pop().start
                 weights.append(WeightSpan(version=span.version, start=first, end=last))

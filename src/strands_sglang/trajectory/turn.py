@@ -192,7 +192,7 @@ class Turn:
         """Images of the path up to and including this turn; positions are those in `path_ids`."""
         media: tuple[Medium, ...] = ()
         turn: Turn | None = self
-        while turn is not None:
+        while turn is not None:  # most turns have none, so a path of text costs nothing here
             if turn.media:
                 media = (*move_media(turn.media, turn.start), *media)
             turn = turn.parent

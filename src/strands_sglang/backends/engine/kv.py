@@ -90,7 +90,7 @@ class PrefixCache:
     def _find(self, tokens: list[int], limit: int, running: _Running) -> tuple[int, SequenceKV | None, _Entry | None]:
         prefix = np.asarray(tokens[:limit], dtype=np.int64)
         best: tuple[int, SequenceKV | None, _Entry | None] = (0, None, None)
-        for entry in self._entries:
+        for entry in self._entries:  # a few dozen, compared by NumPy: no tree is worth its code
             if (length := common_prefix(prefix, entry.tokens)) > best[0]:
                 best = (length, entry.kv, entry)
         for other, kv in running:

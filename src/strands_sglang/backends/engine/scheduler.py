@@ -230,7 +230,7 @@ class Scheduler:
     def forget_computed(self) -> None:
         """Drop all keys and values: running generations keep what they sampled, and wait to be computed again."""
         self.cache.clear()
-        for generation in reversed(self.running):
+        for generation in reversed(self.running):  # appended to the left, so the first one comes first again
             generation.kv = None
             self.waiting.appendleft(generation)
         self.running.clear()

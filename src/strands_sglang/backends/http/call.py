@@ -12,7 +12,7 @@ from ...cache import Recent
 from ...exceptions import BackendRequestError
 from ..contract import GenerateRequest
 
-_WRITTEN_BYTES = 1 << 28  # of prompts and their JSON; the prompt of an episode that was pushed out is written anew
+_WRITTEN_BYTES = 1 << 27  # of prompts and their JSON; the prompt of an episode that was pushed out is written anew
 
 
 @dataclass(slots=True)

@@ -189,7 +189,7 @@ class RetryBudget:
     def next_delay(self, kind: RetryClass, retry_after: float | None = None) -> float | None:
         """Seconds, at least `retry_after`, before the next attempt, or None if a failure of this class is final."""
         if kind is RetryClass.STALE and self._used[kind] >= self._policy.limit(kind):
-            kind = RetryClass.RESET
+            kind = RetryClass.RESET  # no idle timer closes new connections as well
         if self._used[kind] >= self._policy.limit(kind):
             return None
         delay = 0.0

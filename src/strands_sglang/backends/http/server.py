@@ -260,7 +260,7 @@ class ServerClient(Backend):
         headers = {**self._headers, **affinity_header(self._affinity_header, request.routing_key)}
         transport = self._transport()
         attempt, number = Attempt(rid=request.rid or _new_rid()), 1
-        await transport.slots.acquire()
+        await transport.slots.acquire()  # for one attempt; a call that waits to be repeated holds none
         budget = RetryBudget(self.retry_policy, rng=self._rng)
         while True:
             try:

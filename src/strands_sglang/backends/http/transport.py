@@ -189,7 +189,7 @@ class LoopTransport:
 
     async def _until_taken(self, rid: str, age: float, was_asked: asyncio.Event) -> None:
         end = self.loop.time() + ABORT_TIMEOUT_S
-        again = age < _YOUNG_S
+        again = age < _YOUNG_S  # taken or not: the server may not have known the request yet
         for pause in pauses(_ABORT_AGAIN_S, _LONGEST_PAUSE_S):
             outcomes = await self.abort(rid)
             was_asked.set()
