@@ -260,17 +260,22 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> No
             raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")
 
 
-def check_positive(of: str = "", *, whole: bool = False, optional: bool = False, **values: object) -> None:
+def check_positive(
+    of: str = "", *, whole: bool = False, optional: bool = False, zero: bool = False, **values: object
+) -> None:
     """Refuse options that are not positive numbers (`of` something, such as seconds) by a `ValueError` that names one.
 
     Args:
         whole: They must be integers.
         optional: None is taken, too.
+        zero: 0 is taken, too.
     """
-    what = f"a positive {'whole number' if whole else 'number'}{of and f' of {of}'}{' or None' if optional else ''}"
+    what = f"a {'' if zero else 'positive '}{'whole number' if whole else 'number'}{of and f' of {of}'}"
+    what += f"{', at least 0' if zero else ''}{' or None' if optional else ''}"
     for name, value in values.items():
         is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-        if not (optional and value is None) and not (is_number and value > 0):  # type: ignore[operator]
+        is_large_enough = is_number and (value >= 0 if zero else value > 0)  # type: ignore[operator]
+        if not is_large_enough and not (optional and value is None):
             raise ValueError(f"{name} must be {what}, got {value!r}")
 
 

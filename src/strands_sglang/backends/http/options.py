@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...exceptions import BackendRequestError
+from ...exceptions import BackendRequestError, check_positive
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -56,11 +56,8 @@ def is_address(url: Any) -> bool:
 
 def checked_seconds(name: str, value: Any) -> float | None:
     """Seconds above 0; None, or infinity, for no limit; `ValueError` for anything else."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"{name} must be seconds above 0, or None for no limit, got {value!r}")
-    return None if math.isinf(value) else float(value)
+    check_positive("seconds", optional=True, **{name: value})
+    return None if value is None or math.isinf(value) else float(value)
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -136,10 +133,3 @@ def affinity_header(name: str, routing_key: Any) -> dict[str, str]:
     if not isinstance(routing_key, str) or _CONTROL_CHARACTERS.search(routing_key) or _SURROGATES.search(routing_key):
         raise BackendRequestError(f"routing_key must be a text without line breaks, got {routing_key!r}")
     return {name: routing_key}
-
-
-def checked_count(name: str, value: Any) -> int:
-    """An integer of at least 1; `ValueError` for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be an integer from 1, got {value!r}")
-    return value

@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
-from ...exceptions import BackendAnswerError, BackendAnswerLimitError, BackendConnectionError
+from ...exceptions import BackendAnswerError, BackendAnswerLimitError, BackendConnectionError, check_positive
 
 
 class RetryClass(StrEnum):
@@ -116,18 +117,11 @@ class RequestRetryPolicy:
     limits: Mapping[RetryClass, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
-            raise ValueError(f"max_retries must be an integer from 0, got {self.max_retries!r}")
-        for name in ("retry_delay", "max_retry_delay", "retry_deadline"):
-            value = getattr(self, name)
-            if value is None and name == "retry_deadline":
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-                raise ValueError(f"{name} must be seconds from 0, got {value!r}")
-        for kind, limit in self.limits.items():
-            RetryClass(kind)
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-                raise ValueError(f"limits[{kind!r}] must be an integer from 0, or None, got {limit!r}")
+        check_positive(whole=True, zero=True, max_retries=self.max_retries)
+        check_positive("seconds", zero=True, retry_delay=self.retry_delay, max_retry_delay=self.max_retry_delay)
+        check_positive("seconds", zero=True, optional=True, retry_deadline=self.retry_deadline)
+        limits: dict[str, Any] = {f"limits[{str(RetryClass(kind))!r}]": limit for kind, limit in self.limits.items()}
+        check_positive(whole=True, zero=True, optional=True, **limits)
 
     def limit(self, kind: RetryClass) -> int:
         """Retries allowed for a class within one call."""

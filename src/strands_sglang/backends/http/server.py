@@ -20,7 +20,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Never, Self
 
-from ...exceptions import BackendError, BackendHTTPError, refuse_unknown
+from ...exceptions import BackendError, BackendHTTPError, check_positive, refuse_unknown
 from ..answer import parse_answer
 from ..contract import Backend, GenerateAnswer, GenerateRequest, check_prompt
 from . import served
@@ -30,7 +30,6 @@ from .options import (
     affinity_header,
     bearer,
     check_rid,
-    checked_count,
     checked_headers,
     checked_seconds,
     checked_url,
@@ -158,7 +157,9 @@ class ServerClient(Backend):
             max_retry_delay=max(max_retry_delay, retry_delay),
             retry_deadline=retry_deadline,
         )
-        self.max_connections = checked_count("max_connections", max_connections)
+        check_positive(whole=True, max_connections=max_connections, max_answer_bytes=max_answer_bytes)
+        check_positive(whole=True, optional=True, vocab_size=vocab_size)
+        self.max_connections = max_connections
         self._affinity_header = session_affinity_header or self.affinity_header
         self.extra_sampling_keys = frozenset(extra_sampling_keys)
         if api_key is None and "authorization" not in map(str.lower, headers or ()):
@@ -166,11 +167,11 @@ class ServerClient(Backend):
         checked_headers({self._affinity_header: ""})
         self._headers = checked_headers({"Content-Type": "application/json", **(headers or {}), **bearer(api_key)})
         self._secrets = Secrets(self._headers, bearer(admin_api_key))
-        self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
+        self._max_answer_bytes = max_answer_bytes
         self._generate_url = f"{self.base_url}{self.generate_route}"
         self._rng = random.Random()
         self._prompts = PromptWriter()
-        self._vocab_size = None if vocab_size is None else checked_count("vocab_size", vocab_size)
+        self._vocab_size = vocab_size
         self._user_transport = transport
         self._abort_headers = checked_headers(bearer(admin_api_key))
         self._worker_urls = tuple(checked_url("worker_urls", url) for url in worker_urls or ())
