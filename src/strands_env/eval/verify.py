@@ -16,6 +16,7 @@ import numpy as np
 
 from strands_env.core import Trajectory
 from strands_env.eval.errors import EvalError
+from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_sglang.backends import as_backend
@@ -47,8 +48,7 @@ class Mismatch:
     trajectories: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     worst: list[Difference] = field(default_factory=list)
-    _recorded: list[Any] = field(default_factory=list)
-    _scored: list[Any] = field(default_factory=list)
+    _gaps: list[Any] = field(default_factory=list)  # of each trajectory: scored less recorded
 
     def add(self, name: str, item: Trajectory, scored: Any) -> None:
         """Take in a trajectory; `scored` is float64[tokens], NaN where there is nothing to compare."""
@@ -56,10 +56,9 @@ class Mismatch:
         # Only what was sampled and scored by both: prompts have no log-probability of their own.
         places = np.flatnonzero(np.array(item.tokens.output_mask) & ~np.isnan(recorded) & ~np.isnan(scored))
         self.trajectories += 1
-        self._recorded.append(recorded[places])
-        self._scored.append(scored[places])
-        gaps = np.abs(recorded[places] - scored[places])
-        for place in places[np.argsort(-gaps)[:WORST]]:
+        gaps = scored[places] - recorded[places]
+        self._gaps.append(gaps)
+        for place in places[np.argsort(-np.abs(gaps))[:WORST]]:
             self.worst.append(
                 Difference(
                     sample=name,
@@ -76,16 +75,9 @@ class Mismatch:
         return "; ".join(f"{count} trajectories: {reason}" for reason, count in self.skipped.items()) or "no tokens"
 
     @property
-    def _gaps(self) -> Any:
-        """Scored less recorded, of every token."""
-        if not self._recorded:
-            return np.zeros(0)
-        return np.concatenate(self._scored) - np.concatenate(self._recorded)
-
-    @property
     def tokens(self) -> int:
         """Number of tokens compared."""
-        return sum(len(part) for part in self._recorded)
+        return sum(map(len, self._gaps))
 
     @property
     def kl(self) -> float:
@@ -93,21 +85,25 @@ class Mismatch:
 
         Schulman's k3 estimator of KL(sampler || scorer), whose terms are never negative.
         """
-        gaps = self._gaps
-        return float(np.mean(np.expm1(gaps) - gaps)) if gaps.size else math.nan
+        if not self.tokens:
+            return math.nan
+        gaps = np.concatenate(self._gaps)
+        return float(np.mean(np.expm1(gaps) - gaps))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        gaps = np.abs(self._gaps)
-        has_tokens = bool(gaps.size)
+        gaps = np.abs(np.concatenate(self._gaps)) if self.tokens else np.full(1, np.nan)
+        numbers = {
+            "kl": self.kl,
+            "mean_abs_difference": float(gaps.mean()),
+            "p99_abs_difference": float(np.quantile(gaps, 0.99)),
+            "max_abs_difference": float(gaps.max()),
+        }
         return {
             "trajectories": self.trajectories,
             "skipped": self.skipped,
             "tokens": self.tokens,
-            "kl": self.kl if has_tokens else None,
-            "mean_abs_difference": float(gaps.mean()) if has_tokens else None,
-            "p99_abs_difference": float(np.quantile(gaps, 0.99)) if has_tokens else None,
-            "max_abs_difference": float(gaps.max()) if has_tokens else None,
+            **without_nan(numbers),
             "worst": [asdict(one) for one in self.worst],
         }
 
