@@ -15,7 +15,7 @@ from sympy import Integer, Rational, Symbol
 
 from .chemistry import is_species
 from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbol, times, variable_of
-from .sets import INTERVALS, JOINED, REVERSED, as_set, solved, united
+from .sets import INTERVALS, JOINED, REVERSED, as_set, solution_set, union_of
 from .values import PRECISION, every, places, same_scalar
 from .vocabulary import ARTICLES, TEMPERATURES, UNITS, canonical
 
@@ -36,18 +36,18 @@ def same(gold: Node, answer: Node) -> bool | None:
     return same_scalar(gold, answer)
 
 
-def _replaced(gold: Node, answer: Node, old: Node, new: Node) -> bool | None:
+def _verdict_with(gold: Node, answer: Node, old: Node, new: Node) -> bool | None:
     """The verdict with `new` in place of `old`, which is one of both."""
     return same(new, answer) if old is gold else same(gold, new)
 
 
-def _ordered(gold: Sequence[Node], answer: Sequence[Node]) -> bool | None:
+def _same_in_order(gold: Sequence[Node], answer: Sequence[Node]) -> bool | None:
     if len(gold) != len(answer):
         return False
     return every([same(one, other) for one, other in zip(gold, answer, strict=True)])
 
 
-def _unordered(gold: Sequence[Node], answer: Sequence[Node]) -> bool | None:
+def _same_in_any_order(gold: Sequence[Node], answer: Sequence[Node]) -> bool | None:
     if len(gold) != len(answer):
         return False
     rest, certain = list(answer), True
@@ -116,7 +116,7 @@ def _same_option(gold: Node, answer: Node) -> bool | None:
     option, other = (gold, answer) if gold.kind == "option" else (answer, gold)
     if other.kind in ("word", "scalar") and re.fullmatch("[A-Ja-j]", str(other.args[0])):
         return bool(option.args[0] == str(other.args[0]).upper())
-    return _replaced(gold, answer, option, option.args[1])
+    return _verdict_with(gold, answer, option, option.args[1])
 
 
 def _same_formula(gold: Node, answer: Node) -> bool | None:
@@ -166,13 +166,13 @@ def _same_bare(gold: Node, answer: Node, quantity: Node, bare: Node) -> bool | N
         return _BY_KIND[bare.kind](gold, answer)
     inner, unit = quantity.args[0], quantity.detail
     factor, dimension, nouns = _worth(unit)
-    if not dimension and not nouns and _replaced(gold, answer, quantity, times(inner, factor)):
+    if not dimension and not nouns and _verdict_with(gold, answer, quantity, times(inner, factor)):
         return True
     if {*nouns} & {"bc", "bce"}:  # before Christ
         return None
-    if is_number(bare) and (spelled := _spelled(bare)) is not None:  # `5m` for 5 m
-        return _replaced(gold, answer, bare, spelled)
-    verdict = _replaced(gold, answer, quantity, inner)
+    if is_number(bare) and (spelled := _as_quantity(bare)) is not None:  # `5m` for 5 m
+        return _verdict_with(gold, answer, bare, spelled)
+    verdict = _verdict_with(gold, answer, quantity, inner)
     if verdict and unit == (("percent", 1),) and is_number(inner) and inner.args[0].is_number:
         if quantity is answer and not inner.args[0].is_Integer and inner.digits is None:
             return False  # nobody writes a percentage as a fraction
@@ -180,7 +180,7 @@ def _same_bare(gold: Node, answer: Node, quantity: Node, bare: Node) -> bool | N
     return verdict
 
 
-def _spelled(node: Node) -> Node | None:
+def _as_quantity(node: Node) -> Node | None:
     """A number times symbols that are units, as a quantity."""
     number, rest = node.args[0].as_independent(*node.args[0].free_symbols, as_Add=False)
     powers = rest.as_powers_dict() if rest != 1 else {}
@@ -206,7 +206,7 @@ def _same_time(gold: Node, answer: Node) -> bool | None:
 
 def _same_ratio(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind and len(gold.args) == len(answer.args):
-        if (equal := _ordered(gold.args, answer.args)) is not False:
+        if (equal := _same_in_order(gold.args, answer.args)) is not False:
             return equal
         if any(part.kind != "scalar" for part in (*gold.args, *answer.args)):
             return False
@@ -271,7 +271,7 @@ def _same_residues(gold: Sequence[Node], answer: Sequence[Node], modulus: Node) 
 def _same_cases(gold: Node, answer: Node) -> bool | None:
     for node, other in ((gold, answer), (answer, gold)):
         if node.kind == "relation" and other.kind == "cases" and node.detail == ("=",):
-            return _replaced(gold, answer, node, node.args[1])
+            return _verdict_with(gold, answer, node, node.args[1])
     if gold.kind != answer.kind:
         return False
     rest = list(answer.args)
@@ -292,7 +292,7 @@ def _same_row(gold: Node, answer: Node) -> bool | None:
     """A value and its conditions; None where a condition is in words."""
     if same(gold.args[0], answer.args[0]) is False:
         return False
-    verdict = _ordered(gold.args[1:], answer.args[1:])
+    verdict = _same_in_order(gold.args[1:], answer.args[1:])
     is_in_words = any(arg.kind == "word" for arg in (*gold.args[1:], *answer.args[1:]))
     return None if verdict is False and (is_in_words or len(gold.args) != len(answer.args)) else verdict
 
@@ -305,31 +305,31 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
         return _same_relations(gold, answer)
     relation, other = (gold, answer) if gold.kind == "relation" else (answer, gold)
     if relation.detail == ("in",) and is_name(relation.args[0]):
-        return _replaced(gold, answer, relation, relation.args[1])
-    if other.kind in ("group", "named", "sets") and (solution := solved(relation)) is not None:
-        return _replaced(gold, answer, relation, solution)
+        return _verdict_with(gold, answer, relation, relation.args[1])
+    if other.kind in ("group", "named", "sets") and (solution := solution_set(relation)) is not None:
+        return _verdict_with(gold, answer, relation, solution)
     if relation.detail == ("approx",) and not is_name(relation.args[0]):
         exact, rounded = (node.args[0] if node.kind == "scalar" else None for node in relation.args)
         if getattr(exact, "is_number", False) and getattr(rounded, "is_number", False):
             is_near = bool(abs(sympy.N(exact) - sympy.N(rounded)) <= abs(sympy.N(exact)) / 100)
-            return is_near and any(_replaced(gold, answer, relation, node) for node in relation.args)
+            return is_near and any(_verdict_with(gold, answer, relation, node) for node in relation.args)
     if not {*relation.detail} <= {"=", "approx"}:
         return False
     first, *middle, last = relation.args
     if any(same(member, last) is False and not is_formula(member) for member in middle):
         return False  # `x = 7 = 8`
     if is_name(first) and (relation is gold or is_plain_name(first)):
-        return _replaced(gold, answer, relation, last)
+        return _verdict_with(gold, answer, relation, last)
     if first.kind == "word" and not re.match(r"\\(?:int|lim|sum|prod)", str(first.args[0])):
         return False  # `twice the answer = 5`
     if first.kind == "word" or (last.kind in ("group", "named", "sets") and is_formula(first)):
-        return _replaced(gold, answer, relation, last)  # the left side is to be computed
+        return _verdict_with(gold, answer, relation, last)  # the left side is to be computed
     if not is_formula(first) and not is_number(last):
-        return bool(same(first, last)) and _replaced(gold, answer, relation, last)
+        return bool(same(first, last)) and _verdict_with(gold, answer, relation, last)
     if is_number(first) and is_number(last):
         symbols = first.args[0].free_symbols | last.args[0].free_symbols
         if same(first, last):  # `2^3 = 8`, `(x+1)^2 = x^2+2x+1`
-            return _replaced(gold, answer, relation, last)
+            return _verdict_with(gold, answer, relation, last)
         if not symbols:
             return False
         if len(symbols) == 1 and (symbol := next(iter(symbols))):
@@ -337,17 +337,17 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
             if polynomial is not None and polynomial.degree() == 1:
                 leading, constant = polynomial.all_coeffs()
                 root = Node("scalar", (-constant / leading,), None, last.digits)
-                return _replaced(gold, answer, relation, root)
-    return None if relation is answer and _replaced(gold, answer, relation, last) is not False else False
+                return _verdict_with(gold, answer, relation, root)
+    return None if relation is answer and _verdict_with(gold, answer, relation, last) is not False else False
 
 
 def _same_relations(gold: Node, answer: Node) -> bool | None:
     members, operators, others, other_operators = gold.args, gold.detail, answer.args, answer.detail
-    if operators == other_operators and (verdict := _ordered(members, others)) is not False:
+    if operators == other_operators and (verdict := _same_in_order(members, others)) is not False:
         return verdict
     turned = tuple(REVERSED.get(operator, operator) for operator in reversed(other_operators))
     is_turnable = all(operator in (*REVERSED, "=", "!=", "equiv") for operator in other_operators)
-    if is_turnable and operators == turned and (verdict := _ordered(members, others[::-1])) is not False:
+    if is_turnable and operators == turned and (verdict := _same_in_order(members, others[::-1])) is not False:
         return verdict
     if {*operators, *other_operators} == {"="}:
         if len(members) > 2 or len(others) > 2:  # what a chain ends in
@@ -355,7 +355,7 @@ def _same_relations(gold: Node, answer: Node) -> bool | None:
             consistent = all(same(member, others[-1]) is not False or is_formula(member) for member in others[1:])
             return _same_relations(*chains) if consistent else False
         return _same_equation(members, others)
-    solution, other_solution = solved(gold), solved(answer)
+    solution, other_solution = solution_set(gold), solution_set(answer)
     if solution is not None and other_solution is not None and variable_of(gold) == variable_of(answer):
         return same(solution, other_solution)
     if len(members) == len(others) == 2 and operators[0] in REVERSED and other_operators[0] in REVERSED:
@@ -417,17 +417,19 @@ def _same_group(gold: Node, answer: Node) -> bool | None:
         return _same_groups(gold, answer)
     group, other = (gold, answer) if gold.kind == "group" else (answer, gold)
     if other.kind == "scalar" and not is_number(other):
-        return _replaced(gold, answer, other, _rows(other.args[0], other.digits))
+        return _verdict_with(gold, answer, other, _rows(other.args[0], other.digits))
     if other.kind == "scalar" and (units := [symbol for symbol in _UNIT_VECTORS if other.args[0].has(symbol)]):
         parts = [other.args[0].coeff(symbol) for symbol in _UNIT_VECTORS[: max(len(group.args), len(units))]]
         if sum(part * symbol for part, symbol in zip(parts, _UNIT_VECTORS, strict=False)) != other.args[0].expand():
             return False
         vector = Node("group", tuple(Node("scalar", (part,), None, other.digits) for part in parts), "tuple")
-        return _replaced(gold, answer, other, vector)
+        return _verdict_with(gold, answer, other, vector)
     if group.detail == "set" and other.kind not in ("named", "sets") and len(single := _unique(group.args)) == 1:
-        return _replaced(gold, answer, group, single[0]) if single[0].kind not in ("named", "sets", "group") else False
-    if other.kind != "scalar" and (interval := united(group)) is not None:
-        return _replaced(gold, answer, group, interval)
+        return (
+            _verdict_with(gold, answer, group, single[0]) if single[0].kind not in ("named", "sets", "group") else False
+        )
+    if other.kind != "scalar" and (interval := union_of(group)) is not None:
+        return _verdict_with(gold, answer, group, interval)
     return _same_sets(gold, answer) if other.kind in ("named", "sets", "such", "solved") else False
 
 
@@ -441,15 +443,15 @@ def _rows(matrix: Any, digits: int | None) -> Node:
 def _same_groups(gold: Node, answer: Node) -> bool | None:
     kinds = {gold.detail, answer.detail}
     if kinds & {*JOINED}:
-        one, other = (united(node) if node.detail in JOINED else node for node in (gold, answer))
+        one, other = (union_of(node) if node.detail in JOINED else node for node in (gold, answer))
         if one is not None and other is not None:
             return _same_sets(one, other)
-        gold, answer = _inherited(gold), _inherited(answer)
+        gold, answer = _share_name(gold), _share_name(answer)
     brackets = kinds - {"list"}
     if brackets and brackets <= {"set", "tuple", "()", "[]"}:
-        gold, answer = _assigned(gold), _assigned(answer)
+        gold, answer = _as_assignment(gold), _as_assignment(answer)
         kinds = {gold.detail, answer.detail}
-    ordered = _ordered(gold.args, answer.args)
+    ordered = _same_in_order(gold.args, answer.args)
     if (len(kinds) == 1 and kinds <= {"sequence", "tuple", *INTERVALS}) or kinds in ({"tuple", "[]"}, {"tuple", "()"}):
         return ordered
     if kinds == {"list"} and len({str(one.args[0]) for one in gold.args if one.kind == "word"}) not in (
@@ -457,11 +459,11 @@ def _same_groups(gold: Node, answer: Node) -> bool | None:
         len(gold.args),
     ):
         return ordered  # `True, False, True`
-    unordered = _unordered(gold.args, answer.args)
+    unordered = _same_in_any_order(gold.args, answer.args)
     if kinds in ({"all", "list"}, {"all"}, {"any"}):
         return unordered
     if kinds <= {"list", "set"}:
-        unique = _unordered(_unique(gold.args), _unique(answer.args))
+        unique = _same_in_any_order(_unique(gold.args), _unique(answer.args))
         if "set" in kinds or unordered is not False or len(gold.args) == len(answer.args):
             return unique if "set" in kinds else unordered
         return None if unique is not False else False  # whether repeated ones count is not said
@@ -470,7 +472,7 @@ def _same_groups(gold: Node, answer: Node) -> bool | None:
     return None if "sequence" in kinds and kinds <= {"sequence", "list", "set", "tuple"} and ordered else False
 
 
-def _inherited(group: Node) -> Node:
+def _share_name(group: Node) -> Node:
     """`x = 1, 2` and `x = 1, x = 2` as the values of one name."""
     items: list[Node] = []
     for item in group.args:
@@ -483,7 +485,7 @@ def _inherited(group: Node) -> Node:
     return Node("group", tuple(items), group.detail)
 
 
-def _assigned(group: Node) -> Node:
+def _as_assignment(group: Node) -> Node:
     """`y = 2, x = 1` beside brackets: the tuple of the values in the order of the names."""
     names = [str(item.args[0].args[0]) for item in group.args if item.kind == "relation" and is_name(item.args[0])]
     if group.detail != "list" or len({*names}) < len(group.args) or any(item.detail != ("=",) for item in group.args):
@@ -493,10 +495,10 @@ def _assigned(group: Node) -> Node:
 
 
 def _same_sets(gold: Node, answer: Node) -> bool | None:
-    compare = _ordered if gold.detail == "minus" else _unordered
+    compare = _same_in_order if gold.detail == "minus" else _same_in_any_order
     if gold.kind == answer.kind == "sets" and gold.detail == answer.detail and compare(gold.args, answer.args):
         return True
-    if gold.kind == answer.kind == "such" and _ordered(gold.args, answer.args):
+    if gold.kind == answer.kind == "such" and _same_in_order(gold.args, answer.args):
         return True
     is_empty = Node("named", (), "empty") in (gold, answer)
     if gold.kind == answer.kind == "named" or {"scalar", "word"} & {gold.kind, answer.kind}:

@@ -67,7 +67,7 @@ def is_name(node: Node) -> bool:
     if not is_number(node):
         return False
     value = node.args[0]
-    if len(value.free_symbols) == 1:  # `-x = 5`, `|x| = 5` are to be solved
+    if len(value.free_symbols) == 1:  # `-x = 5`, `|x| = 5` are to be solution_set
         return isinstance(value, Symbol | sympy.Function) and not isinstance(value, sympy.Abs)
     return bool(value.free_symbols) and all(
         isinstance(part, Symbol) or part == -1 or not part.is_number or part == sympy.E

@@ -94,7 +94,7 @@ class Reader(ScalarReader):
         domains = [item for item in items if item.kind == "relation" and item.detail == ("in",)]
         domains = [item for item in domains if item.args[0].kind == "scalar" and item.args[1].kind == "named"]
         for item in domains if len(domains) < len(items) else ():  # `k in Z`: any letter is as good
-            items = [_renamed(other, item.args[0].args[0], Symbol(f"any {item.args[1].detail}")) for other in items]
+            items = [_rename(other, item.args[0].args[0], Symbol(f"any {item.args[1].detail}")) for other in items]
         items = [item for item in items if "any " not in str(item.args[:1]) or item.detail != ("in",)]
         if len(items) == 1:
             return items[0]
@@ -217,8 +217,8 @@ class Reader(ScalarReader):
     def _member(self) -> Node:
         """A structure, or a scalar with or without a unit."""
         for structure in (
-            *(self._point, self._lettered, self._dated, self._bracketed),
-            *(self._environment, self._named_set, self._based),
+            *(self._point, self._capitals, self._date_text, self._brackets),
+            *(self._environment, self._named_set, self._base_number),
         ):
             start = self._at
             node = self._attempt(structure)
@@ -284,19 +284,19 @@ class Reader(ScalarReader):
         name = self._token()
         if name.kind != "letter" or not name.value.isupper() or self._peek().value != "(":
             raise Unreadable("no point")
-        point = self._bracketed()
+        point = self._brackets()
         if point.detail not in ("()", "tuple") or any(item.kind != "scalar" for item in point.args):
             raise Unreadable("no coordinates")
         return Node("relation", (Node("scalar", (Symbol(name.value),)), point), ("=",))
 
-    def _lettered(self) -> Node:
+    def _capitals(self) -> Node:
         """`CAT`, `HHT`: capitals side by side are a word, not a product whose order is free."""
         name = ""
         while self._peek().kind == "letter" and self._peek().value.isupper() and not (name and self._peek().spaced):
             name += self._token().value
         return Node("word", (name,)) if len(name) > 1 else self._fail("no word of capitals")
 
-    def _dated(self) -> Node:
+    def _date_text(self) -> Node:
         """`2021-05-05`, `3/4/2020`, `1914-1918`, `555-1234`: text, not arithmetic."""
         text = ""
         while self._peek().value in ("-", "/") or self._peek().kind == "number":
@@ -369,7 +369,7 @@ class Reader(ScalarReader):
             self._expect(")")
         return unit if len(unit) <= 6 else self._fail("a sentence")
 
-    def _bracketed(self) -> Node:
+    def _brackets(self) -> Node:
         """Tuples, intervals, sets."""
         mark = self._expect("(", "[", "]", r"\{", r"\langle")
         if mark == r"\{":
@@ -419,7 +419,7 @@ class Reader(ScalarReader):
             name += mark + self._text_argument()
         return Node("named", (), name)
 
-    def _based(self) -> Node:
+    def _base_number(self) -> Node:
         """`1011_2`, `2A_{16}`, `(1011)_2`: digits in a base."""
         sign, bracket, digits = self._take("-") or "", self._take("("), ""
         while self._peek().kind in ("number", "letter", "word") and not (digits and self._peek().spaced):
@@ -487,9 +487,9 @@ def _congruence(items: Sequence[Node]) -> Node | None:
     return Node("congruence", (Node("relation", (inner[0].args[0], residues), inner[0].detail), items[-1].args[1]))
 
 
-def _renamed(node: Node, old: Any, new: Any) -> Node:
+def _rename(node: Node, old: Any, new: Any) -> Node:
     args: list[Any] = []
     for arg in node.args:
         is_formula = isinstance(arg, sympy.Basic)
-        args.append(_renamed(arg, old, new) if isinstance(arg, Node) else arg.subs(old, new) if is_formula else arg)
+        args.append(_rename(arg, old, new) if isinstance(arg, Node) else arg.subs(old, new) if is_formula else arg)
     return Node(node.kind, tuple(args), node.detail, node.digits)

@@ -329,12 +329,12 @@ class ScalarReader:
         if name in FUNCTIONS:
             return self._function(name)
         if name in NAMING:
-            return self._named(name)
+            return self._named_thing(name)
         if name in SYMBOLS:
             return self._symbol(name)
         raise Unreadable(f"\\{name} is not known")
 
-    def _named(self, prefix: str) -> Any:
+    def _named_thing(self, prefix: str) -> Any:
         r"""`\\angle ABC`, `\\overline{AB}`: the name of something."""
         if self._peek().value == "{":
             name = self._name()

@@ -24,7 +24,7 @@ _INEQUALITIES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def solved(relation: Node) -> Node | None:
+def solution_set(relation: Node) -> Node | None:
     """The set that `a < x <= b`, `x != a`, `x in S` or an inequality of one variable describes; None without one."""
     if relation.kind != "relation":
         return None
@@ -48,7 +48,7 @@ def solved(relation: Node) -> Node | None:
 
 
 def _inequality(relation: Node) -> Node | None:
-    """`|x - 1| < 2`, solved by SymPy."""
+    """`|x - 1| < 2`, solution_set by SymPy."""
     sides = [member.args[0] for member in relation.args if member.kind == "scalar"]
     if len(sides) < len(relation.args) or any(isinstance(side, MatrixBase) for side in sides):
         return None
@@ -62,11 +62,11 @@ def _inequality(relation: Node) -> Node | None:
         return None
 
 
-def united(group: Node) -> Node | None:
+def union_of(group: Node) -> Node | None:
     """`x < 1 or x > 3` as a union of intervals, `x > 1 and x < 3` as what they share; commas as what is not trivial."""
     if group.kind != "group" or group.detail not in JOINED or len({str(variable_of(item)) for item in group.args}) != 1:
         return None
-    parts = tuple(part for item in group.args if (part := solved(item)) is not None)
+    parts = tuple(part for item in group.args if (part := solution_set(item)) is not None)
     if len(parts) < len(group.args):
         return None
     shared = Node("sets", parts, "cap")
@@ -81,7 +81,7 @@ def as_set(node: Node) -> Any:
     if node.kind == "named":
         return _DOMAINS.get(node.detail)
     if node.kind == "relation":
-        return None if (inner := solved(node)) is None else as_set(inner)
+        return None if (inner := solution_set(node)) is None else as_set(inner)
     if node.kind == "sets":
         parts = [as_set(arg) for arg in node.args]
         return None if None in parts else _SETS[node.detail](*parts)

@@ -99,7 +99,7 @@ def readings(text: str) -> list[Reading]:
         add(text, certain=True, commas=False)
     if re.fullmatch(r"-?\d+,(?!\d{3}\b)\d+[^\d,]*", text) or re.search(r"\d\{,\}\d(?!\d\d(?!\d))", text):
         add(re.sub(r"(?<=\d)(?:,|\{,\})(?=\d)", ".", text), certain=True, commas=False)
-    if not found and _OPERATORS.search(text) and (value := _evaluated(text)) is not None:
+    if not found and _OPERATORS.search(text) and (value := _evaluate(text)) is not None:
         found.append(Reading(Node("scalar", (value,), None, 1 if "." in text else None)))
     return found
 
@@ -108,7 +108,7 @@ _PART = re.compile(r"(?:^|(?<=[;,.\s]))\s*\((?:[a-e1-5]|i{1,3})\)(?=\s)")
 _OPERATORS = re.compile(r"\\(?:int|sum|prod|lim)(?![A-Za-z])|\\frac\s*\{?d")
 
 
-def _evaluated(text: str) -> Any:
+def _evaluate(text: str) -> Any:
     """An integral, sum, product or limit as math-verify's parser reads it; None where it does not read all of it."""
     from latex2sympy2_extended import latex2sympy
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig
