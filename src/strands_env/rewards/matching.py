@@ -15,7 +15,7 @@ from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 from strands_sglang.exceptions import check_positive
 
-from .numerals import numerals
+from .numerals import numerals, only_number
 from .proof import RewardExamples
 
 DEFAULT_TIMEOUT = 5.0
@@ -169,8 +169,8 @@ class NumberReward(RewardFunction):
         info: dict[str, Any] = {"matched": False, "ground_truth": truth, "answer": None}
         is_number = not isinstance(truth, bool) and (not isinstance(truth, float) or math.isfinite(truth))
         # `str` refuses integers of more than 4,300 digits.
-        expected, gold, rest = numerals(str(Decimal(truth)) if isinstance(truth, int) else str(truth))
-        if not is_number or len(expected) != 1 or gold is None or rest.strip(" .$\n"):
+        gold = only_number(str(Decimal(truth)) if isinstance(truth, int) else str(truth))
+        if not is_number or gold is None:
             return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth"})
         response, prompt = (step_result.observation.final_response or "").strip(), action.text.strip()
         answer = numerals(response.removeprefix(prompt) if " " in prompt else response)[1]

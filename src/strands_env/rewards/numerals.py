@@ -53,7 +53,6 @@ _OTHER_BEFORE = re.compile(
     rf"""(?:{_LETTER}|[\d_)\]}}^{{√≠±∓<≤≥\\!+*×÷·⋅/-]|[A-Za-z0-9_]\(|[-+√^]\s?[(\[]|(?<!^)(?<!\n)>|\d[.,:])\Z
       | (?:[\w)\]}}]\s?[-+*×÷·⋅/^]|[√≠±∓<≤≥]|!=|(?<!^)(?<!\n)>)\s?[(\[]?\Z
       | \\(?:sqrt|log|ln|exp|sin|cos|tan|neq?|pm|mp|leq?|geq?|lt|gt|times|cdot|div)\s*[({{]?\s*\Z
-      | (?<![\d.,])\d+\ \Z
       | (?i:\bbetween\s+\S+\s+and|\b(?:step|case|part|problem|question|equation))\s+\Z
       | (?i:\b(?:not|never|cannot|\w+n['’]t|than|plus|minus|times|divided\ by|over|under|below|above|log|ln|sqrt
           |root\ of|factorial\ of|at\ least|at\ most)|\d\s*,?\s+or)\s+(?i:(?:be|equal\ to)\s+)?[$(\[]?\Z""",
@@ -119,8 +118,14 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         if _STATED.search(head):
             answer, is_stated = numeral, True
         elif numeral is not None and (not is_stated or (answer is None and re.search(r"[=≈]\s*\Z", head))):
-            answer = numeral
+            answer = None if re.search(r"\d \Z", head) else numeral  # numbers side by side
     return found, answer, rest + text[end:]
+
+
+def only_number(text: str) -> Numeral | None:
+    """The number that a text consists of; None for any other text."""
+    found, number, rest = numerals(text)
+    return number if len(found) == 1 and not rest.strip(" .$\n") else None
 
 
 def _read(core: re.Match[str], text: str, is_negative: bool) -> Numeral:

@@ -25,6 +25,8 @@ from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.core.termination import TerminationReason
 from strands_env.core.types import Action, Observation, StepResult, as_reward_function, computed_reward
 
+from .numerals import only_number
+
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 4
@@ -163,16 +165,11 @@ def _changed(gold: str) -> Iterator[tuple[str, str]]:
 
 def _normal(text: str) -> str | Fraction:
     """A key that spellings of one answer share, as far as that is cheap to say: numbers are their value."""
+    number = only_number(text)
+    if number is not None and isinstance(number.value, Fraction):
+        return number.value / (100 if number.is_percent else 1)
     plain = re.sub(r"\\(?:boxed|text|mathrm|fbox)\s*\{([^{}]*)\}", r"\1", text)
-    plain = re.sub(r"\\[dt]?frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?", r"\1/\2", plain)
-    plain = re.sub(r"\\[,!; ]|[\s$\\]|(?<=\d),(?=\d{3})", "", plain).replace("−", "-").casefold().rstrip(".")
-    if plain in ("true", "false"):  # an `int` in Python
-        return plain
-    try:
-        value = Fraction(plain.removesuffix("%"))
-    except (ValueError, ZeroDivisionError):
-        return plain
-    return value / 100 if plain.endswith("%") else value
+    return re.sub(r"\\[,!; ]|[\s$\\]|(?<=\d),(?=\d{3})", "", plain).replace("−", "-").casefold().rstrip(".")
 
 
 def _differs(other: str, gold: str) -> bool:
