@@ -287,14 +287,12 @@ class Environment:
             reason, failure = await self._run(agent, action, scope)
             result = await self._observe(agent, scope, seen)
             result.observation.history = before or None
-            if result.error is not None:
-                # The reward would read an incomplete observation, and its own error would hide this one.
-                if failure is not None and reason.outcome(failure) is not Outcome.POLICY:
-                    result.termination_reason, result.error = reason, failure
-                else:
-                    result.termination_reason = TerminationReason.UNCLASSIFIED_ERROR
-            else:
+            is_whole = result.error is None
+            if is_whole or (failure is not None and reason.outcome(failure) is not Outcome.POLICY):
                 result.termination_reason, result.error = reason, failure
+            else:
+                result.termination_reason = TerminationReason.UNCLASSIFIED_ERROR
+            if is_whole:  # else the reward would read an incomplete observation, and its own error would hide this one
                 await self.score(action, result)
         result.observation.metrics["wall_s"] = round(time.perf_counter() - started, 4)
         return result
