@@ -15,6 +15,7 @@ from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.distributed.errors import QuarantinedTaskError, WorkerLostError
 from strands_env.distributed.messages import unpack
 from strands_env.distributed.worker import SHUTDOWN_SECONDS
+from strands_sglang.exceptions import check_positive
 
 logger = logging.getLogger(__name__)
 
@@ -200,10 +201,8 @@ class WorkerPool(ABC):
             raise TypeError(f"make must be 'module:function' or a function, got {make!r}")
         if isinstance(make, str) and not all(make.partition(":")):
             raise ValueError(f"an environment factory is named 'module:function', got {make!r}")
-        if n_workers < 1:
-            raise ValueError(f"n_workers must be at least 1, got {n_workers!r}")
-        if stuck_after is not None and not stuck_after > 0:
-            raise ValueError(f"stuck_after must be a positive number of seconds or None, got {stuck_after!r}")
+        check_positive("workers", whole=True, n_workers=n_workers)
+        check_positive("seconds", optional=True, stuck_after=stuck_after)
         self.make, self.arguments, self.stuck_after = make, dict(arguments or {}), stuck_after
         self.environments: list[dict[str, Any]] = []
         self.workers = [self._worker(number) for number in range(n_workers)]

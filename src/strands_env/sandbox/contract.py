@@ -130,8 +130,7 @@ def wall_seconds(timeout: float | None, limits: ExecLimits | None, most: float) 
     Raises:
         ValueError: `timeout` is not positive.
     """
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+    check_positive("seconds", optional=True, timeout=timeout)
     seconds = (limits and limits.wall_seconds) or most
     return seconds if timeout is None else min(timeout, seconds)
 

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from strands_sglang.exceptions import check_positive
+
 from ..contract import (
     MAX_FILE_BYTES,
     MIB,
@@ -55,8 +57,7 @@ class SandboxSlots:
     """
 
     def __init__(self, limit: int = DEFAULT_MAX_SANDBOXES) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"limit must be a positive number of sandboxes, got {limit!r}")
+        check_positive("sandboxes", whole=True, limit=limit)
         self.limit = limit
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             weakref.WeakKeyDictionary()

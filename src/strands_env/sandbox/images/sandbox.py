@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from strands_env.core.threads import default_threads
+from strands_sglang.exceptions import check_positive
 
 from ..bubblewrap.process import SandboxProcess
 from ..bubblewrap.supervised import FILE_SECONDS, MAX_ARGUMENT_BYTES, SandboxSlots, SupervisedSandbox
@@ -99,8 +100,7 @@ class ImageSandbox(SupervisedSandbox):
     ) -> None:
         super().__init__(limits or DEFAULT_IMAGE_LIMITS, slots)
         self.image = image if isinstance(image, Image) else ImageStore().find(os.fspath(image))
-        if cpus is not None and not cpus > 0:
-            raise ValueError(f"cpus must be a positive number of processors, got {cpus!r}")
+        check_positive("processors", optional=True, cpus=cpus)
         if snapshot is not None and snapshot.image != self.image.name:
             raise ValueError(f"the snapshot stands on the image {snapshot.image!r}, got {self.image.name!r}")
         self.binds = dict(binds or {})
