@@ -60,6 +60,19 @@ class JSONToolParser(ToolParser):
     OPENING: ClassVar[str]
     """The bracket with which the JSON begins."""
 
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        begin, end_marker = self.tool_call_tokens
+        # The marker is optional (Llama), or the list's own bracket (xLAM).
+        inner = start + len(begin) if begin != self.OPENING and text.startswith(begin, start) else start
+        close = self.find_close(text, inner)
+        if close is None:
+            return None
+        return Block.around(self.read_calls(text, inner, close), start, close + len(end_marker))
+
+    def read_calls(self, text: str, start: int, end: int) -> list[ToolParseResult]:
+        """Read the calls of the JSON that `text[start:end]` is; at least one, perhaps malformed."""
+        return [self.read_item(text[start:end].strip(), (start, end))]
+
     def find_close(self, text: str, start: int) -> int | None:
         """Offset of the end of what begins at `start`, without the end marker; None where it was cut."""
         value_end = json_end(text, start)
@@ -93,17 +106,13 @@ class HermesToolParser(JSONToolParser):
     OPENING: ClassVar[str] = "{"
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        begin, end_marker = self.tool_call_tokens
-        inner = start + len(begin) if text.startswith(begin, start) else start  # Llama's marker is optional
-        close = self.find_close(text, inner)
-        if close is None:
-            return None
-        end = close + len(end_marker)
-        call = self.read_item(text[inner:close].strip(), (start, end))
-        if call.is_error and end_marker:  # what follows a broken call is mostly the same marker again: no visible text
-            while text.startswith(end_marker, following := skip_blank(text, end)):
-                end = following + len(end_marker)
-        return Block(end=end, calls=(call,))
+        block, end_marker = super().read_block(text, start, types), self.tool_end_token
+        if block is None or not block.calls[0].is_error or not end_marker:
+            return block
+        end = block.end  # what follows a broken call is mostly the same marker again: no visible text
+        while text.startswith(end_marker, following := skip_blank(text, end)):
+            end = following + len(end_marker)
+        return block._replace(end=end)
 
 
 @register_tool_parser("longcat")
@@ -137,17 +146,11 @@ class JSONListToolParser(JSONToolParser):
 
     OPENING: ClassVar[str] = "["
 
-    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        begin, end_marker = self.tool_call_tokens
-        inner = start + len(begin) * (begin != self.OPENING)  # the list's own bracket may be the marker
-        close = self.find_close(text, inner)
-        if close is None:
-            return None
+    def read_calls(self, text: str, start: int, end: int) -> list[ToolParseResult]:
         try:
-            calls = self.read_list(text, inner, close)
+            return self.read_list(text, start, end)
         except CallError as error:
-            calls = [self.refuse(error, text[inner:close].strip(), (inner, close))]
-        return Block.around(calls, start, close + len(end_marker))
+            return [self.refuse(error, text[start:end].strip(), (start, end))]
 
     def read_list(self, text: str, start: int, end: int) -> list[ToolParseResult]:
         """Read the calls of the list that `text[start:end]` is; `CallError` if it is none, or empty."""
