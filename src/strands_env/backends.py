@@ -23,7 +23,7 @@ class ModelBackend:
 
     Attributes:
         make: Import path (`module:function`) of what makes a model factory from `base_url`, `model_id`, `tokenizer`,
-            `sampling_params` and options.
+            those left out that the backend ignores, `sampling_params` and options.
         has_tokens: Its models keep exact token data; their tool parsers are ours.
         check_sampling: Import path of what checks its sampling parameters; None leaves that to the provider.
         needs: Options that it cannot do without.
@@ -105,7 +105,7 @@ BACKENDS: Mapping[str, ModelBackend] = {
         ),
         ModelBackend(
             name="bedrock",
-            make="strands_env.core.models:bedrock_from_args",
+            make="strands_env.core.models:bedrock_model_factory",
             needs=("model_id",),
             ignores=_without("bedrock", server=True, tokens=True),
         ),
@@ -143,9 +143,9 @@ def model_factory_from_args(
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
     chosen = BACKENDS[backend]
-    if (missing := chosen.missing({"base_url": sglang_base_url, "model_id": model_id})) is not None:
+    place = {"base_url": sglang_base_url, "model_id": model_id, "tokenizer": tokenizer}
+    if (missing := chosen.missing(place)) is not None:
         raise ValueError(missing)
-    made: ModelFactory = resolve_name(chosen.make)(
-        base_url=sglang_base_url, model_id=model_id, tokenizer=tokenizer, sampling_params=sampling_params, **options
-    )
-    return made
+    place = {name: value for name, value in place.items() if name not in chosen.ignores}
+    factory: ModelFactory = resolve_name(chosen.make)(**place, sampling_params=sampling_params, **options)
+    return factory

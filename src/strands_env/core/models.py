@@ -239,12 +239,12 @@ def _processor_beside(tokenizer: str) -> str | None:
     return tokenizer
 
 
-def local_from_args(*, base_url: None, model_id: str | None, tokenizer: None, **options: Any) -> ModelFactory:
+def local_from_args(*, model_id: str | None, **options: Any) -> ModelFactory:
     """`local_model_factory` for the name of a model."""
     return local_model_factory(model=model_id or "smollm2", **options)
 
 
-def openai_from_args(*, base_url: str | None, model_id: str, tokenizer: None, **options: Any) -> ModelFactory:
+def openai_from_args(*, base_url: str | None, model_id: str, **options: Any) -> ModelFactory:
     """`openai_model_factory`, also for a server of one's own."""
     if base_url:
         if (why := why_no_answer(base_url, 10.0)) is not None:  # every sample would fail alike
@@ -253,11 +253,6 @@ def openai_from_args(*, base_url: str | None, model_id: str, tokenizer: None, **
             )
         options["client_args"] = {"base_url": base_url, "api_key": "EMPTY", **options.get("client_args", {})}
     return openai_model_factory(model_id=model_id, **options)
-
-
-def bedrock_from_args(*, base_url: None, model_id: str, tokenizer: None, **options: Any) -> ModelFactory:
-    """`bedrock_model_factory` for the id of a model."""
-    return bedrock_model_factory(model_id=model_id, **options)
 
 
 def _rename_max_tokens(sampling_params: Mapping[str, Any] | None) -> dict[str, Any]:

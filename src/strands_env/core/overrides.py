@@ -1,4 +1,4 @@
-"""What a subclass of `Environment` gives: signatures, tools, and methods whose names are almost those of known ones."""
+"""Checks of a subclass of `Environment`: signatures, tools, and methods whose names are almost those of known ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def methods_with_action(kind: type, base: type) -> frozenset[str]:
 
 
 def tool_mistakes(tools: Sequence[Any]) -> Iterator[str]:
-    """What the SDK would silently drop of these tools, in sentences."""
+    """A sentence for each of the tools that the SDK would silently drop."""
     for name, count in Counter(tool.tool_name for tool in tools if isinstance(tool, AgentTool)).items():
         if count > 1:
             yield f"{count} tools are named {name!r}, of which the agent keeps only the last: rename the others"

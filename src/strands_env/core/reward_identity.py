@@ -1,4 +1,4 @@
-"""What decides a reward, as JSON values: so that a resumed run is scored as it was begun."""
+"""The identity of a reward, as JSON values, so that a resumed run is scored as it was begun."""
 
 from __future__ import annotations
 

@@ -102,22 +102,19 @@ class LocalExecutor:
                 raise TypeError(
                     f"env_factory must make an Environment, got {env!r:.100}: write 'lambda: Environment(...)'"
                 )
-            self._warn_of_shared(env)
+            if self._last() is env:
+                warnings.warn(
+                    f"env_factory {name_of(self._factory)} makes the same {type(env).__name__} for all: rollouts share "
+                    "its state; make a new one in it, as in 'lambda: MyEnv(...)'",
+                    stacklevel=2,
+                )
+            with suppress(TypeError):  # it has slots
+                self._last = weakref.ref(env)
             return env
         except Exception as error:
             with suppress(AttributeError, TypeError):  # the exception has slots
                 error.where = Phase.SETUP  # type: ignore[attr-defined]  # for the record: no agent loop was running
             raise
-
-    def _warn_of_shared(self, env: Any) -> None:
-        if env is not None and self._last() is env:
-            warnings.warn(
-                f"env_factory {name_of(self._factory)} makes the same {type(env).__name__} for all: rollouts share "
-                "its state; make a new one in it, as in 'lambda: MyEnv(...)'",
-                stacklevel=2,
-            )
-        with suppress(TypeError):  # it has slots
-            self._last = weakref.ref(env)
 
 
 def takes_action(env_factory: EnvFactory) -> bool:

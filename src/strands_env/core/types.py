@@ -428,7 +428,7 @@ _REFUSED = {
 async def computed_reward(
     reward: Any, action: Action, result: StepResult, *, timeout: float | None = None
 ) -> RewardResult:
-    """What a reward function gives for a step, checked; 0 where it fails by the policy's doing.
+    """The checked reward of a step; 0 where the reward function fails by the policy's doing.
 
     That is an answer which the policy never gave, and one that a model asked by the function cannot take while it takes
     a short one. Unscored, such episodes would leave the denominator.
