@@ -67,6 +67,7 @@ _MARKS = {
     **dict.fromkeys(words(r"\( \) \[ \]"), " "),
     **pairs(r"\% % \$ \dollar \| \norm <= \le =< \le >= \ge != \ne -> \to := = == ="),
 }
+_MARK = re.compile(rf"(?<!\\)(?:{'|'.join(map(re.escape, _MARKS))})")
 _IN_TEXT = r"\\(?:text|mathrm|textrm)\s*\{\s*"
 _AFTER_NUMBER = r"(\d(?:\s|~|\\[ ,;:])*|\d\}(?:\s|~|\\[ ,;:])+)"
 _REWRITES: list[tuple[re.Pattern[str], Any]] = [
@@ -184,11 +185,10 @@ def normalise(text: str) -> str:
             top, bottom = unicodedata.normalize("NFKC", char).split("⁄")
             pieces.append(rf"\frac{{{top}}}{{{bottom}}}" if bottom else char)
         else:
-            new = _SYMBOLS[char] if char in _SYMBOLS else _letter(char)
+            new = _SYMBOLS[char] if char in _SYMBOLS else char if char.isascii() else _letter(char)
             pieces.append(f"{new} " if re.match(r"\\.", new) else new)
     text = "".join(pieces)
-    for mark, new in _MARKS.items():
-        text = re.sub(rf"(?<!\\){re.escape(mark)}", new.replace("\\", r"\\"), text)
+    text = _MARK.sub(lambda mark: f"{_MARKS[mark[0]]} " if _MARKS[mark[0]][:1] == "\\" else _MARKS[mark[0]], text)
     for pattern, rewrite in _REWRITES:
         text = pattern.sub(rewrite, text)
     text = re.sub(r"\\([A-Za-z]+)", lambda command: _COMMANDS.get(command[1], command[0]), text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from sympy import Expr, Rational, pi
@@ -165,6 +166,7 @@ TEMPERATURES = {
 """What a degree is worth, and how many of them the scale begins above nothing."""
 
 
+@functools.cache
 def canonical(name: str) -> str:
     """One name for all spellings of a unit; a noun without its plural."""
     if name in UNITS:
