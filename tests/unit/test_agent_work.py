@@ -105,14 +105,14 @@ def test_the_work_and_nothing_else_is_laid(
     tmp_path: Path, image: Mapping[str, object], layer: Mapping[str, object], laid: Mapping[str, str], move: bool
 ) -> None:
     files = agent_files(tmp_path, image, layer)
-    (made,) = files.lay(["/app", "/srv/b"], str(tmp_path / "laid"), move=move).folders
+    (made,) = files.lay_work(["/app", "/srv/b"], str(tmp_path / "laid"), move=move).folders
     assert listed(made) == laid
 
 
 def test_a_file_in_place_of_a_folder_that_the_image_lacks_deletes_nothing(tmp_path: Path) -> None:
     """It must not break the grading: an agent could withdraw from a reward of 0 so."""
     files = agent_files(tmp_path, {"opt/x": "1"}, {"opt/a": "a file"})
-    (made,) = files.lay(["/opt/a/b/c"], str(tmp_path / "laid"), move=True).folders
+    (made,) = files.lay_work(["/opt/a/b/c"], str(tmp_path / "laid"), move=True).folders
     assert listed(made) == {"opt": "empty"}
 
 
@@ -121,7 +121,7 @@ def test_folders_on_the_way_to_work_are_the_images(tmp_path: Path) -> None:
     os.chmod(tmp_path / "root/srv", 0o750)
     os.chmod(tmp_path / "layer0/srv", 0o777)
     os.chmod(tmp_path / "layer0/srv/b", 0o1777)
-    (made,) = files.lay(["/srv/b"], str(tmp_path / "laid"), move=True).folders
+    (made,) = files.lay_work(["/srv/b"], str(tmp_path / "laid"), move=True).folders
     modes = [stat.S_IMODE(os.stat(f"{made}/{path}").st_mode) for path in ("srv", "srv/b")]
     assert modes == [0o750, 0o1777]
 
@@ -133,7 +133,7 @@ def test_a_path_of_work_below_another_is_laid_once(tmp_path: Path) -> None:
 
 def test_every_layer_gives_its_part(tmp_path: Path) -> None:
     files = agent_files(tmp_path, {"app/a": "1"}, {"app/a": "2", "etc/x": ""}, {"app/a": WHITEOUT, "app/b": "3"})
-    below, above = files.lay(["/app"], str(tmp_path / "laid"), move=True).folders
+    below, above = files.lay_work(["/app"], str(tmp_path / "laid"), move=True).folders
     assert listed(below) == {"app/a": "2"} and listed(above) == {"app/a": "gone", "app/b": "3"}
     assert (tmp_path / "layer0/app/a").exists(), "a snapshot is used again"
 
@@ -142,7 +142,7 @@ def test_what_was_there_before_the_agent_comes_back_only_outside_its_work(tmp_pa
     before = {"app/a": "1", "logs/verifier/.keep": ""}
     files = agent_files(tmp_path, {}, {**before, "app/b": ""}, before=before)
     os.remove(tmp_path / "layer0/app/a")
-    files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    files.lay_work(["/app"], str(tmp_path / "laid"), move=True)
     assert listed(files.before) == {"logs/verifier/.keep": ""}
 
 
@@ -154,7 +154,7 @@ def test_the_default_leaves_out_settings_and_programs(tmp_path: Path) -> None:
          "etc/hosts", "usr/bin/git", "home/.x/y", "opt/.hidden/x"), "changed",
     )  # fmt: skip
     files = agent_files(tmp_path, image, layer)
-    (made,) = files.lay(DEFAULT_WORK, str(tmp_path / "laid"), move=True).folders
+    (made,) = files.lay_work(DEFAULT_WORK, str(tmp_path / "laid"), move=True).folders
     assert set(listed(made)) == {"root/notes", "home/u/w/x", "opt/data/x", "opt/made/bin/x", "srv/www/i"}
 
 
@@ -169,7 +169,7 @@ def test_the_default_leaves_out_programs_of_the_image_however_deep(tmp_path: Pat
     layer |= {"opt/linked": "changed", "opt/files": "changed", "opt/all": Path("/srv")}
     files = agent_files(tmp_path, image, layer)
     os.chmod(tmp_path / "root/srv/a/tool", 0o755)
-    (made,) = files.lay(DEFAULT_WORK, str(tmp_path / "laid"), move=True).folders
+    (made,) = files.lay_work(DEFAULT_WORK, str(tmp_path / "laid"), move=True).folders
     assert set(listed(made)) == {"opt/suite/new", "opt/files", "data/x", "srv/a/source"}
 
 
@@ -200,7 +200,7 @@ def test_no_link_of_the_work_leads_to_what_is_not_the_agents(
     files = agent_files(tmp_path, image, {"app/other": Path("/tests"), "app/d/tests/x": ""})
     os.symlink(target, tmp_path / "layer0/app/d/link")
     (tmp_path / "layer0/app/d").chmod(mode)
-    laid = files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    laid = files.lay_work(["/app"], str(tmp_path / "laid"), move=True)
     (made,) = laid.folders
     assert stat.S_IMODE(os.stat(f"{made}/app/d").st_mode) == mode
     assert listed(f"{made}/app/d")["link"] == (f"-> {target}" if is_laid else "gone")
@@ -211,7 +211,7 @@ def test_a_home_for_a_work_directory_leaves_out_its_settings(tmp_path: Path) -> 
     files = agent_files(
         tmp_path, {"root/p/bin/x": ""}, dict.fromkeys(("root/p/a", "root/.bashrc", "root/bin/b"), "changed")
     )
-    (made,) = files.lay([str(pattern_of_directory("/root/"))], str(tmp_path / "laid"), move=True).folders
+    (made,) = files.lay_work([str(pattern_of_directory("/root/"))], str(tmp_path / "laid"), move=True).folders
     assert set(listed(made)) == {"root/p/a", "root/bin/b"} and pattern_of_directory("/home/u") == "/home/u/[!.]*"
     assert [pattern_of_directory(folder) for folder in ("/app", "/root/x", "//home/u/x")] == [
         "/app",
@@ -290,18 +290,18 @@ def test_changed_programs_are_reported(
     tmp_path: Path, image: Mapping[str, object], layer: Mapping[str, object], found: Sequence[str]
 ) -> None:
     files = agent_files(tmp_path, image, layer)
-    assert sorted(files.lay(["/app"], str(tmp_path / "laid"), move=True).changed_programs) == found
+    assert sorted(files.lay_work(["/app"], str(tmp_path / "laid"), move=True).changed_programs) == found
 
 
 def test_modules_are_named_everywhere_where_the_work_directory_says_nothing(tmp_path: Path) -> None:
     layer = {"app/a/json.py": "", "app/a/b/re/__init__.py": "", "app/a/mine.py": ""}
-    laid = agent_files(tmp_path, {}, layer, directory="/").lay(["/app"], str(tmp_path / "laid"), move=True)
+    laid = agent_files(tmp_path, {}, layer, directory="/").lay_work(["/app"], str(tmp_path / "laid"), move=True)
     assert sorted(laid.changed_programs) == ["/app/a/b/re/__init__.py", "/app/a/json.py"]
 
 
 def test_what_the_task_brought_is_not_the_agents(tmp_path: Path) -> None:
     before = {"app/conftest.py": "", "app/link": Path("/dev/null"), "app/json": Path("/usr")}
-    laid = agent_files(tmp_path, {"usr/x": ""}, {**before, "app/a": ""}, before=before).lay(
+    laid = agent_files(tmp_path, {"usr/x": ""}, {**before, "app/a": ""}, before=before).lay_work(
         ["/app"], str(tmp_path / "laid"), move=True
     )
     assert (laid.changed_programs, laid.cut_links) == ([], [])
@@ -321,7 +321,7 @@ def test_no_number_of_files_hides_the_rest(tmp_path: Path, monkeypatch: pytest.M
     files = agent_files(tmp_path, image, layer)
     (tmp_path / "root/opt/big/a/050/x").chmod(0o755)
     assert not files.changes(["/app"]).is_complete
-    laid = files.lay(["/app", "/opt/*"], str(tmp_path / "laid"), move=True)
+    laid = files.lay_work(["/app", "/opt/*"], str(tmp_path / "laid"), move=True)
     assert {"/app/a/conftest.py", "/app/zz/conftest.py"} <= set(laid.changed_programs)
     assert set(listed(f"{laid.folders[0]}/opt")) == {"big/new"}
     assert 50 == len(laid.cut_links) < list(listed(laid.folders[0]).values()).count("gone")
@@ -336,7 +336,7 @@ def test_more_findings_than_are_listed_and_folders_of_any_depth_are_findings(tmp
         os.close(place)
         place = below
     os.symlink("/tests", "link", dir_fd=place)
-    laid = files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    laid = files.lay_work(["/app"], str(tmp_path / "laid"), move=True)
     assert len(laid.changed_programs) == 51 and "(more than 50 such files)" in laid.changed_programs
     (cut,) = laid.cut_links
     assert cut.endswith("/.../link")
@@ -393,7 +393,7 @@ async def test_a_fresh_container_shows_the_work_as_the_agent_left_it(tmp_path: P
             layers = [f"{folder}/upper"]
             files = AgentFiles(root=str(image), before=before, layers=layers, path_variable="/bin", directory="/app")
             place = f"{folder}/laid" if move else str(tmp_path / f"{seed}-laid")
-            laid = files.lay(WORK, place, move=move)
+            laid = files.lay_work(WORK, place, move=move)
             async with agent.sibling(layers=(before, *laid.folders)) as fresh:
                 views.append([(await fresh.exec(SHOW.format(path, path))).stdout for path in WORK])
                 assert (await fresh.exec("[ -e /etc/mine ]")).is_error

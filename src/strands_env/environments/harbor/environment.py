@@ -157,9 +157,9 @@ class HarborEnv(Environment):
 
     def get_hooks(self) -> list[Any]:
         """The keeper of checkpoints."""
-        return [] if self.checkpoints is None else [self.keep]
+        return [] if self.checkpoints is None else [self.keep_checkpoint]
 
-    async def keep(self, event: BeforeModelCallEvent) -> None:
+    async def keep_checkpoint(self, event: BeforeModelCallEvent) -> None:
         """Keep the episode before a model call, unless nothing was sampled since it began."""
         assert self.checkpoints is not None and self.trial is not None
         place = self.checkpoints / self._episode

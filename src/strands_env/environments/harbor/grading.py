@@ -177,7 +177,7 @@ class WorkLayers:
         else:
             more = [] if changed.is_complete and len(changed.paths) <= 50 else ["(and more, which is not listed)"]
             self.outside = sorted({*self.outside, *map(shown_path, changed.paths[:50]), *more})
-        laid = files.lay(patterns, place, move=move)
+        laid = files.lay_work(patterns, place, move=move)
         self.changed_programs = sorted({*self.changed_programs, *laid.changed_programs})
         self.cut_links = sorted({*self.cut_links, *laid.cut_links})
         return (self._before, *laid.folders)

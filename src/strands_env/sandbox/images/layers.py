@@ -95,10 +95,9 @@ def containers_folder() -> Path:
 
 @functools.lru_cache(maxsize=4)
 def _containers_folder(given: str | None) -> Path:
-    default = cache_folder() / "containers"
-    candidates = [Path(given)] if given else [default, Path(tempfile.gettempdir(), f"strands-containers-{os.getuid()}")]
-    if not given:
-        candidates.append(Path("/dev/shm", f"strands-containers-{os.getuid()}"))
+    own_name = f"strands-containers-{os.getuid()}"
+    defaults = [cache_folder() / "containers", Path(tempfile.gettempdir(), own_name), Path("/dev/shm", own_name)]
+    candidates = [Path(given)] if given else defaults
     for folder in candidates:
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)

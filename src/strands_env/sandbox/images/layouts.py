@@ -169,7 +169,7 @@ def choose_oci(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str]
     """Settings, names of layers and digest of the image that is meant, for this machine, of an OCI layout."""
     entries = blobs.json("index.json")["manifests"]
     names = [[(one.get("annotations") or {}).get(key) for key in _NAMES] for one in entries]
-    manifests = _named(
+    manifests = _select_by_name(
         [([name for name in names_of_one if name], one) for names_of_one, one in zip(names, entries, strict=True)], tag
     )
     for _ in range(_MAX_INDEXES):
@@ -181,7 +181,7 @@ def choose_oci(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str]
     raise ImageSourceError(f"the image has more than {_MAX_INDEXES} indexes inside each other")
 
 
-def _named(images: list[tuple[list[str], Any]], tag: str | None) -> list[Any]:
+def _select_by_name(images: list[tuple[list[str], Any]], tag: str | None) -> list[Any]:
     """The images of this name, or of this tag alone, by their names; where none is asked for, those of the only name.
 
     Raises:
@@ -252,7 +252,7 @@ def _check_digest(name: str, found: str) -> None:
 def choose_docker(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
     """Settings and names of layers of the image that is meant, of an archive of `docker save`; it has no digest."""
     entries = blobs.json("manifest.json")
-    matches = _named([(one.get("RepoTags") or [str(one["Config"])], one) for one in entries], tag)
+    matches = _select_by_name([(one.get("RepoTags") or [str(one["Config"])], one) for one in entries], tag)
     return blobs.json(matches[0]["Config"]), list(matches[0]["Layers"]), ""
 
 

@@ -116,7 +116,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _add(store: ImageStore, name: str, path: Path, source: str, *, tag: str | None = None) -> Image:
-    with store.adding() as folder:
+    with store.new_version() as folder:
         image = unpack_image(path, folder / "root", tag=tag)
         (folder / "root").chmod(0o755)  # users of the container pass it; nobody else passes the folder above
         return store.add(folder, replace(image, name=full_name(name), source=source))

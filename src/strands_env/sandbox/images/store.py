@@ -112,7 +112,7 @@ class ImageStore:
         return image
 
     @contextlib.contextmanager
-    def adding(self) -> Iterator[Path]:
+    def new_version(self) -> Iterator[Path]:
         """A new folder to unpack into; `add` makes an image of it, and it is gone afterwards otherwise."""
         owned = make_owned_folder(self.folder, ".new-")
         try:

@@ -100,7 +100,7 @@ class AgentFiles:
     directory: str
     shown: Sequence[str] = ()
 
-    def lay(self, work: Sequence[str], folder: str, *, move: bool) -> LaidWork:
+    def lay_work(self, work: Sequence[str], folder: str, *, move: bool) -> LaidWork:
         """Select the work into new folders, to be stacked above the image and `before`, the lowest first.
 
         Args:

@@ -148,7 +148,7 @@ class ImageSupervisor(Supervisor):
 
         return work_as_user
 
-    def become(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
+    def become_code(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
         """Turn a fork of the supervisor into a process for code."""
         self.detach(inherited)
         with contextlib.suppress(OSError):  # code may have put anything in its place
@@ -161,7 +161,7 @@ class ImageSupervisor(Supervisor):
         for name, value in most.items():
             set_limit(f"RLIMIT_{name}", value)
 
-    def settle(self, child: Child, report: dict[str, Any]) -> None:
+    def end_leftovers(self, child: Child, report: dict[str, Any]) -> None:
         """End what the call started if it had to be ended; else leave it running, and keep its output flowing."""
         if report["outcome"] == "too_many_files":  # whoever writes, and all that holds a file without a name open
             self._kill_all()

@@ -130,7 +130,7 @@ class Supervisor:
         had_worker = had_worker or self.worker is not None
         watch = Watch(self, child, request, started)
         report = watch.follow(nonce)
-        self.settle(child, report)
+        self.end_leftovers(child, report)
         lost = had_worker and self.worker is None
         watch.drain()
         if child is not self.worker:
@@ -184,7 +184,7 @@ class Supervisor:
         """The work of a request on files."""
         return read_file if request["kind"] == "read" else write_file
 
-    def settle(self, child: Child, report: dict[str, Any]) -> None:
+    def end_leftovers(self, child: Child, report: dict[str, Any]) -> None:
         """Kill what the code left running, keep the interpreter if it is sound."""
         keep = self.worker
         if keep is not None and (keep.status is not None or (child is keep and not report.get("sound"))):
@@ -260,7 +260,7 @@ class Supervisor:
         child.pid = os.fork()
         if child.pid == 0:
             try:
-                self.become(inherited, cpu, dumpable)
+                self.become_code(inherited, cpu, dumpable)
                 start()
             except BaseException as error:
                 with contextlib.suppress(OSError):
@@ -274,7 +274,7 @@ class Supervisor:
                 os.set_blocking(descriptor, False)
         return child
 
-    def become(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
+    def become_code(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
         """Turn a fork of the supervisor into a process for code: nothing of the supervisor stays open to it."""
         self.detach(inherited)
         os.chdir(self.work)
