@@ -199,10 +199,10 @@ class EvalOptions:
 
     @classmethod
     def of_saved(cls, values: Mapping[str, Any]) -> Self:
-        """The options that `recorded` wrote; those that this version does not know are left out."""
+        """The options that `to_saved` wrote; those that this version does not know are left out."""
         return cls(**{name: values[name] for name in values.keys() & OPTIONS.keys()})
 
-    def recorded(self) -> dict[str, Any]:
+    def to_saved(self) -> dict[str, Any]:
         """The options as JSON to write down, without secrets and those that are None.
 
         The seed of sampling is not one of them: it is written down with the environment, where it was used.

@@ -45,8 +45,8 @@ def test_what_is_recorded_comes_back_without_secrets():
     options = EvalOptions(
         benchmark="a:b", env_config={"api_key": "hunter2", "size": 3}, group_policy="drop", track=("wandb",), limit=2
     )
-    assert "hunter2" not in repr(options.recorded())
-    back = EvalOptions.of_saved({**options.recorded(), "an_option_of_later": 1})
+    assert "hunter2" not in repr(options.to_saved())
+    back = EvalOptions.of_saved({**options.to_saved(), "an_option_of_later": 1})
     assert replace(back, env_config=options.env_config) == options
     assert pickle.loads(pickle.dumps(options)) == options
 

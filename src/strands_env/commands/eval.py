@@ -139,7 +139,7 @@ def _track(evaluator: Evaluator) -> list[BackgroundTracker]:
     assert evaluator.paths is not None
     folder, options = evaluator.paths.results.parent, evaluator.options
     project = options.project or evaluator.benchmark_name or "strands-env"
-    about: dict[str, Any] = {"project": project, "name": folder.name, "config": options.recorded(), "folder": folder}
+    about: dict[str, Any] = {"project": project, "name": folder.name, "config": options.to_saved(), "folder": folder}
     trackers = [BackgroundTracker(make_tracker(kind, **about)) for kind in options.track]
     if trackers:
         evaluator.progress = TrackedProgress(evaluator.progress, trackers)
@@ -203,7 +203,10 @@ def _show(
         document = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
         say(json.dumps({**document, "metrics": without_nan(metrics)}, default=str))
     else:
-        drift = _drift(saved) if evaluator.options.keep_tokens else None
+        drift: DriftTotals | None = None
+        if evaluator.options.keep_tokens and BACKENDS[saved.options.backend].has_tokens:
+            tokenizer = saved.tokenizer().tokenizer
+            drift = None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
         title = evaluator.benchmark_name or str(evaluator.options.benchmark)
         say("\n".join(summary_lines(summary, title=title, wall_s=saved.wall_s, drift=drift)))
         for name, value in metrics.items():
@@ -228,14 +231,6 @@ def _show(
     if complaint is not None:
         complain("eval", complaint)
     return status
-
-
-def _drift(saved: SavedRun) -> DriftTotals | None:
-    """Drift of the run, if the tokenizer is loaded anyway and the run is not too large."""
-    if not BACKENDS[saved.options.backend].has_tokens:
-        return None
-    tokenizer = saved.tokenizer().tokenizer
-    return None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
 
 
 def _ending(evaluator: Evaluator, summary: RunSummary, failure: str | None) -> tuple[Exit, str | None]:

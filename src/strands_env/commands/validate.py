@@ -35,7 +35,11 @@ def validate(args: argparse.Namespace) -> Exit:
     def show(report: TaskReport) -> None:
         if args.json:
             return
-        rewards = "  ".join(f"{kind} {_shown(report.rewards.get(kind, []))}" for kind in ("oracle", "nop"))
+        numbers = {
+            kind: " ".join("-" if reward is None else format_number(reward) for reward in report.rewards.get(kind, []))
+            for kind in ("oracle", "nop")
+        }
+        rewards = "  ".join(f"{kind} {text or '-'}" for kind, text in numbers.items())
         cheats = f" ({', '.join(report.cheats)})" if report.cheats else ""
         tried = len(report.rewards) - 2
         say(f"{report.task:{width}}  {rewards}  cheats {len(report.cheats)}/{tried}  {report.verdict}{cheats}")
@@ -77,7 +81,3 @@ def validate(args: argparse.Namespace) -> Exit:
         lines = "".join(f"{Path(task).resolve()}\n" for task in sound)
         (folder / "tasks.txt").write_text(lines, encoding="utf-8")
     return Exit.OK if len(sound) == len(folders) else Exit.INCOMPLETE
-
-
-def _shown(rewards: list[float | None]) -> str:
-    return " ".join("-" if reward is None else format_number(reward) for reward in rewards) or "-"

@@ -35,8 +35,13 @@ class Follower:
         self._offset += len(whole)
         lines = whole.splitlines()
         for line in lines:
-            with suppress(StoreCorruptError):  # left by an interrupted write; `verify` names damage
-                self._add(read_sample(line + b"\n"))
+            with suppress(StoreCorruptError):  # left by an interrupted write; `report --verify` names damage
+                sample = read_sample(line + b"\n")
+                output = sample.step_result.observation.metrics.get("output_tokens")
+                self.output_tokens += float((output.get("total") if isinstance(output, dict) else output) or 0)
+                self._seen.add(sample.id)
+                self.state.count(sample)
+                self.recent.append(sample)
         if not self.saved.document:
             self.saved = SavedRun.of(self._file)
         if is_first:  # what was there before anybody looked says nothing of the speed
@@ -48,13 +53,6 @@ class Follower:
     def _begin(self) -> None:
         self._offset, self._seen = 0, set[str]()
         self.state, self.output_tokens = ProgressState(), 0.0
-
-    def _add(self, sample: EvalSample) -> None:
-        output = sample.step_result.observation.metrics.get("output_tokens")
-        self.output_tokens += float((output.get("total") if isinstance(output, dict) else output) or 0)
-        self._seen.add(sample.id)
-        self.state.count(sample)
-        self.recent.append(sample)
 
     @property
     def total(self) -> int | None:

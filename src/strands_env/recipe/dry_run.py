@@ -92,10 +92,12 @@ def find_mistakes(env_factory: Any) -> list[str]:
     if not isinstance(env, Environment) or mistakes:
         return mistakes
     try:
-        tools = env.get_tools()
+        tools: Any = env.get_tools()
     except Exception:  # tools may need `reset` and a running step
         return []
-    return list(_wrong_tools(tools))
+    if not isinstance(tools, Iterable):
+        return [f"get_tools() must return a list, got {tools!r:.100}: write 'def get_tools(self): return [...]'"]
+    return list(tool_mistakes(list(tools)))
 
 
 def _wrong_overrides(env: Any) -> Iterator[str]:
@@ -114,14 +116,6 @@ def _wrong_overrides(env: Any) -> Iterator[str]:
     compute = getattr(env.reward_fn, "compute", None)
     if compute is not None and not inspect.iscoroutinefunction(inspect.unwrap(compute)):
         yield f"{type(env.reward_fn).__name__}.compute() must be async: write 'async def compute(...)'"
-
-
-def _wrong_tools(tools: Any) -> Iterator[str]:
-    """What is wrong with the value that `get_tools` returned."""
-    if not isinstance(tools, Iterable):
-        yield f"get_tools() must return a list, got {tools!r:.100}: write 'def get_tools(self): return [...]'"
-        return
-    yield from tool_mistakes(list(tools))
 
 
 # ---- a dry rollout ---------------------------------------------------------------------------------------------------

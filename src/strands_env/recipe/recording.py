@@ -81,7 +81,7 @@ class Recorder:
     """
 
     def __init__(self, path: str | Path, options: EvalOptions) -> None:
-        self._options = {**replace(options, base_url=None).recorded(), "sampling_seed": options.sampling_seed}
+        self._options = {**replace(options, base_url=None).to_saved(), "sampling_seed": options.sampling_seed}
         self._path = Path(path)
         if self._path.exists():
             raise RecordingError(f"{str(path)!r} exists already: give another file to record to")

@@ -105,7 +105,7 @@ def details(
         "id": sample.id,
         "attempts": sample.attempts,
         "truth": None if truth is None else _cut(str(truth)),
-        "given": len(_given(sample, system_prompt)),
+        "given": len(_earlier_messages(sample, system_prompt)),
         "messages": messages_of(sample, system_prompt, pictures),
         "images": pictures.urls,
         "metrics": result.observation.metrics,
@@ -135,10 +135,10 @@ def messages_of(
     """
     unasked = {"role": "the task, which no model was given", "content": [{"text": sample.action.text}]}
     messages = sample.step_result.observation.messages or [unasked]
-    return [_message(message, pictures) for message in [*_given(sample, system_prompt), *messages]]
+    return [_message(message, pictures) for message in [*_earlier_messages(sample, system_prompt), *messages]]
 
 
-def _given(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
+def _earlier_messages(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
     observation, history_of_task = sample.step_result.observation, sample.action.task_context.conversation_history
     prompt = observation.system_prompt or system_prompt
     system = [{"role": "system", "content": [{"text": prompt}]}] if prompt else []

@@ -98,8 +98,10 @@ class ScoreTable:
         self.reasons[result.termination_reason.value] += 1
         for error in filter(None, (result.error, result.cleanup_error)):
             self.errors[(str(error.where), error.type)] += 1
-            self.messages.setdefault((str(error.where), error.type), _located(error))
-        raised = {(item.tool, item.error.type): _located(item.error) for item in reversed(result.tool_errors)}
+            self.messages.setdefault((str(error.where), error.type), _message_with_place(error))
+        raised = {
+            (item.tool, item.error.type): _message_with_place(item.error) for item in reversed(result.tool_errors)
+        }
         self.tool_errors.update(raised.keys())
         self.messages = {**raised, **self.messages}
         for name in _SUMMED:
@@ -167,6 +169,6 @@ def check_tables(function: str, *tables: object) -> None:
             raise TypeError(f"{function}() takes a ScoreTable, got {table!r:.200}: strands_env.eval.{hint} makes one")
 
 
-def _located(error: ErrorRecord) -> str:
+def _message_with_place(error: ErrorRecord) -> str:
     """The message of an error with the line of the user's code that raised it."""
     return error.message if error.raised_at is None else f"{error.message} ({error.raised_at})"

@@ -215,7 +215,7 @@ class Evaluator:
         made_by = getattr(self.executor, "env_factory_name", None)
         if self.env_factory is not None or made_by is not None:
             config["env_factory"] = made_by or name_of(self.env_factory)
-        about = {**self.about, "options": self.options.recorded()}
+        about = {**self.about, "options": self.options.to_saved()}
         return RunConfig(None if self.paths is None else self.paths.run, {**config, **self.config}, about)
 
     def load_results(self) -> CollectedResults:

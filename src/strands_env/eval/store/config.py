@@ -43,7 +43,7 @@ class StorePaths:
 def load_run(path: Path) -> dict[str, Any] | None:
     """The saved document of a run, None where there is none. `config` and `about` are objects."""
     try:
-        with naming_errors("read", path), opened(path, os.O_RDONLY) as fd:
+        with naming_errors("read", path), open_descriptor(path, os.O_RDONLY) as fd:
             document = orjson.loads(os.pread(fd, os.fstat(fd).st_size, 0))
     except FileNotFoundError:
         return None
@@ -159,7 +159,7 @@ def versions() -> dict[str, str]:
 
 
 @contextmanager
-def opened(path: Path, flags: int) -> Iterator[int]:
+def open_descriptor(path: Path, flags: int) -> Iterator[int]:
     """The descriptor of an open file or folder. The store speaks to `os` alone: tests put a simulated disk there."""
     fd = os.open(path, flags, 0o644)
     try:
@@ -178,7 +178,7 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make names of new files in a folder durable, where the system can."""
-    with suppress(OSError), opened(folder, os.O_RDONLY) as fd:
+    with suppress(OSError), open_descriptor(folder, os.O_RDONLY) as fd:
         os.fsync(fd)
 
 
@@ -189,7 +189,7 @@ def _write_atomically(path: Path, data: bytes) -> None:
     with naming_errors("write", path):
         os.makedirs(path.parent, exist_ok=True)
         try:
-            with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+            with open_descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
                 write_at(fd, data, 0)
                 os.fsync(fd)
             os.replace(temporary, path)
