@@ -222,7 +222,7 @@ def test_a_body_is_the_json_of_the_request() -> None:
     checked = checked_fields(fields)
     assert checked == {"sampling_params": {"temperature": 1.0}, "rid": "r", "routing_key": "k"}
     sent = {"sampling_params": checked["sampling_params"]}
-    call = GenerateCall(GenerateRequest(prompt=prompt), sent, ("rid", "input_ids"))
+    call = GenerateCall(GenerateRequest(prompt=prompt), sent, ("rid", b"input_ids"))
     assert orjson.loads(call.body("r2", PromptWriter().write(call.request))) == {
         "rid": "r2", "sampling_params": {"temperature": 1.0}, "input_ids": [1, 2],
     }  # fmt: skip

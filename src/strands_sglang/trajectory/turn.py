@@ -183,10 +183,7 @@ class Turn:
         while turn is not None:  # hundreds of turns at every call: kept bare
             pieces += turn.completion.output_ids, turn.prompt_ids
             turn = turn.parent
-        pieces.reverse()
-        ids = array(TOKEN_TYPECODE)
-        ids.frombytes(b"".join(pieces))
-        return ids
+        return array(TOKEN_TYPECODE, b"".join(pieces[::-1]))
 
     def path_media(self) -> tuple[Medium, ...]:
         """Images of the path up to and including this turn; positions are those in `path_ids`."""

@@ -27,7 +27,7 @@ class GenerateCall:
 
     request: GenerateRequest
     fields: Mapping[str, Any]
-    names: tuple[str, str]
+    names: tuple[str, bytes]
     opened: float = 0.0
 
     def body(self, rid: str, prompt: bytes) -> bytes:
@@ -37,7 +37,7 @@ class GenerateCall:
             head = orjson.dumps({id_name: rid, **self.fields}, option=orjson.OPT_SERIALIZE_NUMPY)
         except orjson.JSONEncodeError as error:
             raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
-        return b"".join((memoryview(head)[:-1], b',"%b":' % prompt_name.encode(), prompt, b"}"))
+        return b'%b,"%b":%b}' % (head[:-1], prompt_name, prompt)
 
 
 class PromptWriter:
@@ -58,6 +58,6 @@ class PromptWriter:
             before, text = b"", b"[]"
         if new := request.prompt[len(before) // request.prompt.itemsize :]:
             written = orjson.dumps(np.frombuffer(new, dtype=np.int32), option=orjson.OPT_SERIALIZE_NUMPY)
-            text = b"".join((memoryview(text)[:-1], b"," if before else b"", memoryview(written)[1:]))
+            text = b"%b,%b" % (text[:-1], written[1:]) if before else written
             self._recent.put(request.routing_key, (ids, text), len(ids) + len(text))
         return text

@@ -103,7 +103,7 @@ class ServerClient(Backend):
     """Path of abort calls."""
     answer_key: ClassVar[str]
     """A key that every generate answer has."""
-    wire_names: ClassVar[tuple[str, str]]
+    wire_names: ClassVar[tuple[str, bytes]]
     """Names of a request's id and prompt."""
     affinity_header: ClassVar[str]
     """The header by which routers keep an episode on one worker."""

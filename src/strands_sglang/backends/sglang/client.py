@@ -55,7 +55,7 @@ class SGLangClient(ServerClient):
     generate_route = "/generate"
     abort_route = "/abort_request"
     answer_key = "meta_info"
-    wire_names = "rid", "input_ids"
+    wire_names = "rid", b"input_ids"
     affinity_header = ROUTING_KEY_HEADER
     kind = "sglang"
     start_command = "python -m sglang.launch_server --model-path MODEL --port PORT"

@@ -69,7 +69,7 @@ class VLLMClient(ServerClient):
     generate_route = "/inference/v1/generate"
     abort_route = "/inference/v1/abort_requests"
     answer_key = "choices"
-    wire_names = "request_id", "token_ids"
+    wire_names = "request_id", b"token_ids"
     affinity_header = "X-Session-ID"
     kind = "vllm"
     start_command = "vllm serve MODEL --port PORT"
