@@ -19,7 +19,7 @@ import logging
 import threading
 import uuid
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Unpack
 
@@ -48,11 +48,11 @@ from ..trajectory.media import ImageExpander, Processor, image_expander
 from .generation import generate
 from .history_reader import strands_reader
 from .limits import CancelScope, Reservation, SharedBudget
-from .messages import ChatMessage, SystemPrompt, read_message, read_messages, system_text
+from .messages import SystemPrompt, read_message, read_messages, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
-from .reply import ReadReply, SampledTurn, read_reply, without_stop
+from .reply import SampledTurn, read_reply, without_stop
 
 logger = logging.getLogger(__name__)
 
@@ -217,9 +217,9 @@ class Conversation:
         if self.expander is not None:
             await self.read_images(messages)
         location = self._locate(request, messages, tools_key)
-        size = sum([message.size for message in messages[location.first_new :]])
-        if location.parent is None and request.system:
-            size += len(system_text(request.system))
+        size = len(system_text(request.system)) if location.parent is None and request.system else 0
+        for message in messages[location.first_new :]:
+            size += message.size
 
         def render() -> PreparedTurn:
             with self._lock:
@@ -299,15 +299,7 @@ class Conversation:
                     backend.capabilities.hint("routed_experts"),
                 )
             # Without a pause from here on: a cancellation finds the turn either recorded whole or not at all.
-            reader = prepared.format.reader(prepared.prompt.open)
-            read = self._read(prepared, completion, reader)
-            turn = self._commit(prepared, completion, read)
-        return SampledTurn(
-            turn=turn,
-            reply=read.reply,
-            prompt_length=prepared.prompt_length,
-            reader=reader,
-        )
+            return self._record(prepared, completion)
 
     def recall(self, request: TurnRequest, completion: Completion) -> Turn:
         """Record a turn that was sampled in another conversation, to go on from it; it is not trained here.
@@ -315,9 +307,7 @@ class Conversation:
         Raises:
             MessageConversionError, TemplateError: As `turn`.
         """
-        prepared = self.prepare(request)
-        reader = prepared.format.reader(prepared.prompt.open)
-        return self._commit(prepared, completion, self._read(prepared, completion, reader), is_recalled=True)
+        return self._record(self.prepare(request), completion, is_recalled=True).turn
 
     def estimate_tokens(
         self, messages: Sequence[Any], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None
@@ -341,7 +331,7 @@ class Conversation:
         """The text of any ids, special tokens included."""
         return self._tokens.decode(ids)
 
-    def render(self, chat: Sequence[ChatMessage], tools: Sequence[ToolSpec] = ()) -> str:
+    def render(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec] = ()) -> str:
         """Chat messages as the template prints them, generation prompt included; nothing is recorded.
 
         A message that the template refuses or loses is a `TemplateError`.
@@ -425,36 +415,21 @@ class Conversation:
             kwargs["enable_thinking"] = self.config["enable_thinking"]
         return kwargs
 
-    def _read(self, prepared: PreparedTurn, completion: Completion, reader: ToolParser) -> ReadReply:
-        prompt_format = prepared.format
-        return read_reply(
-            completion,
-            tokens=self._tokens,
-            parser=reader,
-            tools=prompt_format.renderer.tools,
-            in_reasoning=prepared.prompt.open is not None,
-            is_constrained=bool(prepared.request.constraints),
-            malformed_calls=prepared.request.malformed_calls,
-            read_calls=prepared.request.read_calls,
-            trim_stop=prepared.request.trim_stop,
-            next_call_id=self.forest.next_call_id,
-        )
-
-    def _commit(
-        self, prepared: PreparedTurn, completion: Completion, read: ReadReply, *, is_recalled: bool = False
-    ) -> Turn:
+    def _record(self, prepared: PreparedTurn, completion: Completion, *, is_recalled: bool = False) -> SampledTurn:
+        reader = prepared.format.reader(prepared.prompt.open)
+        reply, calls = read_reply(prepared, completion, reader, self._tokens, self.forest.next_call_id)
         turn = self.forest.commit(
             prepared.location,
             prompt_ids=prepared.prompt.ids,
             completion=completion,
-            reply=read.reply.message,
-            calls=read.calls,
+            reply=reply.message,
+            calls=calls,
             media=prepared.prompt.media,
             is_constrained=bool(prepared.request.constraints),
             is_recalled=is_recalled,
         )
-        for call in read.calls:  # without the lock, which a thread may hold that renders a long prompt
+        for call in calls:  # without the lock, which a thread may hold that renders a long prompt
             self._prompts.calls.sampled[call.id] = call
             if call.error is not None:
                 self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
-        return turn
+        return SampledTurn(turn=turn, reply=reply, prompt_length=prepared.prompt_length, reader=reader)

@@ -26,9 +26,6 @@ from ..exceptions import MessageConversionError
 from ..trajectory import Call, Image, Message, Result
 from ..trajectory.message import BLANK_TEXT, Parts, join_parts, order_results
 
-ChatMessage = dict[str, Any]
-"""One chat-template message."""
-
 SystemPrompt = str | Sequence[SystemContentBlock] | Sequence[Mapping[str, Any]] | None
 """A system prompt: text, or the SDK's blocks."""
 
@@ -74,21 +71,28 @@ def read_message(given: Any, index: int = 0, before: Sequence[Message] = ()) -> 
     role = given.get("role")
     place = _Place(index=index, role=str(role))
     blocks = _blocks(given.get("content"), place)
-    if role == "assistant":
-        rest = [block for block in blocks if block[0] not in ("reasoningContent", "toolUse")]
-        return Message(
-            role="assistant",
-            parts=_parts(rest, place),
-            reasoning="\n".join(_reasoning(value, place) for kind, value in blocks if kind == "reasoningContent"),
-            calls=tuple([_call(value, place) for kind, value in blocks if kind == "toolUse"]),
-        )
-    if role == "user":
-        results = [_result(value, place) for kind, value in blocks if kind == "toolResult"]
-        rest = [block for block in blocks if block[0] != "toolResult"]
-        return Message(role="user", parts=_parts(rest, place), results=order_results(results, before))
-    if role == "system":
-        return Message(role="system", parts=_parts(blocks, place))
-    raise place.error(f"the role {role!r} is not known", "use 'user' or 'assistant'")
+    if role not in ("user", "assistant", "system"):
+        raise place.error(f"the role {role!r} is not known", "use 'user' or 'assistant'")
+    rest: list[tuple[str, Any]] = []
+    thoughts: list[str] = []
+    calls: list[Call] = []
+    results: list[Result] = []
+    for kind, value in blocks:
+        if kind == "toolUse" and role == "assistant":
+            calls.append(_call(value, place))
+        elif kind == "reasoningContent" and role == "assistant":
+            thoughts.append(_reasoning(value, place))
+        elif kind == "toolResult" and role == "user":
+            results.append(_result(value, place))
+        else:
+            rest.append((kind, value))
+    return Message(
+        role=str(role),
+        parts=_parts(rest, place),
+        reasoning="\n".join(thoughts),
+        calls=tuple(calls),
+        results=order_results(results, before),
+    )
 
 
 def read_messages(messages: Iterable[Any]) -> list[Message]:
@@ -142,6 +146,8 @@ def _blocks(content: Any, place: _Place) -> list[tuple[str, Any]]:
 
 
 def _parts(blocks: Sequence[tuple[str, Any]], place: _Place) -> Parts:
+    if not blocks:
+        return ()
     parts = [_image(value, place) if kind == "image" else _text(kind, value, place) for kind, value in blocks]
     return tuple(parts) if len(parts) < 2 else join_parts(parts)
 
@@ -218,7 +224,7 @@ def _image(image: Any, place: _Place) -> Image:
 class ChatConversation:
     """Chat-template messages, and the images of their `{"type": "image"}` parts, in order."""
 
-    messages: list[ChatMessage] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
 
 
@@ -323,7 +329,7 @@ def to_strands(message: Message) -> dict[str, Any]:
 
 def format_messages(
     messages: Iterable[Any], system_prompt: SystemPrompt = None, is_multimodal: bool = False
-) -> list[ChatMessage]:
+) -> list[dict[str, Any]]:
     """Strands messages as a chat template reads them; see `to_chat` and the errors of `read_message`."""
     return to_chat(read_messages(messages), system_text(system_prompt), is_multimodal=is_multimodal).messages
 

@@ -36,7 +36,6 @@ from ..trajectory import Image, Location, Message, Turn
 from ..trajectory.media import ImageEncoding, ImageExpander, Medium, PreparedImage, media_growth, place_images
 from .messages import (
     ChatConversation,
-    ChatMessage,
     ShownCall,
     SystemPrompt,
     chat_call,
@@ -192,7 +191,7 @@ class PromptBuilder:
         self._template: ChatTemplate | None = None
         self._formats: dict[bytes, PromptFormat] = {}
         self.calls = CallIds()
-        self._heads: dict[bytes, list[ChatMessage]] = {}
+        self._heads: dict[bytes, list[dict[str, Any]]] = {}
         """The short history of each call's input, which a delta needs."""
         self._characters = self._encoded = 0
         self._expander = expander
@@ -331,18 +330,22 @@ class PromptBuilder:
     ) -> Prompt:
         """The prompt behind the sampled ids of `parent`; `TemplateError` if the template cannot express it."""
         *before, reply = messages[: location.first_new]
-        turn_calls = [call for call in parent.calls if not call.is_text]
-        names = [ShownCall(call.shown_id, call.name) for call in turn_calls]
-        # Results name the ids by which the client calls the calls, or those that it was given.
-        calls = {call.id: name for call, name in zip(turn_calls, names, strict=True)}
-        calls |= {call.id: name for call, name in zip(reply.calls, names, strict=False)}
-        new = to_chat(messages[location.first_new :], calls=calls)
         # The turn as the template needs to see it: which calls were made. What was sampled is never printed again.
-        turn: ChatMessage = {"role": "assistant", "content": ""}
+        turn: dict[str, Any] = {"role": "assistant", "content": ""}
+        names: list[ShownCall] = []
+        calls: dict[str, ShownCall] = {}
+        for made in parent.calls:
+            if not made.is_text:
+                names.append(ShownCall(made.shown_id, made.name))
+                calls[made.id] = names[-1]
         if names:
             turn["tool_calls"] = [chat_call(name, {}) for name in names]
+        # Results name the ids by which the client calls the calls, or those that it was given.
+        for call, name in zip(reply.calls, names, strict=False):
+            calls[call.id] = name
+        new = to_chat(messages[location.first_new :], calls=calls)
 
-        def whole() -> list[ChatMessage]:
+        def whole() -> list[dict[str, Any]]:
             return self._to_chat(prompt_format, before, system).messages
 
         head = self._heads.get(parent.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import pydantic
 
@@ -17,6 +17,7 @@ from ..tool_parsers.values import JSONError, load_json
 from ..trajectory import Call, Completion, FinishType, Message, ToolCall, Turn
 from .messages import MALFORMED_KEY
 from .options import MalformedCalls
+from .prompts import PreparedTurn
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 
@@ -84,46 +85,26 @@ class SampledTurn:
     reader: ToolParser
 
 
-class ReadReply(NamedTuple):
-    """A completion, read: the caller's reply, and the calls as the trajectory keeps them."""
-
-    reply: ModelReply
-    calls: tuple[ToolCall, ...] = ()
-
-
 def read_reply(
+    prepared: PreparedTurn,
     completion: Completion,
-    *,
-    tokens: TokenizerAdapter,
     parser: ToolParser,
-    tools: Sequence[dict[str, Any]] | None,
-    in_reasoning: bool,
-    is_constrained: bool,
-    malformed_calls: MalformedCalls,
+    tokens: TokenizerAdapter,
     next_call_id: Callable[[], str],
-    read_calls: bool = True,
-    trim_stop: bool = False,
-) -> ReadReply:
-    """Decode, split and parse what was sampled.
+) -> tuple[ModelReply, list[ToolCall]]:
+    """Decode, split and parse what was sampled: the caller's reply, and the calls as the trajectory keeps them.
 
     A completion that was cut (length, abort, an end unknown here) makes no calls: a call in it may be incomplete, and
-    the SDK would put words of its own in its place. Its markup stays in the text.
-
-    Args:
-        tokens: The tokenizer; text is decoded from the ids, never taken from the server.
-        parser: Reads reasoning and tool calls.
-        tools: The tools that were offered, None where there were none, so that there are no calls; formats that print
-            values without a type decode them by their schemas.
-        in_reasoning: The prompt ended inside a reasoning block.
-        is_constrained: The reply had to obey a grammar.
-        read_calls: False leaves calls in the text.
-        trim_stop: Leave a stop string, and what was sampled behind it, out of the text.
+    the SDK would put words of its own in its place. Its markup stays in the text. Text is decoded from the ids, never
+    taken from the server.
     """
+    request, tools = prepared.request, prepared.format.renderer.tools
+    in_reasoning = prepared.prompt.open is not None
     text = tokens.decode(without_stop(completion, tokens, None if tools is None else parser))
     finish = completion.finish
     matched = finish.matched if finish.type is FinishType.STOP else None
     stop_string = matched if isinstance(matched, str) and matched in text else None
-    if trim_stop and stop_string is not None:
+    if request.trim_stop and stop_string is not None:
         text = text[: text.rindex(stop_string)]
 
     def reply(reasoning: str, visible: str, stop_reason: str, calls: Sequence[Call] = ()) -> ModelReply:
@@ -131,11 +112,11 @@ def read_reply(
         message = Message(role="assistant", parts=parts, reasoning=reasoning.strip(), calls=tuple(calls))
         return ModelReply(message=message, stop_reason=stop_reason, stop_string=stop_string)
 
-    if is_constrained and in_reasoning and finish.type is FinishType.STOP and is_answer(text, parser.think_tokens):
+    if request.constraints and in_reasoning and finish.type is FinishType.STOP and is_answer(text, parser.think_tokens):
         in_reasoning, parser = False, parser.with_think_tokens(None)
-    if tools is None or finish.type is not FinishType.STOP or not read_calls:
+    if tools is None or finish.type is not FinishType.STOP or not request.read_calls:
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
-        return ReadReply(reply=reply(parsed.reasoning, parsed.text, _STOP_REASONS[finish.type]))
+        return reply(parsed.reasoning, parsed.text, _STOP_REASONS[finish.type]), []
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
     reply_calls: list[Call] = []
     calls: list[ToolCall] = []
@@ -143,18 +124,18 @@ def read_reply(
     for result in (*parsed.calls, *([parsed.unclosed_call] if parsed.unclosed_call is not None else [])):
         call_id = next_call_id()
         error = tokens.without_control_tokens(result.error or "the call is malformed") if result.is_error else None
-        is_text = error is not None and malformed_calls is MalformedCalls.TEXT
+        is_text = error is not None and request.malformed_calls is MalformedCalls.TEXT
         calls.append(ToolCall(id=call_id, name=result.name, model_id=result.model_id, error=error, is_text=is_text))
         if is_text:
             visible += text[slice(*result.span)] or result.raw or ""
         else:
-            reply_calls.append(_call(call_id, result, error, rename=malformed_calls is MalformedCalls.RENAME))
+            reply_calls.append(_call(call_id, result, error, rename=request.malformed_calls is MalformedCalls.RENAME))
     # Calls that are given as text take nothing out of it: the caller sees the reply as it was sampled.
     if calls and not reply_calls:
         shown = (SegmentKind.TEXT, SegmentKind.BLOCK, SegmentKind.UNCLOSED)
         visible = "".join(text[each.start : each.end] for each in parsed.segments if each.kind in shown)
     stop_reason = STOP_TOOL_USE if reply_calls else STOP_END_TURN
-    return ReadReply(reply=reply(parsed.reasoning, visible, stop_reason, reply_calls), calls=tuple(calls))
+    return reply(parsed.reasoning, visible, stop_reason, reply_calls), calls
 
 
 def _call(call_id: str, result: ToolParseResult, error: str | None, *, rename: bool) -> Call:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from ..exceptions import TemplateError
 
-Message = Mapping[str, Any]
+ChatMessage = Mapping[str, Any]
 """A chat message as templates read it: `role`, `content`, `tool_calls`, `tool_call_id`, `name`, ..."""
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=ChatMessage)
 
 
 class ArgumentForm(StrEnum):
@@ -35,7 +35,7 @@ class ContentForm(StrEnum):
     """Either."""
 
 
-def calls_of(message: Message) -> Sequence[Mapping[str, Any]]:
+def calls_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
     """Tool calls of a message, possibly none."""
     return message.get("tool_calls") or ()
 
@@ -46,7 +46,7 @@ def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return function if isinstance(function, Mapping) else call
 
 
-def leading_system(history: Sequence[Message]) -> int:
+def leading_system(history: Sequence[ChatMessage]) -> int:
     """Number of system or developer messages at the start."""
     count = 0
     while count < len(history) and history[count]["role"] in ("system", "developer"):
@@ -76,12 +76,12 @@ class HistoryPart(StrEnum):
     FULL = "full"
     """The full history."""
 
-    def select(self, messages: Sequence[Message]) -> list[Message]:
+    def select(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """This part of the messages before the turn."""
         return short_history(messages) if self is HistoryPart.SHORT else list(messages)
 
 
-def name_results(last: Message, new: Sequence[Message]) -> list[Message]:
+def name_results(last: ChatMessage, new: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Tool results with the id and name of their call filled in: by id, else by order.
 
     Results often carry only the id, or nothing; templates want both.
@@ -98,7 +98,7 @@ def name_results(last: Message, new: Sequence[Message]) -> list[Message]:
     free = [call for call in calls if call.get("id") not in claimed]
     stray = [message for message in results if message.get("tool_call_id") not in by_id]
     by_order = {id(m): c for m, c in zip(stray, free, strict=True)} if len(stray) == len(free) else {}
-    out: list[Message] = []
+    out: list[ChatMessage] = []
     for message in new:
         call = by_id.get(message.get("tool_call_id")) or by_order.get(id(message))
         if message["role"] == "tool" and call is not None:
@@ -110,7 +110,7 @@ def name_results(last: Message, new: Sequence[Message]) -> list[Message]:
     return out
 
 
-def with_arguments(message: Message, form: ArgumentForm) -> Message:
+def with_arguments(message: ChatMessage, form: ArgumentForm) -> ChatMessage:
     """The message with all call arguments as objects or as JSON text; text that is not a JSON object stays text."""
     calls = calls_of(message)
     if not calls:
@@ -145,7 +145,7 @@ def text_parts(content: Any) -> list[str] | None:
     return texts
 
 
-def with_content_form(message: Message, form: Callable[[str], ContentForm]) -> Message:
+def with_content_form(message: ChatMessage, form: Callable[[str], ContentForm]) -> ChatMessage:
     """The message with its content in the form the template takes for this role.
 
     Text parts are joined by newlines for a role that takes text only.

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..exceptions import ControlTokenError
-from .chat_messages import Message
+from .chat_messages import ChatMessage
 
 _SALT: Final = secrets.token_hex(8)
 _OPEN: Final = f"Qo{_SALT}Oq"
@@ -167,8 +167,8 @@ def unmark(text: str) -> Rendered:
 
 
 def render_marked(
-    render: Callable[[Sequence[Message]], str],
-    messages: Sequence[Message],
+    render: Callable[[Sequence[ChatMessage]], str],
+    messages: Sequence[ChatMessage],
     controls: ControlTexts,
     policy: ControlTokens,
     *,
@@ -203,7 +203,7 @@ def render_marked(
     return rendered
 
 
-def spelled_error(messages: Sequence[Message], controls: ControlTexts) -> ControlTokenError:
+def spelled_error(messages: Sequence[ChatMessage], controls: ControlTexts) -> ControlTokenError:
     """The error for messages that spell a control token."""
     spelled = ((message["role"], first_spelled(message, controls.for_role(message["role"]))) for message in messages)
     role, token = next((role, token) for role, token in spelled if token)

@@ -15,13 +15,13 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ..exceptions import LostContentError, TemplateError
-from .chat_messages import Message, calls_of, function_of
+from .chat_messages import ChatMessage, calls_of, function_of
 from .reasoning import REASONING_TAGS
 from .step import common_prefix, marker
 
 _MAX_TRIES: Final = 20
 
-Render = Callable[[Sequence[Message]], str]
+Render = Callable[[Sequence[ChatMessage]], str]
 
 
 class DroppedContent(StrEnum):
@@ -75,7 +75,7 @@ _MAX_SKELETONS: Final = 1024
 
 
 def require_content(
-    messages: Sequence[Message],
+    messages: Sequence[ChatMessage],
     text: str,
     render: Render,
     *,
@@ -110,9 +110,9 @@ def require_content(
                 )
 
 
-def require_calls(messages: Sequence[Message], render: Render) -> None:
+def require_calls(messages: Sequence[ChatMessage], render: Render) -> None:
     """Check that every tool call of past turns is printed; `LostContentError` if one was lost."""
-    marked: list[Message] = []
+    marked: list[ChatMessage] = []
     markers: dict[str, str] = {}
     for message in messages:
         calls: list[Mapping[str, Any]] = []
@@ -136,9 +136,9 @@ def require_calls(messages: Sequence[Message], render: Render) -> None:
 _ALLOW = "dropped_content='allow' makes it {}"
 
 
-def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
+def split_text_from_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """The messages with text beside calls as a separate assistant message."""
-    out: list[Message] = []
+    out: list[ChatMessage] = []
     for message in messages:
         if calls_of(message) and message.get("content"):
             text_only = {key: value for key, value in message.items() if key != "tool_calls"}
@@ -148,7 +148,7 @@ def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     return out
 
 
-def _pieces(messages: Sequence[Message], *, assistant: bool) -> list[_Piece]:
+def _pieces(messages: Sequence[ChatMessage], *, assistant: bool) -> list[_Piece]:
     pieces: list[_Piece] = []
     for at, message in enumerate(messages):
         role, content = message["role"], message.get("content")
@@ -169,7 +169,7 @@ def _pieces(messages: Sequence[Message], *, assistant: bool) -> list[_Piece]:
 
 
 def _require_texts(
-    pieces: list[_Piece], messages: Sequence[Message], text: str, render: Render, skeletons: Skeletons
+    pieces: list[_Piece], messages: Sequence[ChatMessage], text: str, render: Render, skeletons: Skeletons
 ) -> None:
     # A skeleton proves nothing by itself, the walk along it does. So the key need not say all that a skeleton depends
     # on (ids of calls, text that the template looks at): one that does not fit any more is rendered again.
@@ -230,7 +230,7 @@ def _end_of(content: str, text: str, at: int, after: str, *, is_last: bool) -> i
     return None
 
 
-def _is_in_place(piece: _Piece, messages: Sequence[Message], text: str, render: Render) -> bool:
+def _is_in_place(piece: _Piece, messages: Sequence[ChatMessage], text: str, render: Render) -> bool:
     """Render with a marker in place of this piece only, and look for it there."""
     marked = _try_render(render, _with_markers(messages, [piece])) or ""
     before, _, after = marked.partition(piece.marker)
@@ -241,7 +241,7 @@ def _is_in_place(piece: _Piece, messages: Sequence[Message], text: str, render: 
     return survives(piece.text, text[start : max(start, end)])
 
 
-def _with_markers(messages: Sequence[Message], pieces: Sequence[_Piece]) -> list[Message]:
+def _with_markers(messages: Sequence[ChatMessage], pieces: Sequence[_Piece]) -> list[ChatMessage]:
     out = list(messages)
     for piece in pieces:
         message = out[piece.message]
@@ -253,7 +253,7 @@ def _with_markers(messages: Sequence[Message], pieces: Sequence[_Piece]) -> list
     return out
 
 
-def _try_render(render: Render, messages: Sequence[Message]) -> str | None:
+def _try_render(render: Render, messages: Sequence[ChatMessage]) -> str | None:
     try:
         return render(messages)
     except TemplateError:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ..cache import Recent
 from ..exceptions import LostContentError, TemplateError
-from .chat_messages import HistoryPart, Message, calls_of, name_results, short_history
+from .chat_messages import ChatMessage, HistoryPart, calls_of, name_results, short_history
 from .chat_template import ChatTemplate, pin, plain
 from .control_tokens import ControlTexts, ControlTokens, Rendered, mark, render_marked, spelled_error, unmark
 from .loss import DroppedContent, Skeletons, require_calls, require_content, split_text_from_calls
@@ -106,11 +106,11 @@ class DeltaRenderer:
             self._knowledge = knowledge
         return knowledge
 
-    def initial(self, messages: Sequence[Message]) -> str:
+    def initial(self, messages: Sequence[ChatMessage]) -> str:
         """Text of `root`."""
         return self.root(messages).text
 
-    def root(self, messages: Sequence[Message]) -> Rendered:
+    def root(self, messages: Sequence[ChatMessage]) -> Rendered:
         """Render a first prompt, generation prompt included.
 
         Raises:
@@ -133,8 +133,8 @@ class DeltaRenderer:
                     "text of a past turn would be lost; dropped_content='allow' makes it drop such text"
                 ) from error
 
-    def _root(self, messages: Sequence[Message]) -> Rendered:
-        def render(messages: Sequence[Message]) -> str:
+    def _root(self, messages: Sequence[ChatMessage]) -> Rendered:
+        def render(messages: Sequence[ChatMessage]) -> str:
             try:
                 return self._checked.render(messages, generate=True)
             except TemplateError:
@@ -153,17 +153,19 @@ class DeltaRenderer:
         require_content(messages, rendered.text, lambda other: unmark(render(other)).text, assistant=not may_drop)
         return rendered
 
-    def _render_marked(self, render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> Rendered:
+    def _render_marked(
+        self, render: Callable[[Sequence[ChatMessage]], str], messages: Sequence[ChatMessage]
+    ) -> Rendered:
         if self._tools_spell and self._control_tokens is ControlTokens.ERROR:
             raise spelled_error([{"role": "tools", "content": self.tools}], self._controls)
         return render_marked(render, messages, self._controls, self._control_tokens, tools_spell=self._tools_spell)
 
     def delta(
         self,
-        history: Sequence[Message],
-        new: Sequence[Message],
+        history: Sequence[ChatMessage],
+        new: Sequence[ChatMessage],
         *,
-        whole: Callable[[], Sequence[Message]] | None = None,
+        whole: Callable[[], Sequence[ChatMessage]] | None = None,
         emitted: str | None = None,
         truncated: bool = False,
     ) -> Delta:
@@ -206,9 +208,9 @@ class DeltaRenderer:
     def _render_delta(
         self,
         part: HistoryPart,
-        base: Sequence[Message],
-        last: Message,
-        new: Sequence[Message],
+        base: Sequence[ChatMessage],
+        last: ChatMessage,
+        new: Sequence[ChatMessage],
         emitted: str | None,
         truncated: bool,
     ) -> Delta:
@@ -219,7 +221,7 @@ class DeltaRenderer:
             step = replace(step, vocabulary=Vocabulary((*vocabulary.stops, emitted), (*vocabulary.specials, emitted)))
         turn, suffix = len(base), None
 
-        def render(messages: Sequence[Message]) -> str:
+        def render(messages: Sequence[ChatMessage]) -> str:
             nonlocal suffix
             suffix = step.suffix(messages[:turn], messages[turn], messages[turn + 1 :])
             return _reconcile(suffix, emitted, truncated)

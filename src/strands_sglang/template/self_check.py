@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..exceptions import TemplateError
-from .chat_messages import ArgumentForm, ContentForm, HistoryPart, Message
+from .chat_messages import ArgumentForm, ChatMessage, ContentForm, HistoryPart
 from .reasoning import keep_reasoning_candidates
 from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
 from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, plant_sentinel
@@ -39,12 +39,12 @@ def probe_tools(like: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"type": "function", "function": _FUNCTION}] if nested else [_FUNCTION]
 
 
-SYSTEM: Message = {"role": "system", "content": SYSTEM_TEXT}
-USER: Message = {"role": "user", "content": "Usr1XQ"}
-NEXT: Message = {"role": "user", "content": "Usr3XQ"}
+SYSTEM: ChatMessage = {"role": "system", "content": SYSTEM_TEXT}
+USER: ChatMessage = {"role": "user", "content": "Usr1XQ"}
+NEXT: ChatMessage = {"role": "user", "content": "Usr3XQ"}
 
 
-def call_turn(*numbers: int, content: str = "", **extra: Any) -> Message:
+def call_turn(*numbers: int, content: str = "", **extra: Any) -> ChatMessage:
     """An assistant turn with one call for each number."""
     calls = [
         {"id": CALL_ID % i, "type": "function", "function": {"name": TOOL_NAME, "arguments": {"q": f"v{i}"}}}
@@ -53,12 +53,12 @@ def call_turn(*numbers: int, content: str = "", **extra: Any) -> Message:
     return {"role": "assistant", "content": content, "tool_calls": calls, **extra}
 
 
-def tool_result(number: int, prefix: str = "R") -> Message:
+def tool_result(number: int, prefix: str = "R") -> ChatMessage:
     """The result of a call."""
     return {"role": "tool", "tool_call_id": CALL_ID % number, "name": TOOL_NAME, "content": f"{prefix}{number}XQ"}
 
 
-def reply(content: str, **extra: Any) -> Message:
+def reply(content: str, **extra: Any) -> ChatMessage:
     """An assistant turn without calls."""
     return {"role": "assistant", "content": content, **extra}
 
@@ -67,14 +67,14 @@ def reply(content: str, **extra: Any) -> Message:
 class Probe:
     """A step to try."""
 
-    before: tuple[Message, ...]
-    turn: Message
-    new: tuple[Message, ...]
+    before: tuple[ChatMessage, ...]
+    turn: ChatMessage
+    new: tuple[ChatMessage, ...]
 
 
 def probes(*, tools_present: bool) -> dict[Shape, list[Probe]]:
     """Probes by shape: short and long histories, with and without a system message."""
-    turns: list[tuple[Shape, Message, tuple[Message, ...]]] = [(Shape.TEXT_USER, reply("Ans."), (NEXT,))]
+    turns: list[tuple[Shape, ChatMessage, tuple[ChatMessage, ...]]] = [(Shape.TEXT_USER, reply("Ans."), (NEXT,))]
     if tools_present:
         turns += [
             (Shape.CALL_TOOL, call_turn(1), (tool_result(1),)),
@@ -83,12 +83,12 @@ def probes(*, tools_present: bool) -> dict[Shape, list[Probe]]:
             (Shape.CALL_TOOL_USER, call_turn(1), (tool_result(1), NEXT)),
             (Shape.CALL_USER, call_turn(1), (NEXT,)),
         ]
-    again: Message = {"role": "user", "content": "Usr2XQ"}
+    again: ChatMessage = {"role": "user", "content": "Usr2XQ"}
     # In some templates a switch in an earlier message holds for the rest of the conversation.
-    off: Message = {**USER, "content": "Usr1XQ /no_think /nothink"}
-    on: Message = {**USER, "content": "Usr1XQ /think"}
-    mid: tuple[Message, ...] = (reply("Mid."),)
-    more: tuple[Message, ...] = (reply("More."), USER)
+    off: ChatMessage = {**USER, "content": "Usr1XQ /no_think /nothink"}
+    on: ChatMessage = {**USER, "content": "Usr1XQ /think"}
+    mid: tuple[ChatMessage, ...] = (reply("Mid."),)
+    more: tuple[ChatMessage, ...] = (reply("More."), USER)
     if tools_present:
         mid = (call_turn(7), tool_result(7), *mid)
         more = (call_turn(8), tool_result(8), call_turn(9), tool_result(9))
@@ -161,7 +161,7 @@ def _with(step: StepRenderer, **forms: Any) -> StepRenderer:
     return replace(step, forms=replace(step.forms, **forms), boundaries={})
 
 
-def _try(step: StepRenderer, messages: Sequence[Message], *, generate: bool) -> str | None:
+def _try(step: StepRenderer, messages: Sequence[ChatMessage], *, generate: bool) -> str | None:
     try:
         return step.render(messages, generate=generate)
     except Exception:  # templates raise all kinds; for a probe that is an answer
@@ -172,7 +172,7 @@ def _try(step: StepRenderer, messages: Sequence[Message], *, generate: bool) -> 
 
 
 def _content_forms(step: StepRenderer) -> dict[str, ContentForm]:
-    places: dict[str, Callable[[Any], list[Message]]] = {
+    places: dict[str, Callable[[Any], list[ChatMessage]]] = {
         "system": lambda content: [{"role": "system", "content": content}, USER],
         "user": lambda content: [{"role": "user", "content": content}],
         "assistant": lambda content: [USER, {"role": "assistant", "content": content}, NEXT],
@@ -187,7 +187,7 @@ def _content_forms(step: StepRenderer) -> dict[str, ContentForm]:
     return forms
 
 
-def _content_form(step: StepRenderer, place: Callable[[Any], list[Message]]) -> ContentForm:
+def _content_form(step: StepRenderer, place: Callable[[Any], list[ChatMessage]]) -> ContentForm:
     def show(content: Any) -> str | None:
         for form in ArgumentForm:
             trial = _with(step, arguments=form)
@@ -274,7 +274,7 @@ _REPEATS = {Flag.REPEATS_SYSTEM: (SYSTEM_TEXT,), Flag.REPEATS_TOOLS: (TOOL_TEXT,
 def _numbers_media(step: StepRenderer) -> bool:
     """True if images or videos are numbered over the whole conversation, as Qwen's templates do on request."""
     for kind in ("image", "video"):
-        message: Message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
+        message: ChatMessage = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
         before = (message, reply("Mid."), NEXT)
         with suppress(TemplateError):  # a template without media says nothing of them
             short, full = (step.suffix(part.select(before), reply("Ans."), [message]).text for part in HistoryPart)
@@ -310,7 +310,7 @@ def _loss_flags(step: StepRenderer) -> set[Flag]:
     return flags
 
 
-def _drops_reasoning(step: StepRenderer, turn: Message, new: Message) -> bool:
+def _drops_reasoning(step: StepRenderer, turn: ChatMessage, new: ChatMessage) -> bool:
     last = _try(step, [USER, turn], generate=False)
     past = _try(step, [USER, turn, new], generate=True)
     return last is not None and past is not None and _THOUGHT in last and _THOUGHT not in past
@@ -334,7 +334,7 @@ _IMAGE_MARKS: dict[str, list[list[str | None]]] = {
 """Texts, and None for images, of the messages that are tried, by role."""
 
 
-def image_problem(render: Callable[[list[Message]], str], placeholder: str, role: str) -> str | None:
+def image_problem(render: Callable[[list[ChatMessage]], str], placeholder: str, role: str) -> str | None:
     """The reason a template cannot be used with images in messages of a role; None where it can.
 
     Numbers beside images do no harm: they are printed from the whole history. An image may stand before or behind

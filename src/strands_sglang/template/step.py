@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from ..exceptions import TemplateError
 from .chat_messages import (
     ArgumentForm,
+    ChatMessage,
     ContentForm,
-    Message,
     calls_of,
     function_of,
     with_arguments,
@@ -126,13 +126,13 @@ class StepRenderer:
     forms: Forms = field(default_factory=Forms)
     boundaries: dict[tuple[Any, ...], Boundary] = field(default_factory=dict)
 
-    def render(self, messages: Sequence[Message], *, generate: bool) -> str:
+    def render(self, messages: Sequence[ChatMessage], *, generate: bool) -> str:
         """Render messages in the forms the template takes."""
         arguments, form = self.forms.arguments, self.forms.content_form
         shaped = [with_content_form(with_arguments(message, arguments), form) for message in messages]
         return self.template.render(shaped, tools=self.tools, add_generation_prompt=generate, **self.kwargs)
 
-    def suffix(self, base: Sequence[Message], last: Message, new: Sequence[Message]) -> Suffix:
+    def suffix(self, base: Sequence[ChatMessage], last: ChatMessage, new: Sequence[ChatMessage]) -> Suffix:
         """Render a step and cut behind the end of the assistant turn `last`; `base` is the history before it.
 
         Raises:
@@ -151,7 +151,7 @@ class StepRenderer:
                 raise TemplateError("the end of the assistant turn depends on the content of the new messages")
         return Suffix(text=tail[len(boundary.end) :], boundary=boundary)
 
-    def _tail(self, messages: Sequence[Message], *, generate: bool) -> str | None:
+    def _tail(self, messages: Sequence[ChatMessage], *, generate: bool) -> str | None:
         """Text after the sentinel, None if the sentinel is not printed."""
         try:
             text = self.render(messages, generate=generate)
@@ -162,12 +162,14 @@ class StepRenderer:
         at = text.rfind(SENTINEL)
         return None if at < 0 else text[at + len(SENTINEL) :]
 
-    def _learn_with_opener(self, base: Sequence[Message], last: Message, new: Sequence[Message]) -> Boundary:
+    def _learn_with_opener(
+        self, base: Sequence[ChatMessage], last: ChatMessage, new: Sequence[ChatMessage]
+    ) -> Boundary:
         boundary = self._learn(base, last, new)
         if boundary.closer not in self.vocabulary.stops:
             return boundary
         # Does the end of the turn change with the role? Then it announces the message that follows, as GLM's does.
-        other_role: Message = {"role": "user", "content": "x"}
+        other_role: ChatMessage = {"role": "user", "content": "x"}
         if new[0]["role"] == "user":
             call_id = next((call.get("id") for call in calls_of(last)), CALL_ID % 0)
             other_role = {"role": "tool", "name": "f", "content": "x", "tool_call_id": call_id}
@@ -177,7 +179,7 @@ class StepRenderer:
             return boundary
         return replace(boundary, is_opener=other != boundary.closer and other in self.vocabulary.stops)
 
-    def _learn(self, base: Sequence[Message], last: Message, new: Sequence[Message]) -> Boundary:
+    def _learn(self, base: Sequence[ChatMessage], last: ChatMessage, new: Sequence[ChatMessage]) -> Boundary:
         marked = [{**message, "content": marker(i)} for i, message in enumerate(new)]
         rejected: TemplateError | None = None
         for plant in self.forms.plants if calls_of(last) else (Plant.CONTENT,):
@@ -203,7 +205,7 @@ class StepRenderer:
         raise TemplateError("the template does not print the assistant turn")
 
 
-def _find_markers(tail: str, text: str, marked: Sequence[Message]) -> list[int]:
+def _find_markers(tail: str, text: str, marked: Sequence[ChatMessage]) -> list[int]:
     offsets = [tail.find(message["content"]) for message in marked]
     lost = [message for message, at in zip(marked, offsets, strict=True) if at < 0]
     if lost:
@@ -214,7 +216,7 @@ def _find_markers(tail: str, text: str, marked: Sequence[Message]) -> list[int]:
     return offsets
 
 
-def plant_sentinel(message: Message, plant: Plant) -> Message:
+def plant_sentinel(message: ChatMessage, plant: Plant) -> ChatMessage:
     """A light copy of the assistant turn: same calls by id and name, tiny payloads, the sentinel in the last one."""
     content = {Plant.CONTENT: SENTINEL, Plant.ARGUMENTS_NULL: None, Plant.ARGUMENTS_EMPTY: ""}[plant]
     out: dict[str, Any] = {"role": message["role"], "content": content}
@@ -230,7 +232,7 @@ def plant_sentinel(message: Message, plant: Plant) -> Message:
     return out
 
 
-def _shape(last: Message, new: Sequence[Message]) -> tuple[Any, ...]:
+def _shape(last: ChatMessage, new: Sequence[ChatMessage]) -> tuple[Any, ...]:
     """Kind of the turn and the roles that follow; runs longer than two are collapsed."""
     roles: list[str] = []
     for message in new:
@@ -318,15 +320,15 @@ def _replaced_closer(region: str, printed_last: str, specials: Sequence[str]) ->
 # ---- a printed call, for tool parsers to be tried on
 
 
-_LONE_USER: Message = {"role": "user", "content": "Hello."}
+_LONE_USER: ChatMessage = {"role": "user", "content": "Hello."}
 
 
 def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> str | None:
     """Text between the header of an assistant turn with this one call and the end of the turn; None if not printed."""
     call_id = call_id or CALL_ID % 1
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
-    answer: Message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": "Done."}
-    turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    answer: ChatMessage = {"role": "tool", "tool_call_id": call_id, "name": name, "content": "Done."}
+    turn: ChatMessage = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
         suffix = step.suffix([_LONE_USER], turn, [answer])
     except TemplateError:
@@ -344,7 +346,7 @@ _CONTENTS = {Plant.ARGUMENTS_EMPTY: "", Plant.ARGUMENTS_NULL: None}
 _OPEN_TAG = re.compile(r"[<\[][|｜]?[\w/]*$")
 
 
-def _print_turn(step: StepRenderer, turn: Message, plant: Plant, answer: Message, end: str) -> str | None:
+def _print_turn(step: StepRenderer, turn: ChatMessage, plant: Plant, answer: ChatMessage, end: str) -> str | None:
     """The call as printed in a turn with content null or empty; some templates print it with one of them only."""
     try:
         if SENTINEL not in step.render([_LONE_USER, plant_sentinel(turn, plant), answer], generate=True):
@@ -368,7 +370,7 @@ def _start(step: StepRenderer, whole: str) -> int:
     except Exception:  # not every template renders a lone user message
         pass
     try:
-        turn: Message = {"role": "assistant", "content": SENTINEL}
+        turn: ChatMessage = {"role": "assistant", "content": SENTINEL}
         same = whole[: common_prefix(whole, step.render([_LONE_USER, turn, _LONE_USER], generate=True))]
         starts.append(len(_OPEN_TAG.sub("", same)))  # two tags may start alike
     except Exception:  # nor this
