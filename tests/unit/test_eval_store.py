@@ -11,7 +11,7 @@ import pytest
 from strands_env.core import TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results, verify_run
 from strands_env.eval.errors import ConfigMismatchError
-from strands_env.eval.store import ResultLog, ResultReader, RunConfig, StorePaths, load_run
+from strands_env.eval.store import ResultLog, ResultReader, RunConfig, StorePaths, config, load_run
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -318,3 +318,16 @@ def test_a_configuration_that_is_none_is_refused(text, paths):
         paths.run.write_text(text)
     with pytest.raises(StoreCorruptError, match=r"run.json"):
         RunConfig(paths.run, {}).check(has_results=True)
+
+
+def test_versions_of_packages_are_looked_up_once_in_a_process(paths, monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(config.metadata, "version", lambda name: asked.append(name) or "1")
+    config.versions.cache_clear()
+    try:
+        saved = RunConfig(paths.run, {})
+        for seconds in (1.0, 2.0):
+            saved.spend(seconds)
+        assert len(asked) == len(set(asked)) > 0
+    finally:
+        config.versions.cache_clear()

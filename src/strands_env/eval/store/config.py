@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import platform
 import sys
@@ -149,6 +150,7 @@ class RunConfig:
         _write_atomically(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that matter for a result."""
     versions_by_name = {"python": platform.python_version(), "platform": sys.platform}
