@@ -684,6 +684,7 @@ b_{n+1}=3b_n | \boxed{b_{n+1} = 2b_{n}} | 0
 753 \text{ BC} | \boxed{753} | n
 753 \text{ BC} | \boxed{753 \text{ BC}} | 1
 a<=b<c | \boxed{a \le b < c} | 1
+D | \boxed{C = D} | n
 a<=b<c | \boxed{a < b < c} | 0
 P \cup Q | \boxed{Q \cup P} | 1
 """

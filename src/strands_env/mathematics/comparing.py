@@ -318,6 +318,8 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
     first, *middle, last = relation.args
     if any(same(member, last) is False and not is_formula(member) for member in middle):
         return False  # `x = 7 = 8`
+    if relation is answer and all(is_symbol(one) and str(one.args[0]) in "ABCDEFGHIJ" for one in (first, last)):
+        return None  # `B = A` chooses neither
     if is_name(first) and (relation is gold or is_plain_name(first)):
         return _verdict_with(gold, answer, relation, last)
     if first.kind == "word" and not re.match(r"\\(?:int|lim|sum|prod)", str(first.args[0])):
@@ -515,12 +517,8 @@ def _same_sets(gold: Node, answer: Node) -> bool | None:
     return False if is_known else None
 
 
-def _same_undefined(gold: Node, answer: Node) -> bool | None:
-    return None if gold.kind == "undefined" else False
-
-
 _BY_KIND = {
-    "undefined": _same_undefined,
+    "undefined": lambda gold, answer: None if gold.kind == "undefined" else False,
     "option": _same_option,
     "phrase": _same_phrase,
     "formula": _same_formula,
