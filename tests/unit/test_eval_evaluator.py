@@ -341,10 +341,10 @@ async def test_a_policy_that_hangs_on_hard_tasks_gains_nothing(deadline, has_rew
         return Environment(
             model_factory=lambda: ScriptedModel(["yes"], delay=60 if is_hard else 0),
             reward_fn=answers_yes if has_reward else None,
-            step_timeout=0.5 if deadline == "step" else None,
+            step_timeout=1.5 if deadline == "step" else None,
         )
 
-    evaluator = Evaluator(env_factory, sample_timeout=0.5 if deadline == "sample" else None, output_path=None)
+    evaluator = Evaluator(env_factory, sample_timeout=1.5 if deadline == "sample" else None, output_path=None)
     results = await evaluator.run(tasks(4))
     assert [results[name][0].reward for name in results] == ([1.0, 1.0, 0.0, 0.0] if has_reward else [None] * 4)
     assert results["p2"][0].step_result.termination_reason is TerminationReason.TIMEOUT

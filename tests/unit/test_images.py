@@ -304,6 +304,38 @@ def test_folders_that_are_moved_under_every_look_hide_nothing(tmp_path: Path, mo
     os.close(descriptor)
 
 
+def test_what_is_removed_while_it_is_measured_is_not_counted_beside_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, rounds = guest_disk.each_folder, []
+
+    def walk(root: int) -> Iterator[Any]:
+        if not rounds:
+            (tmp_path / "old").write_bytes(bytes(3 << 20))
+        rounds.append(list(real(root)))
+        yield from real(root)
+        if len(rounds) == 1:
+            (tmp_path / "old").unlink()
+            (tmp_path / "new").mkdir()
+            (tmp_path / "new" / "file").write_bytes(bytes(3 << 20))
+            yield from real(root)
+
+    monkeypatch.setattr(guest_disk, "each_folder", walk)
+    monkeypatch.setattr(guest_disk, "_SLICE_SECONDS", 60.0)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    watch = guest_disk.DiskWatch(descriptor, 4 << 20)
+    for _ in range(3):
+        watch.next_look = 0.0
+        assert not watch.look()
+    (tmp_path / "more").write_bytes(bytes(3 << 20))
+    found = []
+    for _ in range(2):
+        watch.next_look = 0.0
+        found.append(watch.look())
+    assert found == [False, True]
+    os.close(descriptor)
+
+
 def test_a_file_of_several_names_is_measured_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(1 << 20))
     for number in range(5):

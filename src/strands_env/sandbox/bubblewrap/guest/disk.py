@@ -35,7 +35,7 @@ class DiskWatch:
 
     def __init__(self, upper: int, most: int) -> None:
         self.upper, self.most = upper, most
-        self.is_over = False
+        self.is_over = self._is_suspected = False
         self._walk: Iterator[None] | None = None
         self._size = self._disturbed = 0
         self._cost = 0.0
@@ -62,6 +62,11 @@ class DiskWatch:
         if not is_done:
             self.next_look = time.monotonic() + _SHARE * spent
             return False
+        if self._size > self.most and not self._is_suspected:
+            # What was removed during the walk may have been counted beside what was written since: walk again.
+            self._is_suspected, self._walk, self.next_look = True, None, time.monotonic()
+            return False
+        self._is_suspected = False
         self.is_over = self._size > self.most or self._disturbed >= _MAX_DISTURBED
         self._walk, self.next_look = None, time.monotonic() + max(_REST_SECONDS, _SHARE * self._cost)
         return self.is_over
