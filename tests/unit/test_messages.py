@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import threading
 from functools import partial
 from typing import Any
 
@@ -354,6 +355,27 @@ def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: 
         seen.clear()
         assert known.read(history, read_one) == read_messages(history)
         assert seen == expected
+
+
+def test_threads_with_histories_that_begin_alike_read_their_own() -> None:
+    histories, question = strands_reader(), user(text("q"))
+    histories.read([question], read_message)
+    others: list[Any] = []
+
+    def read_slowly(item: Any, index: int, before: Any) -> Any:
+        other = threading.Thread(
+            target=lambda: others.append(histories.read([question, assistant(text("b"))], read_message))
+        )
+        other.start()
+        other.join(0.05)  # it has to wait
+        threads.append(other)
+        return read_message(item, index, before)
+
+    threads: list[threading.Thread] = []
+    own = histories.read([question, assistant(text("a"))], read_slowly)
+    threads[0].join()
+    assert [message.text for message in own] == ["q", "a"]
+    assert [message.text for message in others[0]] == ["q", "b"]
 
 
 def test_what_its_owner_changes_in_place_is_another_message() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -56,28 +57,30 @@ class HistoryReader(Generic[T]):
     def __init__(self, capacity: int, copy_text: Callable[[Any], Any] = lambda item: None) -> None:
         self._capacity, self._copy_text = capacity, copy_text
         self._recent: list[_ReadHistory[T]] = []
+        self._lock = threading.Lock()
 
     def read(self, items: Sequence[Any], read_one: Callable[[Any, int, Sequence[T]], T]) -> list[T]:
         """The history, read by `read_one` from an item, its index and what was read before it."""
-        history: _ReadHistory[T] = _ReadHistory()
-        for each in self._recent:  # the longest: items behind a shorter one would be read again
-            if len(each.values) > len(history.values) and each.is_start_of(items):
-                history = each
-        others = [each for each in self._recent if each is not history]
-        if not history.values:
-            history = self._respelled(items, others)
-        for index in range(len(history.values), len(items)):
-            item = items[index]
-            history.values.append(read_one(item, index, history.values))
-            text = self._copy_text(item)
-            if text is None:
-                history.exact_at.append(index)
-                history.exact += _encode_all([item])
-            else:
-                history.text_at.append(index)
-                history.texts.append(text)
-        self._recent = [*others[-(self._capacity - 1) :], history]
-        return history.values[:]
+        with self._lock:  # agents of one episode may run in several threads
+            history: _ReadHistory[T] = _ReadHistory()
+            for each in self._recent:  # the longest: items behind a shorter one would be read again
+                if len(each.values) > len(history.values) and each.is_start_of(items):
+                    history = each
+            others = [each for each in self._recent if each is not history]
+            if not history.values:
+                history = self._respelled(items, others)
+            for index in range(len(history.values), len(items)):
+                item = items[index]
+                value, text = read_one(item, index, history.values), self._copy_text(item)
+                if text is None:
+                    history.exact += _encode_all([item])
+                    history.exact_at.append(index)
+                else:
+                    history.texts.append(text)
+                    history.text_at.append(index)
+                history.values.append(value)  # last: what raised above has left nothing
+            self._recent = [*others[-(self._capacity - 1) :], history]
+            return history.values[:]
 
     def _respelled(self, items: Sequence[Any], others: list[_ReadHistory[T]]) -> _ReadHistory[T]:
         """The start of a history whose last items a client spells anew, in place of that history."""
