@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -91,12 +91,17 @@ class Run:
         self._queue.put_nowait(None)
         self._show()
 
-    async def run(self, sampler: SampleRunner) -> CollectedResults:
+    async def run(
+        self, sampler: SampleRunner, describe_environment: Callable[[], Awaitable[dict[str, Any] | None]]
+    ) -> CollectedResults:
         """Run everything that is not done yet; all samples by prompt id."""
         async with AsyncExitStack() as ending:  # each part of it whatever the others raise
             ending.callback(self._progress, "finish", self.state)
             ending.enter_context(rare_collections())
             await self._open_log(ending)
+            # Now, for there may be no sample left to run.
+            if self._config.environment is not None and (description := await describe_environment()) is not None:
+                await self.check_environment(description)
             self._progress("start", self.state)
             ending.callback(asyncio.create_task(self._keep_showing()).cancel)
             # A worker for each place, not a task for each sample: a data set may be endless.
