@@ -110,6 +110,7 @@ async def test_a_key_given_twice_is_refused_and_in_arguments_of_the_history_kept
         (b"[18446744073709551616, 1.0, true]", [2**64, 1.0, True]),
         (b'"1234567890123456789012"', "1234567890123456789012"),
         (b'["x\\ud83d", "\\ud83d\\ude00"]', ["x\ufffd", "\U0001f600"]),
+        (b'{"\\ud83d": 1, "\\ud83e": 2}', "surrogate"),
         (b"1e999", "too large"),
         (b"[123456789012345678901, NaN]", "NaN is not"),
         (b"1" * 5000, "digits"),
@@ -268,6 +269,9 @@ SHOWN = {
     "PNG beside a result": shown_by_anthropic(TEXT, beside=(ANTHROPIC_PNG,)),
     "unknown kind": shown_by_anthropic({"type": "hologram"}, words="a 'hologram' part is not supported"),
     "view_image": shown_by_responses({"type": "input_image", "image_url": DATA_URL}),
+    "image by file id": shown_by_responses(
+        {"type": "input_image", "file_id": "f"}, words="the gateway fetches nothing"
+    ),
     "file id": shown_by_responses({"type": "input_file", "file_id": "f"}, words="'input_file' part is not supported"),
     "chat": shown_by_chat([PIXELS]),
     "chat, remote": shown_by_chat(

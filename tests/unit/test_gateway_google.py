@@ -167,6 +167,9 @@ async def test_both_spellings_and_any_case_of_a_method_are_served() -> None:
         ({"generationConfig": {"responseMimeType": "text/x.enum"}}, "application/json"),
         ({"contents": [{"role": "user", "parts": [{"fileData": {"fileUri": "gs://x"}}]}]}, "'file_data' part"),
         ({"contents": [{"role": "model", "parts": [{"text": "Sure,"}]}]}, "never prefilled"),
+        ({"contents": {"text": "Hi"}}, "contents[0] has no field 'text': what it says stands in parts"),
+        ({"contents": [{"role": "user", "content": "Hi"}]}, "has no field 'content'"),
+        ({"system_instruction": {"text": "S"}}, "systemInstruction has no field 'text'"),
         ({"contents": [{"role": "tool", "parts": []}]}, "expected function, user or model"),
     ],
 )

@@ -422,6 +422,14 @@ async def test_idle_sessions_are_sealed_not_dropped() -> None:
         assert r.session.id in r.gateway.sessions
 
 
+async def test_requests_that_sample_nothing_are_uses_of_a_session() -> None:
+    async with rig([]) as r:
+        for path, status in (("/v1/messages/count_tokens", 200), ("/v1/messages", 400)):
+            r.session.last_used = before = r.session.last_used - 3600
+            await r.post(path, {"model": "m", "messages": [USER] if status == 200 else []}, status=status)
+            assert r.session.last_used > before + 3000
+
+
 async def test_a_session_that_samples_is_not_idle_and_holds_up_no_other() -> None:
     async with rig([slow("Hello.", 0.3)], session_ttl=0.02) as r:
         r.session.last_used += 3600  # not before the first request

@@ -74,5 +74,8 @@ def _whole(value: Any) -> Any:
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_whole(key): _whole(item) for key, item in value.items()}
+        whole = {_whole(key): _whole(item) for key, item in value.items()}
+        if len(whole) < len(value):
+            raise JSONError("keys differ in halves of surrogate pairs only")
+        return whole
     return [_whole(item) for item in value] if isinstance(value, list) else value

@@ -197,6 +197,7 @@ class Session:
             raise
         finally:
             self._serving -= 1
+            self.last_used = time.monotonic()
 
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
@@ -213,8 +214,7 @@ class Session:
 
     def _note(self, wire: WireRequest, exchange: Exchange, counters: Counters) -> None:
         """Count a request with what is left out of it, which a strict gateway refuses and the answer names."""
-        self.last_used = time.monotonic()
-        self._began = self._began or self.last_used  # `max_seconds` counts from the first request, not from `open`
+        self._began = self._began or time.monotonic()  # `max_seconds` counts from the first request, not from `open`
         is_forced = wire.tool_choice not in ("auto", "none")
         if self.options.strict and (is_forced or wire.unknown_tools):
             what = "a forced tool_choice" if is_forced else f"tools of type {', '.join(wire.unknown_tools)}"
@@ -274,7 +274,7 @@ class Session:
 
         def finish(task: asyncio.Task[SampledTurn]) -> None:
             self._tasks.discard(task)
-            self.last_used = time.monotonic()
+            self.last_used = time.monotonic()  # also where no client waits for it any more
             is_sibling = self._answers.finish(answer)
             if answer.turn is None:
                 self._has_ended &= not is_final

@@ -62,9 +62,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     messages = readings.read(items, partial(_read_content, turn_of=readings.turn_of))
     system = top.get("system_instruction")
     if system is not None and not isinstance(system, str):
-        system = reading.as_list(
-            reading.want_object(system, "systemInstruction").get("parts") or [], "systemInstruction"
-        )
+        system = _parts_of(reading.want_object(system, "systemInstruction"), "systemInstruction")
     instructions = reading.system_of(system, "systemInstruction", _read_part)
     return WireRequest(
         **reading.split_system([instructions, *messages]),
@@ -163,13 +161,20 @@ def _json_schema(schema: Any) -> Any:
 # ---- history ------------------------------------------------
 
 
+def _parts_of(content: Mapping[str, Any], where: str) -> list[Any]:
+    """The parts of a content, which may be none; words that stand anywhere else would be lost."""
+    if unknown := sorted(content.keys() - {"role", "parts"}):
+        raise Refused(f"{where} has no field {reading.quote(unknown[0])}: what it says stands in parts", param=where)
+    return reading.as_list(content.get("parts") or [], f"{where}.parts")
+
+
 def _read_content(
     item: Any, index: int, before: Sequence[Message | None], *, turn_of: Callable[[Any], int | None]
 ) -> Message:
     where = f"contents[{index}]"
     content = reading.want_object(item, where)
     role = reading.want_role(content.get("role") or "user", where, "function", "user", "model")
-    parts = reading.as_list(content.get("parts") or [], f"{where}.parts")
+    parts = _parts_of(content, where)
     of_tools = any(isinstance(part, dict) and part.keys() & {"functionResponse", "function_response"} for part in parts)
     pieces = reading.read_content(parts, f"{where}.parts", _read_part, of_tools=of_tools)
     if role != "model":
