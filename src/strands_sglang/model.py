@@ -144,6 +144,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         system_prompt_content: list[SystemContentBlock] | None = None,
         invocation_state: dict[str, Any] | None = None,
         cancel_signal: threading.Event | None = None,
+        dynamic_trailing_blocks: int = 0,
         **kwargs: Any,
     ) -> AsyncGenerator[StreamEvent, None]:
         """One model call.
@@ -153,6 +154,8 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
                 else it is ignored with a warning, once a process.
             system_prompt_content: System prompt as blocks; takes precedence over the text.
             cancel_signal: Ends the call when set; nothing is recorded then.
+            dynamic_trailing_blocks: Number of blocks at the end of the last message that later histories will lack; the
+                option `injected_context` decides what becomes of them.
 
         Yields:
             The SDK's stream events: one block each for reasoning, text and every call, then stop reason and usage.
@@ -168,6 +171,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         malformed_calls = MalformedCalls.KEEP if caller.is_hooked else MalformedCalls.RENAME
         request = TurnRequest(
             messages=messages,
+            ephemeral_blocks=dynamic_trailing_blocks,
             system=system_prompt if system_prompt_content is None else system_prompt_content,
             tools=tool_specs or (),
             forced_tools=forced,

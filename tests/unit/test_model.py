@@ -355,7 +355,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     [
         {"return_logprob": 1}, {"context_window_limit": 0}, {"max_sampled_tokens": True}, {"enable_thinking": "yes"},
         {"reasoning_policy": "forget"}, {"abort_policy": "ignore"}, {"sampling_params": {"max_tokens": 5}},
-        {"request_fields": {"input_ids": []}},
+        {"injected_context": "drop"}, {"request_fields": {"input_ids": []}},
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused(options: dict[str, Any]) -> None:

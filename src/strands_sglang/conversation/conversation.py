@@ -49,7 +49,7 @@ from .generation import generate
 from .history_reader import strands_reader
 from .limits import CancelScope, Reservation, SharedBudget
 from .messages import SystemPrompt, read_message, read_messages, system_text
-from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
+from .options import DEFAULTS, InjectedContext, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
 from .reply import SampledTurn, read_reply, without_stop
@@ -239,7 +239,16 @@ class Conversation:
             raise MessageConversionError(f"messages is {messages!r:.100}, expected a list")
         if messages and isinstance(messages[0], Message):
             return messages
-        return self._histories.read(messages, read_message)
+        count = request.ephemeral_blocks if self.config["injected_context"] is InjectedContext.KEEP else 0
+        if not count or not messages:
+            return self._histories.read(messages, read_message)
+        *before, last = messages
+        history = self._histories.read(before, read_message)
+        shown = read_message(last, len(before), history)
+        # Later histories hold the message without these blocks, so that is what they find their place by.
+        blocks = list(last["content"])
+        durable = read_message({**last, "content": blocks[: max(len(blocks) - count, 0)]}, len(before), history)
+        return [*history, replace(shown, durable=durable)]
 
     def _locate(self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes) -> Location:
         return self.forest.locate(
@@ -369,7 +378,8 @@ class Conversation:
             logger.warning(
                 "agent=<%s>, calls=<%d> | every call changes earlier messages and starts a new path: exact, but each "
                 "prompt is rendered and sampled from afresh. Something edits the history between calls "
-                "(context_manager=, a context injector, a conversation manager with per_turn): pass "
+                "(context_manager=, a conversation manager with per_turn, a middleware). injected_context='keep' holds "
+                "what a plug-in declares as dynamic_trailing_blocks, as ContextInjector does; otherwise pass "
                 "context_manager=False, and put what changes into the newest message or a tool result",
                 location.agent,
                 count,

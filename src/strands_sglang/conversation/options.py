@@ -42,6 +42,15 @@ class RefusedResults(StrEnum):
     messages hold those words."""
 
 
+class InjectedContext(StrEnum):
+    """Fate of blocks that the SDK folds into the last message for one call only (`ContextInjector`, memory)."""
+
+    RERENDER = "rerender"
+    """The next call, whose history lacks them, starts a new path: the model sees what it sees at inference."""
+    KEEP = "keep"
+    """They stay where the model read them, and the next call extends the path."""
+
+
 class MalformedCalls(StrEnum):
     """Fate of a tool call that cannot be parsed. The turn keeps a record of it in any case."""
 
@@ -91,6 +100,8 @@ class SGLangConfig(TypedDict, total=False):
     `DroppedContent`: text as a message of its own (`separate`, default), an error, or nothing."""
     refused_results: RefusedResults | Literal["raise", "report"]
     """`raise` (default) or `report`, see `RefusedResults`."""
+    injected_context: InjectedContext | Literal["rerender", "keep"]
+    """`rerender` (default) or `keep`, see `InjectedContext`."""
     abort_policy: AbortPolicy | Literal["resume", "surface"]
     """`resume` or `surface`, see `AbortPolicy`."""
     abort_timeout: float | None
@@ -130,6 +141,7 @@ DEFAULTS: SGLangConfig = {
     "control_tokens": ControlTokens.SPLIT,
     "dropped_content": DroppedContent.SEPARATE,
     "refused_results": RefusedResults.RAISE,
+    "injected_context": InjectedContext.RERENDER,
     "abort_policy": AbortPolicy.RESUME,
     "abort_timeout": 600.0,
     "max_sampled_tokens": None,

@@ -120,6 +120,7 @@ class TurnRequest:
 
     Attributes:
         messages: The whole history: Strands messages, or messages that were read already.
+        ephemeral_blocks: Number of content blocks at the end of the last Strands message that later histories lack.
         system: System prompt: text, or system content blocks.
         tools: Strands tool specs.
         params: Sampling parameters of this call alone; they take precedence over the configured ones.
@@ -137,6 +138,7 @@ class TurnRequest:
     """
 
     messages: Sequence[Any]
+    ephemeral_blocks: int = 0
     system: SystemPrompt = None
     tools: Sequence[ToolSpec] = ()
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -3,7 +3,8 @@
 A message is read once, where it enters (`conversation.messages` for the SDK's, a dialect of the gateway for those on
 the wire), and refused there if a chat template has no place for a part of it. From then on everything asks the same
 object: the digest of a history, the memory of followed histories, the recognition of replies, and the renderer. Its
-`key` is made of all that is printed, so two messages with one key print the same.
+`key` is made of all that is printed, so two messages with one key print the same; but for parts that one call alone is
+shown, which no later history has.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class Message:
         role: `user`, `assistant` or `system`.
         results: Results of tools, in the order of the calls that they answer; printed before `parts`.
         receipt: Index of the turn that an assistant message came from, where the caller can prove it.
+        durable: The message as later histories have it, where one call alone is shown more; it gives the key.
     """
 
     role: str
@@ -104,6 +106,7 @@ class Message:
     calls: tuple[Call, ...] = ()
     results: tuple[Result, ...] = ()
     receipt: int | None = None
+    durable: Message | None = None
     _identity: tuple[bytes, int] | None = field(default=None, init=False, repr=False)
 
     def _identify(self) -> tuple[bytes, int]:
@@ -117,8 +120,8 @@ class Message:
 
     @property
     def key(self) -> bytes:
-        """Digest of all of it; made when it is asked for, which a reply that was sampled here never is."""
-        return self._identify()[0]
+        """Digest of what lasts of it; made when it is asked for, which a reply that was sampled here never is."""
+        return (self if self.durable is None else self.durable)._identify()[0]
 
     @property
     def size(self) -> int:
