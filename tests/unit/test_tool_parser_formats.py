@@ -239,6 +239,12 @@ def test_bare_values_stay_as_printed_where_the_schema_says_nothing_or_a_string()
 INTEGER = {"properties": {"x": {"type": "integer"}}}
 TEXT = {"properties": {"x": {"type": "string"}}}
 OTHER = {"properties": {"y": {"type": "string"}}}
+
+
+def of(x: dict[str, Any], name: str = "", **defs: Any) -> dict[str, Any]:
+    return {**({"$id": name} if name else {}), "properties": {"x": x}, "$defs": defs}
+
+
 DEFS = {"$defs": {"A": {**INTEGER, "allOf": [{"$ref": "#"}]}}}
 
 
@@ -257,6 +263,34 @@ DEFS = {"$defs": {"A": {**INTEGER, "allOf": [{"$ref": "#"}]}}}
         ({"if": OTHER, "then": INTEGER, "else": OTHER}, 5),
         ({"additionalProperties": {"type": "integer"}}, 5),
         ({"additionalProperties": True}, 5),
+        ({**OTHER, "unevaluatedProperties": {"type": "integer"}}, 5),
+        ({**TEXT, "unevaluatedProperties": {"type": "integer"}}, "5"),
+        ({**OTHER, "dependentSchemas": {"y": INTEGER}}, 5),
+        (of({"enum": [0.5, 1.0]}), 1),
+        (of({"type": "number", "enum": [0.5, 1.0]}), 1),
+        (of({"type": "integer", "enum": [1.0, 2.0]}), 1),
+        (of({"const": 2.0}), 2),
+        (of({"$ref": "#N"}, N={"$anchor": "N", "type": "string"}), "5"),
+        (of({"$ref": "#N"}, N={"$id": "#N", "type": "string"}), "5"),
+        (of({"$ref": "https://a/s#/$defs/N"}, "https://a/s", N={"type": "string"}), "5"),
+        (of({"$ref": "s#/$defs/N"}, "https://a/s", N={"type": "string"}), "5"),
+        (of({"$ref": "n"}, "https://a/s", N={"$id": "https://a/n", "type": "string"}), "5"),
+        (
+            of({"$ref": "n#/$defs/M"}, "https://a/s", N={"$id": "n", "$defs": {"M": {"$ref": "#"}}, "type": "string"}),
+            "5",
+        ),
+        (of({"$ref": "#N"}, "urn:s", N={"$anchor": "N", "type": "string"}), "5"),
+        (of({"$dynamicRef": "#n"}, N={"$dynamicAnchor": "n", "type": "string"}), "5"),
+        (
+            of(
+                {"$dynamicRef": "t#n"},
+                "https://a/s",
+                N={"$dynamicAnchor": "n", "type": "string"},
+                T={"$id": "t", "$dynamicAnchor": "n", "type": "integer"},
+            ),
+            "5",
+        ),
+        (of({"$ref": "#lost"}), 5),
         ({"patternProperties": {"^x$": {"type": "string"}}, "additionalProperties": {"type": "integer"}}, "5"),
     ],
 )

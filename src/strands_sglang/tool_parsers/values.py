@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, NoReturn
-from urllib.parse import unquote
+from urllib.parse import unquote, urldefrag, urljoin
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SPACE = re.compile(r"\s*")
@@ -241,7 +241,22 @@ class _Schema:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._known: dict[tuple[str, str | None], frozenset[str] | None] = {}
+        self._known: dict[tuple[int, str | None], frozenset[str] | None] = {}
+        self._places: dict[str, Any] = {"": root}  # by `$id`, and by anchor
+        self._bases: dict[int, str] = {}  # the address that references in an object are relative to, by its identity
+        nodes: list[tuple[Any, str]] = [(root, "")]
+        while nodes:
+            node, base = nodes.pop()
+            if isinstance(node, Mapping):
+                if isinstance(node.get("$id"), str):
+                    address = urljoin(base, node["$id"]).removesuffix("#")
+                    self._places[address], base = node, urldefrag(address).url
+                for word in ("$anchor", "$dynamicAnchor"):
+                    if isinstance(node.get(word), str):
+                        self._places[f"{base}#{node[word]}"] = node
+                self._bases[id(node)] = base
+            if isinstance(node, Mapping | list):
+                nodes += [(inner, base) for inner in (node.values() if isinstance(node, Mapping) else node)]
 
     def property_names(self) -> Iterator[str]:
         """The names of all properties, at any depth."""
@@ -264,12 +279,14 @@ class _Schema:
             return ANY_TYPE if key is None else None
         bounds = _own_types(schema) if key is None else [self._types(part) for part in _property_schemas(schema, key)]
         for name, branches in _branches(schema):
-            if name == "$ref":
-                types = [self._referred(branches[0], key)]
+            if name in _REFERENCES:
+                types = [self._referred(self._resolve(schema, name), key)]
             else:
                 types = [self._types(branch, key) for branch in branches]
             stated = [each for each in types if each is not None]
             bounds += stated if name in _ALL_HOLD or not stated else [frozenset[str]().union(*stated)]
+        if key is not None and not bounds and "unevaluatedProperties" in schema:
+            bounds = [self._types(schema["unevaluatedProperties"])]
         allowed = frozenset.intersection(*bounds) if bounds else None
         if key is not None:
             return allowed
@@ -278,18 +295,26 @@ class _Schema:
             allowed = frozenset(hinted) or ANY_TYPE
         return allowed | {"null"} if schema.get("nullable") is True else allowed
 
-    def _referred(self, reference: str, key: str | None) -> frozenset[str] | None:
-        if (reference, key) not in self._known:
-            self._known[reference, key] = ANY_TYPE if key is None else None  # references may go in circles
-            self._known[reference, key] = self._types(self._resolve(reference), key)
-        return self._known[reference, key]
+    def _referred(self, target: Any, key: str | None) -> frozenset[str] | None:
+        at = id(target), key
+        if at not in self._known:
+            self._known[at] = ANY_TYPE if key is None else None  # references may go in circles
+            self._known[at] = self._types(target, key)
+        return self._known[at]
 
-    def _resolve(self, reference: str) -> Any:
-        """What a JSON pointer such as `#/$defs/Point` or `#/prefixItems/0` leads to; None for anything else."""
-        if not reference.startswith("#"):
-            return None
-        node: Any = self._root
-        for part in unquote(reference).split("/")[1:]:
+    def _resolve(self, schema: Mapping[str, Any], word: str) -> Any:
+        """The schema that a reference (`#/$defs/Point`, `#anchor`, `point.json`) leads to; None outside of this one."""
+        url, fragment = urldefrag(schema[word])
+        base = self._bases.get(id(schema), "")
+        url, fragment = urljoin(base, url) if url else base, unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            target = self._places.get(f"{url}#{fragment}")
+            if word == "$dynamicRef" and isinstance(target, Mapping) and target.get("$dynamicAnchor") == fragment:
+                outermost = self._places.get(f"{self._bases[id(self._root)]}#{fragment}", target)
+                return outermost if outermost.get("$dynamicAnchor") == fragment else target
+            return target
+        node = self._places.get(url)
+        for part in fragment.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping):
                 node = node.get(name)
@@ -297,7 +322,7 @@ class _Schema:
                 node = node[int(name)]
             else:
                 return None
-        return node if reference == "#" or reference.startswith("#/") else None
+        return node
 
 
 def _own_types(schema: Mapping[str, Any]) -> list[frozenset[str]]:
@@ -305,12 +330,12 @@ def _own_types(schema: Mapping[str, Any]) -> list[frozenset[str]]:
     bounds: list[frozenset[str]] = []
     declared = schema.get("type")
     if isinstance(declared, str | list):
-        names = [declared] if isinstance(declared, str) else [name for name in declared if isinstance(name, str)]
-        bounds.append(frozenset(names) | ({"integer"} if "number" in names else set()))
+        names = [declared] if isinstance(declared, str) else declared
+        bounds.append(frozenset(name for name in names if isinstance(name, str)))
     values = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
     if isinstance(values, list):
         bounds.append(frozenset(map(_type_of, values)))
-    return bounds
+    return [types | {"integer"} if "number" in types else types for types in bounds]
 
 
 def _property_schemas(schema: Mapping[str, Any], key: str) -> list[Any]:
@@ -323,19 +348,24 @@ def _property_schemas(schema: Mapping[str, Any], key: str) -> list[Any]:
     return parts if parts or other is None else [other]
 
 
-_ALL_HOLD = frozenset(("$ref", "allOf"))
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_ALL_HOLD = frozenset((*_REFERENCES, "allOf"))
 """Words of which every branch holds; of others it is one of them."""
 
 
 def _branches(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     """The words of a schema that bring in other schemas for the same value."""
-    if isinstance(schema.get("$ref"), str):
-        yield "$ref", [schema["$ref"]]
+    for name in _REFERENCES:
+        if isinstance(schema.get(name), str):
+            yield name, [schema[name]]
     for name in ("allOf", "anyOf", "oneOf"):
         if isinstance(schema.get(name), list) and schema[name]:
             yield name, schema[name]
     if "if" in schema:
         yield "if", [schema.get("then"), schema.get("else")]
+    for name in ("dependentSchemas", "dependencies"):
+        if isinstance(schema.get(name), Mapping):
+            yield name, [*schema[name].values(), None]  # None: nothing that they depend on is given
 
 
 def _is_found(pattern: str, key: str) -> bool:
