@@ -73,8 +73,8 @@ def scan(
     """Cut `text`, special tokens included, into segments, in order and none empty.
 
     A closing tag without an opening one, before any reasoning block was seen, means that the prompt had opened the
-    block: everything before it is reasoning, a call too if another follows. A finished call that is the last stays one:
-    then the tag is a stray one.
+    block: the text before it is reasoning. Behind a finished call the tag is a stray one, and the call stays a call:
+    callers whose prompt opened a block say so by `in_reasoning`.
 
     Args:
         think_tokens: Tags of a reasoning block; None when the model has none.
@@ -93,7 +93,6 @@ def scan(
     find_open, find_close = (finder(re.compile(re.escape(tag) or "(?!)"), text) for tag in (opening, closing))
     position = start = 0
     reasoning_seen = inside = in_reasoning and think_tokens is not None
-    stray_at = -1  # the closing tag behind a finished call
     while position < size:
         if inside:
             close_at = find_close(position)
@@ -109,17 +108,11 @@ def scan(
         if first in (open_at, close_at):
             closes = first == close_at
             add(SegmentKind.REASONING if closes and not segments else SegmentKind.TEXT, start, first)
-            if closes and segments:
-                stray_at = first
             position = start = first + len(closing if closes else opening)
             add(SegmentKind.TAG, first, position)
             reasoning_seen, inside = True, not closes
             continue
         add(SegmentKind.TEXT, start, first)
-        if stray_at >= 0:
-            drafts = [each for each in segments if each.start >= stray_at]
-            segments[:] = [TextSegment(SegmentKind.REASONING, 0, stray_at), *drafts]
-            stray_at = -1
         end = read_block(first) if read_block else None
         add(SegmentKind.UNCLOSED if end is None else SegmentKind.BLOCK, first, size if end is None else end)
         position = start = size if end is None else end
