@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from strands_env.commands.arguments import add_eval
+from strands_env.core.jsonable import lacks_secrets, without_secrets
 from strands_env.eval import EvalOptions, Evaluator, read_scores, summarize
 from strands_env.eval.saved import SavedRun
 from strands_env.options import OPTIONS, SAMPLING
@@ -73,3 +74,33 @@ def test_a_folder_of_sound_tasks_is_read_as_container_tasks(tmp_path):
     assert benchmark_of_data(str(tmp_path)) == "data"
     (tmp_path / "tasks.txt").write_text("")
     assert benchmark_of_data(str(tmp_path)) == "harbor"
+
+
+SECRETS = {
+    **dict.fromkeys(("passphrase", "cookie", "jwt", "bearer", "auth", "basic_auth", "pat", "githubToken"), "hunter2"),
+    **{"connection_string": "AccountKey=hunter2;", "headers": {"X-Auth": "hunter2"}, "cookies": [["sid", "hunter2"]]},
+    "dsn": "postgres://u:hunter2@h/x",
+    "url": "https://h/x?api_key=hunter2&page=1",
+    "links": ["https://h/x?page=1&token=hunter2", "https://h/x?sig=hunter2#top", "https://hunter2@h/x"],
+    "env": ["FOO_KEY=hunter2", "PASSPHRASE=correct hunter2", "HOME=/root"],
+    "variables": [{"name": "API_KEY", "value": "hunter2"}],
+    "command": ["serve", "--api-key", "hunter2", "--token=hunter2"],
+    "line": "curl -H 'Authorization: Bearer hunter2' && serve --password hunter2 --port 80",
+}
+HARMLESS = {
+    **{"max_tokens": 5, "eos_token": "</s>", "author": "me", "sort_key": "id", "pass_at": 3, "auth": True, "cookies": []},
+    "prompt": "Say x=1, key = 2; mail me@example.org or read https://h/x?page=1@2. Basic arithmetic.",
+}
+
+
+@pytest.mark.parametrize("name", [*SECRETS, *HARMLESS])
+async def test_a_secret_of_env_config_is_written_to_no_file_of_a_run(tmp_path, name):
+    config = {name: (SECRETS | HARMLESS)[name]}
+    is_secret = "hunter2" in repr(config)
+    saved = EvalOptions(benchmark="a:b", env_config=config).to_saved()["env_config"]
+    assert without_secrets(saved) == saved and lacks_secrets(saved) is is_secret and not lacks_secrets(config)
+    assert (saved == config) is not is_secret
+    options = {"output_path": tmp_path, "config": {"environment": config}, "about": {"options": {"env_config": config}}}
+    await Evaluator(FakeEnv, **options).run(tasks(1))
+    write_report(tmp_path, tmp_path / "report.html")
+    assert not [path.name for path in tmp_path.iterdir() if b"hunter2" in path.read_bytes()]

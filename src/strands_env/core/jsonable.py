@@ -37,11 +37,25 @@ _AS_TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
 _LONGEST = 160
 _PART = 120
 _SECRET = re.compile(
-    r"^token$|(?<!bos|eos|pad|unk|sep|cls|end)[_-]token$|(access|auth|bearer|api|hf)[_-]?token|authorization|credential"
-    r"|api[_-]?key|private[_-]?key|secret|passwd|password|(^|[_-])pwd",
+    r"(^|(?<!bos|eos|pad|unk|sep|cls|end)[_-])token$|(access|auth|bearer|api|hf)[_-]?token|authorization|credential"
+    r"|auth([_-]?header)?$|bearer|jwt|cookies?$|headers$|webhook|(^|[_-])(pass|pat)$|passwd|password|passphrase|secret"
+    r"|(api|private|access|account|encryption|signing|shared|master|ssh)[_-]?key|connection[_-]?string|(^|[_-])pwd"
+    r"|(?-i:^[A-Z0-9_]+_KEY$)",
     re.IGNORECASE,
 )
 """Names whose values must not be written down; names of special tokens do not count."""
+_ASSIGNED = re.compile(
+    r"(?P<start>(?<![\w.-])(?P<name>[\w.-]+)=|(?P<flag>--[\w-]+)\s+)"
+    r"""(?P<secret>\.{3}|"[^"]*"|'[^']*'|[^\s&;#]+)"""
+)
+"""`NAME=value` and `--name value` in a text: a query, an environment, a command. The name decides."""
+_SECRET_PART = re.compile(
+    r"(?P<start>(?P<url>://(?=[^\s/?#]*@))|[?&](?:key|sig|signature|code)=|\bbearer\s+(?=\S*\d)"
+    r"|\b(?:sk-|gh[pousr]_|github_pat_|hf_|xox[abp]-|akia|hooks\.slack\.com/)(?=[\w/-]{16}))"
+    r"""(?P<secret>(?(url)[^\s/?#]*(?=@)|(?:\.{3}|[^\s&#"',;)]+)))""",
+    re.IGNORECASE,
+)
+"""What is secret in a text whatever its name: who a URL logs in as, a signature, a key of a known kind."""
 
 
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes})  # immutable, so shared with a copy
@@ -145,9 +159,9 @@ def call_name(
     `names` are those of the positional arguments, as far as they are known.
     """
     named = itertools.zip_longest(names[: len(args)], args, fillvalue="")
-    arguments = ["..." if _SECRET.search(name) else _argument(value) for name, value in named]
+    arguments = ["..." if _is_secret(name) else _argument(value) for name, value in named]
     for name, value in sorted((keywords or {}).items()):
-        arguments.append(f"{name}={'...' if _SECRET.search(name) else _argument(value)}")
+        arguments.append(f"{name}={'...' if _is_secret(name) else _argument(value)}")
     return f"{function}({', '.join(arguments)})"
 
 
@@ -159,17 +173,51 @@ def _argument(value: Any) -> str:
 
 
 def without_secrets(value: Any) -> Any:
-    """JSON values with `...` in place of each value of a secret name."""
-    if isinstance(value, dict):
-        return {name: "..." if _SECRET.search(name) else without_secrets(item) for name, item in value.items()}
-    return [without_secrets(item) for item in value] if isinstance(value, list) else value
+    """JSON values with `...` in place of each secret: the values of secret names, and secrets inside of a text."""
+    return _hide(value, [])
 
 
 def lacks_secrets(value: Any) -> bool:
-    """True where `without_secrets` took a value out."""
-    if isinstance(value, dict):
-        return any(item == "..." if _SECRET.search(name) else lacks_secrets(item) for name, item in value.items())
-    return isinstance(value, list) and any(map(lacks_secrets, value))
+    """True where `without_secrets` took a secret out."""
+    secrets: list[Any] = []
+    _hide(value, secrets)
+    return "..." in secrets
+
+
+def _is_secret(name: Any) -> bool:
+    return isinstance(name, str) and _SECRET.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)) is not None
+
+
+def _hide(value: Any, secrets: list[Any]) -> Any:
+    """The value without its secrets, which are added to `secrets`."""
+
+    def hide(secret: Any) -> Any:
+        if not secret or secret is True:  # a switch, or nothing
+            return secret
+        secrets.append(secret)
+        return "..."
+
+    def assigned(match: re.Match[str]) -> str:
+        name = match["name"] or match["flag"]
+        return f"{match['start']}{hide(match['secret'])}" if _is_secret(name) else match[0]
+
+    match value:
+        case dict():
+            named = _is_secret(value.get("name")) and "value" in value  # {"name": "API_KEY", "value": ...}
+            return {
+                name: hide(item) if _is_secret(name) or (named and name == "value") else _hide(item, secrets)
+                for name, item in value.items()
+            }
+        case list():  # ["--api-key", "..."]
+            flags = [False, *(str(item).startswith("--") and _is_secret(item) for item in value)]
+            return [hide(item) if flag else _hide(item, secrets) for item, flag in zip(value, flags, strict=False)]
+        case str():
+            name, equals, secret = value.partition("=")
+            if equals and name.isidentifier() and _is_secret(name):  # of an environment, blanks included
+                return f"{name}={hide(secret)}"
+            text = _ASSIGNED.sub(assigned, value)
+            return _SECRET_PART.sub(lambda match: f"{match['start']}{hide(match['secret'])}", text)
+    return value
 
 
 def _shorten(text: str) -> str:
