@@ -617,7 +617,10 @@ def test_a_task_of_harbor_is_its_content_wherever_it_lies(tmp_path, change):
         (second / "tests/link").symlink_to("deep")
     elif change is not None:
         (second / change).write_text("# other\n")
-    (second / "tests/__pycache__").mkdir()
+    for place in ("tests/__pycache__", ".git"):
+        (second / place).mkdir()
+    for place in (".git/HEAD", ".DS_Store", "tests/.DS_Store"):
+        (second / place).write_text("")
     one, two = (TaskNamer().name(load("harbor", folder)[0]) for folder in (first, second))
     assert (one.digest == two.digest) == (change is None) and one.id == two.id == "fix-it"
     assert (sample_id("", one, 0) == sample_id("", two, 0)) == (change is None), "the seed follows from it"

@@ -116,6 +116,20 @@ def test_lines_in_a_hole_that_a_power_cut_left_are_named_and_run_again(paths, ca
     log = ResultLog(paths)
     assert [log.find(sample(1.0, index).id) is not None for index in range(4)] == [True, False, True, True]
     log.close()
+    write(paths, sample(1.0, 1))  # run again
+    about = {"tasks": 1, "options": {"n_samples_per_prompt": 4}}
+    RunConfig(paths.run, {}, about).check(has_results=False)
+    caplog.clear()
+    assert len(list(read_results(paths.results))) == 4 and not caplog.records
+    assert not verify_run(paths.results).damages
+
+
+def test_an_empty_line_is_no_hole(paths, caplog):
+    write(paths, sample(1.0, 0), sample(1.0, 1))
+    paths.results.write_bytes(paths.results.read_bytes().replace(b"\n", b"\n\n \n", 1))
+    assert [item.index for item in read_results(paths.results)] == [0, 1] and not caplog.records
+    found = verify_run(paths.results)
+    assert not found.torn_bytes and not [damage for damage in found.damages if "zeros" in damage]
 
 
 def test_every_flipped_bit_is_noticed(paths):

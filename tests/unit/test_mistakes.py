@@ -33,8 +33,10 @@ from strands_env.core import (
     StepResult,
     TaskContext,
 )
+from strands_env.environments.chat import ModelUser
 from strands_env.eval import Evaluator, RetryPolicy, compare, read_results, summarize
 from strands_env.recipe import evaluation
+from strands_env.rewards import CorrectnessJudgeReward
 from strands_env.testing import ScriptedModel, call
 from strands_env.training import samples_from_step
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
@@ -586,7 +588,10 @@ class PlainReward(RewardFunction):
         # The SDK would take a model of its own choice, from another service.
         (lambda: Environment(model_factory=lambda: None), "an instance of strands.models.Model, got None"),  # type: ignore[arg-type,return-value]
         (lambda: override("get_tools", lambda self: [sorted]), "'sorted' is not a tool, and the SDK drops it"),
+        (lambda: override("get_tools", lambda self: [[sorted]]), "'sorted' is not a tool, and the SDK drops it"),
+        (lambda: override("get_tools", lambda self: [{add: 1}.keys(), iter([(None,)])]), "'None' is not a tool, and"),
         (lambda: override("get_tools", lambda self: [add, add]), "2 tools are named 'add'"),
+        (lambda: override("get_tools", lambda self: [add, [[add]]]), "2 tools are named 'add'"),
         (lambda: NoResult(model_factory=lambda: ScriptedModel(["x"])), "NoResult.step() must return a StepResult, got"),
         (lambda: ScriptedModel(["x"]), "env_factory must make an Environment, got <"),
     ],
@@ -597,6 +602,35 @@ async def test_a_part_of_the_wrong_kind_is_named_in_the_sample_and_the_others_go
     results = await Evaluator(factory, output_path=None, retry=RetryPolicy(delay=0.0)).run(actions)
     assert message in results["a"][0].step_result.error.message
     assert results["b"][0].step_result.error is None
+
+
+class Asks(Environment):
+    async def interact(self, agent: Any, action: Action) -> Any:
+        self.model_for("helper", model_factory="gpt-4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Environment(model_factory="gpt-4"),  # type: ignore[arg-type]
+        lambda: CorrectnessJudgeReward("gpt-4"),  # type: ignore[arg-type]
+        lambda: CorrectnessJudgeReward([lambda: ScriptedModel(["x"]), "gpt-4"]),  # type: ignore[list-item]
+        lambda: ModelUser("gpt-4", role="a customer"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_name_is_no_factory_of_models(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"='gpt-4': expected a function that makes a fresh model, such as sglang_mod"):
+        make()
+
+
+async def test_a_name_is_no_factory_of_a_sub_agents_model() -> None:
+    result = await Asks(model_factory=lambda: ScriptedModel(["x"])).step(Action(message="q"))
+    assert "model_factory='gpt-4': expected a function that makes a fresh model" in result.error.message
+
+
+async def test_tools_of_an_iterator_in_a_list_are_all_given() -> None:
+    env = override("get_tools", lambda self: [iter([[add]])])
+    assert '"add"' in (await env.step(Action(message="q"))).observation.tools
 
 
 async def test_a_wrong_reward_result_is_told_without_the_words_of_the_validator() -> None:

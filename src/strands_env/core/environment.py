@@ -28,7 +28,7 @@ from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .jsonable import copy_data
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict
-from .overrides import methods_with_action, tool_mistakes, warn_of_misspelt_overrides
+from .overrides import flatten_tools, methods_with_action, tool_mistakes, warn_of_misspelt_overrides
 from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
@@ -43,6 +43,7 @@ from .types import (
     TokenObservation,
     Trajectory,
     as_reward_function,
+    check_factory,
     check_model,
     computed_reward,
     tools_as_text,
@@ -143,11 +144,7 @@ class Environment:
         if unknown:
             names = inspect.signature(Environment.__init__).parameters.keys() - {"self", "unknown"}
             refuse_unknown(f"{type(self).__name__}()", unknown, names)
-        if not callable(model_factory):
-            raise TypeError(
-                f"model_factory={model_factory!r}: expected a function that makes a fresh model, such as "
-                "sglang_model_factory(...) or lambda: SGLangModel(...)"
-            )
+        check_factory(model_factory, "model_factory")
         if not isinstance(system_prompt, str | list | None):
             raise TypeError(f"system_prompt={system_prompt!r}: expected text; Path(...).read_text() is that of a file")
         self.model_factory = model_factory
@@ -418,7 +415,7 @@ class Environment:
         return EpisodeLimiter(**{name: getattr(self, name) for name in _LIMITS})
 
     def _build_agent(self, model: Model, scope: StepScope, history: list[Any], action: Action) -> Agent:
-        tools = self._list_of("get_tools", action)
+        tools = list(flatten_tools(self._list_of("get_tools", action)))
         for mistake in tool_mistakes(tools):
             raise TypeError(mistake)
         agent = Agent(
@@ -596,6 +593,7 @@ class Environment:
         return StepResult(observation=Observation(), termination_reason=reason, error=record)
 
     def _make_model(self, factory: ModelFactory) -> Model:
+        check_factory(factory, "model_factory")
         model = check_model(factory(), "model_factory")
         config = getattr(model, "config", None)
         if self.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:

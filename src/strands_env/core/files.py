@@ -29,15 +29,17 @@ def replacing(target: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def digest_folder(folder: Path) -> str:
+def digest_folder(folder: Path, without: str | None = None) -> str:
     """32 hexadecimal digits of everything in a folder, wherever it lies; files that cannot be read raise `OSError`.
 
-    Names, contents, permissions to execute, and links count; times, owners and `__pycache__` do not.
+    Names, contents, permissions to execute, and links count; times, owners, `__pycache__`, `.DS_Store` and the entry
+    `without` of the folder itself do not.
     """
     entries = []
     for place, names, files in os.walk(folder, onerror=_raise):
-        names[:] = [name for name in names if name != "__pycache__"]
-        for path in (os.path.join(place, name) for name in (*names, *files)):
+        ignored = {"__pycache__", ".DS_Store", without if place == os.fspath(folder) else None}
+        names[:] = [name for name in names if name not in ignored]
+        for path in (os.path.join(place, name) for name in (*names, *files) if name not in ignored):
             status = os.lstat(path)
             identity = (status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             entries.append((os.path.relpath(path, folder), *identity))

@@ -6,7 +6,7 @@ import difflib
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -44,13 +44,22 @@ def methods_with_action(kind: type, base: type) -> frozenset[str]:
     return frozenset(named)
 
 
+def flatten_tools(tools: Iterable[Any]) -> Iterator[Any]:
+    """The tools of a list that may hold further lists, whatever can be iterated over, as the SDK reads it."""
+    for tool in tools:
+        if isinstance(tool, AgentTool | str | bytes | bytearray | dict) or not isinstance(tool, Iterable):
+            yield tool
+        else:
+            yield from flatten_tools(tool)
+
+
 def tool_mistakes(tools: Sequence[Any]) -> Iterator[str]:
-    """A sentence for each of the tools that the SDK would silently drop."""
+    """A sentence for each of the tools, in a flat list, that the SDK would silently drop."""
     for name, count in Counter(tool.tool_name for tool in tools if isinstance(tool, AgentTool)).items():
         if count > 1:
             yield f"{count} tools are named {name!r}, of which the agent keeps only the last: rename the others"
     for tool in tools:
-        if isinstance(tool, AgentTool | ToolProvider | Agent | str | dict | list | tuple) or inspect.ismodule(tool):
+        if isinstance(tool, AgentTool | ToolProvider | Agent | str | dict) or inspect.ismodule(tool):
             continue
         name = getattr(tool, "__name__", None) or repr(tool)
         advice = "give an instance of it" if inspect.isclass(tool) else "decorate a function with @tool"

@@ -44,6 +44,15 @@ ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
 
 
+def check_factory(factory: object, name: str) -> None:
+    """Refuse a name, or whatever else cannot be called, in place of a factory of models."""
+    if not callable(factory):
+        raise TypeError(
+            f"{name}={factory!r:.200}: expected a function that makes a fresh model, such as "
+            "sglang_model_factory(...) or lambda: SGLangModel(...)"
+        )
+
+
 def check_model(model: object, factory: str) -> Model:
     """The product of a factory, if it is a model. The SDK would take None, or a name, for a model of its own choice."""
     if not isinstance(model, Model):

@@ -18,6 +18,7 @@ from strands.types.exceptions import MaxTokensReachedException
 
 from strands_env.core import Action, Environment, ModelFactory, Observation, TerminationReason
 from strands_env.core.chat import spoken_text
+from strands_env.core.types import check_factory
 
 
 class ChatEnv(Environment):
@@ -136,6 +137,10 @@ class ModelUser(SimulatedUser):
     trainable: bool = False
     stop: str = STOP
     _agent: Agent | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.model_factory is not None:
+            check_factory(self.model_factory, "model_factory")
 
     def begin(self, env: Environment, action: Action) -> SimulatedUser:
         """A user with a model and a memory for this conversation."""

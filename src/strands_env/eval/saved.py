@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from strands_env.eval.errors import EvalError, StoreCorruptError, StoreError, na
 from strands_env.eval.metrics import ScoreTable
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
-from strands_env.eval.store.config import checksum_of
+from strands_env.eval.store.config import checksum_of, expected_samples
 from strands_env.eval.store.line import read_entry, read_sample
 from strands_env.eval.store.results import read_lines
 from strands_env.options import EvalOptions
@@ -254,7 +253,7 @@ def verify_run(output_path: str | Path) -> Verification:
                 if read_entry(line, offset) is None:
                     torn.append((number, line))
                     continue
-                holes += [number for number, _ in torn]
+                holes += [number for number, line in torn if line.strip()]
                 torn = []
                 sample = read_sample(line, with_tokens=True)
             except StoreError as error:
@@ -276,9 +275,7 @@ def verify_run(output_path: str | Path) -> Verification:
             )
     except StoreError as error:
         verification.damages.append(str(error))
-    about = (document or {}).get("about") or {}
-    expected = (about.get("tasks") or math.inf) * ((about.get("options") or {}).get("n_samples_per_prompt") or 1)
-    if verification.samples < expected:  # else what stood there has run again
+    if verification.samples < expected_samples(document):  # else what stood there has run again
         verification.damages += [
             f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"
             for number in holes

@@ -15,7 +15,7 @@ from strands.models import Model
 
 from strands_env.core import Action, Environment, ErrorRecord, Outcome, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
-from strands_env.core.overrides import tool_mistakes
+from strands_env.core.overrides import flatten_tools, tool_mistakes
 from strands_env.core.rollout import EnvFactory, LocalExecutor, make_environment, takes_action
 from strands_env.eval import EvalError
 from strands_env.eval.run.tasks import catch_exits, stream
@@ -97,7 +97,7 @@ def find_mistakes(env_factory: Any) -> list[str]:
         return []
     if not isinstance(tools, Iterable):
         return [f"get_tools() must return a list, got {tools!r:.100}: write 'def get_tools(self): return [...]'"]
-    return list(tool_mistakes(list(tools)))
+    return list(tool_mistakes(list(flatten_tools(tools))))
 
 
 def _wrong_overrides(env: Any) -> Iterator[str]:

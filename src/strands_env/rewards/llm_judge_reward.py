@@ -13,7 +13,15 @@ from strands import Agent
 from strands.models import Model
 
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
-from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, check_model, refused_answer
+from strands_env.core.types import (
+    Action,
+    RewardFunction,
+    RewardResult,
+    StepResult,
+    check_factory,
+    check_model,
+    refused_answer,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +66,9 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
         self.judge_models = list(judge_model) if isinstance(judge_model, list | tuple) else [judge_model]
         if not self.judge_models:
             raise ValueError("judge_model must be a model, a factory of models, or a non-empty list of them, got []")
+        for source in self.judge_models:
+            if not isinstance(source, Model):
+                check_factory(source, "judge_model")
         if max_model_retries < 1:
             raise ValueError(f"max_model_retries must be at least 1, got {max_model_retries!r}")
         self.system_prompt = system_prompt

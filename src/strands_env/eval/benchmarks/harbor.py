@@ -156,7 +156,7 @@ def _row(folder: Path) -> dict[str, Any]:
         return {
             "name": folder.name,
             "task_dir": str(folder.resolve()),
-            "task_content": digest_folder(folder),
+            "task_content": digest_folder(folder, without=".git"),
             "instruction": (place / "instruction.md").read_text(encoding="utf-8").strip(),
             "timeout_s": settings.get("agent", {}).get("timeout_sec"),
             "difficulty": settings.get("metadata", {}).get("difficulty"),

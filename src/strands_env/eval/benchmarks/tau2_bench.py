@@ -23,6 +23,7 @@ from strands.types.tools import AgentTool, ToolUse
 from strands_env.backends import model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.chat import spoken_text
+from strands_env.core.types import check_factory
 from strands_env.environments.chat import ask, user_agent
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
@@ -186,6 +187,8 @@ class Tau2Env(Environment):
         defaults = {"reward_fn": Tau2Reward(self), "tool_timeout": None, "max_tool_output_chars": None}
         super().__init__(**{"system_prompt": system_prompt(domain), **defaults, **options})
         self.domain = domain
+        if user_model is not None and not isinstance(user_model, Mapping):
+            check_factory(user_model, "user_model")
         self.user_model = model_factory_from_args(**user_model) if isinstance(user_model, Mapping) else user_model
         self._episode: Tau2Episode | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import math
 import os
 import platform
 import sys
@@ -57,6 +58,12 @@ def load_run(path: Path) -> dict[str, Any] | None:
             f"{str(path)!r} is not the configuration of a run: config, about and environment must be JSON objects"
         )
     return {**sections, "about": about, "environment": environment}
+
+
+def expected_samples(document: Mapping[str, Any] | None) -> float:
+    """Samples that a finished run has, as its saved document says; infinite where it does not."""
+    about = (document or {}).get("about") or {}
+    return (about.get("tasks") or math.inf) * ((about.get("options") or {}).get("n_samples_per_prompt") or 1)
 
 
 def checksum_of(document: Mapping[str, Any]) -> str:

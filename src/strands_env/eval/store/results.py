@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Self, overload
@@ -17,7 +18,7 @@ from strands_env.core import Phase
 from strands_env.core.deadline import to_the_end
 from strands_env.eval.errors import StoreCorruptError, StoreError, StoreLockedError, naming_errors
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store.config import StorePaths, sync_folder, write_at
+from strands_env.eval.store.config import StorePaths, expected_samples, load_run, sync_folder, write_at
 from strands_env.eval.store.line import Entry, read_entry, read_sample, write_sample
 
 logger = logging.getLogger(__name__)
@@ -43,25 +44,33 @@ def scan(fd: int, path: Path) -> Iterator[Entry]:
     """The entries of an open results file, those that were superseded too; the remains of a crash are left out.
 
     Before the last whole line only a power cut leaves such remains, among lines that were not yet synced: a warning
-    names them, since their samples are gone until they run again.
+    names them as long as samples of the run are missing. An empty line is none.
 
     Raises:
         StoreError: A line is damaged, or of something else.
     """
     torn: list[int] = []
+    holes: list[int] = []
+    ids: set[bytes] = set()
     for number, (offset, line) in enumerate(read_lines(fd), 1):
         try:
             entry = read_entry(line, offset)
         except StoreError as error:
             raise type(error)(f"line {number} of {str(path)!r}: {error}") from error
         if entry is None:
-            torn.append(number)
+            torn += [number] if line.strip() else []
             continue
-        if torn:
-            lines = ", ".join(map(str, torn[:5])) + (", ..." if len(torn) > 5 else "")
-            logger.warning("path=<%s>, lines=<%s> | zeros in place of samples, which a resume runs again", path, lines)
-            torn = []
+        holes += torn
+        torn = []
+        ids.add(entry.id)
         yield entry
+    if holes:
+        document = None
+        with suppress(StoreError):  # who reads the configuration says so
+            document = load_run(StorePaths.of(path).run)
+        if len(ids) < expected_samples(document):
+            lines = ", ".join(map(str, holes[:5])) + (", ..." if len(holes) > 5 else "")
+            logger.warning("path=<%s>, lines=<%s> | zeros in place of samples, which a resume runs again", path, lines)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
