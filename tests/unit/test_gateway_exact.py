@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -267,6 +268,11 @@ SHOWN = {
     "PDF": shown_by_anthropic(TEXT, PDF, words="a 'document' part is not supported"),
     "PDF beside a result": shown_by_anthropic(TEXT, beside=(PDF,), words="a 'document' part is not supported"),
     "PNG beside a result": shown_by_anthropic(TEXT, beside=(ANTHROPIC_PNG,)),
+    "image without a source": shown_by_anthropic({"type": "image"}, words="images must be base64"),
+    "image with a text as source": shown_by_anthropic({"type": "image", "source": "abc"}, words="must be base64"),
+    "image of no text": shown_by_anthropic(
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": 1}}, words="it is not base64"
+    ),
     "unknown kind": shown_by_anthropic({"type": "hologram"}, words="a 'hologram' part is not supported"),
     "view_image": shown_by_responses({"type": "input_image", "image_url": DATA_URL}),
     "image by file id": shown_by_responses(
@@ -279,6 +285,8 @@ SHOWN = {
     ),
     "chat, as a user": shown_by_chat("see:", {"role": "user", "content": [TEXT, PIXELS]}),
     "google": shown_by_google({"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}),
+    "google, no type": shown_by_google({"inlineData": {"data": "AAAA"}}, words="it has no mimeType"),
+    "google, no data": shown_by_google({"inlineData": {"mimeType": "image/png"}}, words="it is not base64"),
     "google, PDF": shown_by_google(
         {"inlineData": {"mimeType": "application/pdf", "data": "A"}}, words="application/pdf"
     ),
@@ -304,6 +312,33 @@ async def after_a_call(r: Rig, path: str, said: list[Any], status: int = 200) ->
         call = reply[0]["tool_calls"][0]["id"]
     said = json.loads(json.dumps(said).replace('"ID"', f'"{call}"'))
     return await r.post(path, {"model": "m", **body, name: [*history, *reply, *said]}, status=status)
+
+
+RESULTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "/v1/messages": lambda content: {
+        "role": "user", "content": [{"type": "tool_result", "tool_use_id": "ID", "content": content}]
+    },
+    "/v1/chat/completions": lambda content: {"role": "tool", "tool_call_id": "ID", "content": content},
+    "/v1/responses": lambda content: {"type": "function_call_output", "call_id": "ID", "output": content},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", RESULTS)
+@pytest.mark.parametrize("content", [TEXT, [TEXT["text"]]])
+async def test_a_result_may_be_a_single_part_or_a_list_of_texts(path: str, content: Any) -> None:
+    async with rig([completion(call_of(a=1)), completion("I see.")]) as r:
+        await after_a_call(r, path, [RESULTS[path](content)])
+        shown = r.session.conversation.text_of(r.prompts[1])
+        assert f"<tool_response>{TEXT['text']}</tool_response>" in shown and r.session.counters.unshown == 0
+
+
+@pytest.mark.parametrize("message", [{"text": "hello"}, {"content": None}])
+@pytest.mark.parametrize("role", ["user", "system"])
+async def test_a_message_without_content_is_refused(message: dict[str, Any], role: str) -> None:
+    async with rig([]) as r:
+        body = {"model": "m", "messages": [{"role": role, **message}, {"role": "user", "content": "Go."}]}
+        error = (await r.post("/v1/chat/completions", body, status=400))["error"]
+        assert error["message"] == "messages[0].content is missing"
 
 
 @pytest.mark.parametrize("shape", SHOWN)

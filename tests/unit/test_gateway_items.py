@@ -52,6 +52,33 @@ def call_of(name: str, **arguments: Any) -> str:
             '[{"name":"send_mail"}]', {},
         ),
         ([USER, {"type": "tool_search_call", "arguments": {}}, USER], "Go.", {"tool_search_call": 1}),
+        (
+            [USER, {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
+             {"type": "shell_call_output", "call_id": "c",
+              "output": [{"stdout": "a b", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]}],
+            '<tool_response>[{"stdout":"a b","stderr":"","outcome":{"type":"exit","exit_code":0}}]</tool_response>', {},
+        ),
+        (
+            [USER, {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}},
+             {"type": "apply_patch_call_output", "call_id": "c", "status": "completed"}],
+            '{"name": "apply_patch", "arguments": {"type": "delete_file", "path": "a"}}', {},
+        ),
+        (
+            [USER, {"type": "apply_patch_call", "call_id": "c", "operation": {}},
+             {"type": "apply_patch_call_output", "call_id": "c", "status": "failed"}],
+            "<tool_response>failed</tool_response>", {},
+        ),
+        (
+            [USER, {"type": "computer_call", "call_id": "c", "action": {"type": "screenshot"}},
+             {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}}, USER],
+            "Go.", {"computer_call": 1, "computer_call_output": 1},
+        ),
+        ([USER, {"type": "ghost_snapshot", "ghost_commit": {"id": "x"}}, USER], "Go.", {"ghost_snapshot": 1}),
+        ([USER, {"type": "agent_message", "message": "found"}], "user\nMessage:\nfound", {}),
+        (
+            [USER, {"type": "agent_message", "author": "a", "content": [{"type": "text", "text": "found"}]}],
+            "user\nMessage from a:\nfound", {},
+        ),
         ([{"type": "web_search_call", "id": "w", "status": "completed"}, USER], "Go.", {"web_search_call": 1}),
     ],
 )  # fmt: skip

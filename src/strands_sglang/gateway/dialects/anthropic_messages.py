@@ -91,11 +91,11 @@ def _read_part(
             block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error"))
         )
     if kind == "image":
-        source = reading.want_object(block.get("source"), f"{where}.source")
-        media = reading.want_text(source.get("media_type"), f"{where}.source") if source.get("type") == "base64" else ""
-        if not media.startswith("image/"):
+        source = block["source"] if isinstance(block.get("source"), dict) else {}
+        media = source.get("media_type") if source.get("type") == "base64" else None
+        if not (isinstance(media, str) and media.startswith("image/")):
             raise Unshown(f"{where}: images must be base64", "images must be base64", param=where)
-        return reading.image_of_text(media[len("image/") :], reading.want_text(source.get("data"), where), where)
+        return reading.image_of_text(media[len("image/") :], source.get("data"), where)
     raise reading.unexpected_part(kind, where)
 
 

@@ -61,11 +61,9 @@ def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
     message = reading.want_object(item, where)
     role = reading.want_role(message.get("role"), where, "system", "developer", "user", "assistant", "tool")
     content = message.get("content")
-    pieces = (
-        []
-        if content is None
-        else reading.read_content(content, f"{where}.content", _read_part, of_tools=role == "tool")
-    )
+    if content is None and role in ("assistant", "tool"):  # calls alone, and a tool that returned nothing
+        content = []
+    pieces = reading.read_content(content, f"{where}.content", _read_part, of_tools=role == "tool")
     if role == "tool":
         result = reading.result_of(message.get("tool_call_id"), pieces, f"{where}.tool_call_id")
         return reading.message_of("user", [result], where)

@@ -18,7 +18,7 @@ from ...trajectory import Call, Image, Message, Result
 from ..canonical import Readings
 from ..exact_json import dumps
 from . import reading
-from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, plain_event
+from .wire import Refused, Route, Unshown, WireDialect, WireReply, WireRequest, id_fields, plain_event
 
 _KNOWN = frozenset({
     "contents", "generation_config", "logprobs", "max_output_tokens", "method", "model", "response_json_schema",
@@ -182,7 +182,8 @@ def _read_content(
     for number, piece in enumerate(pieces):
         if isinstance(piece, Call) and not piece.id:
             pieces[number] = piece._replace(id=f"google_{index}_{number}")
-    signatures = [part.get("thoughtSignature") or part.get("thought_signature") for part in parts]
+    objects = [part for part in parts if isinstance(part, dict)]
+    signatures = [part.get("thoughtSignature") or part.get("thought_signature") for part in objects]
     receipt = next((turn for turn in map(turn_of, signatures) if turn is not None), None)
     return reading.message_of("assistant", pieces, where, glue="", receipt=receipt)
 
@@ -206,12 +207,12 @@ def _read_part(given: Mapping[str, Any], where: str) -> reading.Piece:
 
 def _read_image(value: Any, where: str) -> Image:
     data = _snake(value, where)
-    kind = reading.want_text(data.get("mime_type"), f"{where}.mimeType")
+    kind = data.get("mime_type")
+    if not isinstance(kind, str):
+        raise Unshown(f"{where} needs a mimeType", "it has no mimeType", param=where)
     if not kind.startswith("image/"):
         raise reading.unexpected_part(kind, where)
-    text = reading.want_text(data.get("data"), f"{where}.data")
-    # Either base64 alphabet.
-    return reading.image_of_text(kind[len("image/") :], text.replace("-", "+").replace("_", "/"), where)
+    return reading.image_of_text(kind[len("image/") :], data.get("data"), where)
 
 
 def _read_result(value: Any, where: str) -> Result:

@@ -219,19 +219,20 @@ def message_of(
 
 
 def read_content(content: Any, where: str, read_part: ReadPart, *, of_tools: bool = False) -> list[Piece]:
-    """Content (a text, or parts), piece by piece.
+    """Content (a text, a part, or a list of parts), piece by piece.
 
     Args:
         where: Name of the content in errors.
-        of_tools: Tools made it: a part that cannot be shown becomes an image with that problem.
+        of_tools: Tools made it: a text may be a part, and one that cannot be shown becomes an image with that problem.
     """
-    if isinstance(content, str):
-        return [content]
+    if content is None:
+        raise Refused(f"{where} is missing", param=where)
     pieces: list[Piece] = []
-    for index, item in enumerate(want_list(content, where)):
+    for index, item in enumerate([content] if isinstance(content, str) else as_list(content, where)):
         place = f"{where}[{index}]"
         try:
-            pieces.append(read_part(want_object(item, place), place))
+            is_text = isinstance(item, str) and (of_tools or content is item)
+            pieces.append(item if is_text else read_part(want_object(item, place), place))
         except Unshown as unshown:
             if not of_tools:
                 raise
@@ -254,11 +255,11 @@ def image_of_url(url: Any, where: str) -> Image:
     return image_of_text(head[len("data:image/") : -len(";base64")], data, where)
 
 
-def image_of_text(kind: str, data: str, where: str) -> Image:
-    """An image given as base64 text."""
+def image_of_text(kind: str, data: Any, where: str) -> Image:
+    """An image given as base64 text, in either alphabet."""
     try:
-        return Image(base64.b64decode(data, validate=True), kind)
-    except ValueError:
+        return Image(base64.b64decode(data.replace("-", "+").replace("_", "/"), validate=True), kind)
+    except (AttributeError, ValueError):
         raise Unshown(f"{where}: the image is not base64", "it is not base64", param=where) from None
 
 

@@ -98,16 +98,20 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
 
 
 _LEFT_OUT = frozenset({
-    "additional_tools", "code_interpreter_call", "computer_call", "file_search_call", "image_generation_call",
-    "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "web_search_call",
+    "additional_tools", "code_interpreter_call", "computer_call", "computer_call_output", "file_search_call",
+    "ghost_snapshot", "image_generation_call", "mcp_approval_request", "mcp_approval_response", "mcp_call",
+    "mcp_list_tools", "web_search_call",
 })  # fmt: skip
-"""Items without words of the conversation: definitions, and tools that a vendor's server runs."""
+"""Items without words of the conversation: definitions, a client's notes, and tools of a vendor's own."""
 _CALLS = {
     "function_call": "arguments", "custom_tool_call": "input", "tool_search_call": "arguments",
-    "local_shell_call": "action",
+    "local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation",
 }  # fmt: skip
 """Items that are calls, and the fields of their arguments."""
-_OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output", "tool_search_output")
+_OUTPUTS = (
+    "function_call_output", "custom_tool_call_output", "local_shell_call_output", "shell_call_output",
+    "apply_patch_call_output", "tool_search_output",
+)  # fmt: skip
 
 
 def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readings) -> Message | None:
@@ -135,6 +139,10 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
         output = item.get("output")
         if kind == "tool_search_output":
             output = dumps(item.get("tools") or []).decode()
+        elif kind == "shell_call_output":  # of each command, what it wrote and how it ended
+            output = dumps(output).decode()
+        elif kind == "apply_patch_call_output" and output is None:
+            output = item.get("status")
         content = reading.read_content(output, f"{where}.output", _read_part, of_tools=True)
         return reading.message_of("user", [reading.result_of(call_id, content, f"{where}.call_id")], where)
     if kind == "reasoning":
@@ -144,12 +152,15 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
         receipt = readings.turn_of(item.get("encrypted_content"))
         return Message(role="assistant", reasoning="\n".join(texts), receipt=receipt)
     if kind == "agent_message":  # of a sub-agent, or to one; some hold parts that only their maker can read
-        parts = reading.want_list(item.get("content") or [], f"{where}.content")
+        content = item.get("content") or item.get("message") or []
+        content = {"type": "text", "text": content} if isinstance(content, str) else content
+        parts = reading.as_list(content, f"{where}.content")
         readable = [part for part in parts if not (isinstance(part, dict) and part.get("type") == "encrypted_content")]
         if not readable:
             return None
-        head = f"Message from {item.get('author')} to {item.get('recipient')}:"
-        return reading.message_of("user", [head, *reading.read_content(readable, where, _read_part)], where)
+        names = {"from": item.get("author"), "to": item.get("recipient")}
+        head = " ".join(["Message", *[f"{word} {name}" for word, name in names.items() if name]])
+        return reading.message_of("user", [f"{head}:", *reading.read_content(readable, where, _read_part)], where)
     if kind == "item_reference":
         name = reading.want_text(item.get("id"), f"{where}.id")
         if (named := readings.items.get(name)) is None:
