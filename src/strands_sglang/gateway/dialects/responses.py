@@ -152,9 +152,9 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
         receipt = readings.turn_of(item.get("encrypted_content"))
         return Message(role="assistant", reasoning="\n".join(texts), receipt=receipt)
     if kind == "agent_message":  # of a sub-agent, or to one; some hold parts that only their maker can read
-        content = item.get("content") or item.get("message") or []
-        content = {"type": "text", "text": content} if isinstance(content, str) else content
-        parts = reading.as_list(content, f"{where}.content")
+        words = item.get("content") or item.get("message") or []
+        words = {"type": "text", "text": words} if isinstance(words, str) else words
+        parts = reading.as_list(words, f"{where}.content")
         readable = [part for part in parts if not (isinstance(part, dict) and part.get("type") == "encrypted_content")]
         if not readable:
             return None
