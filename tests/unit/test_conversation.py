@@ -196,7 +196,10 @@ TAGS = [
     ("<mm:think>", "</mm:think>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<my_reasoning>", "</my_reasoning>"),
+    ("<scratchpad>", "</scratchpad>"),
+    ("[PLAN]", "[/PLAN]"),
 ]
+LISTED = TAGS[:-3]
 
 
 def opened(tag: str) -> str:
@@ -213,7 +216,7 @@ def opened(tag: str) -> str:
 async def test_a_reply_is_split_by_the_tag_that_the_prompt_opened(
     opening: str, closing: str, rest: str, has_tools: bool, parser: str | None
 ) -> None:
-    if opening == "<my_reasoning>" and rest:
+    if rest and (opening, closing) not in LISTED:
         return  # a tag that is not known is seen at the end only
     template = opened(opening + rest)
     script = [f"Hm.{closing}\n\nSo.", f"<b>Hm</b>{closing}So.", "Hm."]
@@ -225,6 +228,15 @@ async def test_a_reply_is_split_by_the_tag_that_the_prompt_opened(
         thought = tokenizer().decode(ids[: conversation.reasoning_tokens(sampled)])
         assert thought.removesuffix("<|im_end|>") == reasoning + closing * bool(text)
     assert tokenizer().decode(client.prompts[0]).endswith(opening + rest)
+
+
+@pytest.mark.parametrize("tag", ["<bot>", "<answer>"])
+async def test_a_tag_of_the_role_or_the_answer_opens_no_reasoning(tag: str) -> None:
+    template = opened(tag) if tag == "<answer>" else HERMES_TEMPLATE.replace("assistant\\n'", f"assistant\\n{tag}\\n'")
+    conversation, client = make([f"Hi.{tag[0]}/{tag[1:]}"], chat_template=template)
+    sampled = await conversation.turn(TurnRequest(messages=GO))
+    assert (sampled.reply.text, sampled.reply.reasoning) == (f"Hi.{tag[0]}/{tag[1:]}", "")
+    assert tokenizer().decode(client.prompts[0]).rstrip().endswith(tag)
 
 
 async def test_calls_are_found_behind_whatever_tag_the_prompt_opened() -> None:

@@ -24,7 +24,6 @@ from ..template import (
     Rendered,
     TemplateVerdict,
     image_problem,
-    opened_tags,
     short_history,
     special_values,
     tags_of,
@@ -67,7 +66,6 @@ class PromptFormat:
         parser: Reads replies.
         tags: Tags of the reasoning blocks that the template names, where the parser knows others; None otherwise.
         needs_function_ids: The template prints the tool's name only as part of the call id.
-        generation_prompt: What the template prints before a reply.
         grammars: Grammars of forced calls, by the names of their tools.
         key: Digest of all that it was made from, or None where a part cannot be told from others.
     """
@@ -76,7 +74,6 @@ class PromptFormat:
     parser: ToolParser
     tags: ThinkTokens | None = None
     needs_function_ids: bool = False
-    generation_prompt: str = ""
     key: bytes | None = None
     grammars: dict[tuple[str, ...], str | None] = field(default_factory=dict)
     _readers: dict[ThinkTokens, ToolParser] = field(default_factory=dict)
@@ -279,7 +276,6 @@ class PromptBuilder:
             renderer=renderer,
             parser=parser,
             tags=tags_of(named) if is_default else None,
-            generation_prompt=renderer.report.generation_prompt,
             needs_function_ids=tools is not None and printed.need_function_ids(parser),
             key=key,
         )
@@ -381,7 +377,7 @@ class PromptBuilder:
                 self._check_images(prompt_format, self._expander, role)
             images = [self._enter(image, self._expander) for image in chat.images]
         media = place_images(ids, images, self._expander)
-        return Prompt(ids=ids, media=media, open=opened_tags(rendered.text, prompt_format.generation_prompt))
+        return Prompt(ids=ids, media=media, open=prompt_format.renderer.report.opened_tags(rendered.text))
 
     def _check_images(self, prompt_format: PromptFormat, expander: ImageExpander, role: str) -> None:
         """Refuse images that the template would reorder, drop or repeat in messages of a role."""

@@ -25,7 +25,10 @@ REASONING_TAGS: Final = (
 )
 """Opening and closing tags of reasoning blocks in public chat templates."""
 _OPENINGS: Final = tuple(opening for opening, _ in REASONING_TAGS)
-_UNLISTED: Final = re.compile(r"[<\[]([\w:.-]*(?:think|thought|reason)[\w:.-]*)[>\]]$", re.IGNORECASE)
+_UNLISTED: Final = re.compile(r"[<\[◁]([\w:.-]+)[>\]▷]$")
+_NAMED: Final = re.compile(r"think|thought|reason", re.IGNORECASE)
+_ANSWERS: Final = re.compile(r"answer|response|reply|output|solution|tool|call", re.IGNORECASE)
+"""What a block holds that is no reasoning, though a template may open it for every reply."""
 
 KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
     ("preserve_thinking", True),
@@ -38,29 +41,43 @@ KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
 """Variables by which public templates keep earlier reasoning; which of them a template honours is tried out."""
 
 
-def opened_tags(prompt_text: str, generation_prompt: str = "") -> tuple[str, str] | None:
+def opened_tags(
+    prompt_text: str, generation_prompt: str = "", reply_header: str | None = None
+) -> tuple[str, str] | None:
     """Tags of the reasoning block in which generation starts, or None.
 
     Only the generation prompt counts, or the very end of the text where it ends otherwise: a tag that a user wrote
     earlier is not an open block.
+
+    Args:
+        reply_header: What the template prints before a past reply, which tells a tag of the role from one that opens
+            reasoning. None where that is not known: then unlisted tags count only if they are named after thoughts.
     """
     if generation_prompt and prompt_text.endswith(generation_prompt):
-        return _left_open(generation_prompt)
-    end = prompt_text[-200:].rstrip()
+        return _left_open(generation_prompt, reply_header)
+    return _opened_at_end(prompt_text[-200:], None)
+
+
+def _opened_at_end(text: str, reply_header: str | None) -> tuple[str, str] | None:
+    end = text.rstrip()
     if end.endswith(_OPENINGS):
         return next(tags for tags in REASONING_TAGS if end.endswith(tags[0]))
     unlisted = _UNLISTED.search(end)
-    return None if unlisted is None else (unlisted.group(), f"{end[unlisted.start()]}/{end[unlisted.start() + 1 :]}")
+    if unlisted is None:
+        return None
+    tag, name = unlisted.group(), unlisted[1]
+    is_of_role = reply_header is None or reply_header.rstrip().endswith(tag) or _ANSWERS.search(name)
+    return None if is_of_role and not _NAMED.search(name) else (tag, f"{tag[0]}/{tag[1:]}")
 
 
 @lru_cache(maxsize=64)
-def _left_open(generation_prompt: str) -> tuple[str, str] | None:
+def _left_open(generation_prompt: str, reply_header: str | None) -> tuple[str, str] | None:
     """Tags of the block that a generation prompt leaves open, wherever in it the tag is."""
     for opening, closing in REASONING_TAGS:
         at = generation_prompt.rfind(opening)
         if at >= 0 and closing not in generation_prompt[at:]:
             return opening, closing
-    return opened_tags(generation_prompt)
+    return _opened_at_end(generation_prompt, reply_header)
 
 
 def tags_of(template_text: str) -> tuple[str, str] | None:

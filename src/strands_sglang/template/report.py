@@ -95,6 +95,7 @@ class Report:
         shapes: Result by shape. Without tools only `text>user`.
         prints_tools: The first prompt shows the tools; True without tools.
         generation_prompt: What the template prints before a reply.
+        reply_header: The end of what the template prints before a past reply; None if it cannot print one.
         keep_reasoning_kwargs: Template variables that make the template keep earlier reasoning at a user turn; empty
             where it keeps it anyway or has no such variable. Policy `append` adds them.
     """
@@ -107,12 +108,17 @@ class Report:
     flags: frozenset[Flag]
     prints_tools: bool
     generation_prompt: str
+    reply_header: str | None = None
     keep_reasoning_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def opens_reasoning(self) -> str | None:
         """The tag of a reasoning block that the generation prompt leaves open, or None."""
-        return (opened_tags(self.generation_prompt, self.generation_prompt) or (None,))[0]
+        return (self.opened_tags(self.generation_prompt) or (None,))[0]
+
+    def opened_tags(self, prompt_text: str) -> tuple[str, str] | None:
+        """Tags of the reasoning block that a prompt of this template leaves open, or None."""
+        return opened_tags(prompt_text, self.generation_prompt, self.reply_header)
 
     @property
     def needs_full_history(self) -> bool:

@@ -152,6 +152,7 @@ def self_check(step: StepRenderer) -> Knowledge:
         flags=frozenset(flags),
         prints_tools=step.tools is None or TOOL_TEXT in (prompt or TOOL_TEXT),
         generation_prompt=generation,
+        reply_header=past.rpartition("Ans.")[0][-200:] if past is not None and "Ans." in past else None,
         keep_reasoning_kwargs=_keep_reasoning(step) if Flag.DROPS_REASONING_AT_USER in flags else {},
     )
     return Knowledge(report=report, forms=step.forms)
