@@ -184,6 +184,7 @@ def test_the_default_leaves_out_programs_of_the_image_however_deep(tmp_path: Pat
         ("/dev/null", False), ("/dev/stdin", False), ("/dev/fd/3", False), ("/sys/kernel", False),
         ("/tests/../app/other", False), ("/given/etc/mtab", False), ("/given", False), ("/", False), ("/logs", False),
         ("link", False), ("/chain/0", False), ("/chain/20", True), ("/deep/" + "d/" * 1900, False),
+        ("/logs/agent/x", False), ("../../logs/agent", False), ("/logs/artifacts/y", False),
         ("/tmp/expected", False), ("/hidden/x", False), ("n\n/../../../tests", False), ("\udcff/../../../proc", False),
         ("tests/x", True), ("/app/tests", True), ("/usr/share/x", True), ("nothing", True), ("/shown/node", True),
         ("/etc/../usr/share/x", True), ("/app/d/./tests/../tests/x", True), ("/./" * 1300 + "app/d/tests/x", True),
@@ -196,12 +197,14 @@ def test_no_link_of_the_work_leads_to_what_is_not_the_agents(
     """Nor where folders on the way are closed, which are no barrier to root in the tests' container."""
     image = {"given": Path(".."), "etc/mtab": Path("/proc/mounts"), "usr/share/x": "", "tests": Path("/hidden")}
     image |= {f"chain/{number}": Path(f"{number + 1}") for number in range(45)}
+    logs = {"logs/agent/x": "", "logs/agent/last": Path("x")}
     image |= {"chain/45": "", "deep": Path("/".join(["d"] * 1900))}
-    files = agent_files(tmp_path, image, {"app/other": Path("/tests"), "app/d/tests/x": ""})
+    files = agent_files(tmp_path, image, {"app/other": Path("/tests"), "app/d/tests/x": "", **logs})
     os.symlink(target, tmp_path / "layer0/app/d/link")
     (tmp_path / "layer0/app/d").chmod(mode)
-    laid = files.lay_work(["/app"], str(tmp_path / "laid"), move=True)
+    laid = files.lay_work(["/app", "/logs/agent", "/logs/artifacts"], str(tmp_path / "laid"), move=True)
     (made,) = laid.folders
+    assert listed(f"{made}/logs")["agent/last"] == "-> x"
     assert stat.S_IMODE(os.stat(f"{made}/app/d").st_mode) == mode
     assert listed(f"{made}/app/d")["link"] == (f"-> {target}" if is_laid else "gone")
     assert ("/app/d/link" in laid.cut_links) is not is_laid

@@ -267,6 +267,28 @@ def test_the_trial_of_the_slime_page_runs_on_prompts_that_are_messages(tmp_path:
     assert said.strip() == found[place + 1].body.strip()
 
 
+WRONG = [
+    *(
+        "",
+        "Answer: 1 2 3 42",
+        "I think Answer: 42 is wrong",
+        "Answer: 42 is wrong",
+        "Answer: 42 or 43",
+        "not 42",
+        "425",
+    ),
+    *(
+        "The answer is not 42.",
+        "Answer: -42",
+        "Answer: 4 42",
+        "Answer: 42^2",
+        "Answer: 42\nAnswer: 43",
+        "42 43",
+        "1/42",
+    ),
+]
+
+
 def test_the_reward_of_the_slime_page_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On rows as those of dapo-math-17k: prompts that are messages, labels that are numbers."""
     monkeypatch.chdir(tmp_path)
@@ -278,4 +300,8 @@ def test_the_reward_of_the_slime_page_is_proven(tmp_path: Path, monkeypatch: pyt
     ]
     Path("dapo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert command_line(["check", "--data", "dapo.jsonl", "--reward", "my_rollout:reward", "--tokenizer", "none"]) == 0
-    sys.modules.pop("my_rollout", None)
+    is_right = sys.modules.pop("my_rollout").is_right
+    for text in ("42", "So:\nAnswer: 42", "The answer is 42.", "1 + 41 = 42\nanswer: 42\n"):
+        assert is_right(text, "42") == 1.0, text
+    for text in WRONG:
+        assert is_right(text, "42") == 0.0, text

@@ -39,6 +39,7 @@ _MAX_NAMES = 2000
 """Folders inside each other that a path can lead through. Links deeper than that are cut."""
 _MAX_SETTINGS = 1 << 16
 """Bytes of a file of settings that are read; a longer one counts as one that leads astray."""
+_LOGS = "logs"
 MAX_WALKED = 200_000
 """Entries that a search looks at, so that a million files do not delay the reward."""
 
@@ -54,7 +55,7 @@ class LaidWork:
 
     Attributes:
         cut_links: Links that are left out, because they lead out of the work to what tests must not find there: the
-            tests themselves, what the kernel shows, and what was not there yet.
+            tests themselves, the logs, what the kernel shows, and what was not there yet.
         changed_programs: Programs, libraries and settings of interpreters that the image has otherwise, or not at all,
             and links to folders outside the work, in which tests may write.
     """
@@ -131,6 +132,8 @@ class LaidWork:
         target = self._stack.resolve(os.readlink(name, dir_fd=descriptor), folder)
         if not target or any(is_within(target, one) or is_within(one, target) for one in self._hidden):
             return True
+        if is_within(target, _LOGS) and not is_within(folder, _LOGS):
+            return True  # though it may be laid as work, tests and harness write there
         return not self._is_work(target) and not self._stack.has(target)  # tests could write there what they expect
 
     def _is_work(self, path: str) -> bool:
