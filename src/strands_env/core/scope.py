@@ -159,10 +159,10 @@ def trajectories_of(model: Any) -> list[Trajectory] | None:
     return [] if tokens is None else [Trajectory(tokens=tokens, agent_name=None, is_main=True)]
 
 
-def fail_step(error: Exception) -> None:
+def fail_step(error: Exception, where: Phase = Phase.TOOL) -> None:
     """End the running step with this error, whatever its agent does next: what failed is not the agent's doing."""
     if (scope := StepScope.current()) is not None:
-        scope.failures.setdefault("provider", (Phase.TOOL, error))
+        scope.failures.setdefault("provider", (where, error))
 
 
 class LoopRecorder(HookProvider):

@@ -18,6 +18,7 @@ step runs on the plain SDK.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import hashlib
 import inspect
@@ -114,6 +115,20 @@ def with_function(tool: AgentTool, function: Callable[..., Any]) -> AgentTool:
     twin = copy.copy(tool)
     twin._tool_func = function  # type: ignore[attr-defined]
     return twin
+
+
+async def end_background_tasks(agent: Any) -> None:
+    """Cancel the background tasks of an agent that are queued or running, and wait for their end.
+
+    Raises:
+        BackgroundTaskTimeoutError: One did not end.
+    """
+    if agent._background_tasks is None:
+        return
+    manager = agent._background_tasks._manager
+    # The newest first: those that wait are not to start in the place of one that ends.
+    await asyncio.gather(*(manager.cancel(task["task_id"]) for task in reversed(await manager.list())))
+    await manager.wait_for_idle(timeout=10.0)
 
 
 # ---- shared_history -------------------------------------------------------------------------------------------------

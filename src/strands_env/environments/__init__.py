@@ -1,6 +1,7 @@
 """Ready-made environments."""
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .calculator import CalculatorEnv
@@ -41,12 +42,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .harbor import HarborEnv as HarborEnv
+    from .strands_harness import StrandsHarnessEnv as StrandsHarnessEnv
+
+_NEED_A_PACKAGE = {"HarborEnv": "harbor", "StrandsHarnessEnv": "strands_harness"}
 
 
 def __getattr__(name: str) -> Any:
-    """`HarborEnv`, which alone needs the package harbor: it is loaded when it is asked for."""
-    if name != "HarborEnv":
+    """An environment that needs a package of its own: it is loaded when it is asked for."""
+    if name not in _NEED_A_PACKAGE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .harbor import HarborEnv
-
-    return HarborEnv
+    return getattr(import_module(f".{_NEED_A_PACKAGE[name]}", __name__), name)

@@ -22,7 +22,10 @@ HOOK = "create_env_factory"
 EVALUATOR = "EvaluatorClass"
 """Class a module given as benchmark has to offer."""
 DATA = DataBenchmark.benchmark_name
-ENVIRONMENTS = {"harbor": "strands_env.environments.harbor"}
+ENVIRONMENTS = {
+    "harbor": "strands_env.environments.harbor",
+    "strands-harness": "strands_env.environments.strands_harness",
+}
 """Environment hooks that have a name, and where they are."""
 
 

@@ -1,0 +1,224 @@
+"""`StrandsHarnessEnv`: the agent that `strands_harness.create_harness` makes, in a sandbox and within limits."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+from strands.handlers.callback_handler import null_callback_handler
+from strands.hooks import AfterModelCallEvent, AgentInitializedEvent, HookOrder, HookProvider, HookRegistry
+
+from strands_env.core import Action, Environment, ModelFactory, TerminationReason
+from strands_env.core.scope import EpisodeLimiter, fail_step
+from strands_env.core.sdk_patches import end_background_tasks
+from strands_env.core.termination import Phase
+from strands_env.rewards import ExactMatchReward
+from strands_env.sandbox import (
+    BubblewrapSandbox,
+    ExecResult,
+    Sandbox,
+    SandboxCapabilities,
+    SandboxError,
+    SandboxLostError,
+)
+from strands_sglang.exceptions import install_command, refuse_unknown
+
+try:
+    from strands_harness import create_harness
+except ModuleNotFoundError as error:
+    if error.name != "strands_harness":
+        raise
+    raise ModuleNotFoundError(
+        f"StrandsHarnessEnv needs the package strands-harness: {install_command('strands-harness')}", name=error.name
+    ) from None
+
+SUBAGENT = "subagent"
+"""Name of sub-agents in trajectories."""
+_OFF: Mapping[str, Any] = dict.fromkeys(("session", "memory", "skills", "context_manager", "caching"), False)
+"""What would write to this machine, read from it, change the history, or is a matter of the server."""
+_NO_NETWORK: Mapping[str, Any] = {"web_fetch": False, "web_search": False}
+_PLACES = {
+    "model": "model_factory",
+    "messages": "the task's conversation_history",
+    "system_prompt": "system_prompt",
+    "sandbox": "sandbox",
+    "name": "agent_name",
+    "callback_handler": "verbose",
+    "conversation_manager": "get_conversation_manager()",
+    "trace_attributes": "the task's trace_attributes",
+    "agent_id": "nothing: each step has its own",
+    "retry_strategy": "nothing: the model retries inside a call",
+}
+"""Arguments of an agent that an environment gives itself, and what they are made from."""
+
+
+class StrandsHarnessEnv(Environment):
+    """An agent of strands-harness, with its shell, files, todo list and sub-agents, in a sandbox for each episode.
+
+    Its tools work in the sandbox. Session, memory, skills, web tools and context manager are off unless `harness` asks
+    for them. Sub-agents sample from the step's model and have the environment's limits, each counted on its own; their
+    trajectories have the agent name `subagent`. A step waits for background tasks; one that a limit or a deadline ends
+    also ends them. Failures of the sandbox, or of a sub-agent's model, fail the step.
+
+    Args:
+        sandbox: Any `Sandbox`; the environment closes it. None makes a `BubblewrapSandbox`.
+        harness: Further arguments of `create_harness`, which are also those of `strands.Agent`: `{"builtin_tools":
+            ["shell"], "instructions": "..."}`. Its `tools`, `plugins` and `hooks` are those of sub-agents, too.
+        **options: Further arguments of `Environment`. A `system_prompt` replaces that of the harness.
+
+    Raises:
+        TypeError: An unknown argument in `harness`, or one that the environment gives itself.
+        SandboxUnavailableError: Isolation is unavailable on this machine; the message says how to get it.
+    """
+
+    def __init__(
+        self, *, sandbox: Sandbox | None = None, harness: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.harness = dict(harness or {})
+        for name in _PLACES.keys() & self.harness.keys():
+            raise TypeError(f"harness has {name!r}, which the environment makes from {_PLACES[name]}: leave it out")
+        names = {*inspect.signature(create_harness).parameters, *inspect.signature(Agent).parameters}
+        refuse_unknown("harness", self.harness, names - {"agent_kwargs", *_PLACES})
+        self.sandbox: Sandbox = BubblewrapSandbox() if sandbox is None else sandbox
+        self._teams: weakref.WeakKeyDictionary[Agent, list[weakref.ref[Agent]]] = weakref.WeakKeyDictionary()
+
+    def make_agent(self, **options: Any) -> Agent:
+        """The agent of `create_harness`."""
+        given = {**_OFF, **self.harness}
+        chosen = given.get("builtin_tools")
+        if chosen is None or isinstance(chosen, Mapping):  # a list says which there are, and no others
+            given["builtin_tools"] = {**_NO_NETWORK, **(chosen or {})}
+        handler = options["callback_handler"] or null_callback_handler
+        team = _Team(options["hooks"], self._new_limiter, self._limit_tool, handler)
+        options["hooks"] = [team, *(given.pop("hooks", None) or ())]
+        options["tools"] = [*options["tools"], *(given.pop("tools", None) or ())]
+        if options["system_prompt"] is None:
+            del options["system_prompt"]
+        agent: Agent = create_harness(sandbox=_WatchedSandbox(self.sandbox), **options, **given)
+        self._teams[agent] = team.agents
+        return agent
+
+    async def reset(self) -> None:
+        """Start a sandbox with nothing of the last episode."""
+        await self.sandbox.close()
+        await self.sandbox.start()
+
+    async def interact(self, agent: Agent, action: Action) -> AgentResult:
+        """Run the agent; nothing of it goes on in the background afterwards."""
+        try:
+            return await super().interact(agent, action)
+        finally:
+            for reference in self._teams.get(agent, ()):  # parents come before those they made, and make no more
+                if (member := reference()) is not None:
+                    await end_background_tasks(member)
+
+    async def cleanup(self) -> None:
+        """End the sandbox and everything in it."""
+        await self.sandbox.close()
+
+
+def create_env_factory(model_factory: ModelFactory, **options: Any) -> Callable[[], StrandsHarnessEnv]:
+    """The factory for `--env strands-harness`: it scores as data without `--env` is scored."""
+    options = {"reward_fn": ExactMatchReward(ignore_case=True), **options}
+    return lambda: StrandsHarnessEnv(model_factory=model_factory, **options)
+
+
+class _Team(HookProvider):
+    """The agents of a step. The harness registers the hooks of the first with each sub-agent as well.
+
+    Attributes:
+        agents: All of them, in the order in which they were made.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[Any],
+        new_limiter: Callable[[], EpisodeLimiter],
+        limit_tool: Callable[[Any], Any],
+        callback_handler: Callable[..., Any],
+    ) -> None:
+        self.agents: list[weakref.ref[Agent]] = []
+        self._hooks: Sequence[Any] | None = hooks
+        self._new_limiter = new_limiter
+        self._limit_tool = limit_tool
+        self._callback_handler = callback_handler
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        """Register with an agent: the hooks of the environment with the first, limits of its own with a sub-agent."""
+        if self._hooks is None:
+            registry.add_hook(self._new_limiter())
+            registry.add_callback(AgentInitializedEvent, self._subagent_made)
+            registry.add_callback(AfterModelCallEvent, self._after_model, order=HookOrder.SDK_LAST)  # after retries
+            return
+        hooks, self._hooks = self._hooks, None
+        for hook in hooks:
+            if isinstance(hook, HookProvider):
+                registry.add_hook(hook)
+            else:
+                registry.add_callback(None, hook)
+        registry.add_callback(AgentInitializedEvent, self._agent_made)
+
+    def _agent_made(self, event: AgentInitializedEvent) -> None:
+        self.agents.append(weakref.ref(event.agent))
+
+    def _subagent_made(self, event: AgentInitializedEvent) -> None:
+        self._agent_made(event)
+        event.agent.name = SUBAGENT
+        event.agent.callback_handler = self._callback_handler  # its default prints
+        registry = event.agent.tool_registry.registry
+        registry.update({name: self._limit_tool(tool) for name, tool in registry.items()})
+
+    def _after_model(self, event: AfterModelCallEvent) -> None:
+        # The harness gives the parent no more than a tool result.
+        error = event.exception
+        if error is None or event.retry:
+            return
+        if TerminationReason.from_error(error, default=TerminationReason.MODEL_ERROR).is_failure:
+            fail_step(error, Phase.MODEL)
+
+
+class _WatchedSandbox(Sandbox):
+    """A sandbox whose failures fail the step, also where a tool makes text of them.
+
+    One that is lost does not: no code can take its episode out of training.
+    """
+
+    def __init__(self, inner: Sandbox) -> None:
+        self._inner = inner
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except SandboxError as error:
+            if not isinstance(error, SandboxLostError):
+                fail_step(error)
+            raise
+
+    @property
+    def capabilities(self) -> SandboxCapabilities:
+        return self._inner.capabilities
+
+    async def exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
+        with self._watched():
+            return await self._inner.exec(command, **options)
+
+    async def read_file(self, path: str, **options: Any) -> bytes:
+        with self._watched():
+            return await self._inner.read_file(path, **options)
+
+    async def write_file(self, path: str, content: str | bytes, **options: Any) -> None:
+        with self._watched():
+            await self._inner.write_file(path, content, **options)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def sibling(self) -> Sandbox:
+        return self._inner.sibling()
