@@ -36,13 +36,17 @@ strands-sglang, bound at the end of this module, so that one `except` holds what
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.util import find_spec
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
+
+P = ParamSpec("P")
 
 
 class StrandsSGLangError(Exception):
@@ -247,7 +251,8 @@ DISTRIBUTION = "strands-rollout"
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'hermes'?)` for a name that is nearly a known one, else nothing; for messages."""
-    nearest = difflib.get_close_matches(name, list(known), n=1)
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1) or [each for each in names if name in each.split("_")]
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
@@ -258,6 +263,37 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> No
         if name not in names:
             hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")
+
+
+def explain_arguments(init: Callable[P, None]) -> Callable[P, None]:
+    """Make a constructor refuse a wrong call by a `TypeError` that names the class called and the nearest argument.
+
+    Python names the base class whose constructor it is, and where one argument is missing and another unknown, as after
+    a slip of the pen, only the missing one.
+    """
+    signature = inspect.signature(init)
+    _, *parameters = signature.parameters.values()
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+    @functools.wraps(init)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            reason = str(error)
+        else:
+            init(*args, **kwargs)
+            return
+        owner = f"{type(args[0]).__name__}()"
+        known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+        unknown = [name for name in kwargs if name not in known]
+        if takes_any:  # others are checked where they are used, so only one that was meant for a missing one is wrong
+            known = [each.name for each in parameters if each.name in known and each.default is each.empty]
+            unknown = [name for name in unknown if did_you_mean(name, known)]
+        refuse_unknown(owner, unknown, known)
+        raise TypeError(f"{owner}: {reason}")
+
+    return explained
 
 
 def check_positive(

@@ -26,6 +26,7 @@ from .conversation.limits import CallCancelled
 from .conversation.messages import format_content_block, format_messages, format_tool_specs, sort_tool_results
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
+from .exceptions import explain_arguments
 from .tokenizer import Tokenizer
 from .tool_parsers import ToolParser
 from .trajectory import LengthLimit, TokenManager, join_routed_experts
@@ -64,6 +65,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         ValueError: An option has a wrong value, or no parser has the name.
     """
 
+    @explain_arguments
     def __init__(
         self,
         *,

@@ -7,10 +7,9 @@ has its result, and nothing stands in it that the model did not sample. The erro
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Mapping
-from typing import Any, Never
+from typing import Any
 
 from strands.hooks import HookProvider, HookRegistry
 from strands.hooks.events import BeforeToolCallEvent, MessageAddedEvent
@@ -21,7 +20,7 @@ from .exceptions import (
     MaxToolIterationsReachedError,
     MaxTotalTokensReachedError,
     ToolLimitReachedError,
-    refuse_unknown,
+    explain_arguments,
 )
 
 __all__ = [
@@ -64,6 +63,7 @@ class ToolLimiter(HookProvider):
         ValueError: A limit is neither None nor an integer of at least 0.
     """
 
+    @explain_arguments
     def __init__(
         self,
         max_tool_iters: int | None = None,
@@ -72,11 +72,7 @@ class ToolLimiter(HookProvider):
         max_parallel_tool_calls: int | None = None,
         max_total_tokens: int | None = None,
         max_messages: int | None = None,
-        **unknown: Never,
     ) -> None:
-        if unknown:
-            names = inspect.signature(ToolLimiter.__init__).parameters.keys() - {"self", "unknown"}
-            refuse_unknown(f"{type(self).__name__}()", unknown, names)
         self.max_tool_iters = _check_limit("max_tool_iters", max_tool_iters)
         self.max_tool_calls = _check_limit("max_tool_calls", max_tool_calls)
         self.max_parallel_tool_calls = _check_limit("max_parallel_tool_calls", max_parallel_tool_calls)

@@ -39,10 +39,12 @@ from strands_env.recipe import evaluation
 from strands_env.rewards import CorrectnessJudgeReward
 from strands_env.testing import ScriptedModel, call
 from strands_env.training import samples_from_step
-from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
+from strands_sglang import SGLangClient, SGLangModel, ToolLimiter, get_tokenizer
 from strands_sglang.__main__ import main as strands_sglang
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.own_models import why_no_answer
+from strands_sglang.backends.vllm import VLLMClient
+from strands_sglang.conversation import Conversation
 from strands_sglang.gateway import Gateway
 from tests.servers import FaultyServer
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
@@ -505,6 +507,14 @@ def environment(**options: Any) -> Environment:
         (lambda: summarize(Path("b")), TypeError, r"strands_env.eval.read_scores\('b'\) makes one"),
         (lambda: Action(message="q", ground_truth=3), ValueError, r"ground_truth\s+Extra inputs are not permitted"),
         (lambda: ToolLimiter(max_tool_cals=3), TypeError, r"ToolLimiter\(\) .*did you mean 'max_tool_calls'"),
+        (lambda: SGLangClient(url="a"), TypeError, r"^SGLangClient\(\) got .*'url' \(did you mean 'base_url'\?\)"),
+        (lambda: VLLMClient(baseurl="http://a"), TypeError, r"^VLLMClient\(\) got .*\(did you mean 'base_url'\?\)"),
+        (lambda: SGLangClient(), TypeError, r"^SGLangClient\(\): missing a required argument: 'base_url'"),
+        (lambda: SGLangClient("http://a", 3), TypeError, r"^SGLangClient\(\): too many positional arguments"),
+        (lambda: SGLangModel(tokeniser=1), TypeError, r"^TokenModel\(\) got .*\(did you mean 'tokenizer'\?\)"),
+        (lambda: Conversation(tokeniser=1), TypeError, r"^Conversation\(\) got .*\(did you mean 'tokenizer'\?\)"),
+        (lambda: SGLangModel(stop_words=1), TypeError, r"^TokenModel\(\): missing a required argument: 'tokenizer'"),
+        (lambda: EmbeddedEngine("tiny", sead=2), TypeError, r"EmbeddedEngine\(\) got .*\(did you mean 'seed'\?\)"),
         (lambda: EmbeddedEngine("tiny", dtype="float33"), ValueError, "dtype='float33': expected float32, bfloat16"),
         (lambda: SGLangModel(tokenizer=None, client=Replay([])), TypeError, "tokenizer=None, expected a tokenizer"),
         (lambda: Action(message=None), ValueError, "expected text, a list of content blocks or a message"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Never, Self
+from typing import Any, ClassVar, Self
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -22,7 +22,7 @@ from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
-from strands_sglang.exceptions import check_positive, refuse_unknown
+from strands_sglang.exceptions import check_positive, explain_arguments
 
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .jsonable import copy_data
@@ -121,6 +121,7 @@ class Environment:
         super().__init_subclass__(**options)
         cls._with_action = methods_with_action(cls, Environment)
 
+    @explain_arguments
     def __init__(
         self,
         *,
@@ -140,11 +141,7 @@ class Environment:
         agent_name: str = "agent",
         tool_timeout: float | None = DEFAULT_TOOL_TIMEOUT,
         max_tool_output_chars: int | None = DEFAULT_MAX_TOOL_OUTPUT_CHARS,
-        **unknown: Never,
     ) -> None:
-        if unknown:
-            names = inspect.signature(Environment.__init__).parameters.keys() - {"self", "unknown"}
-            refuse_unknown(f"{type(self).__name__}()", unknown, names)
         check_factory(model_factory, "model_factory")
         if not isinstance(system_prompt, str | list | None):
             raise TypeError(f"system_prompt={system_prompt!r}: expected text; Path(...).read_text() is that of a file")

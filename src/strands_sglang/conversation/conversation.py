@@ -26,7 +26,7 @@ from typing import Any, NoReturn, Unpack
 from strands.types.tools import ToolSpec
 
 from ..backends import CONSTRAINTS, Backend, GenerateClient, as_backend
-from ..exceptions import MediaError, MessageConversionError, TemplateError
+from ..exceptions import MediaError, MessageConversionError, TemplateError, explain_arguments
 from ..fast_paths import FastPath
 from ..tokenizer import LONG_TEXT, Tokenizer, TokenizerAdapter
 from ..tool_parsers import ToolParser, as_tool_parser
@@ -70,6 +70,7 @@ class Conversation:
     `generate` (the embedded engine, a scripted fake).
     """
 
+    @explain_arguments
     def __init__(
         self,
         *,

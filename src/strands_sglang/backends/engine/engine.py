@@ -27,6 +27,7 @@ from ...exceptions import (
     BackendError,
     BackendRequestError,
     MediaError,
+    explain_arguments,
 )
 from ...trajectory.media import ImageExpander
 from ..contract import (
@@ -93,6 +94,7 @@ class EmbeddedEngine(Backend):
 
     sampling_model = EngineSamplingParams
 
+    @explain_arguments
     def __init__(
         self,
         model: Any = "smollm2",

@@ -7,7 +7,6 @@ loop. A subclass says where requests go, how they are written, and how answers a
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import math
 import os
@@ -18,9 +17,9 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar, Never, Self
+from typing import Any, ClassVar, Self
 
-from ...exceptions import BackendError, BackendHTTPError, check_positive, refuse_unknown
+from ...exceptions import BackendError, BackendHTTPError, check_positive, explain_arguments
 from ..answer import parse_answer
 from ..contract import Backend, GenerateAnswer, GenerateRequest, check_prompt
 from . import served
@@ -118,6 +117,7 @@ class ServerClient(Backend):
     tokenizer_fields: ClassVar[tuple[str, ...]]
     """Names of the field there: the first that is set counts."""
 
+    @explain_arguments
     def __init__(
         self,
         base_url: str,
@@ -139,11 +139,7 @@ class ServerClient(Backend):
         extra_sampling_keys: Collection[str] = (),
         max_answer_bytes: int = 1 << 28,
         transport: Transport | None = None,
-        **unknown: Never,
     ) -> None:
-        if unknown:
-            names = inspect.signature(ServerClient.__init__).parameters.keys() - {"self", "unknown"}
-            refuse_unknown(f"{type(self).__name__}()", unknown, names)
         self.base_url = checked_url("base_url", base_url)
         if self.base_url.endswith("/v1"):
             raise ValueError(
