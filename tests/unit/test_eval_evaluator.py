@@ -38,7 +38,7 @@ from strands_env.eval.run.tasks import TaskNamer
 from strands_env.eval.store import StorePaths, load_run
 from strands_env.recipe.tasks import DataBenchmark
 from strands_env.report import write_report
-from strands_env.rewards import CorrectnessJudgeReward, ExactMatchReward
+from strands_env.rewards import CorrectnessJudgeReward, ExactMatchReward, WeightedReward
 from strands_env.testing import ScriptedModel
 from tests.unit.distributed_support import Panic
 from tests.unit.eval_support import FakeEnv, display, outcome, task, tasks, with_tokens
@@ -737,6 +737,77 @@ def test_any_callable_has_an_identity_that_holds_no_address_and_no_table():
     table = {f"row{number}": number for number in range(1000)}
     found = identify_reward(lambda action, result: table["row1"])
     assert len(repr(found)) < 300
+
+
+class Holds:
+    def __init__(self, inner, words=("a",)) -> None:
+        self.inner, self._words = inner, words
+
+    def __call__(self, action, result) -> float:
+        return self.inner.score(action, result)
+
+    compute = __call__
+
+
+class Weighs:
+    def __init__(self, right: float) -> None:
+        self.right = right
+
+    def score(self, action, result) -> float:
+        return self.right
+
+
+class Makes(Holds):
+    def __init__(self, weight) -> None:
+        self.made = Weighs(weight)
+
+
+def with_default(right, *, named=None):
+    if named is None:
+        return lambda action, result, right=right: right
+    return lambda action, result, *, right=named: right
+
+
+def with_attribute(right):
+    return type(
+        "Attribute", (), {"right": right, "__module__": __name__, "__call__": lambda self, *given: self.right}
+    )()
+
+
+IDENTITIES = {
+    "a default": with_default,
+    "a default of a keyword": lambda right: with_default(0, named=right),
+    "a class attribute": with_attribute,
+    "a bound method": lambda right: Weighs(right).score,
+    "an object in an object": lambda right: Holds(Weighs(right)),
+    "a bound method in a list": lambda right: Holds([Weighs(right).score]),
+    "an object in a closure": lambda right: (lambda held: lambda action, result: held)(Weighs(right)),
+    "an argument of a partial": lambda right: partial(Weighs.score, Weighs(right)),
+    "an object that it makes": lambda right: Makes(right),
+    "a weighted part": lambda right: WeightedReward({"one": (Holds(Weighs(right)), 1.0)}),
+}
+
+
+@pytest.mark.parametrize("case", IDENTITIES)
+def test_the_identity_of_a_reward_holds_what_it_is_given_wherever_it_holds_it(case):
+    make = IDENTITIES[case]
+    one, again, other = (identify_reward(make(right)) for right in (1.0, 1.0, 0.5))
+    assert one == again != other
+    assert " at 0x" not in repr(one) and "1.0" in repr(one)
+
+
+def test_a_function_that_calls_itself_and_has_no_value_yet_has_an_identity():
+    def reward(action, result):
+        return never
+
+    if not IDENTITIES:
+        never = 1.0
+    assert identify_reward(reward)["code"] is not None
+
+
+def test_a_long_option_of_an_object_in_an_object_is_not_copied():
+    one, other = (identify_reward(Holds(Holds(None, words=[word] * 5000))) for word in "ab")
+    assert one != other and len(repr(one)) < 300
 
 
 async def test_secrets_of_the_configuration_are_written_nowhere(tmp_path):

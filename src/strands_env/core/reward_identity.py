@@ -5,48 +5,109 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import sys
 import textwrap
+from contextlib import suppress
 from typing import Any
 
 from .jsonable import canonical, digest, plain, redact
 
 _LONGEST = 1000
+_DEPTH = 3
+"""Objects within objects whose options are read."""
+_SERVICE = re.compile("model|client|factory")
 _OF_OTHERS = {"strands_env", "strands_sglang", "strands", *sys.stdlib_module_names}
 
 
 def identify_reward(reward_fn: Any) -> dict[str, Any]:
-    """Constructor arguments of a reward function as far as they can be read, and a digest of its own code.
+    """Options of a reward function as far as they can be read, and a digest of its own code.
 
-    The code is the user's: of the function or class, its bases, and what they name of the same module, without
-    comments and docstrings. `code` is None where there is no source, and for rewards of this package, whose version is
-    recorded beside them.
+    Options are arguments of the constructor, defaults of arguments, attributes of the user's classes, and what a
+    closure holds; those of objects in them too. The code is the user's: of the function or class, its bases, and what
+    they name of the same module, without comments and docstrings. `code` is None where there is no source, and for
+    rewards of this package, whose version is recorded beside them.
     """
-    inner = reward_fn.func if isinstance(reward_fn, functools.partial) else reward_fn
-    inner = getattr(inner, "__func__", inner)  # of a bound method
+    code: dict[str, Any] = {}
+    options = _options(reward_fn, code, _DEPTH)
+    for name, value in options.items():
+        if len(content := canonical(value)) > _LONGEST:  # a table of answers is compared, not copied beside the results
+            options[name] = digest(content)
+    return {"options": redact(options), "code": digest(canonical(code)) if code else None}
+
+
+def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
+    """The options of a function or an object as JSON values; its code is added to `code`."""
     options: dict[str, Any] = {}
-    if inspect.isfunction(inner):
-        parts: list[Any] = [inner]
-        options = dict(inspect.getclosurevars(inner).nonlocals)
-    else:
-        parts = [kind for kind in type(inner).__mro__ if (kind.__module__ or "").partition(".")[0] not in _OF_OTHERS]
+    if isinstance(value, functools.partial):
+        options = {**{str(place): each for place, each in enumerate(value.args)}, **value.keywords}
+        value = value.func
+    function = getattr(value, "__func__", value)
+    parts: list[Any] = []
+    if inspect.isfunction(function):
+        parts = [function]
+        parameters = inspect.signature(function).parameters.values()
+        defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # it has no value yet
+                defaults[name] = cell.cell_contents
+        options = {**defaults, **options}
+    owner = getattr(value, "__self__", None) if inspect.ismethod(value) else value
+    if not inspect.isfunction(owner):
+        kind = owner if inspect.isclass(owner) else type(owner)
+        own = [each for each in kind.__mro__ if _is_own(each)]
+        parts += own
+        attributes = {name: each for part in reversed(own) for name, each in vars(part).items()}
         try:
-            names = list(inspect.signature(type(inner)).parameters)
+            names = list(inspect.signature(kind).parameters)
         except (TypeError, ValueError):  # a built-in without a signature
             names = []
-        for name in names:
-            for attribute in (name, f"_{name}"):
-                if hasattr(inner, attribute):
-                    options[name] = getattr(inner, attribute)
-    seen: dict[str, Any] = {}
-    for part in parts:
-        if (part.__module__ or "").partition(".")[0] not in _OF_OTHERS:
-            _read(part, seen)
-    described = {name: redact(value) for name, value in options.items()}
-    for name, value in described.items():
-        if len(content := canonical(value)) > _LONGEST:  # a table of answers is compared, not copied beside the results
-            described[name] = digest(content)
-    return {"options": redact(described), "code": digest(canonical(seen)) if seen else None}
+        given = {
+            name: getattr(owner, attribute)
+            for name in names
+            for attribute in (name, f"_{name}")
+            if hasattr(owner, attribute)
+        }
+        held = {
+            name: each for name, each in getattr(owner, "__dict__", {}).items() if kind is not owner and _is_own(each)
+        }
+        constants = {
+            name: each
+            for name, each in attributes.items()
+            if not name.startswith("_") and not callable(each) and not hasattr(type(each), "__get__")
+        }
+        options = {**constants, **held, **given, **options}
+    for part in filter(_is_own, parts):
+        _read(part, code)
+
+    def described(name: str, option: Any) -> Any:
+        def leaf(part: Any) -> Any:
+            text = redact(part)
+            # Where a model is asked is no part of what it is asked.
+            inner = part.func if isinstance(part, functools.partial) else part
+            if not depth or not (_is_own(inner) or _is_ours(inner)) or _SERVICE.search(name):
+                return text
+            return {text: within} if (within := _options(part, code, depth - 1)) else text
+
+        return redact(plain(option, leaf=leaf))
+
+    return {name: described(name, option) for name, option in options.items()}
+
+
+def _module_of(value: Any) -> str:
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return getattr(named, "__module__", None) or ""
+
+
+def _is_own(value: Any) -> bool:
+    """A function, a class or an object of a class that the user wrote, as far as its place tells."""
+    module = _module_of(value)
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.partition(".")[0] not in _OF_OTHERS and "site-packages" not in file
+
+
+def _is_ours(value: Any) -> bool:
+    return _module_of(value).startswith("strands_env.rewards")
 
 
 def _read(part: Any, seen: dict[str, Any]) -> None:
@@ -57,10 +118,11 @@ def _read(part: Any, seen: dict[str, Any]) -> None:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
     except (OSError, TypeError, SyntaxError):  # typed at a prompt; a lambda in the middle of a call
-        code = getattr(part, "__code__", None)
+        functions = [part] if inspect.isfunction(part) else vars(part).values()
+        codes = [each.__code__ for each in functions if inspect.isfunction(each)]
         # A constant that is code has its address in its text, which is another in every process.
-        constants = [] if code is None else [repr(each) for each in code.co_consts if not inspect.iscode(each)]
-        seen[key] = None if code is None else [code.co_code.hex(), constants]
+        constants = [[repr(each) for each in code.co_consts if not inspect.iscode(each)] for code in codes]
+        seen[key] = [[code.co_code.hex(), values] for code, values in zip(codes, constants, strict=True)]
         return
     for node in ast.walk(tree):
         match getattr(node, "body", None):
