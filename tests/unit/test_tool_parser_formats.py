@@ -291,6 +291,7 @@ DEFS = {"$defs": {"A": {**INTEGER, "allOf": [{"$ref": "#"}]}}}
             "5",
         ),
         (of({"$ref": "#lost"}), 5),
+        (of({"$ref": "http://[a"}, "http://[b"), 5),
         ({"patternProperties": {"^x$": {"type": "string"}}, "additionalProperties": {"type": "integer"}}, "5"),
     ],
 )

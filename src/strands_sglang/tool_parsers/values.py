@@ -249,8 +249,8 @@ class _Schema:
             node, base = nodes.pop()
             if isinstance(node, Mapping):
                 if isinstance(node.get("$id"), str):
-                    address = urljoin(base, node["$id"]).removesuffix("#")
-                    self._places[address], base = node, urldefrag(address).url
+                    base, fragment = _address(base, node["$id"])
+                    self._places[f"{base}#{fragment}" if fragment else base] = node
                 for word in ("$anchor", "$dynamicAnchor"):
                     if isinstance(node.get(word), str):
                         self._places[f"{base}#{node[word]}"] = node
@@ -304,9 +304,7 @@ class _Schema:
 
     def _resolve(self, schema: Mapping[str, Any], word: str) -> Any:
         """The schema that a reference (`#/$defs/Point`, `#anchor`, `point.json`) leads to; None outside of this one."""
-        url, fragment = urldefrag(schema[word])
-        base = self._bases.get(id(schema), "")
-        url, fragment = urljoin(base, url) if url else base, unquote(fragment)
+        url, fragment = _address(self._bases.get(id(schema), ""), schema[word])
         if fragment and not fragment.startswith("/"):
             target = self._places.get(f"{url}#{fragment}")
             if word == "$dynamicRef" and isinstance(target, Mapping) and target.get("$dynamicAnchor") == fragment:
@@ -323,6 +321,15 @@ class _Schema:
             else:
                 return None
         return node
+
+
+def _address(base: str, reference: str) -> tuple[str, str]:
+    """The document that a reference in `base` names, and the place in it."""
+    try:
+        url, fragment = urldefrag(reference)
+        return urljoin(base, url) if url else base, unquote(fragment)
+    except ValueError:  # no address: it names nothing
+        return reference, ""
 
 
 def _own_types(schema: Mapping[str, Any]) -> list[frozenset[str]]:
