@@ -45,7 +45,7 @@ SGLANG_LAYERS = [
     ["__main__"],
 ]
 ENV_LAYERS = [
-    ["core", "mathematics", "trackers"],
+    ["core", "mathematics", "sentences", "trackers"],
     ["sandbox", "backends", "options"],
     ["tools"],
     ["rewards"],

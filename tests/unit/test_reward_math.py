@@ -687,6 +687,56 @@ a<=b<c | \boxed{a \le b < c} | 1
 D | \boxed{C = D} | n
 a<=b<c | \boxed{a < b < c} | 0
 P \cup Q | \boxed{Q \cup P} | 1
+7 | It is not \boxed{7}. | 0
+7 | The answer is 8, not \boxed{7}. | 0
+7 | \boxed{7} is not the answer. | 0
+7 | \boxed{7} is wrong; the right one is 8. | 0
+7 | \boxed{7}? No, the answer is 8. | 0
+7 | \boxed{7} Actually, the final answer is 8 | 0
+7 | I reject \boxed{7}. | 0
+7 | The answer is 7. Wait, no, it is 8. | 0
+7 | The answer is 7. Or 8. | 0
+7 | It is false that the answer is 7. | 0
+7 | I don't think the answer is 7. | 0
+7 | I doubt it is 7 | 0
+7 | The answer exceeds 7. | 0
+7 | The answer differs from 7. | 0
+7 | Here are 7 steps I could not finish. | 0
+7 | Unknown. Page 7 | 0
+7 | Since 7 is prime there is no answer. | 0
+7 | I am 7% sure | 0
+7 | 7 and 8 | 0
+7 | either 7, 8, or 9 | 0
+7 | 7 (or 8) | 0
+7 | 7, maybe 8 | 0
+7 | 7 to 8 | 0
+7 | 7 out of 10 | 0
+7 | double 7 | 0
+7 | half of 7 | 0
+7 | anything except 7 | 0
+7 | 7 in base 9 | n
+7 | 7 if x>0, else 8 | 0
+7 | 7 is not the answer. | 0
+7 | 7 is wrong. | 0
+7 | 7? No. | 0
+7 | It is false that the answer is 7. | 0
+7 | Since 3 does not divide n, we get \boxed{7}. | 1
+7 | It is not hard to see that it is \boxed{7} | 1
+7 | No doubt the answer is \boxed{7}. | 1
+7 | The answer is \boxed{7}, which is not divisible by 2. | 1
+7 | \boxed{7}. So the final answer is 7. | 1
+7 | \boxed{7} Wait, let me check: 3+4 = 7. The answer is 3+4. | 1
+7 | Not 8 but \boxed{7}. | 1
+7 | It isn't 8, it is \boxed{7}. | 1
+7 | I don't think it is hard: the answer is 7. | 1
+7 | I do not believe 8, so the answer is 7. | 1
+7 | The answer is 7. It is not 8. | 1
+7 | The answer is 7. No other value works. | 1
+7 | The answer is 7. Actually, it is a prime. | 1
+7 | \boxed{7}. The answer is approximately 7.0 | 1
+7 | Therefore $x \neq 8$ and $x = \boxed{7}$. | 1
+7 | We cannot have 8. \boxed{7} | 1
+7 | \boxed{7} or seven. | 1
 """
 """Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""
 

@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this p
 from strands_env.mathematics import Node, foreign_nouns, judge, plain, readings
 from strands_env.mathematics.nodes import is_plain_name
 from strands_env.mathematics.vocabulary import UNITS
+from strands_env.sentences import has_no_answer, is_denied, is_part, later_answers
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
@@ -43,25 +44,13 @@ _COPULA = re.compile(
 """In front of what a sentence says of its subject."""
 _DENIAL = re.compile(
     r"(?i)\b(?:not(?!\s+exist)|never|neither|nor|cannot|wrong|incorrect|except|false\s+that|different\s+from|other\s+than"
-    r"|anything\s+but|otherwise|nicht|kein)\b|n['’]t\b|不是|并非"
+    r"|anything\s+but|otherwise|(?<!no )doubt|nicht|kein)\b|n['’]t\b|不是|并非"
 )
 _REMARK = re.compile(
     r"(?i),?\s+(?:because|since|as|which|so|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
     r"|\s+\((?:that\s+is|i\.e|which|because|since|as)\b|;\s+(?=[^;]*\bwould\b)"
 )
 """Begins what is said about an answer behind it."""
-_BEFORE = re.compile(
-    r"(?i)(?:\b(?:twice|half|thrice|double|triple|negative|minus|plus|times|over|under|above|below|root|square|cube"
-    r"|not|cannot|never|least|most|(?:more|less|fewer|greater|larger|smaller) than|between\b[^.\n]*\band|dozen|except"
-    r"|\d\s*by|(?:divided|multiplied) by|per|sqrt|log|ln|sin|cos|tan|step|case|part|problem|question|equation|example)"
-    r"|n['’]t|(?:[\d)}]|\b[a-z])[^\S\n]*[-+/^]|[^\S\n][<>]|\d\s*\*(?!\*)|[≤≥≠√×])"
-    r"(?:\s+(?:of|the|be|to|equal|a|an))*[\s*_`\"']*(?:\$|\\[(\[])?\s*\Z"
-)
-_AFTER = re.compile(
-    r"(?i)[\s*_`\"']*(?:\$|\\[)\]])?\s*(?:[\^+/?×÷]|[-*]\s*\d|\b(?:squared|cubed|factorial|dozen|score|gross|hundred|thousand|million"
-    r"|billion|trillion|lakh|crore|bn|halves|thirds|quarters|fifths|times|minus|plus|less|more|below|above|over|reciprocal"
-    r"|negative|is\s+(?:not|wrong|incorrect|false)|isn['’]t|(?:or|to)\s+\d)\b)"
-)
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(
@@ -69,6 +58,7 @@ _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.:])[-−]?(?:\\?\$)?(?:\d{1,3}(?:(?:,|\{,\})\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3}|\s*/\s*\d+)?%?"
     rf"(?:{'|'.join(name for name in UNITS if not name.isascii())})?|(?<![\w.])-?\.\d+"
 )
+_FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:(?<!\d)[.。](?:\s|$)|\.\s+(?=[A-Z])|[.。]?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
 
 
@@ -102,17 +92,21 @@ def candidates(answer: str) -> list[list[str]]:
     boxes = [(start, end) for start, end in _outermost(answer) if answer[start:end].strip()]
     bare = list(_BARE_BOX.finditer(answer))
     if bare and (not boxes or bare[-1].start() > boxes[-1][1]):
-        return [[bare[-1][1]]]
+        return [] if _is_withdrawn(answer, *bare[-1].span(), [bare[-1][1]]) else [[bare[-1][1]]]
     if boxes:
-        return [_last_boxes(answer, boxes)]
+        start, end = boxes[-1]
+        items = _last_boxes(answer, boxes)
+        return [] if _is_withdrawn(answer, answer.rindex("\\", 0, start), end + 1, items) else [items]
     if _OPEN_BOX.search(answer):
         return []
     if markers := list(_MARKER.finditer(answer)):
         tail = answer[markers[-1].end() :]
-        first = re.match(r"\s*(.+?)(?:(?<!\d)[.。](?:\s|$)|\.\s+(?=[A-Z])|[.。]?\s*(?:\n|$))", tail)
+        first = _FIRST_SENTENCE.match(tail)
         if first is None:
             return []
         stated = re.sub(r"(?i)^not\b.*?\bbut\s+(?:rather\s+)?", "", _REMARK.split(first[1])[0])
+        if _is_withdrawn(answer, markers[-1].start(), markers[-1].end() + first.end(1), [stated]):
+            return []
         is_formula = re.match(r"[\s*]*(?:\$|\\[(\[])", stated)
         runs = _runs(_FORMULA, tail)[:1] if is_formula and not _DENIAL.search(first[1]) else []
         return [[stated], *runs]
@@ -129,6 +123,19 @@ def candidates(answer: str) -> list[list[str]]:
     return found
 
 
+def _is_withdrawn(answer: str, start: int, end: int, items: list[str]) -> bool:
+    """Whether the words around an answer deny it, or what follows states another one."""
+    if is_denied(answer[max(0, start - 200) : start], answer[end : end + 200]):
+        return True
+    given = [readings(item) for item in items]
+    for tail in later_answers(answer[end : end + MAX_LENGTH]):
+        other = _FIRST_SENTENCE.match(tail)
+        stated = readings(_REMARK.split(other[1])[0].strip(" *")) if other else []
+        if stated and not is_prose(stated[0].node) and all(one and judge(one, stated) is False for one in given):
+            return True
+    return False
+
+
 def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
     """Matches side by side, as their contents; no contents where the words around say something else: `not 42`."""
     runs: list[list[str]] = []
@@ -143,7 +150,9 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
             spans.append(match.span())
     for run, (start, end) in zip(runs, spans, strict=True):
         clause = re.split(r"[.;\n](?:\s|$)", text[:start])[-1]
-        if _BEFORE.search(text[max(0, start - 100) : start]) or _AFTER.match(text, end) or _DENIAL.search(clause):
+        rest = re.split(r"[.;\n](?:\s|$)", text[end:])[0]
+        around = text[max(0, start - 200) : start], text[end : end + 200]
+        if is_part(*around) or is_denied(*around) or has_no_answer(f"{clause} {rest}") or _DENIAL.search(clause):
             run.clear()
     return runs
 

@@ -1,0 +1,93 @@
+r"""What the words around an answer say of it: that it is denied, one of several, or a part of something larger.
+
+One set of rules for boxes, numbers in prose and letters of options; `before` and `after` are the text around it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OPENING = r"[\s*_`\"'$:(\[\\]*\Z"
+_CLOSING = r"[\s*_`\"'$)\]}\\]*"
+_SAME_CLAUSE = r"(?:(?!\b(?:so|thus|hence|therefore|and|but|because|since|instead)\b)[^,;:.!?\n])*"
+_WRONG = r"(?:wrong|incorrect|false|impossible|untrue|invalid|excluded|eliminated|rejected|ruled\s+out)"
+_NOT_IT = (
+    r"(?:not|n['’]t)(?:\s+(?:be\s+)?(?:the|right|correct|true|it|my|our|possible|valid|what|an?\s+(?:answer|solution|option))\b"
+    r"|\s*[.!,;\n]|\s*\Z)"
+)
+
+_DENIED_BEFORE = re.compile(
+    rf"""(?i)(?:
+        (?:\b(?:not|never|cannot|reject(?:ed|s)?|eliminated?|excluded?|ruled?\ out|discard(?:ed)?|anything\ but
+            |except(?:\ for)?|nobody\ says|other\ than|(?:differs?|different|far)\ from|unequal\ to
+            |exceeds?|neither)|n['’]t)
+        (?:\s+(?:be|is|equal|to|the|final|answer|option|choice|letter|it))*
+      | \b(?:wrong|incorrect|worst|second-best)\s+(?:\w+\s+)?(?:answer|option|choice|one|solution|result|value)\s*
+        (?:is|was|would\ be|:|=)(?:\s+(?:option|choice))?
+      | (?:\b(?:false|untrue)|\b(?:it|that)\s+is\s+not\s+(?:true|correct|the\ case|so)
+          |(?:n['’]t|\bnot)\s+(?:think|believe|say|claim)
+          |(?<!no\ )(?<!any\ )(?<!without\ )(?<!without\ a\ )(?<!beyond\ )\bdoubt)\b{_SAME_CLAUSE}
+      ){_OPENING}""",
+    re.VERBOSE,
+)
+_DENIED_AFTER = re.compile(
+    rf"(?i){_CLOSING}(?:,?\s*\b(?:(?:which|that|it)\s+)?(?:is|was|would\s+be|must\s+be|seems|has\s+been|can\s+be)\s*"
+    rf"(?:(?:also|definitely|clearly|obviously|certainly|simply|plainly)\s+)?(?:(?:the\s+|an?\s+)?{_WRONG}\b|{_NOT_IT})"
+    rf"|\s*\b(?:can|could|would)\s*(?:not|n['’]t)\s+be\b|\s*\?\s*(?:no|not|nope|never|wrong)\b"
+    rf"|\s*[.!,;-]*\s+(?:no,\s+)?(?:that|this|it)(?:['’]s|\s+is|\s+was)\s+(?:{_WRONG}\b|{_NOT_IT}))"
+)
+_PART_BEFORE = re.compile(
+    r"""(?i)(?:\b(?:twice|half|thrice|double|triple|negative|minus|plus|times|over|under|above|below|root|square|cube
+        |not|cannot|never|least|most|(?:more|less|fewer|greater|larger|smaller)\ than|between\b[^.\n]*\band|dozen|except
+        |\d\s*by|(?:divided|multiplied)\ by|per|sqrt|log|ln|sin|cos|tan|base|mod(?:ulo)?
+        |step|case|part|problem|question|equation|example|page|chapter|section|figure|exercise|line)
+      | n['’]t|(?:[\d)}]|\b[a-z])[^\S\n]*[-+/^]|[^\S\n][<>]|\d\s*\*(?!\*)|[≤≥≠√×]|\bout\ of
+      |\d\W{0,3}\b(?:or|maybe|perhaps|possibly))
+      (?:\s+(?:of|the|be|to|equal|a|an))*[\s*_`"']*(?:\$|\\[(\[])?\s*\Z""",
+    re.VERBOSE,
+)
+_PART_AFTER = re.compile(
+    r"""(?i)[\s*_`"']*(?:\$|\\[)\]])?\s*(?:[\^+/?×÷‰‱]|[-*]\s*\d|k\b|\b(?:squared|cubed|factorial|dozen|score|gross|hundred|thousand
+          |million|billion|trillion|lakh|crore|bn|halves|thirds|quarters|fifths|tenths|hundredths|minus|plus|below|above|over
+          |(?:less|more|fewer)(?=\s+than)|reciprocal|negative|is\s+(?:not|wrong|incorrect|false)|isn['’]t
+          |times\s+(?:\S*\d|as|more|the|larger|that|what)|(?:in\s+)?base\s+\d|(?:out\s+of|to|through|vs\.?|versus)\s+\d
+          |if\b[^.\n]*\b(?:else|otherwise))\b
+        | \\?%?\s*\b(?:sure|certain|certainty|confident|confidence)\b)""",
+    re.VERBOSE,
+)
+_ANOTHER_AFTER = re.compile(
+    r"""(?i)[\s*_`"'$)\]}]*(?:(?:,\s*[-$]*\d[\d.]*)*[,;(]?\s*\(?(?:or|and)\s+[-$]*\d[\d.,]*(?!\s*[-+*/=^]|\w)
+      | [,;(]\s*\(?(?:(?:or|otherwise|else|alternatively)\b[\s,]*(?:maybe|possibly|perhaps)?
+        |maybe|possibly|perhaps)\s+[-$]*\d
+      | [.;]\s+or\s+[-$]*\d)""",
+    re.VERBOSE,
+)
+_NO_ANSWER = re.compile(
+    r"(?i)\b(?:no\s+answer|unknown(?=\s*[.!,;]|\s*\Z)|no\s+idea|unable\s+to|(?:could|can|do|did)(?:\s+not|n['’]t)\s+"
+    r"(?:finish|know|solve|determine|find|answer|say|tell)|cannot\s+(?:finish|solve|determine|find|answer|say|tell))\b"
+)
+_TAKEN_BACK = re.compile(
+    r"(?i)\b(?:(?:final|correct|right|true)\s+answer|answer|(?:actually|wait|no|correction|sorry|oops|hmm|scratch\s+that|instead|rather)\b"
+    r"[^\n]{0,60}?\b(?:it|that|(?:right|correct)\s+(?:one|value)))\s*(?:is|was|should\s+be|=|:)\s*:?\s*|\bactually,?\s+(?=[-$\d])"
+    r"|\A[\s$*]*[.;,(]?\s*or\s+(?=[-$\d\\])"
+)
+
+
+def is_denied(before: str, after: str) -> bool:
+    """Whether the sentence around an answer, or what follows it at once, says that it is not the one."""
+    return bool(_DENIED_BEFORE.search(before[-200:]) or _DENIED_AFTER.match(after))
+
+
+def is_part(before: str, after: str) -> bool:
+    """Whether a number is a part of a larger expression in words, a label, or one of several: `double 7`, `7 or 8`."""
+    return bool(_PART_BEFORE.search(before[-100:]) or _PART_AFTER.match(after) or _ANOTHER_AFTER.match(after))
+
+
+def has_no_answer(sentence: str) -> bool:
+    """Whether a sentence says that there is none: `I could not finish`."""
+    return _NO_ANSWER.search(sentence) is not None
+
+
+def later_answers(after: str) -> list[str]:
+    """Where text behind an answer states one again: what follows `Wait, no, it is`, `the final answer is`, `Or`."""
+    return [after[stated.end() :] for stated in _TAKEN_BACK.finditer(after)]
