@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -37,6 +38,20 @@ def test_numbers_and_ids_of_other_libraries_count_by_value(library: str, scalars
 def test_what_is_no_number_is_refused(reward: Any) -> None:
     with pytest.raises(ValueError, match="one number or None"):
         group_advantages([1.0, reward], group_ids=[0, 0], rollout_ids=[0, 1])
+
+
+@pytest.mark.parametrize("reward", [10**400, Fraction(10**400), 1e308, -1e200])
+def test_rewards_too_large_for_statistics_are_refused(reward: Any) -> None:
+    with pytest.raises(ValueError, match=r"larger one|too large"):
+        group_advantages([reward, 1.0, reward], group_ids=[0, 0, 0], rollout_ids=[0, 1, 2])
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("which", ["group_ids", "rollout_ids"])
+def test_ids_that_identify_nothing_are_refused(which: str, missing: Any) -> None:
+    ids: Any = {"group_ids": [0, 0], "rollout_ids": [0, 1], which: [1, missing]}
+    with pytest.raises(ValueError, match=rf"{which}\[1\] is (None|nan)"):
+        group_advantages([1.0, 0.0], **ids)
 
 
 def test_a_group_of_one_has_no_advantage() -> None:

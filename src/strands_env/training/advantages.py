@@ -23,7 +23,7 @@ def group_advantages(
     Args:
         rewards: Reward of every sample; a number of Python, numpy or torch; None, NaN or an
             infinity leaves its rollout out of the statistics.
-        group_ids: Group of every sample.
+        group_ids: Group of every sample. No id, here or of a rollout, is None or NaN.
         rollout_ids: Rollout of every sample, unique within its group. Samples of a rollout share one reward; where
             they differ, their mean is the rollout's.
         scale_by_std: Divide by the standard deviation of the group (with n - 1, as torch does).
@@ -34,7 +34,7 @@ def group_advantages(
         One advantage per sample; 0.0 for a sample without a reward and for a group of too few rollouts.
 
     Raises:
-        ValueError: The lengths differ, or a reward is not a number.
+        ValueError: The lengths differ, an id is missing, or a reward is no number, or too large for statistics.
     """
     if not len(rewards) == len(group_ids) == len(rollout_ids):
         raise ValueError(f"got {len(rewards)} rewards, {len(group_ids)} group ids and {len(rollout_ids)} rollout ids")
@@ -43,15 +43,25 @@ def group_advantages(
     groups_of, rollouts_of = (
         [each.item() if hasattr(each, "item") else each for each in ids] for ids in (group_ids, rollout_ids)
     )
+    for name, ids in (("group_ids", groups_of), ("rollout_ids", rollouts_of)):
+        # NaN equals nothing, so each would be a group of its own; all without an id would be one rollout.
+        if (place := next((at for at, each in enumerate(ids) if each is None or each != each), None)) is not None:
+            raise ValueError(f"{name}[{place}] is {ids[place]!r}, which identifies nothing: give every sample an id")
     groups: dict[Hashable, dict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
     for value, group, rollout in zip(values, groups_of, rollouts_of, strict=True):
         if value is not None:
             groups[group][rollout].append(value)
     statistics: dict[Hashable, tuple[float, float]] = {}
     for group, rollouts in groups.items():
-        means = [_mean(each) for each in rollouts.values()]
-        mean, others = _mean(means), max(len(means) - 1, 1)
-        statistics[group] = mean, math.sqrt(math.fsum((each - mean) ** 2 for each in means) / others)
+        try:
+            means = [_mean(each) for each in rollouts.values()]
+            mean, others = _mean(means), max(len(means) - 1, 1)
+            statistics[group] = mean, math.sqrt(math.fsum((each - mean) ** 2 for each in means) / others)
+        except OverflowError as error:
+            largest = max((value for each in rollouts.values() for value in each), key=abs)
+            raise ValueError(
+                f"the rewards of group {group!r} are too large for statistics, such as {largest!r}: scale them"
+            ) from error
     advantages = []
     for value, group in zip(values, groups_of, strict=True):
         if value is None or len(groups[group]) < max(min_rollouts, 2):
@@ -72,6 +82,8 @@ def finite_number(reward: object) -> float | None:
         value = float(reward)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch, of a tensor of several
         raise ValueError(f"a reward must be one number or None, got {reward!r}") from error
+    except OverflowError as error:
+        raise ValueError("a reward must be a number within the range of floats (1.8e308), got a larger one") from error
     return value if math.isfinite(value) else None
 
 
