@@ -48,7 +48,7 @@ class Exit(IntEnum):
     samples, or a package that is not installed."""
     REFUSED = 3
     """The results belong to another configuration, are damaged, are being written by another run, or cannot be read or
-    written. `compare --fail-if-worse`: too many of their samples were lost."""
+    written. `compare --fail-if-worse`: too many samples were lost, or prompts in one run only."""
     GAVE_UP = 4
     """`eval`: more samples were lost than `--max-failures`, or the first ones failed alike; everything finished is
     saved."""

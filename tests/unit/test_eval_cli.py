@@ -180,6 +180,18 @@ async def test_compare_does_not_answer_where_too_many_samples_were_lost(lost, st
     assert (f"3.0% of the samples of {holed!r} were lost" in said.err) == (status == 3)
 
 
+@pytest.mark.parametrize(("count", "status"), [(99, 0), (50, 3)])
+@pytest.mark.parametrize("turned", [False, True])
+async def test_compare_does_not_answer_where_prompts_are_in_one_run_only(count, turned, status, tmp_path, capsys):
+    paths = [str(tmp_path / name) for name in ("whole", "part")]
+    for path, number in zip(paths, (100, count), strict=True):
+        await Evaluator(lambda: FakeEnv(lambda _: outcome()), output_path=path).run(tasks(number))
+    runs = paths[::-1] if turned else paths
+    assert main(["compare", *runs, "--fail-if-worse"]) == status
+    text = f"50.0% of the scored prompts of {paths[0]!r} are not in {paths[1]!r}"
+    assert (text in capsys.readouterr().err) == (status == 3)
+
+
 def test_compare_names_another_reward_and_other_sampling(tmp_path, capsys):
     run, hot, rescored = (str(tmp_path / name) for name in ("run", "hot", "rescored"))
     assert run_mine(run) == run_mine(hot, "--temperature", "0.5") == 0

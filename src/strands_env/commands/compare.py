@@ -96,5 +96,15 @@ def _show(args: argparse.Namespace, second: str, result: Comparison, *, signific
                     "or worse: complete it with eval --resume, or rescore it",
                     Exit.REFUSED,
                 )
+        runs = ((args.first, second, result.only_first), (second, args.first, result.only_second))
+        for path, other, missing in runs:
+            share = missing / (paired + missing)
+            if share > MAX_LOST:
+                return complain(
+                    "compare",
+                    f"--fail-if-worse: {share:.1%} of the scored prompts of {path!r} are not in {other!r}, and with "
+                    f"more than {MAX_LOST:.0%} neither is better or worse: run both on the same prompts",
+                    Exit.REFUSED,
+                )
     worse = significant and result.difference.value < 0
     return Exit.INCOMPLETE if args.fail_if_worse and worse else Exit.OK
