@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import sqlite3
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from strands import tool
 from strands_env.commands.cli import main
 from strands_env.core import Environment, RewardFunction
 from strands_env.eval import read_results
+from strands_env.recipe import dry_run
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 
 HERE = __name__
@@ -247,6 +251,50 @@ def test_the_reward_is_proven_on_the_data(golds, options, status, shown, tmp_pat
     assert document["ok"] is (status == 0)
     if "--proof-seconds" not in options:
         assert [row["id"] for row in document["proof"]["rows"]] == [row["id"] for row in rows]
+
+
+async def sleeps(action: Any, result: Any) -> float:
+    await asyncio.sleep(0.2)
+    return 1.0
+
+
+async def hangs(action: Any, result: Any) -> float:
+    await asyncio.sleep(3600)
+    return 1.0
+
+
+def blocks(action: Any, result: Any) -> float:
+    time.sleep(3600)
+    return 1.0
+
+
+def test_a_reward_that_no_task_was_proven_of_is_an_error(tmp_path, capsys):
+    file = data(tmp_path / "quiz.jsonl", *({"question": f"{n}?", "answer": str(n)} for n in range(9)))
+    options = ["--reward", f"{HERE}:sleeps", "--tokenizer", "none", "--proof-seconds"]
+    assert main(["check", "--data", file, *options, "0.3"]) == 1
+    out = capsys.readouterr().out
+    assert "nothing proven of 9 tasks: the time was too short" in out
+    assert "error       no task was proven within 0.3 s" in out and "raise --proof-seconds" in out
+
+
+@pytest.mark.parametrize("name", ["hangs", "blocks"])
+def test_the_dry_run_ends_with_a_reward_that_hangs(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dry_run, "REWARD_SECONDS", 0.1)
+    file = data(tmp_path / "quiz.jsonl", {"question": "2+2?", "answer": "4"})
+    assert main(["check", "--data", file, "--reward", f"{HERE}:{name}", "--tokenizer", "none"]) == 1
+    assert "error       the reward failed: " in capsys.readouterr().out
+
+
+def test_tasks_without_an_id_have_the_same_name_in_each_check(tmp_path, capsys):
+    rows = [{"id": no_id, "question": f"{place}?", "answer": "4"} for place, no_id in enumerate((None, math.nan, ""))]
+    file = data(tmp_path / "quiz.jsonl", *rows)
+    names = []
+    for _ in range(2):
+        assert main(["check", "--data", file, "--reward", f"{HERE}:contains", "--tokenizer", "none", "--json"]) == 1
+        names.append([row["id"] for row in json.loads(capsys.readouterr().out)["proof"]["rows"]])
+    assert names[0] == names[1] and len(set(names[0])) == 3
+    assert evaluate(*FAST, "--data", file, "--reward", "exact", "-o", str(tmp_path / "out")) == 0
+    assert names[0] == [sample.prompt_id for sample in read_results(str(tmp_path / "out"))]
 
 
 @pytest.mark.parametrize("seconds", ["60", "0"])

@@ -18,7 +18,7 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.core.overrides import flatten_tools, tool_mistakes
 from strands_env.core.rollout import EnvFactory, LocalExecutor, make_environment, takes_action
 from strands_env.eval import EvalError
-from strands_env.eval.run.tasks import catch_exits, stream
+from strands_env.eval.run.tasks import catch_exits, stream, with_names
 from strands_env.options import EvalOptions
 from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
@@ -38,6 +38,8 @@ NAMED = 5
 """Tasks that one finding names."""
 TOOL_SECONDS = 30.0
 """Time for a tool that has no limit of its own."""
+REWARD_SECONDS = 30.0
+"""Time for a reward that has no limit of its own."""
 _IS_ASYNC = {
     **dict.fromkeys(("step", "rollout", "interact"), True),
     **dict.fromkeys(("get_tools", "get_hooks", "get_system_prompt", "get_history"), False),
@@ -141,7 +143,7 @@ def tasks_to_try(options: EvalOptions) -> list[Action]:
         tasks = asyncio.run(read())
     if not tasks:
         raise EvalError(f"{options.benchmark!r} has no tasks")
-    return tasks
+    return with_names(tasks)
 
 
 class DryModels:
@@ -201,7 +203,12 @@ async def prove(factory: EnvFactory, tasks: list[Action], trial: DryRun, *, is_a
     """
     trial.proof = proof = await prove_reward(tasks, await reward_of(factory), **options)
     failed = proof.ids()
-    if failed and (proof.decides or is_asked):
+    if proof.is_late:
+        trial.errors.append(
+            f"no task was proven within {options['seconds']:g} s, so nothing is known of the reward: raise "
+            "--proof-seconds, or make the reward faster"
+        )
+    elif failed and (proof.decides or is_asked):
         names = ", ".join(failed[:NAMED]) + (", ..." if len(failed) > NAMED else "")
         trial.errors.append(f"{len(failed)} of {len(proof.rows)} tasks fail the proof of the reward: {names}")
     elif failed:
@@ -215,6 +222,7 @@ async def _run(env: Any, action: Action, models: DryModels, trial: DryRun) -> No
     """Run an environment once: `reset`, one answer, the reward, `cleanup`."""
     env.model_factory = models
     if isinstance(env, Environment):
+        env.reward_timeout = env.reward_timeout or REWARD_SECONDS
         interact = env.interact
 
         async def look(agent: Agent, action: Action) -> Any:

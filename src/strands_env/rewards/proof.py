@@ -231,6 +231,7 @@ class RewardProof:
         highest_wrong: The most that an answer scored that lost.
         raised: Number of answers on which the reward raised, and the first error.
         skipped: Why nothing was tried; empty where something was.
+        is_late: The time was too short for a single task: nothing is known of the reward.
     """
 
     total: int
@@ -242,6 +243,7 @@ class RewardProof:
     highest_wrong: float = 0.0
     raised: tuple[int, str] = (0, "")
     skipped: str = ""
+    is_late: bool = False
 
     def ids(self, *verdicts: TaskVerdict) -> list[str]:
         """Ids of the tasks with these verdicts; of all that failed without any."""
@@ -383,9 +385,9 @@ async def prove_reward(
                 found[place] = tried
 
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as clock:
             await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-    return _conclude(tasks, dict(sorted(found.items())))
+    return _conclude(tasks, dict(sorted(found.items())), is_late=clock.expired() and not found)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -464,10 +466,13 @@ async def _score(
     return _Trial(name=name, text=text, is_right=is_right, **found)
 
 
+_LATE = "the time was too short for a single one"
+
+
 # ---- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials]) -> RewardProof:
+def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials], is_late: bool) -> RewardProof:
     trials = [trial for tried in found.values() for trial in tried.trials]
     best = max((score for trial in trials if trial.is_right for score in _numbers(trial)), default=0.0)
     half = min(1.0, best) / 2 if best > 0 else 0.5
@@ -496,7 +501,8 @@ def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials]) -> Rewa
         lost_forms={form: tuple(names) for form, names in lost_forms.items()},
         highest_wrong=max(lost),
         raised=(len(raised), raised[0][:200] if raised else ""),
-        skipped="" if rows else "none has ground truth that is a text or a number, or there was no time",
+        skipped="" if rows else _LATE if is_late else "none has ground truth that is a text or a number",
+        is_late=is_late,
     )
 
 

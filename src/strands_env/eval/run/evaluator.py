@@ -17,7 +17,7 @@ from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.run.progress import Progress
 from strands_env.eval.run.run import CollectedResults, Run
 from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, fixed_seed
-from strands_env.eval.run.tasks import Tasks, catch_exits
+from strands_env.eval.run.tasks import Tasks, catch_exits, with_names
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultReader, RunConfig, StorePaths
 from strands_env.options import GROUPS, EvalOptions
@@ -148,7 +148,7 @@ class Evaluator:
         try:
             reward_fn = await reward_of(self.env_factory)
             if reward_fn is not None and not isinstance(reward_fn, RewardOf):
-                self.proof = await prove_reward(tasks, reward_fn, seconds=self.options.proof_seconds)
+                self.proof = await prove_reward(with_names(tasks), reward_fn, seconds=self.options.proof_seconds)
                 self.proof.warn("found before the run")
         except Exception as error:  # whatever it is, the run says it where it matters
             logger.debug("error=<%s> | the reward is not proven", error, exc_info=True)

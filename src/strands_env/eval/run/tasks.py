@@ -175,6 +175,12 @@ class TaskNamer:
         return NamedTask(action=action, place=len(self._next) - 1, id=name, digest=content)
 
 
+def with_names(actions: Iterable[Action]) -> list[Action]:
+    """The tasks with the ids that they have in every run; of an id that is none, the hash of their content."""
+    namer = TaskNamer()
+    return [with_context(action, id=namer.name(action).id) for action in actions]
+
+
 def sample_id(config_digest: str, prompt: NamedTask, index: int) -> str:
     """Identity of one sample: configuration, task and index."""
     return digest(config_digest.encode(), prompt.digest.encode(), prompt.id.encode(), index.to_bytes(8, "little"))

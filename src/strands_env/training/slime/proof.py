@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,9 +80,8 @@ class TaskProofs:
         self._has_warned = self._decides and not proof.ok
 
     async def _prove(self, tasks: list[Action], seconds: float, reward_fn: Any, seed: int = 0) -> RewardProof:
-        started = time.monotonic()
         proof = await prove_reward(tasks, reward_fn, seconds=seconds, seed=seed)
-        if not proof.rows and time.monotonic() - started >= seconds and not self._is_slow:
+        if proof.is_late and not self._is_slow:
             self._is_slow = True  # every new task would wait for nothing
             words = "seconds=<%g> | too short for the proof of the reward on one task: tasks are trained unproven"
             logger.warning(words, seconds)
