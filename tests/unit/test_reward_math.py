@@ -861,6 +861,15 @@ async def test_nothing_to_compare_says_why_and_a_bad_ground_truth_may_abstain(tr
     assert (result.reward, result.info["reason"]) == (bad_ground_truth if is_bad else 0.0, reason)
 
 
+@pytest.mark.parametrize(
+    ("truth", "digits"), [(10**5000 + 1, f"1{'0' * 4999}1"), ("9" * 6000, "9" * 6000)], ids=["integer", "text"]
+)
+async def test_a_ground_truth_of_thousands_of_digits_is_compared_within_its_time(truth: int | str, digits: str) -> None:
+    for answer, reward in ((digits, 1.0), (digits[:-1] + "8", 0.0), ("7", 0.0)):
+        result = await MathRewardFunction().compute(action(truth), answered(rf"\boxed{{{answer}}}"))
+        assert (result.reward, result.info.get("reason")) == (reward, None)
+
+
 async def test_answers_that_explode_are_wrong_in_time_and_the_next_is_right() -> None:
     reward = MathRewardFunction(timeout=1.0)
     bombs = [

@@ -123,7 +123,7 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
             "",
         ),
         (
-            r"(\d[\dA-Za-z]*)\s*(?:\\text\s*\{)?\s*(?:\\?\s)*\(?\s*(?:in\s+)?base[\s~-]*(\d+|[a-z]+)\s*\)?\s*\}?",
+            r"(?<!\d)(\d[\dA-Za-z]*)\s*(?:\\text\s*\{)?\s*(?:\\?\s)*\(?\s*(?:in\s+)?base[\s~-]*(\d+|[a-z]+)\s*\)?\s*\}?",
             r"\1_{\2}",
         ),
         (r"(?i)(?<=\d)\s*(am|pm)\b", r" \\text{\1} "),
@@ -143,7 +143,7 @@ _GROUPS = re.compile(
     r"|\d{1,3}(?:(\{,\}|,|\\,|\\;|\\:|\\ |[ \u202f'~])\d{3})(?:\2\d{3})*(?!\d|,\d|\s*/\s*\d))"
 )
 _CENTS = re.compile(
-    r"(?:(?<=\\euro )|(?<=\\pounds )|(?<=\\dollar ))(\d+),(\d\d)(?!,?\d)|(\d+),(\d\d)(?=\s*(?:\\euro|EUR))"
+    r"(?:(?<=\\euro )|(?<=\\pounds )|(?<=\\dollar ))(\d+),(\d\d)(?!,?\d)|(?<!\d)(\d+),(\d\d)(?=\s*(?:\\euro|EUR))"
 )
 _LEXEME = re.compile(
     r"""(?P<space>\s+|\\[,;:>\ ]|\\q?quad(?![A-Za-z])|~|\\newline)

@@ -19,6 +19,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +78,19 @@ class MathRewardFunction(RewardFunction):
         truth = action.task_context.ground_truth
         answer = step_result.observation.final_response
         info: dict[str, Any] = {"matched": False, "ground_truth": truth}
-        is_number = isinstance(truth, int | float) and not isinstance(truth, bool) and math.isfinite(truth)
+        is_number = type(truth) is int or (isinstance(truth, float) and math.isfinite(truth))
         if not is_number and not (isinstance(truth, str) and truth.strip()):
             return RewardResult(reward=self.bad_ground_truth, info={**info, "reason": "invalid_ground_truth"})
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
-        if _repeats(answer, action.text, str(truth)):
+        # `str` refuses integers of more than 4,300 digits.
+        gold = str(Decimal(truth)) if isinstance(truth, int) else str(truth)
+        if _repeats(answer, action.text, gold):
             return RewardResult(reward=self.incorrect, info={**info, "reason": "prompt_repeated"})
-        verdict = await self._verdict(str(truth), answer, action.text)
+        verdict = await self._verdict(gold, answer, action.text)
         if verdict.get("reason") in _FAILURES:
             # A harmless answer to the same ground truth shows whether it is the answer's fault.
-            control = await self._verdict(str(truth), r"\boxed{7}")
+            control = await self._verdict(gold, r"\boxed{7}")
             if control.get("reason") in (*_FAILURES, "cannot_verify"):
                 why = control.get("error") or f"a harmless answer fails too, with {control['reason']}"
                 verdict = {"reason": "cannot_verify", "error": why}
