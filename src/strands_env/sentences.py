@@ -47,16 +47,16 @@ _PART_BEFORE = re.compile(
     re.VERBOSE,
 )
 _PART_AFTER = re.compile(
-    r"""(?i)[\s*_`"']*(?:\$|\\[)\]])?\s*(?:[\^+/?×÷‰‱]|[-*]\s*\d|k\b|\b(?:squared|cubed|factorial|dozen|score|gross|hundred|thousand
+    r"""(?i)[^\S\n]*[*_`"']*(?:\$|\\[)\]])?[^\S\n]*(?:[\^+/?×÷‰‱]|[-*]\s*\d|k\b|\b(?:squared|cubed|factorial|dozen|score|gross|hundred|thousand
           |million|billion|trillion|lakh|crore|bn|halves|thirds|quarters|fifths|tenths|hundredths|minus|plus|below|above|over
           |(?:less|more|fewer)(?=\s+than)|reciprocal|negative|is\s+(?:not|wrong|incorrect|false)|isn['’]t
-          |times\s+(?:\S*\d|as|more|the|larger|that|what)|(?:in\s+)?base\s+\d|(?:out\s+of|to|through|vs\.?|versus)\s+\d
+          |times\s+(?:\S*\d|as|more|the|larger|that|what)|(?:in\s+)?base\s+\d+|(?:out\s+of|to|through|vs\.?|versus)\s+\d+
           |if\b[^.\n]*\b(?:else|otherwise))\b
         | \\?%?\s*\b(?:sure|certain|certainty|confident|confidence)\b)""",
     re.VERBOSE,
 )
 _ANOTHER_AFTER = re.compile(
-    r"""(?i)[\s*_`"'$)\]}]*(?:(?:,\s*[-$]*\d[\d.]*)*[,;(]?\s*\(?(?:or|and)\s+[-$]*\d[\d.,]*(?!\s*[-+*/=^]|\w)
+    r"""(?i)[\s*_`"'$)\]}]*(?:(?:,\s*[-$]*\d[\d.]*)*[,;(]?\s*\(?(?:or|and)\s+[-$]*\d[\d.,]*(?!\s*[-+*/=^]|\w|\s+(?:is|are)\b)
       | [,;(]\s*\(?(?:(?:or|otherwise|else|alternatively)\b[\s,]*(?:maybe|possibly|perhaps)?
         |maybe|possibly|perhaps)\s+[-$]*\d
       | [.;]\s+or\s+[-$]*\d)""",

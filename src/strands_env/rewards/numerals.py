@@ -8,6 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
 
+from strands_env.sentences import has_no_answer, is_denied, is_part
+
 _LONG = 4000
 """Digits above which a number is compared as text: Python converts no more than 4,300."""
 _LAST = 1000
@@ -22,7 +24,9 @@ _LETTER = r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Chinese, Japanes
 _REPLACED = [
     (re.compile(pattern), text)
     for pattern, text in (
-        (r"</?[A-Za-z]\w*>|[-=]{1,2}>|\\(?:left|right)\b|\\(?:displaystyle|,|;|:|!)", " "),
+        (r"</?[A-Za-z]\w*>|[-=]{1,2}>|\\(?:left|right)\b|\\(?:displaystyle|,|;|:|!|\ )|(?<=\d)~(?=\d)", " "),
+        (r"(?<=\d)\{,\}(?=\d)", ","),
+        (r"\\[dt]?frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (r"(?<=\d)\s*\*\*\s*(?=\d)", "^"),
         (r"(?<![\w*])\*([-\w.,$%]+)\*(?![\w*])", r"\1"),
         (r"\*\*|__|`|\\[()\[\]]", ""),
@@ -41,21 +45,21 @@ _CORE = re.compile(
         (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)
         (?P<exponent>[eE][-+]?\d{1,4}(?!\w)|/0*[1-9]\d*)?
         (?P<percent>\s?\\?%|[ ]percent\b)?
-        (?P<scale>[ ](?i:thousand|million|billion|trillion)\b)?""",
+        (?P<scale>[ ](?i:thousand|million|billion|trillion|lakh|crore|bn)\b)?""",
     re.VERBOSE,
 )
 _SCALES = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALES |= {"lakh": 10**5, "crore": 10**7, "bn": 10**9}
 _LEAD = re.compile(
     r"(?P<sign>\b(?i:minus|negative)\s+|[负負]|(?<![\w)\]}])(?<![\d)\]}]\s)[-+][^\S\n]?)?"
     r"(?:[$£€¥₹][^\S\n]?)?(?P<second>[-+])?\Z"
 )
 _OTHER_BEFORE = re.compile(
     rf"""(?:{_LETTER}|[\d_)\]}}^{{√≠±∓<≤≥\\!+*×÷·⋅/-]|[A-Za-z0-9_]\(|[-+√^]\s?[(\[]|(?<!^)(?<!\n)>|\d[.,:])\Z
+      | [-+*/^]\s?(?:\||\\[lr]?vert\s?)\Z
       | (?:[\w)\]}}]\s?[-+*×÷·⋅/^]|[√≠±∓<≤≥]|!=|(?<!^)(?<!\n)>)\s?[(\[]?\Z
       | \\(?:sqrt|log|ln|exp|sin|cos|tan|neq?|pm|mp|leq?|geq?|lt|gt|times|cdot|div)\s*[({{]?\s*\Z
-      | (?i:\bbetween\s+\S+\s+and|\b(?:step|case|part|problem|question|equation))\s+\Z
-      | (?i:\b(?:not|never|cannot|\w+n['’]t|than|plus|minus|times|divided\ by|over|under|below|above|log|ln|sqrt
-          |root\ of|factorial\ of|at\ least|at\ most)|\d\s*,?\s+or)\s+(?i:(?:be|equal\ to)\s+)?[$(\[]?\Z""",
+      | (?i:\b(?:than|factorial\ of)|\d\W{{0,3}}\b(?:and|to|else|otherwise))\s+(?i:(?:be|equal\ to)\s+)?[$(\[]?\Z""",
     re.VERBOSE,
 )
 _OTHER_AFTER = re.compile(
@@ -63,14 +67,12 @@ _OTHER_AFTER = re.compile(
       | [)\]}}]*(?:!|\^|[.,:/]?\d)
       | [)\]}}]*\s?(?:[*^×÷·⋅+]\s?[\w(\\{{$√]|/\s?[\d(\\]|-\s?[\d(\\$√])
       | [^\S\n]?(?:\\(?![)\]%,;:!\ \\$]|quad|circ|degree|end)|π|pi\b|√|[xyzij]\b)
-      | \s+(?i:squared|cubed|factorial|hundred|dozen|to\ the\ power)\b
-      | \s+(?i:(?:plus|minus|times|divided\ by)\s+\S*\d)
-      | ,?\s+or\s+[-$]?\d""",
+      | \s+(?i:to\ the\ power\b|(?:times|divided\ by)\s+\S*\d)""",
     re.VERBOSE,
 )
 _STATED = re.compile(
     r"(?i:\banswer\b(?:\s+(?:to|for)\b[^.\n]{0,80}?)?\s*(?:\bis\b|\bwas\b|\b(?:should|would|must)\s+be\b|=|:|\bequals\b)"
-    r"|\bactually,?(?:\s+it\s+is)?|\bcorrection:)[\s:=\"'(\[$]*(?:(?i:indeed|thus|probably|exactly|simply|equal\s+to)\s+)?\Z"
+    r"|\bactually,?(?:\s+it\s+is)?|\bcorrection:|\b(?:wait|no|rather|instead)\b[^.\n\d]{0,40}?\b(?:it|that)(?:['’]s|\s+is))[\s:=\"'(\[$]*(?:(?i:indeed|thus|probably|exactly|simply|equal\s+to)\s+)?\Z"
     r"|####\s*\Z"
 )
 
@@ -109,7 +111,9 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         assert lead is not None  # it may be empty
         head = before[: lead.start()]
         numeral = None
-        if not (_OTHER_BEFORE.search(head) or _OTHER_AFTER.match(after)):
+        sentence = re.split(r"[.!?;\n](?:\s|$)", head)[-1] + re.split(r"[.!?;\n](?:\s|$)", after)[0]
+        is_other = _OTHER_BEFORE.search(head) or _OTHER_AFTER.match(after) or has_no_answer(sentence)
+        if not (is_other or is_part(head, after) or is_denied(head, after)):
             start = core.start() - len(lead[0])
             is_negative = any(sign and sign.strip().lower() not in "+" for sign in lead.groups())
             numeral = _read(core, text[start : core.end()].strip(), is_negative)
