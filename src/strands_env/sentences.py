@@ -24,6 +24,8 @@ _DENIED_BEFORE = re.compile(
         (?:\s+(?:be|is|equal|to|the|final|answer|option|choice|letter|it))*
       | \b(?:wrong|incorrect|worst|second-best)\s+(?:\w+\s+)?(?:answer|option|choice|one|solution|result|value)\s*
         (?:is|was|would\ be|:|=)(?:\s+(?:option|choice))?
+      | \b(?:people|students?|others|someone|many|they)\s+(?:(?:would|could|might|may|often|wrongly|mistakenly)\s+)*
+        (?:choose|chose|pick|select|go\ with|say|think|answer)
       | (?:\b(?:false|untrue)|\b(?:it|that)\s+is\s+not\s+(?:true|correct|the\ case|so)
           |(?:n['’]t|\bnot)\s+(?:think|believe|say|claim)
           |(?<!no\ )(?<!any\ )(?<!without\ )(?<!without\ a\ )(?<!beyond\ )\bdoubt)\b{_SAME_CLAUSE}

@@ -130,7 +130,8 @@ def _is_withdrawn(answer: str, start: int, end: int, items: list[str]) -> bool:
     given = [readings(item) for item in items]
     for tail in later_answers(answer[end : end + MAX_LENGTH]):
         other = _FIRST_SENTENCE.match(tail)
-        stated = readings(_REMARK.split(other[1])[0].strip(" *")) if other else []
+        value = _REMARK.split(other[1])[0].strip(" *") if other else ""
+        stated = readings(value) if re.search(r"\d", value) else []  # `Answer: A` behind a box names its option
         if stated and not is_prose(stated[0].node) and all(one and judge(one, stated) is False for one in given):
             return True
     return False

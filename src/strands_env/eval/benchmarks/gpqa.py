@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import re
 import unicodedata
+from collections import deque
 from typing import ClassVar
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.sentences import is_denied
 
 LETTERS = "ABCD"
 SYSTEM_PROMPT = 'Answer the multiple-choice question. Reason first; end with the line "Answer: X", X being the letter.'
@@ -29,6 +31,9 @@ _STATED = [
         # The answer is not B but C. Wait, actually it is B. It is B.
         r"(?i:\b(?:but|rather|actually|instead|no,|wait,|it\s+is|it['’]s)\W{0,4})"
         rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
+        # Hmm, let me reconsider. B is right.
+        rf"\b(?i:reconsider|hmm|wait|actually|instead|correction)\b[^\n]{{0,60}}?(?<!\w){_LETTER}\)?\s+is\s+(?:the\s+)?"
+        r"(?:correct|right|best)\b",
         rf"(?i:\banswer)\s+\({_LETTER}",
         rf"\\f?boxed\W{{0,6}}{_OPTION}?{_LETTER}",
         rf"(?:答案|选项|选择|选|应为)\W{{0,4}}[是为]?\W{{0,4}}(?:选项)?{_LETTER}",
@@ -41,7 +46,7 @@ _STATED = [
 ]
 # "A or B", "(A) (B)", "A; B", and a list of letters, one a line.
 _HEDGE = re.compile(
-    r"(?:\W{0,3}\b(?:or|and)\b|[^\w\n]{0,3}(?:[/,;|&、或和+~]|[^\S\n]))[^\w\n]{0,4}"
+    r"(?:\W{0,3}\b(?i:or|and|else|otherwise)\b|[^\S\n]+if\b[^.\n]*\b(?:else|otherwise)\b|[^\w\n]{0,3}(?:[/,;|&、或和+~]|[^\S\n]))[^\w\n]{0,4}"
     r"(?:(?:maybe|possibly|perhaps|also|alternatively)\W{1,3})?"
     r"(?:\\f?boxed\{)?\(?[A-HJ](?!\w)(?!\)?\s+(?:is|are|was)\b)|,\s*(?:maybe|possibly|perhaps)\b"
 )
@@ -56,22 +61,31 @@ def find_letter(text: str) -> str | None:
     """The letter that an answer states last: as its answer, in a box, or alone on a line.
 
     Where it states none, the one that it calls right, or the only one that it names as an option. None where there is
-    no such letter, or two at once ("A or B").
+    no such letter, or two at once ("A or B"). A letter that is denied ("B is wrong") is none.
     """
     text = re.sub(r"[*`]|__|\\(?:text|math)(?:bf|it|rm|sf)?\b", "", unicodedata.normalize("NFKC", text))
     text = _DENIED.sub("not", text).replace("<answer>", "Answer: ").replace("</answer>", "\n")
     if _LINES.search(text.rstrip()):
         return None
-    stated = [found for pattern in _STATED for found in pattern.finditer(text)]
+    letters = deque(re.finditer(rf"(?<!\w){_LETTER}", text), maxlen=1000)
+    denied = {found["letter"]: found.end() for found in letters if _denied(found)}
+    stated = [found.end("letter") for pattern in _STATED for found in pattern.finditer(text)]
+    # A letter that is denied where it was stated, or later, is no answer any more.
+    stated = [end for end in stated if end > denied.get(text[end - 1].upper(), 0)]
     if stated:
-        *_, last = ends = sorted(found.end("letter") for found in stated)
+        *_, last = ends = sorted(stated)
         before = [_HEDGE.match(text, end) for end in ends]
         is_hedged = any(hedge and hedge.end() >= last for hedge in before)  # `A or B`, of which one may be stated
         return None if is_hedged else text[last - 1].upper()
     for pattern in (_JUDGED, _MENTIONED, _LISTED):
-        if letters := {found["letter"] for found in pattern.finditer(text)}:
-            return letters.pop() if len(letters) == 1 else None
+        if named := {found["letter"] for found in pattern.finditer(text)} - {*denied}:
+            return named.pop() if len(named) == 1 else None
     return None
+
+
+def _denied(letter: re.Match[str]) -> bool:
+    text, start, end = letter.string, *letter.span()
+    return is_denied(text[max(0, start - 200) : start], text[end : end + 200])
 
 
 class ChoiceReward(RewardFunction):
