@@ -263,6 +263,14 @@ async def hangs(action: Any, result: Any) -> float:
     return 1.0
 
 
+def never(action: Any, result: Any) -> float:
+    return 0.0
+
+
+def abstains(action: Any, result: Any) -> None:
+    return None
+
+
 def blocks(action: Any, result: Any) -> float:
     time.sleep(3600)
     return 1.0
@@ -304,6 +312,13 @@ def test_an_evaluation_tells_which_tasks_cannot_be_scored(seconds, tmp_path, cap
     assert evaluate(*options) == 0
     told = [record.getMessage() for record in caplog.records if "fails its proof" in record.getMessage()]
     assert len(told) == (seconds != "0")
+
+
+@pytest.mark.parametrize("name", ["never", "abstains"])
+def test_an_evaluation_tells_once_that_no_gold_wins(name, tmp_path, capsys, caplog):
+    file = data(tmp_path / "quiz.jsonl", *({"question": "2+2?", "answer": gold} for gold in ("4", "5")))
+    evaluate(*FAST, "--data", file, "--reward", f"{HERE}:{name}", "-o", str(tmp_path / "out"))
+    assert len([record for record in caplog.records if "no gold wins or is scored" in record.getMessage()]) == 1
 
 
 # ---- init -----------------------------------------------------------------------------------------------------------

@@ -642,7 +642,7 @@ async def test_tasks_that_cannot_be_scored_are_told_before_the_run(given, tmp_pa
 
 
 @pytest.mark.parametrize("reward", ["a judge", "reads a database", "raises on everything"])
-async def test_a_reward_that_an_answer_alone_does_not_decide_is_not_warned_of(reward, caplog):
+async def test_a_reward_that_lets_no_gold_win_is_told_once_and_no_judge_is_asked(reward, caplog):
     asked: list[int] = []
 
     def judge() -> ScriptedModel:
@@ -655,7 +655,9 @@ async def test_a_reward_that_an_answer_alone_does_not_decide_is_not_warned_of(re
         lambda: Environment(model_factory=lambda: ScriptedModel(["4"]), reward_fn=reward_fn), output_path=None
     )
     await evaluator.prove([Action(message="2+2?", task_context=TaskContext(ground_truth="4"))])
-    assert not asked and not caplog.records
+    told = [record.getMessage() for record in caplog.records]
+    assert not asked and len(told) == (reward != "a judge")
+    assert all("no gold wins or is scored" in text for text in told)
 
 
 async def test_metrics_without_kept_results_are_those_of_the_tasks_that_were_run(tmp_path):

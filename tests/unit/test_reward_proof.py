@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import time
 from typing import Any
 
@@ -99,6 +100,26 @@ class BadExamples(Programs):
         raise KeyError("tests")
 
 
+def unscored(action: Action, result: StepResult) -> float | None:
+    return is_gold(action, result) or None
+
+
+def raises(action: Action, result: StepResult) -> float:
+    if not is_gold(action, result):
+        raise ValueError("wrong")
+    return 1.0
+
+
+def or_also(pattern: str) -> Any:
+    """A reward that pays for its gold, and for answers with a pattern in which `GOLD` stands for it."""
+
+    def reward(action: Action, result: StepResult) -> float:
+        words = pattern.replace("GOLD", re.escape(str(action.ground_truth))).replace("PROMPT", re.escape(action.text))
+        return float(is_gold(action, result) or bool(re.fullmatch(words, text_of(result), re.DOTALL)))
+
+    return reward
+
+
 SOUND: dict[str, tuple[Any, list[Any]]] = {
     "exact": (ExactMatchReward(ignore_case=True), TEXTS),
     "several golds": (ExactMatchReward(), [["Paris", "paris"], "Rome"]),
@@ -109,6 +130,10 @@ SOUND: dict[str, tuple[Any, list[Any]]] = {
     "a scale of its own": (lambda a, r: 0.25 * is_gold(a, r), TEXTS),
     "maths": (MathRewardFunction(), ["4", "-17", r"\frac{1}{2}", "x^2+1", "(1, 2)", r"\{1, 2\}", r"10^{5}", "5 cm"]),
     "the last number": (NumberReward(), ["4", "-17", "425", "1,234", 7, 2.5, "0"]),
+    "golds of one value": (MathRewardFunction(), ["5", "5 apples", "7"]),
+    "two golds of one value": (MathRewardFunction(), ["5", "5 apples"]),
+    "maths of one value": (MathRewardFunction(), ["3", "2+1", "1/2", "0.5"]),
+    "less than half for what is wrong": (lambda a, r: is_gold(a, r) or 0.49, TEXTS),
     "letters of GPQA": (ChoiceReward(), list("ABCDA")),
     "letters of MMLU-Pro": (MMLUProReward(), list("AJCDA")),
     "a program": (Programs("print(1)"), [None, None]),
@@ -148,6 +173,16 @@ FAULTY: dict[str, tuple[Any, list[Any], dict[str, str]]] = {
     "golds that are no texts": (MathRewardFunction(), [["4"], ["5"]], {"t0": "broken", "t1": "broken"}),
     "one gold that is no text": (is_gold, ["4", ["5"], "Paris"], {"t1": "broken"}),
     "not the same twice": (in_turn(), ["Paris"], {"t0": "flaky"}),
+    "what is wrong is never scored": (unscored, ["42", "57"], {"t0": "broken", "t1": "broken"}),
+    "a gold beside one that is none": (NumberReward(), ["5", "5 apples", "7"], {"t1": "broken"}),
+    "what is wrong raises": (raises, ["42", "57"], {"t0": "broken", "t1": "broken"}),
+    "nearly all for what is wrong": (lambda a, r: is_gold(a, r) or 0.99, ["42", "57"], {"t0": "free", "t1": "free"}),
+    "a first guess": (or_also("GOLD.{500,}"), ["42", "57"], {"t0": "free", "t1": "free"}),
+    "one of two": (or_also("GOLD or .*"), ["42", "57"], {"t0": "free", "t1": "free"}),
+    "one of many": (or_also("(.*, ){5}.*"), ["42", "57"], {"t0": "free", "t1": "free"}),
+    "the prompt and more": (or_also("PROMPT .*"), ["42", "57"], {"t0": "free", "t1": "free"}),
+    "white space": (or_also(r"\s+"), ["42", "57"], {"t0": "free", "t1": "free"}),
+    "half of the gold": (or_also("GOLD/2"), ["42", "57"], {"t0": "free", "t1": "free"}),
     "a pattern that fits anything": (RegexMatchReward(), [".*", r"\b42\Z", "4"], {"t0": "free", "t2": "free"}),
 }  # fmt: skip
 
@@ -249,6 +284,8 @@ def test_a_sample_is_the_same_for_a_seed_and_ends_with_the_budget():
         await asyncio.sleep(0.0 if action.id == "t3" else 3600.0)
         return is_gold(action, result)
 
+    proof = asyncio.run(prove_reward(tasks(*range(3)), hangs, seconds=0.1))
+    assert proof.is_late and not proof.ok and "too short" in proof.table()
     proof = asyncio.run(prove_reward(tasks(*range(4)), hangs, seconds=1.0))
     assert [row.id for row in proof.rows] == ["t3"]
     late = asyncio.run(prove_reward(tasks("a"), hangs, timeout=0.05, limit=1))
@@ -273,6 +310,31 @@ def test_each_task_may_have_a_reward_of_its_own():
 
     proof = asyncio.run(prove_reward(tasks("a", "b", "42"), RewardOf(make)))
     assert {row.id: row.verdict.value for row in proof.rows} == {"t1": "sound", "t2": "free"}
+
+
+def test_a_reward_that_remembers_texts_makes_no_golds_equal():
+    scores: dict[str, float] = {}
+
+    def remembers(action: Action, result: StepResult) -> float:
+        return scores.setdefault(text_of(result), is_gold(action, result))
+
+    proof = asyncio.run(prove_reward(tasks("42", "57", "131"), remembers))
+    assert not proof.ok and not proof.equal_golds, proof.table()
+
+
+def test_golds_of_one_value_and_unscored_wrong_answers_are_notes():
+    def abstains(action: Action, result: StepResult) -> float | None:
+        return None if "know" in text_of(result) else is_number(action, result)
+
+    def is_number(action: Action, result: StepResult) -> float:
+        numbers = re.findall(r"-?\d+", text_of(result))
+        is_plain = re.fullmatch(r"(The answer is )?-?\d+( apples)?\.?", text_of(result))
+        return float(bool(is_plain) and numbers == re.findall(r"-?\d+", str(action.ground_truth)))
+
+    proof = asyncio.run(prove_reward(tasks("5", "5 apples", "8"), abstains))
+    assert proof.ok and set(proof.equal_golds) == {("5", "5 apples"), ("5 apples", "5")}, proof.table()
+    assert "golds are equal under the reward" in proof.table()
+    assert proof.unscored_wrong[0] == 3 and "3 wrong answers are not scored" in proof.table()
 
 
 class TestExactMatch(RewardContract):

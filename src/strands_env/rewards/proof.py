@@ -92,6 +92,8 @@ def answered(response: str | None) -> StepResult:
 # ---- answers to try --------------------------------------------------------------------------------------------------
 
 _RIGHT = {"as it stands": "{}", "boxed": "\\boxed{{{}}}", "in a sentence": "The answer is {}.", "with a stop": "{}."}
+_MUCH_ELSE = " ".join(["That was a first guess, and after a second look it does not hold."] * 10)
+_FRESH = "The answer is {}"
 _NUMBER = re.compile(r"[-−+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?\s*\\?%?")
 _UNITS = {"cm": "km", "m": "km", "km": "m", "g": "kg", "kg": "g", "s": "h", "h": "s", "ms": "s"}
 _OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
@@ -123,8 +125,20 @@ def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> di
     if others and not re.search(r"[,;{]", gold):  # neither the first nor the last of them
         listed = [others[0], gold, *(others[1:] or others)]
         found |= {"all golds": ", ".join(listed), "all golds, boxed": " ".join(f"\\boxed{{{one}}}" for one in listed)}
+        found["six golds"] = ", ".join([*listed, *listed[-1:] * (6 - len(listed))])
+        if _NUMBER.fullmatch(gold) and _NUMBER.fullmatch(others[0]):
+            found["gold or another"] = f"{gold} or {others[0]}"
+        found["gold, then much else"] = f"{gold}. {_MUCH_ELSE} The answer is {others[0]}"
+        found["prompt and gold of another task"] = f"{prompt} {others[0]}"
     found |= {"gold denied": f"the answer is not {gold}", "not gold": f"not {gold}"}
-    found |= {"nothing": "", "0": "0", "1": "1", "no answer": "I do not know", "the prompt": prompt}
+    found |= {
+        "nothing": "",
+        "0": "0",
+        "1": "1",
+        "no answer": "I do not know",
+        "the prompt": prompt,
+        "white space": " \n ",
+    }
     different = {text: what for what, text in reversed(found.items()) if _normal(text) != _normal(gold)}
     return {what: text for text, what in reversed(different.items())}
 
@@ -144,6 +158,7 @@ def _changed(gold: str) -> Iterator[tuple[str, str]]:
         yield "a digit more", f"{gold}0"
     if is_number and _normal(gold) not in (0, 1):
         yield "a word that changes it", f"{gold} squared"
+        yield "a divisor", f"{gold}/2"
     if (pair := next(re.finditer(r"(?=(\w)(\w))", gold[1:]), None)) and not _NUMBER.search(gold):
         at = pair.start() + 1
         yield "two letters swapped", f"{gold[:at]}{pair[2]}{pair[1]}{gold[at + 2 :]}"
@@ -230,6 +245,8 @@ class RewardProof:
             reward does not read.
         highest_wrong: The most that an answer scored that lost.
         raised: Number of answers on which the reward raised, and the first error.
+        unscored_wrong: Number of wrong answers that were not scored, and why the first: such rollouts count nowhere.
+        equal_golds: Golds of two tasks each of which wins at the other's task, so that neither is a wrong answer.
         skipped: Why nothing was tried; empty where something was.
         is_late: The time was too short for a single task: nothing is known of the reward.
     """
@@ -242,6 +259,8 @@ class RewardProof:
     lost_forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     highest_wrong: float = 0.0
     raised: tuple[int, str] = (0, "")
+    unscored_wrong: tuple[int, str] = (0, "")
+    equal_golds: tuple[tuple[str, str], ...] = ()
     skipped: str = ""
     is_late: bool = False
 
@@ -252,8 +271,8 @@ class RewardProof:
 
     @property
     def ok(self) -> bool:
-        """No task that was tried failed."""
-        return not self.ids()
+        """No task that was tried failed, and there was time for one."""
+        return not self.ids() and not self.is_late
 
     @property
     def decides(self) -> bool:
@@ -269,13 +288,16 @@ class RewardProof:
         return max((row.seconds for row in self.rows), default=0.0)
 
     def warn(self, when: str) -> None:
-        """Warn once of the tasks that failed, if the proof says something of them."""
+        """Warn once of the tasks that failed, or that no gold wins."""
         if failed := self.ids() if self.decides else []:
             found = tally(row.verdict for row in self.rows)
             names = " ".join([*failed[:3], *(("...",) if len(failed) > 3 else ())])
             first = next(row.reason for row in self.rows if row.id == failed[0])
             words = "failed=<%d>, tasks=<%s>, first=<%s> | the reward fails its proof, %s (%s): see 'strands-env check'"
             logger.warning(words, len(failed), names, first, when, found)
+        elif failed := self.ids():
+            words = "tasks=<%d>, first=<%s> | no gold wins or is scored, %s: if answers decide, mend it or the golds"
+            logger.warning(words, len(failed), self.rows[0].reason, when)
 
     def table(self) -> str:
         """The result as text, failed tasks by verdict with their ids."""
@@ -298,6 +320,12 @@ class RewardProof:
             lines.append(f"  note      the gold loses when written {form} in {times}")
         if self.highest_wrong > 0:
             lines.append(f"  note      a wrong answer scores up to {self.highest_wrong:.3g}")
+        if self.unscored_wrong[0]:
+            number, first = self.unscored_wrong
+            lines.append(f"  note      {number} wrong answers are not scored, and such rollouts lost: {first}")
+        if self.equal_golds:
+            one, two = self.equal_golds[0]
+            lines.append(f"  note      golds are equal under the reward: {one[:40]!r} and {two[:40]!r}")
         if self.raised[0]:
             lines.append(f"  note      the reward raised on {self.raised[0]} answers: {self.raised[1]}")
         return "\n".join(lines)
@@ -360,8 +388,8 @@ async def prove_reward(
     from it; see `right_answers` and `wrong_answers`. The reward may have a method `examples(action)` that returns
     `RewardExamples`, or None where an answer alone decides nothing.
 
-    A right answer wins with at least half of the best gold's score (of 1 at most), a wrong one with the score of its
-    task's own gold, or 1.
+    A right answer wins with at least half of the best gold's score (of 1 at most), a wrong one with more than half of
+    its own gold's. A task whose wrong answers are all unscored is broken.
 
     Args:
         tasks: The tasks, of which a seeded sample is tried where time or `limit` does not suffice for all.
@@ -380,7 +408,7 @@ async def prove_reward(
 
     async def work() -> None:
         for place in order:
-            tried = await _try(tasks[place], reward_fn, golds, place, seed, timeout, ask_models)
+            tried = await _try(tasks, reward_fn, golds, place, seed, timeout, ask_models)
             if tried is not None:
                 found[place] = tried
 
@@ -395,12 +423,20 @@ class _TaskTrials:
     trials: list[_Trial] = field(default_factory=list)
     declares: bool = False
     why: str = ""
+    equal_golds: list[tuple[str, str]] = field(default_factory=list)
 
 
 async def _try(
-    task: Action, reward_fn: Any, golds: Sequence[str | None], place: int, seed: int, timeout: float | None, paid: bool
+    tasks: Sequence[Action],
+    made: Any,
+    golds: Sequence[str | None],
+    place: int,
+    seed: int,
+    timeout: float | None,
+    paid: bool,
 ) -> _TaskTrials | None:
     """The trials of one task; None where there is nothing to try."""
+    task, reward_fn = tasks[place], made
     if isinstance(reward_fn, RewardOf):
         reward_fn = await reward_fn.make(task)
         if reward_fn is None or (asks_models(reward_fn) and not paid):
@@ -427,19 +463,45 @@ async def _try(
         names = list(_RIGHT)
     answers = [(name, one, True) for name, one in zip(names, examples.right, strict=True)]
     answers += [(f"wrong example {number}", one, False) for number, one in enumerate(examples.wrong, 1)]
-    if not examples.only:
-        gold, choose = golds[place] or "", random.Random(f"{seed}/{place}")
-        others = list(dict.fromkeys(other for other in golds if other is not None and _differs(other, gold)))
-        others = choose.sample(others, min(len(others), OTHERS))
-        right = {_normal(one) for one in examples.right if isinstance(one, str)}
-        wrong = wrong_answers(gold, others, task.text)
-        answers += [(name, text, False) for name, text in wrong.items() if _normal(text) not in right]
     reward = as_reward_function(reward_fn)
     tried = _TaskTrials(declares=examples.every)
-    for name, answer, is_right in answers:
+
+    async def score(name: str, answer: str | StepResult, is_right: bool, at: Action = task) -> _Trial:
         # Wrong answers are many, and one of them says as much of stability as all.
         repeats = 2 if is_right or name == "no answer" else 1
-        tried.trials.append(await _score(reward, task, name, answer, is_right, repeats, timeout))
+        return await _score(reward, at, name, answer, is_right, repeats, timeout)
+
+    for answer in answers:
+        tried.trials.append(await score(*answer))
+    if examples.only:
+        return tried
+    gold, choose = (golds[place] or "").strip(), random.Random(f"{seed}/{place}")
+    others = list(dict.fromkeys(other for other in golds if other is not None and _differs(other, gold)))
+    others = choose.sample(others, min(len(others), OTHERS))
+    own = max((number for trial in tried.trials if trial.is_right for number in _numbers(trial)), default=0.0)
+
+    async def wins(text: str, at: Action, unscored: float = 0.0) -> bool:
+        trial = await score("", text, False, at)
+        return max(_numbers(trial), default=unscored) > own / 2
+
+    async def is_equal(other: str) -> bool:
+        # In words that were not tried yet, for a reward may remember texts. Where the other gold is itself not scored,
+        # its task says nothing.
+        there = tasks[golds.index(other)]
+        return (
+            own > 0
+            and await wins(other, task)
+            and await wins(_FRESH.format(other.strip()), task)
+            and await wins(_FRESH.format(gold), there, unscored=own)
+        )
+
+    equal = [other for other in others if gold and not isinstance(made, RewardOf) and await is_equal(other)]
+    tried.equal_golds = [(gold, other) for other in equal]
+    right = {_normal(one) for one in examples.right if isinstance(one, str)}
+    wrong = wrong_answers(gold, [other for other in others if other not in equal], task.text)
+    for name, text in wrong.items():
+        if _normal(text) not in right:
+            tried.trials.append(await score(name, text, False))
     return tried
 
 
@@ -481,7 +543,7 @@ def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials], is_late
         name = tasks[place].task_context.id
         right, wrong = ([trial for trial in tried.trials if trial.is_right is kind] for kind in (True, False))
         own = max((score for trial in right for score in _numbers(trial)), default=0.0)
-        free = [trial for trial in wrong if _wins(trial, max(half, min(1.0, own)))]
+        free = [trial for trial in wrong if max(_numbers(trial), default=0.0) > max(half, min(1.0, own) / 2)]
         lost += [score for trial in wrong if trial not in free for score in _numbers(trial)]
         losing = [trial for trial in right if not _wins(trial, half)]
         if not tried.declares and len(losing) < len(right):
@@ -489,9 +551,14 @@ def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials], is_late
                 lost_forms[trial.name].append(name)
             losing = []
         verdict, reason = _judge(tried, losing, free)
+        words = [trial for trial in wrong if trial.text.strip()]  # an empty answer may be left unscored
+        if verdict is TaskVerdict.SOUND and words and not any(map(_numbers, words)):
+            verdict = TaskVerdict.BROKEN
+            reason = f"no wrong answer is scored, as {words[0].text[:60]!r}: {words[0].why}"
         seconds = max((trial.seconds for trial in tried.trials), default=0.0)
         rows.append(TaskProof(id=name, verdict=verdict, reason=reason, seconds=seconds))
     raised = [f"{trial.text[:40]!r}: {trial.why}" for trial in trials if trial.has_raised]
+    unscored = [trial for trial in trials if not trial.is_right and not _numbers(trial)]
     return RewardProof(
         total=len(tasks),
         rows=tuple(rows),
@@ -501,6 +568,8 @@ def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials], is_late
         lost_forms={form: tuple(names) for form, names in lost_forms.items()},
         highest_wrong=max(lost),
         raised=(len(raised), raised[0][:200] if raised else ""),
+        unscored_wrong=(len(unscored), f"{unscored[0].text[:40]!r}: {unscored[0].why}"[:200] if unscored else ""),
+        equal_golds=tuple(pair for tried in found.values() for pair in tried.equal_golds),
         skipped="" if rows else _LATE if is_late else "none has ground truth that is a text or a number",
         is_late=is_late,
     )
