@@ -480,6 +480,9 @@ LCB_LONG_CLASS = {**LCB_CLASS, "public_test_cases": json.dumps([{"input": f"[{LO
     ("row", "program", "expected"),
     [
         (LCB, "a, b = map(int, input().split())\nprint(a + b)", 1.0),
+        (LCB, "from __future__ import annotations\na, b = map(int, input().split())\nprint(a + b)", 1.0),
+        (LCB_CLASS, f"'Adds.'\nfrom __future__ import annotations\n{STARTER}return sum(a)", 1.0),
+        (LCB, "if __name__ == '__main__':\n    print(sum(map(int, input().split())))", 1.0),
         (LCB, "print(3)", 0.0),
         (LCB, "import sys\nprint(3)\nsys.exit(1)", 0.0),
         (LCB_CLASS, f"{STARTER}return reduce(add, a) if 0 else sum(a)", 1.0),

@@ -107,7 +107,8 @@ class LiveCodeBenchReward(RewardFunction):
             verdict = await judge(
                 sandbox,
                 checks,
-                files={"solution.py": f"{_PREAMBLE}\n{program}"},
+                # Not one text: the program may begin with imports of `__future__`, which must come first.
+                files={"solution.py": f"exec({_PREAMBLE!r})\nexec(compile({program!r}, __file__, 'exec'))\n"},
                 timeout=(self.limits.wall_seconds + 2) * len(tests) + 10,
             )
         note = verdict.note.strip().rpartition("\n")[2][:500]
