@@ -57,6 +57,8 @@ CASES = [
     (named("ContentFilterFinishReasonError"), TerminationReason.CONTENT_FILTERED),
     (named("ContentPolicyViolationError"), TerminationReason.CONTENT_FILTERED),
     (of_openai("content_filter"), TerminationReason.CONTENT_FILTERED),
+    (of_openai("context_length_exceeded"), TerminationReason.CONTEXT_WINDOW_OVERFLOW),
+    (named("ContextWindowExceededError"), TerminationReason.CONTEXT_WINDOW_OVERFLOW),
     (of_openai("model_not_found"), TerminationReason.MODEL_ERROR),
     (named("AuthenticationError"), TerminationReason.AUTH_ERROR),
     (botocore("ExpiredTokenException"), TerminationReason.AUTH_ERROR),

@@ -260,7 +260,7 @@ class TerminationReason(StrEnum):
             if isinstance(response, dict):
                 names.append(str((response.get("Error") or {}).get("Code", "")).lower())
             if _is_providers(link) and isinstance(code := getattr(link, "code", None), str):
-                names.append(code.replace("_", "").lower())  # of OpenAI and Azure: a prompt that is filtered
+                names.append(code.replace("_", "").lower())  # of OpenAI and Azure: a prompt that is filtered or too long
         for reason, words in _BY_NAME:
             if any(word in name for name in names for word in words):
                 return reason
@@ -327,6 +327,7 @@ _BY_TYPE: tuple[tuple[TerminationReason, tuple[type[BaseException], ...]], ...] 
 
 # Clients name these errors alike and share no base class.
 _BY_NAME: tuple[tuple[TerminationReason, tuple[str, ...]], ...] = (
+    (TerminationReason.CONTEXT_WINDOW_OVERFLOW, ("contextlengthexceed", "contextwindowexceed")),
     (TerminationReason.CONTENT_FILTERED, ("contentfilter", "contentpolicy", "blockedprompt")),
     (TerminationReason.TIMEOUT, ("timeout",)),
     (TerminationReason.CONNECTION_ERROR, ("connectionerror", "connecterror", "disconnected", "connectorerror")),
