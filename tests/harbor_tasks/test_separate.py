@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strands_env.core import TerminationReason
-from strands_env.environments.harbor.validation import TaskVerdict
+from strands_env.environments.harbor.validation import TaskVerdict, validate_tasks
 from strands_env.sandbox.images import ImageSandbox, ImageStore
 from strands_env.sandbox.images.sources import built_name, import_image
 from tests.container_support import TEST, make_task, require_images
@@ -133,6 +133,81 @@ async def test_a_machine_without_room_is_no_missing_artifact(tmp_path: Path, mon
     task = make_task(tmp_path, head='artifacts = ["/app/answer.txt"]\n', verifier=SEPARATE)
     result = await episode(task, shell("echo 42 > answer.txt"), "Done.")
     assert result.reward is None and result.error is not None and "No space left" in result.error.message
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cd /; rm -rf /app; echo x > /app",
+        "cd /; rm -rf /app",
+        "cd /; rm -rf /app; ln -s /nowhere /app",
+        "cd /; rm -rf /app; ln -s app /app",
+        "cd /; rm -rf /app; echo x > /real; ln -s /real /app",
+        "cd /; rm -rf /app; mkfifo /app",
+        "chmod 000 /app",
+    ],
+)
+@pytest.mark.parametrize("verifier", ["task", "in-place"])
+@pytest.mark.parametrize("passes", [False, True])
+async def test_a_work_directory_that_is_none_is_graded(
+    tmp_path: Path, command: str, verifier: str, passes: bool
+) -> None:
+    test = f"#!/bin/bash\necho {int(passes)} > /logs/verifier/reward.txt\n"
+    mode = SEPARATE if verifier == "task" else ""
+    task = make_task(tmp_path, head='artifacts = ["/app", "/out/x"]\n', verifier=mode, test=test)
+    result = await episode(task, shell(f"mkdir /out; echo x > /out/x; {command}"), "Done.", verifier=verifier)
+    assert result.reward is not None and result.reward.reward == float(passes), result.error
+    assert "grading_failure" not in result.reward.info
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/logs", "/logs/verifier", "/logs/verifier/reward.txt", "/tests", "/bin", "//bin/", "/usr", "/bin/sh"]
+)
+async def test_an_artifact_in_the_place_of_tests_or_programs_is_refused(tmp_path: Path, path: str) -> None:
+    task = make_task(tmp_path, head=f'artifacts = ["{path}"]\n', verifier=SEPARATE)
+    refused = await episode(task, "Done.")
+    assert refused.termination_reason is TerminationReason.SETUP_ERROR and refused.reward is None
+    assert refused.error is not None and f"got {path!r}" in refused.error.message
+    (report,) = await validate_tasks([task], repeats=1)
+    assert report.verdict is TaskVerdict.BROKEN and f"got {path!r}" in report.errors[0]
+
+
+async def test_artifacts_beside_programs_of_the_image_are_copied(tmp_path: Path) -> None:
+    test = "#!/bin/bash\n[ -x /usr/local/bin/tool ] && [ -s /etc/made.conf ] && [ -s /app/bin ]\n"
+    test += "echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+    declared = 'artifacts = ["/usr/local/bin/tool", "/etc/made.conf", "bin"]\n'
+    task = make_task(tmp_path, head=declared, verifier=SEPARATE, test=test)
+    made = "mkdir -p /usr/local/bin; cd /usr/local/bin; echo x | tee tool /etc/made.conf > /app/bin; chmod 755 tool"
+    result = await episode(task, shell(made), "Done.")
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+
+
+@pytest.mark.parametrize(
+    ("hook", "command", "reward"),
+    [
+        ("mkdir -p /out && date > /out/s", "true", 1.0),
+        ("mkdir -p /out && date > /out/s", "mkdir /out; echo forged > /out/s; chmod 444 /out/s; rm /bin/date", 0.0),
+        ("mkdir -p /out; date > /out/s; exit 1", "true", 0.0),
+        ("mkdir -p /out; date > /out/s; sleep 60", "true", 0.0),
+        ("date > /out", "echo forged > /logs/artifacts/s; mkdir /out; echo forged > /out/s", 0.0),
+    ],
+)
+async def test_a_collect_hook_that_fails_leaves_no_artifact(
+    tmp_path: Path, hook: str, command: str, reward: float
+) -> None:
+    test = "#!/bin/bash\n[ -s /out/s ] || [ -s /logs/artifacts/s ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+    more = f'[[verifier.collect]]\ncommand = "{hook}"\ntimeout_sec = 2\n'
+    task = make_task(tmp_path, head='artifacts = ["/out/s"]\n', verifier=SEPARATE, test=test, more=more)
+    result = await episode(task, shell(command), "Done.")
+    assert result.reward is not None and result.reward.reward == reward, result.error
+    assert ("grading_failure" in result.reward.info) is (reward == 0.0)
+
+
+async def test_validation_names_a_collect_hook_that_fails_after_the_solution(tmp_path: Path) -> None:
+    more = '[[verifier.collect]]\ncommand = "exit 3"\n'
+    task = make_task(tmp_path, head='artifacts = ["/app/answer.txt"]\n', verifier=SEPARATE, more=more)
+    (report,) = await validate_tasks([task], repeats=1)
+    assert report.verdict is TaskVerdict.UNSOLVED and "'exit 3' exited with 3" in report.errors[0], report.errors
 
 
 # ---- its image -------------------------------------------------------------------------------------------------------

@@ -78,8 +78,10 @@ async def test_a_failure_that_does_not_happen_again_is_not_the_agents(
 
 
 async def test_a_step_that_breaks_its_grading_scores_nothing_and_the_others_what_they_earned(tmp_path: Path) -> None:
-    task = make_task(tmp_path, more=STEPS, files=STEP_FILES, verifier_seconds=1.5)
-    script = [shell(SOLVED), "First done.", shell("cd /; rm -rf app; echo > /app"), "Second done."]
+    test = "#!/bin/bash\n[ -e run ] && source ./run\necho 1 > /logs/verifier/reward.txt\n"
+    second = {"steps/second/tests/test.sh": test}
+    task = make_task(tmp_path, more=STEPS, files=STEP_FILES | second, verifier_seconds=1.5)
+    script = [shell(SOLVED), "First done.", shell("echo 'exit 1' > run"), "Second done."]
     result = await episode(task, *script)
     assert result.reward is not None and result.reward.reward == 0.5, result.error
 

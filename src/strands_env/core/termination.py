@@ -260,7 +260,7 @@ class TerminationReason(StrEnum):
             if isinstance(response, dict):
                 names.append(str((response.get("Error") or {}).get("Code", "")).lower())
             if _is_providers(link) and isinstance(code := getattr(link, "code", None), str):
-                names.append(code.replace("_", "").lower())  # of OpenAI and Azure: a prompt that is filtered or too long
+                names.append(code.replace("_", "").lower())  # of OpenAI: a prompt that is filtered, or too long
         for reason, words in _BY_NAME:
             if any(word in name for name in names for word in words):
                 return reason

@@ -95,8 +95,12 @@ class BubblewrapEnvironment(_Closable):
         self._lost: list[str] = []  # folders of lost containers, whose files it goes on with
         self.machine_failure: OSError | None = None
         """Why something could not be copied out of it, where that was not the doing of code inside."""
+        self.hook_failure = ""
+        """Why collect hooks of the task failed: then no artifact is copied out of it."""
         super().__init__(*args, **kwargs)
-        if "__verifier__" in self.session_id:  # a container for tests alone: the agent's files are not its own
+        self.grades = "__verifier__" in self.session_id
+        """Tests run in it, perhaps over an artifact in the place of the work directory: then they start in `/`."""
+        if self.grades:  # a container for tests alone: the agent's files are not its own
             self.snapshot_folder = None
 
     @staticmethod
@@ -199,6 +203,8 @@ class BubblewrapEnvironment(_Closable):
         **options: Any,
     ) -> SandboxResult:
         """Run a command as Harbor's `exec` does, with the options and the result of a `Sandbox`."""
+        if cwd is None and self.grades and not await self.sandbox.is_folder(self.sandbox.workdir):
+            cwd = "/"
         return await self.sandbox.exec(
             command,
             cwd=cwd or self.task_env_config.workdir,
@@ -207,6 +213,27 @@ class BubblewrapEnvironment(_Closable):
             limits=limits or ExecLimits(output_bytes=_OUTPUT_BYTES),
             **options,
         )
+
+    async def service_exec(self, command: str, **options: Any) -> ExecResult:
+        """Run a collect hook. Harbor takes what lies there if it fails: an agent could make it fail, and forge that."""
+        failure = "could not be run"
+        try:
+            done = await super().service_exec(command, **options)
+            failure = f"exited with {done.return_code}" if done.return_code else ""
+            return done
+        finally:
+            if failure:
+                self.hook_failure = f"the collect hook {command!r} {failure}, so no artifact was copied"
+
+    async def service_is_dir(self, path: str, **options: Any) -> bool:
+        """An artifact is a folder, and is to be copied."""
+        return not self.hook_failure and await super().service_is_dir(path, **options)
+
+    async def service_download_file(self, source_path: str, target_path: Path | str, **options: Any) -> None:
+        """Copy a file that is an artifact; after a failed collect hook none is there."""
+        if self.hook_failure:
+            raise FileNotFoundError(errno.ENOENT, self.hook_failure, source_path)
+        await super().service_download_file(source_path, target_path, **options)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Copy a file of this machine into the sandbox, as root."""

@@ -44,6 +44,7 @@ from harbor.verifier.verifier import RewardFileEmptyError, RewardFileNotFoundErr
 from strands_env.core.threads import default_threads
 from strands_env.sandbox import SandboxError
 from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder
+from strands_env.sandbox.images.work import check_artifact
 from strands_sglang.exceptions import did_you_mean
 
 from .backend import BubblewrapEnvironment, check_single, find_image
@@ -116,7 +117,11 @@ class TaskVerifier(Verifier):
 
     async def verify(self) -> VerifierResult:
         """Run the tests and read their rewards."""
+        own = self.environment if isinstance(self.environment, BubblewrapEnvironment) else None
+        is_separate = own is not None and own.grades
         try:
+            if own is not None:
+                own.grades = True
             result = await super().verify()
             self._refuse_odd_numbers()
             return result
@@ -130,8 +135,9 @@ class TaskVerifier(Verifier):
                 self._trial.failed_steps.append(self.step_name)
             raise
         finally:
-            if isinstance(self.environment, BubblewrapEnvironment):
-                await self._trial.layers.resume_agent(self.environment)
+            if own is not None:
+                own.grades = is_separate
+                await self._trial.layers.resume_agent(own)
 
     def _refuse_odd_numbers(self) -> None:
         """Refuse what Python takes for a number and no author of tests means: `true`, `1_0`, Arabic digits."""
@@ -192,7 +198,7 @@ class TaskTrial:
         self.failed_steps: list[str | None] = []
         """Steps, None for a task without steps, whose tests did not come to a reward."""
         self.grading_failure = ""
-        """Why the agent's work could not be graded, where it is scored 0 for that."""
+        """Why the agent's work, or its artifacts, could not be graded, as far as that is its own doing."""
         self._graded, self._grades_artifacts = 0, False
         self._records = ""
         self._spared: frozenset[str] = frozenset()
@@ -221,7 +227,14 @@ class TaskTrial:
                 for one in (config, *(config.steps or [])):
                     one.verifier.environment_mode = VerifierEnvironmentMode.SEPARATE
             # Before the agent's hours, not after them.
-            for step in config.steps or [None] if self.backend == "bubblewrap" else []:
+            for step in config.steps or [None]:
+                mode = resolve_task_verifier_mode(config) if step is None else resolve_step_verifier_mode(config, step)
+                if mode is VerifierEnvironmentMode.SEPARATE:
+                    for artifact in (*config.artifacts, *(() if step is None else step.artifacts)):
+                        path = artifact if isinstance(artifact, str) else artifact.source
+                        check_artifact(path, config.environment.workdir or "/app")
+                if self.backend != "bubblewrap":
+                    continue
                 definition = resolve_verifier_environment_definition(config, paths, step)
                 if definition is not None and definition.directory != paths.environment_dir:
                     check_single(definition.directory)
@@ -253,6 +266,8 @@ class TaskTrial:
     async def _agent_starts(self, _: Any) -> None:
         assert self._trial is not None
         environment = self._trial.agent_environment
+        if isinstance(environment, BubblewrapEnvironment):
+            environment.hook_failure = ""  # of the step before
         if not self.keep_processes:
             self._spared = await running_processes(environment)
         config = self._trial.task.config
@@ -273,6 +288,8 @@ class TaskTrial:
         mode = resolve_step_verifier_mode(config, steps[step]) if steps else resolve_task_verifier_mode(config)
         is_shared = mode is VerifierEnvironmentMode.SHARED
         self._grades_artifacts |= not is_shared
+        if not is_shared and isinstance(environment, BubblewrapEnvironment):
+            self.grading_failure = environment.hook_failure or self.grading_failure
         self.grades_in_fresh = is_shared and self.verifier == "task" and isinstance(environment, BubblewrapEnvironment)
         if self.grades_in_fresh:
             await self.layers.grade_in_fresh(environment, config, step=step, last=step + 1 >= len(steps))

@@ -105,7 +105,9 @@ async def validate_tasks(
                     await trial.start()
                     if kind in scripts:
                         await trial.run_parts(cheat)
-                    return kind, (await trial.reward()).value(reward_key), None
+                    reward = (await trial.reward()).value(reward_key)
+                    # A solution that cannot be graded is the task's mistake, and a cheat's that it cannot is none.
+                    return kind, reward, (trial.grading_failure or None) if kind == "oracle" else None
                 except TaskFailedError as error:
                     return kind, None, str(error)  # what was not measured is not 0
                 finally:

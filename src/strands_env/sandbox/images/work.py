@@ -30,11 +30,11 @@ beside a program leads it astray as well; and a home's `bin`.
 """
 _VISIBLE = "[!.]*"
 """Every visible name, also of what holds programs."""
-_SYSTEM = frozenset({"", "boot", "etc", "home", "opt", "run", "usr", "usr/local", "var", "var/lib"}) | {
-    f"{top}{name}"
-    for top in ("", "usr/", "usr/local/")
-    for name in ("bin", "include", "lib", "lib32", "lib64", "libexec", "sbin", "share")
+_SYSTEM_NAMES = ("bin", "include", "lib", "lib32", "lib64", "libexec", "sbin", "share")
+_PROGRAMS = frozenset({"", "etc", "usr", "usr/local"}) | {
+    f"{top}{name}" for top in ("", "usr/", "usr/local/") for name in _SYSTEM_NAMES
 }
+_SYSTEM = _PROGRAMS | {"boot", "home", "opt", "run", "var", "var/lib"}
 """Work directories that say nothing about what the work is."""
 _LITERAL = {"[*]": "*", "[[]!.]*": _VISIBLE}
 """The spelling in a pattern of names that would stand for others."""
@@ -60,6 +60,24 @@ def check_work(paths: Iterable[str]) -> tuple[str, ...]:
             raise ValueError(f"work must not contain the tests, their results or the kernel's files, got {path!r}")
         patterns.append(f"/{inner}")
     return tuple(dict.fromkeys(patterns))
+
+
+def check_artifact(path: str, directory: str) -> None:
+    """Check that an artifact can be laid over the files of a container for tests.
+
+    Args:
+        directory: The work directory, where a relative path begins.
+
+    Raises:
+        ValueError: It would take the place of the tests, their results, or the programs that run them.
+    """
+    inner = posixpath.normpath(posixpath.join("/", directory, path)).lstrip("/")
+    runs_tests = any(is_within(inner, f"{top}{name}") for top in ("", "usr/") for name in ("bin", "sbin"))
+    if inner in _PROGRAMS or runs_tests or _touches(inner, RESERVED):
+        raise ValueError(
+            f"artifacts of a separate verifier must not take the place of its tests, their results, its system's "
+            f"programs or the kernel's files, got {path!r}: declare the files that the agent is to make"
+        )
 
 
 def pattern_of_directory(folder: str) -> str | None:
