@@ -737,6 +737,11 @@ P \cup Q | \boxed{Q \cup P} | 1
 7 | Therefore $x \neq 8$ and $x = \boxed{7}$. | 1
 7 | We cannot have 8. \boxed{7} | 1
 7 | \boxed{7} or seven. | 1
+dog | \boxed{god} | 0
+I am | \boxed{am I} | 0
+a cat | \boxed{act a} | 0
+abc | \boxed{cba} | 1
+xy | \boxed{yx} | 1
 """
 """Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""
 

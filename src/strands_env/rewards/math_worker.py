@@ -188,6 +188,17 @@ def is_prose(node: Node) -> bool:
     return node.kind in ("word", "phrase")
 
 
+def _are_other_words(gold: str, answer: str) -> bool:
+    """Whether two texts that may be products of letters are different words: `god` for `dog`, `am I` for `I am`.
+
+    A product is short, has no vowel, or is written in the order of the alphabet on one side at least.
+    """
+    texts = gold.casefold(), answer.casefold()
+    if texts[0] == texts[1] or len(gold) < 3 or not re.fullmatch("[A-Za-z]+", gold + answer):
+        return False
+    return bool(re.search("[aeiou]", texts[0])) and all(list(text) != sorted(text) for text in texts)
+
+
 def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     """Compare an answer with the expected one mathematically.
 
@@ -224,6 +235,8 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
         if not expected:
             return {**info, "reason": "gold_parse_failed"}
         verdict = judge(expected, found)
+        if verdict and _are_other_words(whole, plain(text)):
+            verdict = False
         if verdict is False and len(items) > 1:
             verdicts = [judge(expected, readings(item)) for item in items]
             has_names = all("=" in item for item in items)  # of which one may be asked for
