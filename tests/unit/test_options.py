@@ -88,7 +88,15 @@ SECRETS = {
     "line": "curl -H 'Authorization: Bearer hunter2' && serve --password hunter2 --port 80",
 }
 HARMLESS = {
-    **{"max_tokens": 5, "eos_token": "</s>", "author": "me", "sort_key": "id", "pass_at": 3, "auth": True, "cookies": []},
+    **{
+        "max_tokens": 5,
+        "eos_token": "</s>",
+        "author": "me",
+        "sort_key": "id",
+        "pass_at": 3,
+        "auth": True,
+        "cookies": [],
+    },
     "prompt": "Say x=1, key = 2; mail me@example.org or read https://h/x?page=1@2. Basic arithmetic.",
 }
 
