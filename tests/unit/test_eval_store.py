@@ -283,7 +283,7 @@ def test_a_device_that_refuses_is_named_and_leaves_no_half_line(paths, monkeypat
     log = ResultLog(paths, fsync_interval=3600.0)
     log.append([sample(1.0)])
     size = paths.results.stat().st_size
-    monkeypatch.setattr("strands_env.eval.store.results.write_at", full)
+    monkeypatch.setattr("strands_sglang.lines.write_at", full)
     with pytest.raises(StoreError, match="No space left"):
         log.append([sample(0.0, 1)])
     assert paths.results.stat().st_size == size

@@ -14,9 +14,9 @@ from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
 from strands_env.eval.store.config import checksum_of, expected_samples
 from strands_env.eval.store.line import read_entry, read_sample
-from strands_env.eval.store.results import read_lines
 from strands_env.options import EvalOptions
 from strands_sglang.backends.engine.own_models import UnknownModelError
+from strands_sglang.lines import read_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

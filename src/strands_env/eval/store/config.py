@@ -20,6 +20,7 @@ import orjson
 
 from strands_env.core.jsonable import canonical, differences, digest, without_secrets
 from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError, naming_errors
+from strands_sglang.lines import write_at
 
 _PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
 
@@ -175,14 +176,6 @@ def open_descriptor(path: Path, flags: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def write_at(fd: int, data: bytes, offset: int) -> None:
-    """Write all bytes at an offset, however many calls it takes."""
-    os.lseek(fd, offset, os.SEEK_SET)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,9 +9,7 @@ and in base64: `sequences` (of which `observation` and each trajectory name one 
 
 from __future__ import annotations
 
-import base64
 import math
-import re
 import sys
 import zlib
 from collections.abc import Mapping
@@ -25,10 +23,11 @@ from strands_env.core.jsonable import readable, stored_context
 from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
+from strands_sglang import lines
+from strands_sglang.lines import pack, unpack
 
 _BEGINNING = b'{"id":"'
 _BODY = b',"action":'  # the end of the head: in JSON text these quotes would be escaped
-_CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
 _LARGE: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}  # `tokens` of the line has these
 
 
@@ -55,25 +54,13 @@ def is_whole(line: bytes) -> bool:
     Raises:
         StoreCorruptError: It is damaged, or we never wrote it: that is somebody's data, and must not be cut off.
     """
-    checksum = _CHECKSUM.search(line, max(0, len(line) - 19))  # its length: a search from the start would read it all
-    if checksum is not None and b"%08x" % zlib.crc32(memoryview(line)[: checksum.start()]) == checksum[1]:
-        return True
-    # Blocks that never reached the device are zeros: JSON has none, and one alone may be a flipped bit.
-    if b"\0\0" in line or not line.strip(b"\0 \t\r\n"):
-        return False
-    # The beginning of a line of ours: whole JSON that begins alike is not, nor one with another byte for its newline.
-    is_ours = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
-    if is_ours and not line.endswith(b"\n") and not _CHECKSUM.search(line[:-1] + b"\n"):
-        try:
-            pydantic_core.from_json(line)
-        except ValueError:
-            return False
-        if _CHECKSUM.search(line + b"\n"):
-            return False
-    raise StoreCorruptError(
-        "it is damaged, or not an evaluated sample: remove that line to continue, and its sample will be run again; or "
-        "give the file, or another output path, of an evaluation"
-    )
+    try:
+        return lines.is_whole(line, _BEGINNING)
+    except lines.DamagedLineError as error:
+        raise StoreCorruptError(
+            "it is damaged, or not an evaluated sample: remove that line to continue, and its sample will be run "
+            "again; or give the file, or another output path, of an evaluation"
+        ) from error
 
 
 def read_entry(line: bytes, offset: int) -> Entry | None:
@@ -137,7 +124,7 @@ def write_sample(sample: EvalSample) -> bytes:
 
     def finish(action: bytes, result: bytes) -> bytes:
         body = b"".join((orjson.dumps(head)[:-1], _BODY, action, b',"step_result":', result, ending))
-        line = b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+        line = lines.finish_line(body)
         read_sample(line)  # assignments to fields are not validated, so what was written may not be readable
         return line
 
@@ -193,21 +180,12 @@ def _pack_tokens(result: StepResult) -> dict[str, Any] | None:
 
 def unpack_tokens(result: StepResult, packed: Mapping[str, Any]) -> None:
     """Give a result the token data that `tokens` of its line holds."""
-    sequences = [TokenObservation.from_bytes(_unpack(text)) for text in packed["sequences"]]
+    sequences = [TokenObservation.from_bytes(unpack(text)) for text in packed["sequences"]]
     if (place := packed["observation"]) is not None:
         result.observation.tokens = sequences[place]
     if (tools := packed["tools"]) is not None:
-        result.observation.tools = shared_text(_unpack(tools).decode())
+        result.observation.tools = shared_text(unpack(tools).decode())
     for item in packed["trajectories"]:
-        experts = None if item["routed_experts"] is None else _unpack(item["routed_experts"])
+        experts = None if item["routed_experts"] is None else unpack(item["routed_experts"])
         fields = {**item, "tokens": sequences[item["tokens"]], "routed_experts": experts}
         result.trajectories.append(Trajectory.from_dict(fields))
-
-
-def pack(data: bytes | None) -> str | None:
-    """Bytes as compressed text."""
-    return None if data is None else base64.b64encode(zlib.compress(data, 1)).decode()
-
-
-def _unpack(text: str) -> bytes:
-    return zlib.decompress(base64.b64decode(text, validate=True))

@@ -18,26 +18,13 @@ from strands_env.core import Phase
 from strands_env.core.deadline import to_the_end
 from strands_env.eval.errors import StoreCorruptError, StoreError, StoreLockedError, naming_errors
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store.config import StorePaths, expected_samples, load_run, sync_folder, write_at
+from strands_env.eval.store.config import StorePaths, expected_samples, load_run, sync_folder
 from strands_env.eval.store.line import Entry, read_entry, read_sample, write_sample
+from strands_sglang.lines import append_lines, lock, read_lines
 
 logger = logging.getLogger(__name__)
 
 MAX_PENDING = 4096  # samples that may wait for the device before `append` waits too
-_BLOCK = 1 << 22
-
-
-def read_lines(fd: int) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of every line of an open file; the last one may have no newline."""
-    offset, rest = 0, b""
-    # By position, and not through a file object: a log reads and writes the same descriptor.
-    while block := os.pread(fd, _BLOCK, offset + len(rest)):
-        *whole, rest = (rest + block).split(b"\n")
-        for text in whole:
-            yield offset, text + b"\n"
-            offset += len(text) + 1
-    if rest:
-        yield offset, rest
 
 
 def scan(fd: int, path: Path) -> Iterator[Entry]:
@@ -209,8 +196,14 @@ class ResultLog:
             os.makedirs(paths.results.parent, exist_ok=True)
             self._fd: int | None = os.open(paths.results, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            lock(self._fd, paths.results)
             with naming_errors("continue", paths.results):
+                try:
+                    lock(self._fd)
+                except BlockingIOError:
+                    where = repr(str(paths.results))
+                    raise StoreLockedError(
+                        f"another run is writing {where}: wait, or give another output path"
+                    ) from None
                 for entry in scan(self._fd, paths.results):
                     self._note(entry)
         except BaseException:
@@ -235,14 +228,13 @@ class ResultLog:
         assert fd is not None, "the log is closed"
         lines = [write_sample(sample) for sample in samples]
         try:
-            # Behind the last whole line, and not when it is opened: looking at a run must not change it.
-            os.ftruncate(fd, self._length)
-            write_at(fd, b"".join(lines), self._length)
+            # What is torn is cut off here, and not when it is opened: looking at a run must not change it.
+            append_lines(fd, b"".join(lines), self._length)
             if interval is not None and time.monotonic() - self._synced >= interval:
                 os.fsync(fd)
                 self._synced = time.monotonic()
         except OSError as error:
-            os.ftruncate(fd, self._length)
+            os.ftruncate(fd, self._length)  # a sync that failed, too
             raise StoreError(f"cannot write to {str(path)!r}: {error}") from error
         if not os.path.exists(path) or os.stat(path).st_ino != os.fstat(fd).st_ino:
             # What is written since is lost with the process.
@@ -272,17 +264,6 @@ class ResultLog:
         self.tasks[entry.prompt_id] = entry.task
         self._entries[entry.id] = entry
         self._length = entry.offset + entry.length
-
-
-def lock(fd: int, path: Path) -> None:
-    """Take the writer's lock of a file; it ends with the process, however that ends."""
-    import fcntl  # which Windows lacks
-
-    try:
-        # The kernel drops it with the process: a kill leaves no lock that somebody has to remove.
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise StoreLockedError(f"another run is writing {str(path)!r}: wait, or give another output path") from None
 
 
 class ResultWriter:

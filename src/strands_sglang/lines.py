@@ -1,0 +1,113 @@
+"""Files of checked lines: JSON objects, one a line, each with the CRC-32 of everything before as its last field.
+
+    {"id":..., "crc":"1a2b3c4d"}
+
+Such a file is only ever appended to, so a kill leaves nothing worse than a torn last line, which counts as not written.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pydantic_core
+
+_CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
+_BLOCK = 1 << 22
+
+
+class DamagedLineError(ValueError):
+    """A line is damaged in a way that an interrupted write cannot leave behind, or is none of ours."""
+
+
+def finish_line(body: bytes) -> bytes:
+    """The line of a JSON object whose closing brace is left out."""
+    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+
+
+def is_whole(line: bytes, beginning: bytes) -> bool:
+    """Compare the checksum of a line with its newline. False for what an interrupted write or a power cut left.
+
+    Args:
+        beginning: The bytes that every line of the file begins with.
+
+    Raises:
+        DamagedLineError: It is damaged, or we never wrote it: that is somebody's data, and must not be cut off.
+    """
+    checksum = _CHECKSUM.search(line, max(0, len(line) - 19))  # its length: a search from the start would read it all
+    if checksum is not None and b"%08x" % zlib.crc32(memoryview(line)[: checksum.start()]) == checksum[1]:
+        return True
+    # Blocks that never reached the device are zeros: JSON has none, and one alone may be a flipped bit.
+    if b"\0\0" in line or not line.strip(b"\0 \t\r\n"):
+        return False
+    # The beginning of a line of ours: whole JSON that begins alike is not, nor one with another byte for its newline.
+    is_ours = line.startswith(beginning) or beginning.startswith(line)
+    if is_ours and not line.endswith(b"\n") and not _CHECKSUM.search(line[:-1] + b"\n"):
+        try:
+            pydantic_core.from_json(line)
+        except ValueError:
+            return False
+        if _CHECKSUM.search(line + b"\n"):
+            return False
+    raise DamagedLineError("it is damaged, or of another kind")
+
+
+def read_lines(fd: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of every line of an open file; the last one may have no newline."""
+    offset, rest = 0, b""
+    # By position, and not through a file object: a log reads and writes the same descriptor.
+    while block := os.pread(fd, _BLOCK, offset + len(rest)):
+        *whole, rest = (rest + block).split(b"\n")
+        for text in whole:
+            yield offset, text + b"\n"
+            offset += len(text) + 1
+    if rest:
+        yield offset, rest
+
+
+def append_lines(fd: int, lines: bytes, length: int) -> None:
+    """Write lines behind the whole ones of a file, which end at `length`, over what an interrupted write left there.
+
+    Raises:
+        OSError: The device refused, and nothing of the lines is in the file.
+    """
+    try:
+        os.ftruncate(fd, length)
+        write_at(fd, lines, length)
+    except OSError:
+        os.ftruncate(fd, length)
+        raise
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    """Write all bytes at an offset, however many calls it takes."""
+    os.lseek(fd, offset, os.SEEK_SET)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def lock(fd: int) -> None:
+    """Take the writer's lock of an open file; it ends with the process, however that ends.
+
+    Raises:
+        BlockingIOError: Another process has it.
+    """
+    import fcntl  # which Windows lacks
+
+    # The kernel drops it with the process: a kill leaves no lock that somebody has to remove.
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def pack(data: Any) -> str | None:
+    """Bytes, or an array, as compressed text."""
+    return None if data is None else base64.b64encode(zlib.compress(data, 1)).decode()
+
+
+def unpack(text: str) -> bytes:
+    """The bytes that `pack` made a text of."""
+    return zlib.decompress(base64.b64decode(text, validate=True))
