@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import strands_env.environments.harness as harness_module
-from strands_env.core import Action, TaskContext, TerminationReason
+from strands_env.core import Action, RewardResult, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import Harness, HarnessEnvironment
 from strands_env.environments.harness import codex, opencode
@@ -271,15 +271,17 @@ root = os.environ["BASE_URL"].partition("/s/")[0]
 session = os.environ["BASE_URL"].split("/s/")[1].split("/")[0]
 found = []
 for method, path in (("POST", "/sessions"), ("GET", "/sessions"), ("POST", f"/sessions/{session}/close"),
-                     ("DELETE", f"/sessions/{session}"), ("GET", f"/sessions/{session}/trajectories")):
+                     ("DELETE", f"/sessions/{session}"), ("GET", f"/sessions/{session}/trajectories"),
+                     ("POST", f"/s/{session}/reward")):
     try:
-        request = urllib.request.Request(root + path, b"{}" if method == "POST" else None, method=method, headers={
+        body = b'{"reward": 1}' if method == "POST" else None
+        request = urllib.request.Request(root + path, body, method=method, headers={
             "Authorization": "Bearer " + os.environ["KEY"], "Content-Type": "application/json"})
         found.append(urllib.request.urlopen(request).status)
     except urllib.error.HTTPError as error:
         found.append(error.code)
 print(found)
-sys.exit(found != [404] * 5)
+sys.exit(found != [404] * 5 + [403])
 """
 )
 
@@ -311,6 +313,42 @@ async def test_a_program_runs_in_any_sandbox_that_reaches_the_gateway() -> None:
     assert (gateway["extension_rate"], gateway["exit_code"], len(result.trajectories)) == (1.0, 0, 1)
     with pytest.raises(ValueError, match="cannot reach the gateway"):
         HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=AgentCoreSandbox())
+
+
+# Scores itself, with the key that it is given.
+GRADED = (
+    AGENT
+    + """
+body = json.dumps({"reward": 0.5, "turns": {"1": 0.25}, "info": {"tests": 3}}).encode()
+urllib.request.urlopen(urllib.request.Request(os.environ["BASE_URL"][:-3] + "/reward", body, {
+    "Authorization": "Bearer " + os.environ["REWARD_KEY"], "Content-Type": "application/json"}))
+"""
+)
+
+
+async def test_a_program_scores_itself_only_where_the_environment_says_so() -> None:
+    graded = running(GRADED, REWARD_KEY="{reward_key}")
+    script = [completion("Four."), completion("Yes.")]
+    result = await environment(script, harness=graded, program_reward=True).rollout(task())
+    assert result.reward == RewardResult(reward=0.5, turn_rewards={1: 0.25}, info={"tests": 3}), result.error
+    with pytest.raises(ValueError, match="both score the episode"):
+        environment([], harness=graded, program_reward=True, reward_fn=lambda action, result: 1.0)
+    refused = await environment(script, harness=graded, reward_fn=lambda action, result: 1.0).rollout(task())
+    assert refused.error is not None and "program_reward=True" in refused.error.message
+    # The agent's own key is no reward key.
+    forged = running(GRADED, REWARD_KEY="{key}")
+    result = await environment(script, harness=forged, reward_fn=lambda action, result: 0.0).rollout(task())
+    assert result.reward is not None and result.reward.reward == 0.0
+    assert "HTTP Error 403" in result.observation.metrics["gateway"]["failure"]
+
+
+async def test_a_program_that_sends_no_reward_is_an_error_if_it_ended_well_and_scores_0_if_not() -> None:
+    script = [completion("Four."), completion("Yes.")]
+    result = await environment(script, program_reward=True).rollout(task())
+    assert result.termination_reason is TerminationReason.REWARD_ERROR and result.reward is None
+    result = await environment(script, harness=running(AGENT + "sys.exit(3)"), program_reward=True).rollout(task())
+    assert result.termination_reason is TerminationReason.PROGRAM_FAILED
+    assert result.reward is not None and result.reward.reward == 0.0
 
 
 def test_options_of_the_agent_loop_and_of_another_program_are_refused() -> None:

@@ -158,24 +158,10 @@ def rewards_of_paths(
     Raises:
         ValueError: A turn with a reward does not exist, or a span is outside the main path or holds no sampled token.
     """
-    where, paths = Placement(placement), step_result.trajectories
-    main = next((path for path in paths if path.is_main), None)
+    where, paths, main = Placement(placement), step_result.trajectories, step_result.main_trajectory
     if main is None or not (result.turn_rewards or result.span_rewards):
         return [None] * len(paths)
-    own = [path for path in paths if path.agent_name == main.agent_name]
-    replies = len(turns_of(step_result.observation.messages))
-    calls = sorted({call for path in own if not path.is_discarded for call in path.order})
-    if len(own) == 1:
-        rank = {call: turn for turn, call in enumerate(_calls(main))}
-    elif len(calls) == replies and all(path.order for path in own):
-        rank = {call: turn for turn, call in enumerate(calls)}
-    else:
-        logger.warning(
-            "replies=<%d>, calls=<%d> | rewards of turns are left out: the history branched, and these do not match",
-            replies,
-            len(calls),
-        )
-        rank = {}
+    rank = turns_of_calls(step_result)
     if rank and (unknown := sorted(set(result.turn_rewards) - set(rank.values()))):
         raise ValueError(f"turn {unknown[0]} has a reward, but the step has only {len(rank)} turns, counted from 0")
     of_spans = np.array(token_rewards(RewardResult(span_rewards=result.span_rewards), main.tokens, placement=where))
@@ -195,6 +181,26 @@ def rewards_of_paths(
         values[:shared] += of_spans[:shared]
         placed.append(values)
     return placed
+
+
+def turns_of_calls(step_result: StepResult) -> dict[int, int]:
+    """The turn of each model call of the environment's agent, by `Trajectory.order`; empty where they do not match."""
+    main = step_result.main_trajectory
+    if main is None:
+        return {}
+    own = [path for path in step_result.trajectories if path.agent_name == main.agent_name]
+    if len(own) == 1:
+        return {call: turn for turn, call in enumerate(_calls(main))}
+    replies = len(turns_of(step_result.observation.messages))
+    calls = sorted({call for path in own if not path.is_discarded for call in path.order})
+    if len(calls) == replies and all(path.order for path in own):
+        return {call: turn for turn, call in enumerate(calls)}
+    logger.warning(
+        "replies=<%d>, calls=<%d> | rewards of turns are left out: the history branched, and these do not match",
+        replies,
+        len(calls),
+    )
+    return {}
 
 
 def _calls(path: Trajectory) -> Sequence[int]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -39,7 +38,6 @@ class Answer:
         is_final: The final answer, after which every request is refused.
         task: Its sampling.
         turn: The turn, once it is sampled.
-        id: 24 hexadecimal digits, the same at every delivery.
         created: Unix time in seconds.
         waiters: Number of requests that wait or are being answered.
         is_owed: A connection was cut before its client had the answer: the next equal request takes it over.
@@ -51,7 +49,6 @@ class Answer:
     is_final: bool = False
     task: asyncio.Task[SampledTurn] = field(init=False)
     turn: Turn | None = None
-    id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
     created: int = field(default_factory=lambda: int(time.time()))
     waiters: int = 0
     is_owed: bool = False

@@ -7,6 +7,7 @@ and it keeps the last of two values of one key; Python's own module takes over t
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -30,6 +31,23 @@ def dumps(value: Any, *, sort_keys: bool = False) -> bytes:
             return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
             raise TypeError(str(error)) from None
+
+
+def object_text(value: Any, where: str) -> bytes:
+    """A mapping as JSON, {} for None.
+
+    Raises:
+        TypeError: It is no mapping.
+        ValueError: It holds what is not JSON, or is nested more than `MAX_DEPTH` levels deep.
+    """
+    if not isinstance(value, Mapping | None):
+        raise TypeError(f"{where} must be a mapping, such as a dict, got {value!r:.100}")
+    if is_too_deep(held := dict(value or {})):
+        raise ValueError(f"{where} is nested more than {MAX_DEPTH} levels deep")
+    try:
+        return dumps(held)
+    except TypeError as error:
+        raise ValueError(f"{where} must hold JSON values only: {error}") from None
 
 
 def loads(raw: bytes) -> Any:

@@ -34,8 +34,8 @@ class Receipts:
         turn_bytes, mark = data[:6], data[6:]
         return int.from_bytes(turn_bytes, "big") if hmac.compare_digest(mark, self._mark(turn_bytes)) else None
 
-    def call_id(self, internal: str) -> str:
-        """The id a client is given for a call: 24 hexadecimal digits."""
+    def client_id(self, internal: str) -> str:
+        """The id a client is given for a call, or for the reply of a turn: 24 hexadecimal digits."""
         return hashlib.blake2b(internal.encode(), key=self._secret, digest_size=12).hexdigest()
 
     def _mark(self, turn_bytes: bytes) -> bytes:

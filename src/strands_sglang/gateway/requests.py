@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import ipaddress
+import secrets
 import zlib
 from typing import Any
 from urllib.parse import urlsplit
@@ -80,6 +82,16 @@ def presented_key(request: web.Request, query: str | None = None) -> str | None:
         return token.strip()
     header_key = next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
     return header_key or (query and request.query.get(query)) or None
+
+
+def new_key() -> str:
+    """A random key of 128 bits."""
+    return secrets.token_urlsafe(16)
+
+
+def is_key(presented: str | None, key: str | None) -> bool:
+    """True if a key was presented and is this one, compared in constant time."""
+    return bool(presented and key) and hmac.compare_digest(bytes_of(presented or ""), bytes_of(key or ""))
 
 
 def bytes_of(text: str) -> bytes:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import inspect
 import os
 import re
-import secrets
 import socket
 import time
 import uuid
@@ -24,21 +22,21 @@ from ..conversation import Conversation
 from ..conversation.options import DEFAULTS, SAMPLING_NAMES, RefusedResults
 from ..exceptions import refuse_unknown
 from ..tokenizer import Tokenizer
-from ..tool_parsers.values import MAX_DEPTH, is_too_deep
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, Exchange, as_json, hide, refusal
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.reading import label
 from .dialects.wire import Refused, Route, WireDialect
-from .exact_json import dumps
+from .exact_json import object_text
 from .options import ConversationOptions, SessionOptions
 from .requests import (
-    bytes_of,
     host_of,
     is_address,
+    is_key,
     is_loopback,
     is_of_other_page,
     key_digest,
+    new_key,
     presented_key,
     printable,
 )
@@ -239,17 +237,10 @@ class Gateway:
                 is taken.
         """
         for what, value in (("labels", labels), ("sampling", sampling), ("limits", limits)):
-            if not isinstance(value, Mapping | None):
-                raise TypeError(f"{what} must be a mapping, such as a dict, got {value!r}")
-            try:
-                if is_too_deep(dict(value or {})):
-                    raise ValueError(f"{what} is nested more than {MAX_DEPTH} levels deep")
-                dumps(dict(value or {}))
-            except TypeError as error:
-                raise ValueError(f"{what} must hold JSON values only: {error}") from None
+            object_text(value, what)
         if not isinstance(join_equal, bool | None):
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
-        name, key = name or uuid.uuid4().hex, key or secrets.token_urlsafe(16)
+        name, key = name or uuid.uuid4().hex, key or new_key()
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
         holder = self._by_key.get(key_digest(key))
@@ -298,7 +289,7 @@ class Gateway:
             if name in self.sessions or not _AUTO_NAME.fullmatch(name) or not _AUTO_NAME.fullmatch(key):
                 raise Refused("this key names no new session", status=403, code="wrong_session")
             return self.open(name=name, key=key)
-        if session is None or not key or not hmac.compare_digest(bytes_of(key), bytes_of(session.key)):
+        if session is None or not is_key(key, session.key):
             if session is not None and by_key is not None:
                 raise Refused("this key belongs to another session", status=403, code="wrong_session")
             raise Refused("no session has this key", status=401, code="invalid_api_key")
@@ -317,8 +308,7 @@ class Gateway:
             app.router.add_get(prefix + "/v1/models/{model:.+}", self._models)
             app.router.add_get(prefix + "/api/hello", self._hello)
         app.router.add_get("/health", self._hello)
-        if self._admin:
-            add_session_routes(app, self, self._admin_key)
+        add_session_routes(app, self, admin=self._admin, key=self._admin_key)
         return app
 
     @web.middleware

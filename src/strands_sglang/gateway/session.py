@@ -21,6 +21,8 @@ from .delivery import Exchange, as_json, hide
 from .dialects.wire import Origin, Refused, WireDialect, WireRequest
 from .exact_json import dumps
 from .options import MaxSecondsReachedError, SessionOptions
+from .requests import new_key
+from .reward import Reward
 from .translation import Translation
 
 
@@ -42,6 +44,9 @@ class Session:
         clients: Counters by client.
         gateway_url: Gives the gateway's address, empty before it listens.
         failure: The error of the last request (a limit, an overflow, the model server); None after a success.
+        reward: The reward that was set, or None before.
+        is_reward_final: The reward has been exported, or was sent with the close: it does not change any more.
+        reward_key: Key that sets the reward. The agent has `key` alone, unless it is to score itself.
     """
 
     id: str
@@ -53,6 +58,9 @@ class Session:
     clients: dict[str, Counters] = field(default_factory=dict)
     is_sealed: bool = False
     failure: Exception | None = None
+    reward: Reward | None = None
+    is_reward_final: bool = False
+    reward_key: str = field(default_factory=new_key)
     last_used: float = field(default_factory=time.monotonic)
     _translation: Translation = field(init=False)
     _answers: Answers = field(init=False)
@@ -120,6 +128,24 @@ class Session:
         """True for an open session in which nothing is in flight."""
         return not (self.is_sealed or self._tasks or self._serving)
 
+    def set_reward(self, value: float | None, *, turns: Any = None, info: Any = None) -> Reward:
+        """Set the reward, in place of an earlier one.
+
+        Args:
+            value: Of the whole session; None for no score.
+            turns, info: See `Reward.of`.
+
+        Raises:
+            TypeError, ValueError: See `Reward.of`.
+            Refused: Another reward is final.
+        """
+        reward = Reward.of(value, turns, info, self._translation.find_turn)
+        if self.is_reward_final and reward != self.reward:
+            what = f"the reward of session {self.id} has been exported and cannot be changed; set it before that"
+            raise Refused(what, status=409, code="reward_final")
+        self.reward = reward
+        return reward
+
     async def close(self) -> None:
         """Seal the session: answers in flight are waited for, later requests are refused. Trajectories stay."""
         self.is_sealed = True
@@ -139,6 +165,7 @@ class Session:
             "id": self.id,
             "labels": dict(self.labels),
             "closed": self.is_sealed,
+            "reward": self.reward and self.reward.to_json(),
             "in_flight": len(self._tasks),
             "sampled_tokens": self.conversation.forest.sampled_tokens,
             "tool_parse_errors": self.conversation.tool_parse_errors,

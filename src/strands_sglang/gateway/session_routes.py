@@ -1,9 +1,12 @@
-"""The session routes: make, list, show, read, close and delete sessions, with the admin key where there is one."""
+"""The session routes: make, list, show, read, reward, close and delete sessions.
+
+All but the reward's take the admin key where there is one. A reward takes the admin key or the session's `reward_key`,
+never the key that the agent has, and never nothing: an agent must not score itself.
+"""
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -11,33 +14,65 @@ from aiohttp.typedefs import Handler
 
 from .delivery import as_json
 from .dialects.wire import Refused
-from .requests import bytes_of, presented_key, read_body
+from .requests import is_key, presented_key, read_body
+from .reward import Reward
 from .session import Session
 
 if TYPE_CHECKING:
     from .server import Gateway
 
 
-def add_session_routes(app: web.Application, gateway: Gateway, key: str | None) -> None:
-    """Add the routes below `/sessions` to an application; `key` is the admin key, None for routes without one."""
+def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, key: str | None) -> None:
+    """Add the routes to an application: the reward's and, with `admin`, those below `/sessions`.
+
+    `key` is the admin key, None for routes without one.
+    """
 
     def guarded(answer: Callable[[web.Request], Awaitable[web.Response]]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            presented = presented_key(request) or ""
-            if key is not None and not hmac.compare_digest(bytes_of(presented), bytes_of(key)):
+            if key is not None and not is_key(presented_key(request), key):
                 raise Refused("this route needs the admin key", status=401, code="invalid_api_key")
             return await answer(request)
 
         return handle
 
+    def session_of(request: web.Request) -> Session:
+        session = gateway.sessions.get(request.match_info["session"])
+        if session is None:
+            raise Refused("unknown session", status=404, code="session_not_found")
+        return session
+
     def of_session(answer: Callable[[Session], Awaitable[Any]]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            session = gateway.sessions.get(request.match_info["session"])
-            if session is None:
-                raise Refused("unknown session", status=404, code="session_not_found")
-            return as_json(await answer(session))
+            return as_json(await answer(session_of(request)))
 
         return guarded(handle)
+
+    def check_reward_key(request: web.Request) -> None:
+        presented, session = presented_key(request), gateway.sessions.get(request.match_info["session"])
+        if is_key(presented, key) or (session is not None and is_key(presented, session.reward_key)):
+            return
+        if session is not None and is_key(presented, session.key):
+            what, status = "the key of the agent sets no reward: send the session's reward_key, or the admin key", 403
+            raise Refused(what, status=status, code="wrong_key")
+        what = "no session takes rewards with this key: send its reward_key, or the admin key"
+        raise Refused(what, status=401, code="invalid_api_key")
+
+    def set_reward(session: Session, body: Mapping[str, Any]) -> None:
+        if unknown := body.keys() - {"reward", "turns", "info"}:
+            raise Refused(f"unknown fields {sorted(unknown)}; known are reward, turns, info")
+        if "reward" not in body:
+            raise Refused("reward is missing: a number, or null for no score of the whole", param="reward")
+        try:
+            session.set_reward(body["reward"], turns=body.get("turns"), info=body.get("info"))
+        except (TypeError, ValueError) as error:
+            raise Refused(str(error)) from error
+
+    async def reward(request: web.Request) -> web.Response:
+        check_reward_key(request)
+        session = session_of(request)
+        set_reward(session, await read_body(request))
+        return as_json({"id": session.id, **(session.reward or Reward()).to_json()})
 
     async def create(request: web.Request) -> web.Response:
         body = await read_body(request) if request.can_read_body else {}
@@ -51,7 +86,8 @@ def add_session_routes(app: web.Application, gateway: Gateway, key: str | None) 
         # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.
         address = f"{request.scheme}://{request.host}/s/{session.id}"
         urls = {"openai": f"{address}/v1", "anthropic": address, "google": address}
-        return as_json({"id": session.id, "key": session.key, "base_urls": urls}, status=201)
+        made = {"id": session.id, "key": session.key, "reward_key": session.reward_key, "base_urls": urls}
+        return as_json(made, status=201)
 
     async def list_sessions(request: web.Request) -> web.Response:
         return as_json({"sessions": [session.to_json() for session in gateway.sessions.values()]})
@@ -60,28 +96,40 @@ def add_session_routes(app: web.Application, gateway: Gateway, key: str | None) 
         return session.to_json()
 
     async def read(session: Session) -> Any:
+        session.is_reward_final |= session.is_sealed
         return _rows(session)
 
-    async def close(session: Session) -> Any:
+    async def close(request: web.Request) -> web.Response:
+        session = session_of(request)
+        if body := await read_body(request) if request.can_read_body else {}:
+            check_reward_key(request)
+            set_reward(session, body)
+            session.is_reward_final = True
         await session.close()
-        return session.to_json()
+        return as_json(session.to_json())
 
     async def delete(session: Session) -> Any:
         await gateway.delete(session)
         return {"id": session.id, "deleted": True}
 
+    app.router.add_post("/s/{session}/reward", reward)
+    if not admin:
+        return
     one = "/sessions/{session}"
     app.router.add_post("/sessions", guarded(create))
     app.router.add_get("/sessions", guarded(list_sessions))
     app.router.add_get(one, of_session(show))
     app.router.add_get(f"{one}/trajectories", of_session(read))
-    app.router.add_post(f"{one}/close", of_session(close))
+    app.router.add_post(f"{one}/close", guarded(close))
     app.router.add_delete(one, of_session(delete))
 
 
 def _rows(session: Session) -> list[dict[str, Any]]:
-    """One row per trajectory. Images are left out; `images` has their number."""
-    counters = session.counters
+    """One row per trajectory. Images are left out; `images` has their number.
+
+    A turn may be on several paths, of which one trains it: its reward is in the rows of all.
+    """
+    counters, reward = session.counters, session.reward or Reward()
     return [
         {
             "session": session.id,
@@ -95,6 +143,10 @@ def _rows(session: Session) -> list[dict[str, Any]]:
             "segments": trajectory.segment_info,
             "finish_reason": trajectory.finish_reason,
             "is_discarded": trajectory.is_discarded,
+            "reward": reward.value,
+            "reward_info": reward.info,
+            "turns": [turn.index for turn in trajectory.turns],
+            "turn_rewards": [reward.turns.get(turn.index) for turn in trajectory.turns],
             "constrained": [turn.is_constrained for turn in trajectory.turns],
             "tool_calls": [{"id": c.id, "name": c.name, "error": c.error} for c in trajectory.calls],
             "weight_versions": [[s.version, s.start, s.end] for s in trajectory.weight_versions],

@@ -118,16 +118,16 @@ class Translation:
         completion = turn.completion
         calls = []
         for call in reply.calls:
-            client_id = self._receipts.call_id(call.id)
+            client_id = self._receipts.client_id(call.id)
             for prefix in CALL_PREFIXES:  # any dialect may bring it back
                 self._call_ids[prefix + client_id] = call.id
             calls.append(call._replace(id=client_id))
         path = turn.path() if wire.token_ids else []
         prefix_ids = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
         if wire.kept_by is not None:
-            self._keep_response(wire.kept_by, wire, answer, reply.message)
+            self._keep_response(wire.kept_by, wire, self._reply_id(turn.index), reply.message)
         return WireReply(
-            id=answer.id,
+            id=self._reply_id(turn.index),
             created=answer.created,
             model=wire.model,
             reasoning=reply.reasoning,
@@ -146,14 +146,25 @@ class Translation:
             output_ids=list(completion.output_ids) if wire.token_ids else None,
         )
 
-    def _keep_response(self, readings: Readings, wire: WireRequest, answer: Answer, reply: Message) -> None:
+    def find_turn(self, name: str | int) -> int | None:
+        """The index of the turn of a name, which is its index or the id of its reply; None for an unknown one."""
+        turns = self._conversation.forest.turns
+        if isinstance(name, str) and len(name) >= 24:  # each dialect puts a prefix before the id
+            return next((turn.index for turn in turns if self._reply_id(turn.index) == name[-24:]), None)
+        index = int(name) if str(name).isdecimal() and not isinstance(name, bool) else -1
+        return index if 0 <= index < len(turns) else None
+
+    def _reply_id(self, turn: int) -> str:
+        return self._receipts.client_id(f"reply {turn}")  # no call has a blank in its id
+
+    def _keep_response(self, readings: Readings, wire: WireRequest, reply_id: str, reply: Message) -> None:
         """Keep an answer and its items under the ids that the client was given."""
-        client_ids = [self._receipts.call_id(call.id) for call in reply.calls]
+        client_ids = [self._receipts.client_id(call.id) for call in reply.calls]
         calls = [call._replace(id=f"call_{name}") for name, call in zip(client_ids, reply.calls, strict=True)]
         reply = replace(reply, calls=tuple(calls))
-        readings.responses.put(f"resp_{answer.id}", [*wire.messages, reply])
-        readings.items.put(f"msg_{answer.id}", replace(reply, reasoning="", calls=()))
-        readings.items.put(f"rs_{answer.id}", Message(role="assistant", reasoning=reply.reasoning))
+        readings.responses.put(f"resp_{reply_id}", [*wire.messages, reply])
+        readings.items.put(f"msg_{reply_id}", replace(reply, reasoning="", calls=()))
+        readings.items.put(f"rs_{reply_id}", Message(role="assistant", reasoning=reply.reasoning))
         for name, call in zip(client_ids, calls, strict=True):
             readings.items.put(f"fc_{name}", Message(role="assistant", calls=(call,)))
 

@@ -8,7 +8,8 @@ from typing import Any
 from strands import Agent
 from strands.agent.agent_result import AgentResult
 
-from strands_env.core import Action, Environment
+from strands_env.core import Action, Environment, RewardResult, StepResult, TerminationReason
+from strands_env.rewards.turns import turns_of_calls
 from strands_env.sandbox import BubblewrapSandbox, Isolation, Network, Sandbox, SandboxLimits, SandboxSlots
 
 from .program import ProgramRun
@@ -46,6 +47,10 @@ class HarnessEnvironment(Environment):
         max_parallel: Most replies that are sampled at a time; further calls wait.
         final_answer: Ask for a final answer, without tool calls, before a limit or the model's `max_sampled_tokens`
             leads to a refusal: True, or the words to ask with. It is one of the calls of `max_requests`.
+        program_reward: Score an episode by what the program itself sends, with `{reward_key}`, to
+            `{anthropic_url}/reward`, for programs that bring their own grader. Whatever runs in the sandbox can then
+            send a reward, the policy's commands too. A program that fails, or is refused at a limit, before it has sent
+            one scores 0; one that ends well without is an error of the reward.
         score_failures: Score the episode of a program that failed. False ends it as a failure, without a reward and
             out of training; a policy can then hide its bad episodes by crashing.
         limits: The program's limits; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
@@ -70,6 +75,7 @@ class HarnessEnvironment(Environment):
         max_seconds: float | None = None,
         max_parallel: int | None = None,
         final_answer: bool | str = False,
+        program_reward: bool = False,
         score_failures: bool = True,
         limits: SandboxLimits | None = None,
         isolation: Isolation | str = Isolation.BUBBLEWRAP,
@@ -83,13 +89,16 @@ class HarnessEnvironment(Environment):
         foreign = ("system_prompt", "max_tool_iters", "max_tool_calls", "max_parallel_tool_calls", "max_messages")
         if given := [name for name in foreign if options.get(name) is not None]:
             raise ValueError(f"{', '.join(given)}: the program has its own prompt and tools; max_requests bounds it")
-        super().__init__(**options)
+        if program_reward and options.get("reward_fn") is not None:
+            raise ValueError("program_reward and reward_fn both score the episode: give one")
+        super().__init__(**({**options, "reward_fn": self.sent_reward} if program_reward else options))
         self.program = ProgramRun(
             harness,
             limits={
                 "max_requests": max_requests, "max_new_tokens": max_new_tokens, "max_seconds": max_seconds,
                 "max_parallel": max_parallel, "final_answer": final_answer,
             },
+            sends_reward=program_reward,
             score_failures=score_failures,
             environment=environment,
             gateway_options=gateway_options,
@@ -126,6 +135,19 @@ class HarnessEnvironment(Environment):
             raise ValueError("a harness starts with an empty history; put what went before into the message")
         await self.prepare(action)
         return await self.program.run(agent, action, self.sandbox, prompt=action.message)
+
+    async def sent_reward(self, action: Action, result: StepResult) -> RewardResult:
+        """The reward that the program sent; those of other agents' turns stay in `info`."""
+        sent = self.program.reward
+        if sent is None:
+            if result.termination_reason is TerminationReason.TASK_COMPLETE:
+                raise ValueError("the program sent no reward: it POSTs one to {anthropic_url}/reward with {reward_key}")
+            return RewardResult(reward=0.0, info={"reason": "the program ended before it sent a reward"})
+        turns, info = turns_of_calls(result) if sent.turns else {}, dict(sent.info)
+        if others := {str(call): value for call, value in sent.turns.items() if call not in turns}:
+            info["turns_of_others"] = others
+        own = {turns[call]: value for call, value in sent.turns.items() if call in turns}
+        return RewardResult(reward=sent.value, turn_rewards=own, info=info)
 
     def compute_metrics(
         self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None

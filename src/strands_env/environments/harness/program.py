@@ -24,6 +24,7 @@ from .recipes import Harness
 
 if TYPE_CHECKING:
     from strands_sglang.gateway import Gateway, Session
+    from strands_sglang.gateway.reward import Reward
 
 logger = logging.getLogger(__name__)
 
@@ -46,20 +47,24 @@ class ProgramRun:
 
     Args:
         limits: Limits of the session, by the names that `HarnessEnvironment` has for them.
+        sends_reward: `program_reward` of `HarnessEnvironment`.
 
     The other arguments are those of `HarnessEnvironment`.
 
     Attributes:
         ended: End of the last run, with the session's counters.
+        reward: The reward that its session was sent, or None.
     """
 
     harness: Harness | Callable[[Action], Harness]
     _: KW_ONLY
     limits: Mapping[str, Any] = field(default_factory=dict)
+    sends_reward: bool = False
     score_failures: bool = True
     environment: Mapping[str, str] | None = None
     gateway_options: Mapping[str, Any] | None = None
     ended: dict[str, Any] | None = field(default=None, init=False)
+    reward: Reward | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         from strands_sglang.gateway.options import SessionOptions
@@ -75,7 +80,7 @@ class ProgramRun:
             prompt: The program's task.
             home: Its home folder, where its configuration lies; the work directory if None.
         """
-        self.ended = None
+        self.ended = self.reward = None
         conversation = getattr(agent.model, "conversation", None)
         if conversation is None:
             raise TypeError(
@@ -89,6 +94,8 @@ class ProgramRun:
             url = f"{origin or session.anthropic_url.partition('/s/')[0]}/s/{session.id}"
             values = {"base_url": f"{url}/v1", "anthropic_url": url, "google_url": url, "key": session.key}
             values |= {"prompt": prompt, "home": home, "session": session.id}
+            if self.sends_reward:  # else nothing in the sandbox ever holds it
+                values["reward_key"] = session.reward_key
             try:
                 done = await self._launch(action, sandbox, values)
             except asyncio.CancelledError:  # the episode's time is over
@@ -121,6 +128,8 @@ class ProgramRun:
     async def _launch(self, action: Action, sandbox: Sandbox, values: Mapping[str, str]) -> ExecResult:
         """Write the harness' files and run its command."""
         launch = (self.harness(action) if callable(self.harness) else self.harness).fill(values)
+        if not self.sends_reward and "{reward_key}" in str(launch):
+            raise ValueError("the harness names {reward_key}: that needs an environment with program_reward=True")
         for name, text in launch.files.items():
             await sandbox.write_file(os.path.join(values["home"], name), text)
         return await sandbox.exec(
@@ -131,6 +140,7 @@ class ProgramRun:
 
     def _take_over(self, agent: Agent, session: Session, seen: int) -> None:
         """Give the agent the session's messages, tokens used, and counts."""
+        self.reward = session.reward
         agent.messages.extend(session.history)  # type: ignore[arg-type]
         if session.last_turn is not None:  # titles and sub-agents may have come after it
             session.conversation.forest.show(session.last_turn)

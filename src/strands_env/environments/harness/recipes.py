@@ -21,10 +21,10 @@ Program = str | Sequence[str]
 # WebAssembly in Node reserves 10 GiB of addresses for every memory, which no limit on memory grants.
 _NODE = {"NODE_OPTIONS": "--disable-wasm-trap-handler"}
 
-PLACEHOLDERS = ("prompt", "base_url", "anthropic_url", "google_url", "key", "model", "home")
+PLACEHOLDERS = ("prompt", "base_url", "anthropic_url", "google_url", "key", "reward_key", "model", "home")
 """`{prompt}`: the task; `{base_url}`: the session for OpenAI's clients, `/v1` included; `{anthropic_url}` and
-`{google_url}`: for those of the others, without it; `{key}`: the session's key; `{model}`: `Harness.model`; `{home}`:
-the home folder."""
+`{google_url}`: for those of the others, without it; `{key}`: the session's key; `{reward_key}`: that of its reward, for
+an environment with `program_reward`; `{model}`: `Harness.model`; `{home}`: the home folder."""
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 # Looks like one: a word in braces that are not a shell's, git's or a template's.
