@@ -10,6 +10,9 @@ invocation ended. They also answer malformed calls. The SDK turns arguments that
 the tool with them; instead the call is cancelled before it runs, with the parser's words as the tool result. Where the
 agent is not known, a malformed call gets a name that the SDK refuses by itself and that carries the parser's words too.
 Last, they replace tool results that no chat template can show, where the option `refused_results` asks for it.
+
+What a caller is to others, its role, is where its run began: in a tool of an agent, in the loop of one, or in neither.
+A context variable knows the place, as it follows into tasks and threads. Hooks and a middleware on known agents set it.
 """
 
 from __future__ import annotations
@@ -17,19 +20,77 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
+from strands.hooks import (
+    AfterInvocationEvent,
+    AfterToolCallEvent,
+    BeforeInvocationEvent,
+    BeforeToolCallEvent,
+    HookOrder,
+    MessageAddedEvent,
+)
+from strands.middleware import ExecuteToolStage
 from strands.types.tools import ToolResult
 
 from .conversation.messages import read_message, report_refused
 from .conversation.options import RefusedResults
 from .exceptions import MessageConversionError
-from .trajectory import TrajectoryForest, Turn
+from .trajectory import Role, TrajectoryForest, Turn
+
+_agents = itertools.count()
+"""Numbers of agents, of all models: one may work for an agent with another model."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Place:
+    """The loop of an agent, or a tool that it runs. Tools are not held: contexts outlive what runs in them.
+
+    Attributes:
+        agent_id: Identity of the agent.
+        outer: The place in which its run began.
+        in_tool: In a tool, not in the loop.
+        in_agent_tool: The tool is an agent, by the SDK's word.
+        is_over: It has ended.
+    """
+
+    agent_id: str
+    outer: _Place | None
+    in_tool: bool = False
+    in_agent_tool: bool = False
+    is_over: bool = False
+
+    def role_within(self, has_tools: bool | None) -> Role:
+        """The role of an agent whose run begins here, by whether it has tools; None for a call without an agent."""
+        if not self.in_tool or (self.in_agent_tool and has_tools is None):
+            return Role.SUMMARY
+        return Role.SUBAGENT if self.in_agent_tool or has_tools else Role.TOOL
+
+
+_current_place: ContextVar[_Place | None] = ContextVar("strands_sglang_place", default=None)
+
+
+@contextmanager
+def outermost() -> Iterator[None]:
+    """What runs in the block works for nobody outside of it."""
+    token = _current_place.set(None)
+    try:
+        yield
+    finally:
+        _current_place.reset(token)
+
+
+def _place() -> _Place | None:
+    """The innermost place that has not ended."""
+    place = _current_place.get()
+    while place is not None and place.is_over:
+        place = place.outer
+    return place
 
 
 class Caller(NamedTuple):
@@ -38,11 +99,15 @@ class Caller(NamedTuple):
     Attributes:
         name: Name of the agent, or None where it is not known.
         id: Identity of the agent, or None where there is nothing to know it by.
+        role: Its part in the episode.
+        parent: Identity of the agent that it works for, or None.
         is_hooked: Hooks on the agent report what becomes of its answers.
     """
 
     name: str | None = None
     id: str | None = None
+    role: Role = Role.MAIN
+    parent: str | None = None
     is_hooked: bool = False
 
 
@@ -52,6 +117,8 @@ class _Known:
 
     id: str
     agent: weakref.ref[Any] | None = None
+    place: _Place | None = None
+    """Its loop, while it runs."""
     last: Any = None
     """The latest message that was there before a call, or was reported since: only what follows it may be news."""
 
@@ -67,7 +134,6 @@ class Callers:
         self._model = weakref.ref(model)
         self._forest = forest
         self._known: weakref.WeakKeyDictionary[threading.Event, _Known] = weakref.WeakKeyDictionary()
-        self._count = itertools.count()
         self._pending: dict[str, list[Turn]] = {}
         self._answers: dict[str, str] = {}
 
@@ -78,25 +144,75 @@ class Callers:
 
     def identify(self, invocation_state: Mapping[str, Any] | None, cancel_signal: threading.Event | None) -> Caller:
         """The caller of a model call, hooked if its agent is known."""
+        place = _place()
         if cancel_signal is None:
-            return Caller()
-        known = self._known.get(cancel_signal)
-        if known is None:
-            known = self._known.setdefault(cancel_signal, _Known(id=f"agent-{next(self._count)}"))
+            if place is None:
+                return Caller()
+            return Caller(role=place.role_within(None), parent=place.agent_id)
+        known = self._known_by(cancel_signal)
         agent: Any = (invocation_state or {}).get("agent")
         if agent is None or getattr(agent, "cancel_signal", None) is not cancel_signal:
             agent = known.agent() if known.agent is not None else None
         is_hooked = agent is not None and getattr(agent, "model", None) is self._model()
-        if is_hooked and known.agent is None:
-            known.agent = weakref.ref(agent)
-            # Not only where it is needed: another agent may take over a malformed call, in a snapshot.
-            agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
-            agent.add_hook(self._message_added, MessageAddedEvent, order=HookOrder.SDK_FIRST)
-            agent.add_hook(self._invocation_ended, AfterInvocationEvent)
-            agent.add_hook(self._report_refused_result, AfterToolCallEvent)
         if is_hooked:
+            self.watch(agent)
             known.last = agent.messages[-1] if agent.messages else None
-        return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked)
+        if is_hooked and (place is None or place.agent_id != known.id):
+            self._enter(known)  # the agent was not known when its run began
+        while place is not None and (place.is_over or place.agent_id == known.id):
+            place = place.outer
+        name, role, parent = getattr(agent, "name", None), Role.MAIN, None
+        if place is not None:
+            role, parent = place.role_within(agent is None or _has_tools(agent)), place.agent_id
+        return Caller(name=name, id=known.id, role=role, parent=parent, is_hooked=is_hooked)
+
+    def watch(self, agent: Any) -> None:
+        """Know an agent, from now on, by hooks."""
+        known = self._known_by(agent.cancel_signal)
+        if known.agent is not None:
+            return
+        known.agent = weakref.ref(agent)
+        # Not only where it is needed: another agent may take over a malformed call, in a snapshot.
+        agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
+        agent.add_hook(self._message_added, MessageAddedEvent, order=HookOrder.SDK_FIRST)
+        agent.add_hook(self._invocation_ended, AfterInvocationEvent)
+        agent.add_hook(self._report_refused_result, AfterToolCallEvent)
+        agent.add_hook(self._invocation_begins, BeforeInvocationEvent, order=HookOrder.SDK_FIRST)
+        agent.add_hook(self._leave, AfterInvocationEvent, order=HookOrder.SDK_LAST)
+        agent.add_middleware(ExecuteToolStage, self._in_tool)
+
+    def _known_by(self, signal: threading.Event) -> _Known:
+        known = self._known.get(signal)
+        return known or self._known.setdefault(signal, _Known(id=f"agent-{next(_agents)}"))
+
+    # ---- places ------------------------------------------------
+
+    def _enter(self, known: _Known) -> None:
+        known.place = _Place(agent_id=known.id, outer=_place())
+        _current_place.set(known.place)
+
+    def _invocation_begins(self, event: BeforeInvocationEvent) -> None:
+        self._enter(self._known_by(event.agent.cancel_signal))
+
+    def _leave(self, event: AfterInvocationEvent) -> None:
+        known = self._known_by(event.agent.cancel_signal)
+        if known.place is not None:
+            known.place.is_over = True
+
+    async def _in_tool(self, context: Any, next_fn: Any) -> AsyncGenerator[Any, None]:
+        """Middleware around a tool of an agent, in the background too."""
+        agent, tool, before = context.agent, context.tool, _current_place.get()
+        place = _Place(agent_id=self._known_by(agent.cancel_signal).id, outer=_place(), in_tool=True)
+        place.in_agent_tool = getattr(tool, "tool_type", None) == "agent"
+        _current_place.set(place)
+        try:
+            async for event in next_fn(context):
+                yield event
+        finally:
+            place.is_over = True
+            _current_place.set(before)
+
+    # ---- fates ------------------------------------------------
 
     def note_sampled(self, caller: Caller, turn: Turn) -> None:
         """Wait for what becomes of an answer, and answer its malformed calls."""
@@ -157,6 +273,11 @@ class Callers:
         tools = event.agent.tool_registry.get_all_tool_specs()
         find_problem = partial(model.find_problem, role="tool", tools=tools)
         event.result = cast(ToolResult, report_refused(event.result, find_problem))
+
+
+def _has_tools(agent: Any) -> bool:
+    """True for an agent that can do more than answer."""
+    return any(tool.tool_type != "structured_output" for tool in agent.tool_registry.registry.values())
 
 
 def _turn_in(turns: list[Turn], message: Mapping[str, Any]) -> Turn | None:

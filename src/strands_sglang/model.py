@@ -124,6 +124,10 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         super().reset()
         self._callers.reset()
 
+    def watch_agent(self, agent: Any) -> None:
+        """Know an agent before its first call, so that calls for it (a summary of its history) are known as such."""
+        self._callers.watch(agent)
+
     def get_config(self) -> SGLangConfig:
         """The options in force."""
         return self.config
@@ -179,6 +183,8 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
             forced_tools=forced,
             agent=caller.name,
             agent_id=caller.id,
+            role=caller.role,
+            parent_agent=caller.parent,
             attempt=None if cycle is None else str(cycle),
             malformed_calls=malformed_calls,
         )

@@ -660,6 +660,9 @@ async def test_the_history_is_that_of_the_agent_that_began_whatever_its_name() -
         assert r.session.history == [
             {"role": "user", "content": [{"text": "More"}]}, {"role": "assistant", "content": [{"text": "Three."}]},
         ]  # fmt: skip
+        helper = r.session.trajectories[1]
+        assert (helper.agent_name, helper.role, helper.parent) == ("/root/helper", "subagent", "/root")
+        assert {path.role for path in r.session.trajectories} == {"main", "subagent"}
 
 
 async def test_equal_requests_in_flight_share_a_sample_but_no_answer() -> None:

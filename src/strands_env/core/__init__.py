@@ -29,6 +29,8 @@ and `termination` says how it ended. `rollout` makes environments and runs their
 
 from __future__ import annotations
 
+from strands_sglang.trajectory import Role
+
 from .environment import Environment
 from .metrics import Metrics, ToolMetrics
 from .models import ModelFactory
@@ -62,6 +64,7 @@ __all__ = [
     "RewardCallable",
     "RewardFunction",
     "RewardResult",
+    "Role",
     "SpanReward",
     "StepResult",
     "TaskContext",

@@ -10,7 +10,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -22,14 +22,25 @@ from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
+from strands_sglang.callers import outermost
 from strands_sglang.exceptions import check_positive, explain_arguments
+from strands_sglang.trajectory import Role
 
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .jsonable import copy_data
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict
 from .overrides import flatten_tools, methods_with_action, tool_mistakes, warn_of_misspelt_overrides
-from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
+from .scope import (
+    DEFAULT_REASONS,
+    EpisodeLimiter,
+    LoopRecorder,
+    StepScope,
+    TrackedModel,
+    fail_step,
+    watch_agent,
+    with_short_ids,
+)
 from .sdk_patches import inside_a_step
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
@@ -72,6 +83,7 @@ _OVERRIDES = (
     "interact",
     "compute_metrics",
     "is_scored",
+    "is_trained",
     "step",
 )
 """Methods that a subclass may override."""
@@ -248,6 +260,14 @@ class Environment:
         """
         return event_loop_metrics_to_dict(event_loop_metrics, tool_parse_errors)
 
+    def is_trained(self, trajectory: Trajectory) -> bool:
+        """Decides which trajectories are meant to be trained, by their `role`, `agent_name` and `parent`.
+
+        The default: those of agents, as `model_for(trainable=...)` says, but no summaries, and no models of tools. An
+        exception is the step's error, and the step has no reward.
+        """
+        return trajectory.trainable and trajectory.role in (Role.MAIN, Role.SUBAGENT)
+
     def is_scored(self, reason: TerminationReason) -> bool:
         """Decides which steps the reward function scores, by how they ended. The default: the policy's outcomes.
 
@@ -279,9 +299,10 @@ class Environment:
         except Exception as error:
             return self._fail(error, Phase.SETUP)
         scope = StepScope(recorder=LoopRecorder(), limiter=self._new_limiter(), cancel_signal=cancel_signal)
-        scope.models.append(TrackedModel(model=model, agent_name=self.agent_name, trainable=True, is_main=True))
+        main = TrackedModel(model=model, agent_name=self.agent_name, trainable=True, role=Role.MAIN, is_main=True)
+        scope.models.append(main)
         seen = len(history)
-        with scope.active(), inside_a_step():
+        with scope.active(), outermost(), inside_a_step():
             try:
                 agent = self._build_agent(model, scope, history, action)
             except Exception as error:
@@ -369,7 +390,14 @@ class Environment:
                 raise
             logger.warning("error=<%s> | cleanup failed after an error", failure)
 
-    def model_for(self, agent_name: str, *, trainable: bool = True, model_factory: ModelFactory | None = None) -> Model:
+    def model_for(
+        self,
+        agent_name: str,
+        *,
+        trainable: bool = True,
+        role: Role | str = Role.SUBAGENT,
+        model_factory: ModelFactory | None = None,
+    ) -> Model:
         """A model for a sub-agent of the running step (agent as tool, Graph node, Swarm member).
 
         Its trajectories appear in `StepResult.trajectories` under this name, and each has the budget
@@ -377,20 +405,27 @@ class Environment:
         calling agent only sees a tool result.
 
         Args:
-            trainable: Its tokens are meant to be trained.
+            trainable: Its tokens are meant to be trained, if `is_trained` agrees.
+            role: The part that it has in the episode, of `Role`.
             model_factory: Makes the model; the environment's own factory if not given.
 
         Raises:
             RuntimeError: No step is running. Make sub-agents in `get_tools()` or inside a tool.
+            ValueError: There is no such role.
         """
         scope = StepScope.current()
         if scope is None:
             raise RuntimeError(
                 f"model_for({agent_name!r}) needs a running step: make sub-agents in get_tools(), get_hooks() or a tool"
             )
+        try:
+            role = Role(role)
+        except ValueError as error:
+            fail_step(error)  # a tool would make a result of it
+            raise
         model = self._make_model(model_factory or self.model_factory)
         scope.watch(model)
-        scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable))
+        scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable, role=role))
         return model
 
     # ---- the parts of a step -----------------------------------------------------------------------------------------
@@ -440,6 +475,7 @@ class Environment:
             raise TypeError(f"{type(self).__name__}.make_agent() must return a strands.Agent, got {agent!r:.100}")
         registry = agent.tool_registry.registry
         registry.update({name: self._limit_tool(tool) for name, tool in registry.items()})
+        watch_agent(agent)
         return agent
 
     def _overridden(self, name: str, action: Action) -> Any:
@@ -517,7 +553,9 @@ class Environment:
         tokens: TokenObservation | None = None
         trajectories: list[Trajectory] = []
         try:  # whatever a subclass or a provider does here, what has been collected so far is kept
-            trajectories = [item for tracked in scope.models for item in tracked.trajectories()]
+            trajectories = with_short_ids([item for tracked in scope.models for item in tracked.trajectories()])
+            for item in trajectories:
+                item.trainable = self._is_trained(item)
             tokens = main.observe(trajectories)
             parse_errors = getattr(main.model, "tool_parse_errors", None)
             metrics |= await self._compute_metrics(agent.event_loop_metrics, parse_errors)
@@ -537,6 +575,17 @@ class Environment:
         return StepResult(
             observation=observation, error=error, trajectories=trajectories, tool_errors=recorder.tool_errors
         )
+
+    def _is_trained(self, trajectory: Trajectory) -> bool:
+        what = f"{type(self).__name__}.is_trained() of the {trajectory.role} {trajectory.agent_name!r}"
+        trajectory = replace(trajectory)  # an override cannot change what is recorded
+        try:
+            is_trained = self.is_trained(trajectory)
+        except Exception as error:
+            raise RuntimeError(f"{what} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(is_trained, bool):
+            raise TypeError(f"{what} must return True or False, got {is_trained!r:.100}")
+        return is_trained
 
     async def _compute_metrics(self, event_loop_metrics: Any, parse_errors: Any) -> dict[str, Any]:
         """`compute_metrics`, on the environment's own thread if it has one: it may read what `reset` opened."""

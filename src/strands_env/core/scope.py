@@ -9,7 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from strands.models import Model
 
 from strands_sglang.exceptions import ToolLimitReachedError
 from strands_sglang.tool_limiter import ToolLimiter
+from strands_sglang.trajectory import Role
 
 from .metrics import summarize, turn_metrics
 from .sdk_patches import only_reads
@@ -46,23 +47,33 @@ _current: ContextVar[StepScope | None] = ContextVar("strands_env_step", default=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedModel:
-    """A model whose trajectories belong to the step; `is_main` for that of the environment's own agent."""
+    """A model whose trajectories belong to the step.
+
+    Attributes:
+        role: The part of the agents it was made for.
+        is_main: It is the model of the environment's own agent.
+    """
 
     model: Model
     agent_name: str
     trainable: bool
+    role: Role = Role.SUBAGENT
     is_main: bool = False
 
     def trajectories(self) -> list[Trajectory]:
         """The trajectories that the model holds now."""
+        paths = trajectories_of(self.model) or ()
+        names = {path.agent_id: path.agent_name for path in paths if path.agent_name is not None}
         return [
-            trajectory.with_labels(
+            path.with_labels(
                 # Agents may share the main model: the path knows who asked. Others have the name they were made for.
-                agent_name=(trajectory.agent_name if self.is_main else None) or self.agent_name,
+                agent_name=(path.agent_name or names.get(path.parent) if self.is_main else None) or self.agent_name,
+                # What was made for an agent is that agent's, also where a tool calls it, but not its own summaries.
+                role=path.role if self.is_main or path.parent in names else self.role,
                 trainable=self.trainable,
-                is_main=self.is_main and trajectory.is_main,
+                is_main=self.is_main and path.is_main,
             )
-            for trajectory in trajectories_of(self.model) or ()
+            for path in paths
         ]
 
     def observe(self, trajectories: Sequence[Trajectory]) -> TokenObservation | None:
@@ -157,6 +168,22 @@ def trajectories_of(model: Any) -> list[Trajectory] | None:
         return None
     tokens = TokenObservation.from_token_manager(manager)
     return [] if tokens is None else [Trajectory(tokens=tokens, agent_name=None, is_main=True)]
+
+
+def watch_agent(agent: Any) -> None:
+    """Let the agent's model know it from the start, where the model asks who calls it."""
+    watch = getattr(agent.model, "watch_agent", None)
+    if watch is not None:
+        watch(agent)
+
+
+def with_short_ids(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories with agents numbered in the order in which they appear, the same in every run of a rollout."""
+    ids: dict[str | None, str | None] = {None: None}
+    for path in trajectories:
+        if path.agent_id not in ids:
+            ids[path.agent_id] = f"agent-{len(ids) - 1}"
+    return [replace(path, agent_id=ids[path.agent_id], parent=ids.get(path.parent)) for path in trajectories]
 
 
 def fail_step(error: Exception, where: Phase = Phase.TOOL) -> None:

@@ -14,7 +14,7 @@ from strands.handlers.callback_handler import null_callback_handler
 from strands.hooks import AfterModelCallEvent, AgentInitializedEvent, HookOrder, HookProvider, HookRegistry
 
 from strands_env.core import Action, Environment, ModelFactory, TerminationReason
-from strands_env.core.scope import EpisodeLimiter, fail_step
+from strands_env.core.scope import EpisodeLimiter, fail_step, watch_agent
 from strands_env.core.sdk_patches import end_background_tasks
 from strands_env.core.termination import Phase
 from strands_env.rewards import ExactMatchReward
@@ -171,6 +171,7 @@ class _Team(HookProvider):
         self._agent_made(event)
         event.agent.name = SUBAGENT
         event.agent.callback_handler = self._callback_handler  # its default prints
+        watch_agent(event.agent)
         registry = event.agent.tool_registry.registry
         registry.update({name: self._limit_tool(tool) for name, tool in registry.items()})
 

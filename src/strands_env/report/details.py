@@ -227,6 +227,8 @@ def _trajectory(
     ids = tokens.token_ids
     document: dict[str, Any] = {
         "agent": item.agent_name,
+        "role": item.role,
+        "parent": item.parent,
         "trainable": item.trainable,
         "discarded": item.is_discarded,
         "finish": item.finish_reason,

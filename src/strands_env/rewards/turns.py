@@ -167,7 +167,7 @@ def rewards_of_paths(
     of_spans = np.array(token_rewards(RewardResult(span_rewards=result.span_rewards), main.tokens, placement=where))
     placed: list[NDArray[np.float64] | None] = []
     for path in paths:
-        if path.agent_name != main.agent_name:
+        if not _is_of(main, path):
             placed.append(None)
             continue
         spans = path.tokens.turn_spans
@@ -183,12 +183,17 @@ def rewards_of_paths(
     return placed
 
 
+def _is_of(main: Trajectory, path: Trajectory) -> bool:
+    """True for a path of the agent with the main path; its summaries have its name too."""
+    return (path.agent_name, path.role) == (main.agent_name, main.role)
+
+
 def turns_of_calls(step_result: StepResult) -> dict[int, int]:
     """The turn of each model call of the environment's agent, by `Trajectory.order`; empty where they do not match."""
     main = step_result.main_trajectory
     if main is None:
         return {}
-    own = [path for path in step_result.trajectories if path.agent_name == main.agent_name]
+    own = [path for path in step_result.trajectories if _is_of(main, path)]
     if len(own) == 1:
         return {call: turn for turn, call in enumerate(_calls(main))}
     replies = len(turns_of(step_result.observation.messages))

@@ -110,7 +110,7 @@ def samples_from_model(
     if exported is None:
         raise TypeError(f"{type(model).__name__} has no token data: expected trajectories or a token_manager")
     return _samples(
-        [(each, None) for each in exported],
+        [(each, None) for each in exported if each.trainable],
         include_discarded,
         experts_shape=experts_shape,
         reward=reward,
@@ -145,6 +145,9 @@ def _samples(
                 media=tuple(trajectory.media),
                 token_rewards=rewards_of_tokens,
                 agent_name=trajectory.agent_name or "agent",
+                agent_id=trajectory.agent_id,
+                role=trajectory.role,
+                parent=trajectory.parent,
                 is_discarded=trajectory.is_discarded,
                 finish_reason=trajectory.finish_reason,
                 **fields,

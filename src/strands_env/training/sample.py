@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core.types import WeightVersionSpan
-from strands_sglang.trajectory import SamplingMask
+from strands_sglang.trajectory import Role, SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium
 from strands_sglang.trajectory.packed import decode_routed_experts
 
@@ -68,6 +68,7 @@ class TrainingSample:
             is trained. Not part of `reward`.
         group_id: Rollouts of one prompt share it; None without groups.
         rollout_id: Samples of one rollout share it.
+        agent_id, role, parent: As of a `Trajectory`.
         trainable: Its tokens are meant to be trained.
         is_discarded: The last completion was thrown away by a retry.
         finish_reason: End of the last completion of this path: `stop`, `length`, `abort`, `unknown` or None.
@@ -92,6 +93,9 @@ class TrainingSample:
     group_id: str | None = None
     rollout_id: str | None = None
     agent_name: str = "agent"
+    agent_id: str | None = None
+    role: Role = Role.MAIN
+    parent: str | None = None
     trainable: bool = True
     is_discarded: bool = False
     status: SampleStatus = SampleStatus.COMPLETED

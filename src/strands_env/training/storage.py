@@ -13,7 +13,7 @@ import numpy as np
 from strands_env.core.files import arrow, replacing
 from strands_env.core.types import WeightVersionSpan
 from strands_env.training.sample import PER_TOKEN, SampleStatus, TrainingSample
-from strands_sglang.trajectory import SamplingMask
+from strands_sglang.trajectory import Role, SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium
 
 FORMAT_VERSION = "1"
@@ -87,7 +87,9 @@ def _schema(pa: Any) -> Any:
         ("sampling_mask_offsets", pa.list_(pa.int64())),
         ("media", pa.list_(pa.struct([*texts, *places]))),
         ("reward", pa.float64()),
-        *((name, pa.string()) for name in ("group_id", "rollout_id", "agent_name", "status", "finish_reason")),
+        *((name, pa.string()) for name in ("group_id", "rollout_id", "agent_name", "agent_id", "role", "parent")),
+        ("status", pa.string()),
+        ("finish_reason", pa.string()),
         ("trainable", pa.bool_()),
         ("is_discarded", pa.bool_()),
         ("advantage", pa.float64()),
@@ -127,6 +129,7 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
             "experts_shape": row["experts_shape"] and tuple(row["experts_shape"]),
             "sampling_mask": mask,
             "media": tuple(PlacedMedium(**each) for each in media),
+            "role": Role(row.get("role", Role.MAIN)),  # older files have none
             "status": SampleStatus(row["status"]),
             "metadata": json.loads(row["metadata"]),
         }

@@ -257,6 +257,8 @@ class Conversation:
             messages,
             agent=request.agent,
             agent_id=request.agent_id,
+            role=request.role,
+            parent_agent=request.parent_agent,
             attempt=request.attempt,
         )
 

@@ -31,7 +31,7 @@ from ..template import (
 from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import HermesToolParser, ToolParser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ThinkTokens
-from ..trajectory import Image, Location, Message, Turn
+from ..trajectory import Image, Location, Message, Role, Turn
 from ..trajectory.media import ImageEncoding, ImageExpander, Medium, PreparedImage, media_growth, place_images
 from .messages import (
     ChatConversation,
@@ -126,6 +126,8 @@ class TurnRequest:
         fields: Fields of the backend's own, see `Backend.check_fields`.
         agent: Name of who asks, for the record.
         agent_id: Identity of who asks, the name by default. A call extends turns of its own agent.
+        role: The part of who asks in the episode.
+        parent_agent: Identity of the agent that who asks works for.
         attempt: Mark of one step of the caller. The same agent with the same mark again means that the caller threw
             the earlier sample of that step away. None: the call stands for itself.
         as_root: Render the whole history afresh, also where a path could be extended.
@@ -144,6 +146,8 @@ class TurnRequest:
     fields: Mapping[str, Any] = field(default_factory=dict)
     agent: str | None = None
     agent_id: str | None = None
+    role: Role = Role.MAIN
+    parent_agent: str | None = None
     attempt: str | None = None
     as_root: bool = False
     malformed_calls: MalformedCalls = MalformedCalls.RENAME

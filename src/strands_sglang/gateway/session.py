@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn
 from ..conversation.messages import to_strands
-from ..trajectory import Message, Trajectory, Turn, digest
+from ..trajectory import Message, Role, Trajectory, Turn, digest
 from .answers import Answer, Answers
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json, hide
@@ -278,6 +278,9 @@ class Session:
         """Locate and render a request, in a thread where that takes long."""
         with self._noting_failure():
             turn_request = self._translation.read(wire, origin, counters, final=final)
+            began = self._main.get(True) or self._main.get(False)
+            if began is not None and origin.agent not in (None, began.name):
+                turn_request = replace(turn_request, role=Role.SUBAGENT, parent_agent=began.name)
             prepared = await self.conversation.prepare_aside(turn_request)
             self._check_open()
         return prepared

@@ -135,6 +135,8 @@ def _rows(session: Session) -> list[dict[str, Any]]:
             "session": session.id,
             "labels": dict(session.labels),
             "agent": trajectory.agent_name,
+            "role": trajectory.role,
+            "parent": trajectory.parent,
             "token_ids": trajectory.token_ids,
             "loss_mask": trajectory.loss_mask,
             "output_mask": trajectory.output_mask,

@@ -4,7 +4,7 @@ from .forest import Location, TrajectoryForest
 from .history import RootReason
 from .message import Call, Image, Message, Result, digest, encode_value
 from .packed import SamplingMask, Token, WeightSpan, pack_ids
-from .turn import Completion, Finish, FinishType, LengthLimit, SampledTokens, ToolCall, Turn
+from .turn import Completion, Finish, FinishType, LengthLimit, Role, SampledTokens, ToolCall, Turn
 from .views import TokenManager, Trajectory, join_routed_experts
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Location",
     "Message",
     "Result",
+    "Role",
     "RootReason",
     "SampledTokens",
     "SamplingMask",

@@ -9,8 +9,8 @@
 A reply in the history is a turn of this forest if it stands at the place where that turn was sampled and its call ids,
 text and reasoning agree. Agents come first: a call extends turns of its own agent. Where its agent never sampled at
 that place (a new agent object goes on with a conversation, a snapshot is loaded elsewhere), it may go on with the turn
-of another agent of the same name, provided that only one agent can be meant. Anything else is a new root: exact, if
-dearer.
+of another agent of the same name and role, provided that only one agent can be meant. Anything else is a new root:
+exact, if dearer.
 
 **What became of a sample.** A sample counts as used unless a recorded fact says that it was thrown away.
 
@@ -43,7 +43,7 @@ from ..exceptions import TrajectoryError
 from .history import FollowedHistory, HistoryMemory, RootReason, Walk
 from .media import Medium, media_growth
 from .message import Message, digest, digest_after
-from .turn import Completion, ToolCall, Turn
+from .turn import Completion, Role, ToolCall, Turn
 from .views import Trajectory
 
 
@@ -70,6 +70,8 @@ class Location:
         reason: Why it is a new root; None where it extends a path.
         agent: Name of the calling agent, or None.
         agent_id: Identity of the calling agent, or None.
+        role: The part of the caller in the episode.
+        parent_agent: Identity of the agent that the caller works for, or None.
         attempt: Mark of the agent's step, or None.
         epoch: The forest's epoch at the time.
     """
@@ -81,6 +83,8 @@ class Location:
     reason: RootReason | None = None
     agent: str | None = None
     agent_id: str | None = None
+    role: Role = Role.MAIN
+    parent_agent: str | None = None
     attempt: str | None = None
     epoch: int = 0
 
@@ -181,6 +185,8 @@ class TrajectoryForest:
         *,
         agent: str | None = None,
         agent_id: str | None = None,
+        role: Role = Role.MAIN,
+        parent_agent: str | None = None,
         attempt: str | None = None,
     ) -> Location:
         """Find the path a call extends, and record what the call proves about earlier samples.
@@ -196,7 +202,7 @@ class TrajectoryForest:
                 # The same step again: the caller would not repeat it had it kept the first answer.
                 for earlier in self._records.by_step.get((agent_id, attempt), ()):
                     self._discard(earlier)
-            follower = _Follower(self._records, context, agent, agent_id)
+            follower = _Follower(self._records, context, agent, agent_id, role)
             walk = follower.follow_from_memory((context, agent, agent_id), messages)
             # A reply that stands in a history was used, whatever was believed of it before.
             for turn in follower.seen:
@@ -213,6 +219,8 @@ class TrajectoryForest:
                 reason=reason,
                 agent=agent,
                 agent_id=agent_id,
+                role=role,
+                parent_agent=parent_agent,
                 attempt=attempt,
                 epoch=self._epoch,
             )
@@ -267,6 +275,8 @@ class TrajectoryForest:
                 media=tuple(media),
                 agent=location.agent,
                 agent_id=location.agent_id,
+                role=location.role,
+                parent_agent=location.parent_agent,
                 attempt=location.attempt,
                 is_constrained=is_constrained,
                 is_recalled=is_recalled,
@@ -381,6 +391,7 @@ class _Follower:
     context: bytes
     agent: str | None
     agent_id: str | None
+    role: Role = Role.MAIN
     seen: list[Turn] = field(default_factory=list)
     """Turns whose replies stand in the part of the history that was followed."""
 
@@ -439,9 +450,11 @@ class _Follower:
         if proved := [turn for turn in matching if turn.index == observed.receipt]:
             return proved
         own = [turn for turn in matching if self.agent_id in (turn.agent_id, self.ANYONE)]
-        # Who is not known by its identity may be known by its name, unless several of that name answered alike.
+        # Who is not known by its identity may be known by its name, unless several of that name answered alike. Roles
+        # do not mix on a path, for it is trained or not as a whole.
         if not own and not any(turn.agent_id == self.agent_id for turn in candidates):
             own = [turn for turn in matching if None in (turn.agent, self.agent) or turn.agent == self.agent]
+            own = [turn for turn in own if turn.role is self.role]
             if len({turn.agent_id for turn in own}) > 1:
                 return ()
         return own if len(own) < 2 else self._by_likelihood(own, observed)

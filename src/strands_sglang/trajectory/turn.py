@@ -39,6 +39,23 @@ class LengthLimit(StrEnum):
     """The context length of the model."""
 
 
+class Role(StrEnum):
+    """The part that whoever made a model call has in an episode."""
+
+    MAIN = "main"
+    """An agent, or a program, that works for nobody else."""
+    SUBAGENT = "subagent"
+    """An agent that another one called as a tool, or that an environment gave a model."""
+    SUMMARY = "summary"
+    """The machinery of an agent beside its loop: context managers, plug-ins, memory, and the agents they ask."""
+    TOOL = "tool"
+    """A tool that asks a model to do its work, as `web_fetch` does; an agent without tools inside a tool is one."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Role:
+        raise ValueError(f"unknown role {value!r}: expected one of {', '.join(cls)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """The end of a completion.
@@ -137,6 +154,8 @@ class Turn:
         calls: The tool calls in the order they were written.
         media: Images of the prompt delta, in order.
         agent_id: Identity of the agent; agents may share a name. None where it is not known.
+        role: The part of whoever made the call.
+        parent_agent: Identity of the agent it works for, or None.
         attempt: Mark of the agent's step (a cycle of the SDK's event loop), which keeps one sample. None where it is
             not known.
         is_constrained: A grammar decided which tokens could be sampled.
@@ -155,6 +174,8 @@ class Turn:
     media: tuple[Medium, ...] = ()
     agent: str | None = None
     agent_id: str | None = None
+    role: Role = Role.MAIN
+    parent_agent: str | None = None
     attempt: str | None = None
     is_constrained: bool = False
     is_recalled: bool = False

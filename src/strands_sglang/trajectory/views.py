@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema
 from ..exceptions import TrajectoryError
 from .media import PlacedMedium
 from .packed import SamplingMask, Token, TokenRun, WeightSpan, closed_schema, pack_ids, pack_logprobs
-from .turn import Finish, ToolCall, Turn
+from .turn import Finish, Role, ToolCall, Turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from .forest import TrajectoryForest
     from .tokens import TokenSequence
 
-_FACTS = ("agent_name", "trainable", "is_main", "is_discarded", "finish_reason", "order")
+_FACTS = (
+    *("agent_name", "agent_id", "role", "parent", "trainable"),
+    *("is_main", "is_discarded", "finish_reason", "order"),
+)
 _FIELDS = frozenset((*_FACTS, "tokens", "media", "routed_experts"))
 
 
@@ -105,7 +108,12 @@ class Trajectory(TokenView):
 
     Attributes:
         tokens: The tokens as arrays.
-        trainable: Its tokens are meant to be trained (a frozen sub-agent's are not).
+        agent_name: Name of the agent, or of the one that it works for where no agent made the call.
+        agent_id: Identity of the agent within the episode, or None; agents may share a name.
+        role: The agent's part in the episode.
+        parent: The `agent_id` of the agent that it works for, or None.
+        trainable: Its tokens are meant to be trained: those of agents are, of summaries and tools not, unless an
+            environment decides otherwise (`Environment.is_trained`).
         is_main: It is the path of the last answer of the main agent: the one that `observation.tokens` shows and that
             rewards of turns and spans refer to. True for at most one of an episode.
         is_discarded: The last sample was thrown away (a retry, a cancelled answer); see `forest` for what proves it.
@@ -122,6 +130,9 @@ class Trajectory(TokenView):
 
     tokens: TokenSequence
     agent_name: str | None = None
+    agent_id: str | None = None
+    role: Role = Role.MAIN
+    parent: str | None = None
     trainable: bool = True
     is_main: bool = False
     is_discarded: bool = False
@@ -134,6 +145,7 @@ class Trajectory(TokenView):
     trained: tuple[bool, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self.role = Role(self.role)
         self.media = list(self.media)
         self.order = tuple(self.order)
 
@@ -153,6 +165,10 @@ class Trajectory(TokenView):
         return cls(
             tokens=TokenSequence.from_runs(runs),
             agent_name=turns[-1].agent,
+            agent_id=turns[-1].agent_id,
+            role=turns[-1].role,
+            parent=turns[-1].parent_agent,
+            trainable=turns[-1].role in (Role.MAIN, Role.SUBAGENT),
             is_main=is_main,
             is_discarded=is_discarded,
             finish_reason=turns[-1].completion.finish.type.value,
@@ -191,9 +207,9 @@ class Trajectory(TokenView):
 
     # ---- for results and files ------------------------------------------------
 
-    def with_labels(self, *, agent_name: str | None, trainable: bool, is_main: bool) -> Trajectory:
+    def with_labels(self, **labels: Any) -> Trajectory:
         """The trajectory under the labels of an episode, without its turns."""
-        return replace(self, agent_name=agent_name, trainable=trainable, is_main=is_main, turns=(), trained=())
+        return replace(self, **labels, turns=(), trained=())
 
     def facts(self) -> dict[str, Any]:
         """Everything that a file keeps beside tokens and routed experts, as JSON values."""

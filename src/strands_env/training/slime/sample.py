@@ -89,7 +89,10 @@ def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
         row = _blank_fields(call.sample) | token_fields(path, call.requirements) | {"status": path.status}
         row |= _reward_fields(call, rollout, path.reward, row["tokens"])
         own = copy.deepcopy(notes) if number else notes  # siblings share no container
-        row["metadata"][METADATA_KEY] = {**own, "agent_name": path.agent_name}
+        row["metadata"][METADATA_KEY] = {
+            **own,
+            **{name: getattr(path, name) for name in ("agent_name", "agent_id", "role", "parent")},
+        }
         if not has_placeholder:
             row["response"] = _response_text(rollout, row["tokens"][path.prompt_length :])
         if rollout.pixels and rollout.pixels[number] is not None:

@@ -1,0 +1,228 @@
+"""Who sampled what: role, parent and `trainable` of every path, by facts that the SDK hands over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from provider_support import Replay, add, call, make, make_agent, tokenizer
+from strands import Agent, tool
+from strands.agent.conversation_manager.compression.context_compression import generate_summary
+from strands.hooks import AfterInvocationEvent, BeforeModelCallEvent
+from strands.multiagent import GraphBuilder
+from strands.types.tools import ToolContext
+from strands.vended_tools.swarm import make_swarm
+
+from strands_env.core import Action, Environment, Role, StepResult, TerminationReason, Trajectory
+from strands_env.training import load_samples, samples_from_model, samples_from_step, save_samples
+from strands_sglang import SGLangModel
+from strands_sglang.conversation import TurnRequest
+
+GO = Action(message="go")
+
+
+def calling(name: str, **arguments: Any) -> str:
+    return "<tool_call>" + json.dumps({"name": name, "arguments": arguments}) + "</tool_call>"
+
+
+@tool(context="tool_context")
+async def ask(question: str, tool_context: ToolContext) -> str:
+    """Ask a model.
+
+    Args:
+        question: What.
+        tool_context: The SDK's.
+    """
+    return str(
+        await Agent(model=tool_context.agent.model, callback_handler=None, name="analyst").invoke_async(question)
+    )
+
+
+@tool(context="tool_context")
+def delegate(task: str, tool_context: ToolContext) -> str:
+    """Ask an agent with tools, in a thread.
+
+    Args:
+        task: What.
+        tool_context: The SDK's.
+    """
+    return str(make_agent(tool_context.agent.model, name="worker")(task))
+
+
+def sampled_text(path: Trajectory) -> str:
+    return tokenizer().decode([token for token, mask in zip(path.token_ids, path.loss_mask, strict=True) if mask])
+
+
+def described(paths: list[Trajectory]) -> dict[str, tuple[str | None, str, str | None]]:
+    """Agent name, role and name of the parent, by the last answer."""
+    names = {path.agent_id: path.agent_name for path in paths}
+    return {
+        sampled_text(path).replace("<|im_end|>", "\n").split()[-1]: (
+            path.agent_name,
+            str(path.role),
+            names[path.parent] if path.parent else None,
+        )
+        for path in paths
+    }
+
+
+async def test_agents_as_tools_of_two_levels_and_a_tool_that_asks_a_model() -> None:
+    script = [calling("middle", input="q"), calling("deep", input="q"), calling("ask", question="q")]
+    model, _ = make([*script, "read", "deepest", "between", "done"])
+    deep = make_agent(model, name="deep", tools=[ask])
+    middle = make_agent(model, name="middle", tools=[deep.as_tool()])
+    await make_agent(model, name="boss", tools=[middle.as_tool()]).invoke_async("go")
+    assert described(model.trajectories) == {
+        "read": ("analyst", "tool", "deep"),
+        "deepest": ("deep", "subagent", "middle"),
+        "between": ("middle", "subagent", "boss"),
+        "done": ("boss", "main", None),
+    }
+    assert {path.agent_name: path.trainable for path in model.trajectories}["analyst"] is False
+    assert [sample.agent_name for sample in samples_from_model(model)] == ["deep", "middle", "boss"]
+
+
+async def test_an_agent_with_tools_of_its_own_inside_a_function_is_an_agent() -> None:
+    model, _ = make([calling("delegate", task="q"), call(1, 2), "worked", "done"])
+    await make_agent(model, name="boss", tools=[delegate]).invoke_async("go")
+    assert described(model.trajectories)["worked"] == ("worker", "subagent", "boss")
+
+
+async def test_members_of_a_swarm_are_agents_and_none_works_for_another_member() -> None:
+    members = [{"name": "one", "instructions": "a"}, {"name": "two", "instructions": "b"}]
+    handoff = calling("handoff_to_agent", agent_name="two", message="q")
+    model, _ = make([calling("swarm", task="q", agents=members), handoff, "passed", "second", "done"])
+    await make_agent(model, name="boss", tools=[make_swarm()]).invoke_async("go")
+    found = described(model.trajectories)
+    assert {name: (role, parent) for name, role, parent in found.values()} == {
+        "boss": ("main", None), "one": ("subagent", "boss"), "two": ("subagent", "boss"),
+    }  # fmt: skip
+
+
+async def test_nodes_of_a_graph_and_a_program_work_for_nobody() -> None:
+    model, _ = make(["left", "right", "after"])
+    builder = GraphBuilder()
+    builder.add_node(make_agent(model, name="a"), "a")
+    builder.add_node(make_agent(model, name="b"), "b")
+    builder.add_edge("a", "b")
+    await builder.build().invoke_async("go")
+    await model.turn(TurnRequest(messages=[{"role": "user", "content": [{"text": "hi"}]}]))
+    assert [(path.agent_name, path.role, path.parent) for path in model.trajectories] == [
+        ("a", "main", None), ("b", "main", None), (None, "main", None),
+    ]  # fmt: skip
+
+
+async def test_what_plug_ins_ask_beside_the_loop_is_no_agent() -> None:
+    async def summarize(event: BeforeModelCallEvent) -> None:
+        await generate_summary([{"role": "user", "content": [{"text": "x"}]}], event.agent.model)
+
+    async def judge(event: AfterInvocationEvent) -> None:
+        await make_agent(event.agent.model, name="judge").invoke_async("good?")
+
+    model, _ = make(["short", "done", "yes", "other"])
+    agent = make_agent(model, name="boss")
+    model.watch_agent(agent)
+    agent.add_hook(summarize, BeforeModelCallEvent)
+    agent.add_hook(judge, AfterInvocationEvent)
+    await agent.invoke_async("go")
+    assert described(model.trajectories) == {
+        "short": (None, "summary", "boss"), "yes": ("judge", "summary", "boss"), "done": ("boss", "main", None),
+    }  # fmt: skip
+    await make_agent(model, name="next").invoke_async("go")
+    assert described(model.trajectories)["other"] == ("next", "main", None)
+
+
+async def test_a_path_never_mixes_roles() -> None:
+    @tool(context="tool_context")
+    async def again(tool_context: ToolContext) -> str:
+        """Go on with the conversation elsewhere."""
+        history = [message for message in tool_context.agent.messages[:2]]
+        return str(await make_agent(model, name="boss", tools=[again], messages=history).invoke_async("and?"))
+
+    model, _ = make(["hello", calling("again"), "inner", "done"])
+    agent = make_agent(model, name="boss", tools=[again])
+    await agent.invoke_async("go")
+    await agent.invoke_async("go on")
+    inner = next(path for path in model.trajectories if "inner" in sampled_text(path))
+    assert (inner.role, sampled_text(inner)) == (Role.SUBAGENT, "inner<|im_end|>")
+
+
+# ---- environments ----------------------------------------------------------------------------------------------------
+
+
+def make_env(script: list[Any], get_tools: Callable[[Environment], list[Any]], **methods: Any) -> Environment:
+    kind = type("Env", (Environment,), {"get_tools": get_tools, **methods})
+    client = Replay(script)
+    factory = lambda: SGLangModel(tokenizer=tokenizer(), client=client)  # noqa: E731 - one model for each agent
+    env: Environment = kind(model_factory=factory, reward_fn=lambda *_: 1.0)
+    return env
+
+
+def asking(name: str = "helper", **options: Any) -> Callable[[Environment], list[Any]]:
+    def get_tools(env: Environment) -> list[Any]:
+        @tool
+        async def helper(task: str) -> str:
+            """Ask a helper.
+
+            Args:
+                task: What.
+            """
+            model = env.model_for(name, **options)
+            return str(await make_agent(model, tools=[ask]).invoke_async(task))
+
+        return [helper, ask]
+
+    return get_tools
+
+
+HELPED = [calling("helper", task="q"), calling("ask", question="q"), "read", "helped", "done"]
+
+
+async def test_an_environment_labels_the_paths_of_all_its_models(tmp_path: Path) -> None:
+    result = await make_env(HELPED, asking()).step(GO)
+    assert [(p.agent_name, p.agent_id, p.role, p.parent, p.trainable) for p in result.trajectories] == [
+        ("agent", "agent-0", "main", None, True),
+        ("helper", "agent-1", "tool", "agent-2", False),
+        ("helper", "agent-2", "subagent", "agent-0", True),
+    ]
+    assert StepResult.from_json(result.to_json()).trajectories == result.trajectories
+    samples = samples_from_step(result)
+    save_samples(samples, tmp_path / "s.parquet")
+    loaded = load_samples(tmp_path / "s.parquet")
+    facts = [(s.agent_name, s.agent_id, s.role, s.parent, s.trainable) for s in loaded]
+    assert facts == [(p.agent_name, p.agent_id, p.role, p.parent, True) for p in result.trajectories[::2]]
+
+
+async def test_a_role_that_the_environment_gives_and_a_decision_of_its_own() -> None:
+    def is_trained(self: Environment, trajectory: Trajectory) -> bool:
+        return trajectory.role is not Role.MAIN
+
+    result = await make_env(HELPED, asking(role="tool"), is_trained=is_trained).step(GO)
+    assert [(path.role, path.trainable) for path in result.trajectories] == [
+        ("main", False), ("tool", True), ("tool", True),
+    ]  # fmt: skip
+
+
+async def test_an_unknown_role_fails_the_step_also_in_a_tool() -> None:
+    result = await make_env([calling("helper", task="q"), "done"], asking(role="judge")).step(GO)
+    assert result.termination_reason is TerminationReason.TOOL_ERROR and result.reward is None
+    assert result.error is not None
+    assert result.error.message == "unknown role 'judge': expected one of main, subagent, summary, tool"
+
+
+@pytest.mark.parametrize(
+    ("is_trained", "message"),
+    [
+        (lambda *_: 1 / 0, "Env.is_trained() of the main 'agent' failed: ZeroDivisionError: division by zero"),
+        (lambda *_: "yes", "Env.is_trained() of the main 'agent' must return True or False, got 'yes'"),
+    ],
+    ids=["raises", "text"],
+)
+async def test_a_decision_that_fails_fails_the_step(is_trained: Any, message: str) -> None:
+    result = await make_env(["done"], lambda env: [add], is_trained=is_trained).step(GO)
+    assert result.termination_reason is TerminationReason.UNCLASSIFIED_ERROR and result.reward is None
+    assert result.error is not None and result.error.message == message
+    assert len(result.trajectories) == 1
