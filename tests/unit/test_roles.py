@@ -131,6 +131,8 @@ async def test_what_plug_ins_ask_beside_the_loop_is_no_agent() -> None:
     assert described(model.trajectories) == {
         "short": (None, "summary", "boss"), "yes": ("judge", "summary", "boss"), "done": ("boss", "main", None),
     }  # fmt: skip
+    main = next(path for path in model.trajectories if path.is_main)
+    assert main.agent_name == "boss" and main.token_ids == model.token_manager.token_ids
     await make_agent(model, name="next").invoke_async("go")
     assert described(model.trajectories)["other"] == ("next", "main", None)
 

@@ -161,7 +161,10 @@ class TrajectoryForest:
 
     @property
     def current(self) -> Turn | None:
-        """The end of the current path: the turn committed last, or what was kept in its place."""
+        """The end of the current path: the turn committed last, or what was kept in its place.
+
+        Turns of sub-agents, summaries and tools count only where no main agent has one.
+        """
         return self._records.current
 
     @property
@@ -292,7 +295,9 @@ class TrajectoryForest:
             # Budgets count what this episode has sampled, and a recalled turn was paid for elsewhere.
             if not is_recalled:
                 records.sampled += len(completion.output_ids)
-            records.current = turn
+            held = records.current
+            if turn.role is Role.MAIN or held is None or held.role is not Role.MAIN:  # helpers do not hide the agent
+                records.current = turn
             return turn
 
     def show(self, turn: Turn) -> None:
