@@ -123,11 +123,12 @@ def faulty() -> Any:
     return lambda: FakeEnv(lambda action: FAULTS.get(action.task_context.id.split("_")[0], outcome)(), delay=0.05)
 
 
-def prompted(prompt: str) -> Any:
+def prompted(prompt: str, for_task: bool = False) -> Any:
     """Its model factory has a configuration of more than JSON."""
     models = partial(ScriptedModel, ["x"])
     models.config = {"bias": np.arange(3), "of": lambda: 1, "api_key": "s3cret"}  # type: ignore[attr-defined]
-    return lambda: Environment(model_factory=models, system_prompt=prompt)
+    make = partial(Environment, model_factory=models, system_prompt=prompt)
+    return (lambda action: make()) if for_task else lambda: make()
 
 
 def dies_at_start(folder: str) -> Any:

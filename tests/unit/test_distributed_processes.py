@@ -186,16 +186,18 @@ async def test_a_worker_that_dies_at_its_start_is_started_again(make_executor, t
     assert [samples[0].reward for samples in results.values()] == [1.0, 1.0]
 
 
-async def test_another_environment_in_the_workers_is_refused(make_executor, tmp_path):
+@pytest.mark.parametrize("for_task", [False, True])
+async def test_another_environment_in_the_workers_is_refused(for_task, make_executor, tmp_path):
     async def run(prompt: str, count: int) -> None:
-        async with make_executor(f"{HERE}:prompted", {"prompt": prompt}, n_workers=2) as executor:
+        arguments = {"prompt": prompt, "for_task": for_task}
+        async with make_executor(f"{HERE}:prompted", arguments, n_workers=2) as executor:
             await Evaluator(executor=executor, output_path=tmp_path, config={"env_factory": "mine"}).run(tasks(count))
-            assert len(executor.environments) == 1
 
     await run("one", 1)
     await run("one", 3)
-    with pytest.raises(ConfigMismatchError, match=r"environment.system_prompt: 'one' in the file, now 'two'"):
-        await run("two", 4)
+    for count in (3, 4):  # without a sample that is left to run, and with one
+        with pytest.raises(ConfigMismatchError, match=r"system_prompt: 'one' in the file, now 'two'"):
+            await run("two", count)
     assert len(list(read_results(tmp_path))) == 3
 
 

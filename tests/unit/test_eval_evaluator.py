@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -702,12 +702,15 @@ REWARDS = {
 }
 
 
+@pytest.mark.parametrize("takes_action", [False, True])
 @pytest.mark.parametrize("case", REWARDS)
-async def test_a_run_is_not_continued_with_another_reward(case, tmp_path, monkeypatch, caplog):
+async def test_a_run_is_not_continued_with_another_reward(case, takes_action, tmp_path, monkeypatch, caplog):
     def evaluator(reward) -> Evaluator:
-        return Evaluator(
-            lambda: Environment(model_factory=lambda: ScriptedModel(["ok"]), reward_fn=reward), output_path=tmp_path
-        )
+        def make(action: Action | None = None) -> Environment:
+            prompt = action and f"Task {action.task_context.id}."  # which of each task is another
+            return Environment(model_factory=lambda: ScriptedModel(["ok"]), reward_fn=reward, system_prompt=prompt)
+
+        return Evaluator(make if takes_action else lambda: make(), output_path=tmp_path)
 
     await evaluator(Short()).run(tasks(1))
     assert "continuing" not in caplog.text
@@ -716,9 +719,33 @@ async def test_a_run_is_not_continued_with_another_reward(case, tmp_path, monkey
     change, message = REWARDS[case]
     another = change(monkeypatch)
     for count in (2, 3):  # all samples are there, and one is to be run
-        with pytest.raises(ConfigMismatchError, match=message):
+        with pytest.raises(ConfigMismatchError, match=message.replace("environment.", r"environment.(task\.)?")):
             await evaluator(another).run(tasks(count))
     assert len(list(read_results(tmp_path))) == 2
+
+
+async def test_samples_before_the_task_of_the_recorded_environment_wait_for_its_comparison(tmp_path):
+    asked: list[str] = []
+    lost = [ConnectionError("lost")]
+
+    async def make(action: Action, right: float) -> Environment:
+        def answer(messages: Any) -> str:
+            asked.append(action.task_context.id)
+            if action.task_context.id == "p0_0" and lost:
+                raise lost.pop()
+            return "ok"
+
+        if action.task_context.id == "p0_0":
+            while not asked:  # the first environment is that of the second task
+                await asyncio.sleep(0)
+        return Environment(model_factory=lambda: ScriptedModel(answer), reward_fn=Short(right))
+
+    options = {"output_path": tmp_path, "retry": RetryPolicy(max_attempts=1), "config": {"env_factory": "mine"}}
+    await Evaluator(lambda action: make(action, 1.0), **options).run(tasks(2))
+    assert asked == ["p1_0", "p0_0"]
+    with pytest.raises(ConfigMismatchError, match=r"environment.task.reward.options.right: 1.0 in the file, now 0.5"):
+        await Evaluator(lambda action: make(action, 0.5), **options).run(tasks(2))
+    assert len(asked) == 2
 
 
 def test_comments_and_docstrings_are_no_part_of_a_rewards_identity(tmp_path, monkeypatch):
@@ -776,7 +803,54 @@ def with_attribute(right):
     )()
 
 
+class Keeps(Holds):
+    """Keeps an option under names of its own, beside state that is none of its options."""
+
+    kept: Any = None
+
+    def __init__(self, weight: float) -> None:
+        self._set(weight)
+        self.calls, self._last, self._scale = 0, None, 1
+        self.started = time.monotonic()
+
+    def _set(self, weight: float) -> None:
+        self.kept, self._parts = weight * 2, (weight, "words")
+
+    def __call__(self, action, result) -> float:
+        def count() -> None:
+            self.calls += 1
+
+        count()
+        self._last = self.name
+        return self.kept
+
+    compute = __call__
+
+    @cached_property
+    def name(self) -> str:
+        return f"{time.monotonic()}"
+
+
+def with_function_attribute(right):
+    def reward(action, result):
+        return reward.right
+
+    reward.right = right
+    return reward
+
+
+def test_counters_caches_and_times_are_no_part_of_a_rewards_identity():
+    used = Keeps(1.0)
+    before = identify_reward(used)
+    used(None, None)
+    assert used.calls == 1 and used.name
+    assert identify_reward(used) == before == identify_reward(Keeps(1.0)) and "_scale" in before["options"]
+
+
 IDENTITIES = {
+    "a number under another name": Keeps,
+    "a number in an object under another name": lambda right: Holds(Keeps(right)),
+    "an attribute of a function": with_function_attribute,
     "a default": with_default,
     "a default of a keyword": lambda right: with_default(0, named=right),
     "a class attribute": with_attribute,

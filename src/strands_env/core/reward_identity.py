@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
+from types import CodeType
 from typing import Any
 
 from .jsonable import canonical, digest, plain, redact
@@ -17,16 +20,25 @@ _LONGEST = 1000
 _DEPTH = 3
 """Objects within objects whose options are read."""
 _SERVICE = re.compile("model|client|factory")
+_VOLATILE_NAMES = """
+time time_ns monotonic perf_counter now utcnow today uuid1 uuid4 random randint randbits getrandbits
+token_hex token_urlsafe urandom getpid get_ident gethostname getcwd cwd mkdtemp mkstemp gettempdir TemporaryDirectory
+NamedTemporaryFile id
+"""
+_VOLATILE = frozenset(_VOLATILE_NAMES.split())
+"""Functions that give another value in every process."""
 _OF_OTHERS = {"strands_env", "strands_sglang", "strands", *sys.stdlib_module_names}
 
 
 def identify_reward(reward_fn: Any) -> dict[str, Any]:
     """Options of a reward function as far as they can be read, and a digest of its own code.
 
-    Options are arguments of the constructor, defaults of arguments, attributes of the user's classes, and what a
-    closure holds; those of objects in them too. The code is the user's: of the function or class, its bases, and what
-    they name of the same module, without comments and docstrings. `code` is None where there is no source, and for
-    rewards of this package, whose version is recorded beside them.
+    Options are arguments of the constructor, defaults of arguments, attributes of the user's classes, what a closure
+    holds, and values that cannot change, such as numbers and texts, under whatever attribute an instance or a function
+    keeps them; those of objects in them too. An attribute that a method sets after the constructor (a counter, a cache)
+    or that comes from a clock, a process or chance is state and no option. The code is the user's: of the function or
+    class, its bases, and what they name of the same module, without comments and docstrings. `code` is None where there
+    is no source, and for rewards of this package, whose version is recorded beside them.
     """
     code: dict[str, Any] = {}
     options = _options(reward_fn, code, _DEPTH)
@@ -48,6 +60,7 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
         parts = [function]
         parameters = inspect.signature(function).parameters.values()
         defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+        defaults |= _values(vars(function), set())
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # it has no value yet
                 defaults[name] = cell.cell_contents
@@ -68,14 +81,16 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
             for attribute in (name, f"_{name}")
             if hasattr(owner, attribute)
         }
-        held = {
-            name: each for name, each in getattr(owner, "__dict__", {}).items() if kind is not owner and _is_own(each)
-        }
+        instance = {} if kind is owner else getattr(owner, "__dict__", {})
+        held = {name: each for name, each in instance.items() if _is_own(each)}
         constants = {
             name: each
             for name, each in attributes.items()
             if not name.startswith("_") and not callable(each) and not hasattr(type(each), "__get__")
         }
+        if not _is_ours(owner):
+            known = {attribute for name in names for attribute in (name, f"_{name}")}
+            held |= _values(instance, _state_of(kind) | known)
         options = {**constants, **held, **given, **options}
     for part in filter(_is_own, parts):
         _read(part, code)
@@ -92,6 +107,46 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
         return redact(plain(option, leaf=leaf))
 
     return {name: described(name, option) for name, option in options.items()}
+
+
+def _values(attributes: Mapping[str, Any], state: set[str]) -> dict[str, Any]:
+    """Those attributes that cannot change and have content."""
+    values = {}
+    for name, value in attributes.items():
+        if name not in state and isinstance(value, Hashable) and not callable(value):
+            with suppress(TypeError, ValueError, RecursionError):  # a tuple of lists; what only has a name
+                hash(value)
+                values[name] = plain(value)
+    return values
+
+
+def _state_of(kind: type) -> set[str]:
+    """Attributes that are set after the constructor, or from something that is another in every process."""
+    members = {name: each for part in reversed(kind.__mro__) for name, each in vars(part).items()}
+    functions: dict[str, list[CodeType]] = {}
+    for name, member in members.items():
+        inner = [member, *(getattr(member, part, None) for part in ("__func__", "func", "fget", "fset"))]
+        functions[name] = [inspect.unwrap(each).__code__ for each in inner if inspect.isfunction(each)]
+    # Methods that the constructor calls are part of it.
+    constructing, pending = set[str](), ["__init__", "__post_init__", "__new__"]
+    while pending:
+        if (name := pending.pop()) not in constructing and name in functions:
+            constructing.add(name)
+            pending += [called for code in functions[name] for called in code.co_names]
+    state = {name for name, member in members.items() if isinstance(member, functools.cached_property)}
+    for name, codes in functions.items():
+        while codes:
+            code = codes.pop()
+            codes += filter(inspect.iscode, code.co_consts)
+            sources: set[str] = set()
+            for each in dis.get_instructions(code):
+                if each.opname == "STORE_ATTR":
+                    if name not in constructing or sources & _VOLATILE:
+                        state.add(str(each.argval))
+                    sources = set()
+                elif isinstance(each.argval, str):
+                    sources.add(each.argval)
+    return state
 
 
 def _module_of(value: Any) -> str:

@@ -62,20 +62,35 @@ class LocalExecutor:
         progress = EpisodeProgress()
         return await within(self._run(action, progress), timeout, progress)
 
+    async def describe(self, action: Action | None) -> dict[str, Any] | None:
+        """The description of an environment that is not run: one made for this action, or for any.
+
+        None where it needs an action and there is none, or cannot be made: a rollout says why, if one is left to run.
+        """
+        if self._takes_action and action is None:
+            return None
+        action = action or Action(message="")
+        seed = _seed_of(action)
+        try:
+            with nullcontext() if seed is None else seed.active():
+                env = await make_environment(self._factory, action, self._takes_action)
+                return describe(env, action if self._takes_action else None)
+        except (Exception, SystemExit):
+            return None
+
     async def close(self) -> None:
         """Nothing to free: environments are cleaned up after every rollout."""
 
     async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
         """The environment's own `rollout`, or `reset`, `step` and always `cleanup` where it has none."""
         result: StepResult
-        value = getattr(action.task_context, FIELD, None)
-        seed = RolloutSeed(value) if type(value) is int else None
+        seed = _seed_of(action)
         with nullcontext() if seed is None else seed.active():
             env = await self._make(action)
             if self._on_environment is not None:
                 async with self._describing:
                     if self._on_environment is not None:
-                        await self._on_environment(describe(env, whole=not self._takes_action))
+                        await self._on_environment(describe(env, action if self._takes_action else None))
                         self._on_environment = None
             if issubclass(type(env), Environment) or inspect.iscoroutinefunction(getattr(env, "rollout", None)):
                 progress.phase = Phase.LOOP
@@ -117,6 +132,11 @@ class LocalExecutor:
             raise
 
 
+def _seed_of(action: Action) -> RolloutSeed | None:
+    value = getattr(action.task_context, FIELD, None)
+    return RolloutSeed(value) if type(value) is int else None
+
+
 def takes_action(env_factory: EnvFactory) -> bool:
     """True for a factory that takes the action; `TypeError` if it is not callable or needs other arguments."""
     if not callable(env_factory):
@@ -146,16 +166,16 @@ async def make_environment(env_factory: EnvFactory, action: Action, with_action:
     return await env if inspect.isawaitable(env) else env
 
 
-def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
+def describe(env: Any, action: Action | None = None) -> dict[str, Any]:
     """The parts of an environment that decide its results, as far as they can be seen from outside, as JSON values.
 
-    Not `whole`: only its model, for an environment that was made for a single task.
+    `action` is the task of an environment that was made for it alone: all but its model stands under `task` then.
     """
     factory = getattr(env, "model_factory", None)
     model = getattr(factory, "config", None)
     description: dict[str, Any] = {"model": dict(model)} if isinstance(model, Mapping) else {}
-    if whole and issubclass(type(env), Environment):  # a mock only says that it is one
-        description |= {
+    if issubclass(type(env), Environment):  # a mock only says that it is one
+        parts = {
             "class": name_of(type(env)),
             "system_prompt": env.system_prompt,
             "max_tool_iters": env.max_tool_iters,
@@ -164,5 +184,6 @@ def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
             "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
             "reward": None if env.reward_fn is None else identify_reward(env.reward_fn),
         }
+        description |= parts if action is None else {"task": {"id": action.task_context.id, **parts}}
     safe: dict[str, Any] = redact(description)
     return safe

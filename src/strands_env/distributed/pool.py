@@ -80,14 +80,25 @@ class Worker:
         self.load += 1
         try:
             request = self._pool.dumps((action, timeout))
-            async with self._starting:
-                if self.link is None or self.link.is_lost:
-                    await self._end(0.0)
-                    self.link = await self._start()
-                link = self.link
-            return await self._run(link, request)
+            return await self._run(await self._running_link(), request)
         finally:
             self.load -= 1
+
+    async def describe(self, action: Action | None) -> dict[str, Any] | None:
+        """`LocalExecutor.describe` there; None also where the worker ended."""
+        try:
+            link = await self._running_link()
+            description: dict[str, Any] | None = await link.ask("describe", self._pool.dumps(action))
+            return description
+        except ConnectionError:  # a rollout counts such ends, if one is left to run
+            return None
+
+    async def _running_link(self) -> Link:
+        async with self._starting:
+            if self.link is None or self.link.is_lost:
+                await self._end(0.0)
+                self.link = await self._start()
+            return self.link
 
     async def close(self) -> None:
         """End it: running rollouts are cancelled and their environments cleaned up."""
@@ -265,6 +276,10 @@ class WorkerPool(ABC):
                 if error.rollouts == 1:
                     self._count(action, error)
                 alone = alone or error.rollouts > 0
+
+    async def describe(self, action: Action | None) -> dict[str, Any] | None:
+        """The description of an environment that a worker makes and does not run; see `LocalExecutor.describe`."""
+        return None if self._closed else await self.workers[0].describe(action)
 
     async def close(self) -> None:
         """End the workers: running rollouts are cancelled and their environments cleaned up."""

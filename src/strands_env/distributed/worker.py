@@ -72,6 +72,16 @@ class RolloutHost:
             answer = pack(wrap_exit(error))
         return answer, self._environment
 
+    async def describe(self, request: bytes) -> dict[str, Any] | None:
+        """`LocalExecutor.describe` of a pickled action, or None."""
+        assert self._executor is not None
+        try:
+            return await self._executor.describe(pickle.loads(request))
+        except asyncio.CancelledError:
+            raise
+        except BaseException:  # of a task that cannot be read here; a rollout of it says so
+            return None
+
     async def alive(self) -> None:
         """Answers as soon as the event loop runs."""
 

@@ -68,7 +68,8 @@ async def rescore(
     run = RunConfig(target.run, config, about)
     if source.environment:
         run.environment = {**source.environment, "reward_fn": name}
-        run.environment.pop("reward", None)  # of the reward it was sampled with
+        for part in ("reward", "task"):  # of the reward it was sampled with
+            run.environment.pop(part, None)
     with_action = takes_action(env_factory)
     with ResultReader(source.paths.results) as reader:
         state = ProgressState(name=f"rescore {source.name}", total=len(reader.entries))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from strands_env.core import Action
 from strands_env.core.jsonable import name_of
 from strands_env.core.overrides import warn_of_misspelt_overrides
-from strands_env.core.rollout import EnvFactory, LocalExecutor, describe, make_environment, takes_action
+from strands_env.core.rollout import EnvFactory, LocalExecutor, takes_action
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.run.progress import Progress
 from strands_env.eval.run.run import CollectedResults, Run
@@ -178,7 +178,7 @@ class Evaluator:
         run = Run(self.options, tasks, count, self.run_config(), name=self.benchmark_name, progress=self.progress)
         self._run = run
         try:
-            self.results = await run.run(self._sampler(run.check_environment), self._describe_environment)
+            self.results = await run.run(self._sampler(run.check_environment))
         finally:
             self.lost, self.last_loss, self._run = run.state.lost, run.state.last_loss, None
             self._asked = run.namer.ids
@@ -197,15 +197,6 @@ class Evaluator:
     async def evaluate_sample(self, action: Action) -> EvalSample:
         """Run one sample of one task, tried again as `retry` says; nothing is saved."""
         return await self._sampler().sample(action)
-
-    async def _describe_environment(self) -> dict[str, Any] | None:
-        """What decides the results of an environment, where one can be made without a task; None elsewhere."""
-        if self.env_factory is None or takes_action(self.env_factory):
-            return None
-        try:
-            return describe(await make_environment(self.env_factory, Action(message=""), False))
-        except Exception:  # a sample says it, if one is left to run
-            return None
 
     def _sampler(self, on_environment: Callable[[dict[str, Any]], Awaitable[None]] | None = None) -> SampleRunner:
         executor = self.executor

@@ -6,18 +6,28 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from strands_env.core import Outcome, StepResult, TerminationReason
+from strands_env.core import Action, Outcome, StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
+from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
-from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, sample_id, sample_seed, stream, with_context
+from strands_env.eval.run.tasks import (
+    NamedTask,
+    TaskNamer,
+    Tasks,
+    copy_of,
+    sample_id,
+    sample_seed,
+    stream,
+    with_context,
+)
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 from strands_env.options import EvalOptions, GroupPolicy
@@ -91,17 +101,15 @@ class Run:
         self._queue.put_nowait(None)
         self._show()
 
-    async def run(
-        self, sampler: SampleRunner, describe_environment: Callable[[], Awaitable[dict[str, Any] | None]]
-    ) -> CollectedResults:
+    async def run(self, sampler: SampleRunner) -> CollectedResults:
         """Run everything that is not done yet; all samples by prompt id."""
+        self._describe = getattr(sampler.executor, "describe", None)
         async with AsyncExitStack() as ending:  # each part of it whatever the others raise
             ending.callback(self._progress, "finish", self.state)
             ending.enter_context(rare_collections())
             await self._open_log(ending)
-            # Now, for there may be no sample left to run.
-            if self._config.environment is not None and (description := await describe_environment()) is not None:
-                await self.check_environment(description)
+            if self._config.environment is not None and not self._config.environment.get("task"):
+                await self._compare_environment(None)
             self._progress("start", self.state)
             ending.callback(asyncio.create_task(self._keep_showing()).cancel)
             # A worker for each place, not a task for each sample: a data set may be endless.
@@ -163,12 +171,23 @@ class Run:
         if self._writer is not None:
             await self._writer.run(lambda: self._config.check_environment(description))
 
+    async def _compare_environment(self, action: Action | None) -> None:
+        """Compare one that is only made, for there may be no sample left to run."""
+        if self._describe is not None and (description := await self._describe(action)) is not None:
+            await self.check_environment(description)
+
     # ---- the stream of jobs ------------------------------------------------------------------------------------------
 
     async def _jobs(self) -> AsyncGenerator[Job, None]:
         """Samples that are not done, in the order of the data set; those that are go into the results on the way."""
         namer = self.namer
         prompts = passed = 0
+        # The recorded environment may have been made for a single task. Samples of those before it wait until another
+        # one was made for that task and compared; in the data this is one of the first.
+        sample = str(((self._config.environment or {}).get("task") or {}).get("id", ""))
+        recorded, _, recorded_index = sample.rpartition("_")
+        last_waiting = -1 if self._writer is None else self._writer.log.place_of(recorded)
+        waiting: list[Job] = []
         async with aclosing(stream(self._tasks)) as actions:
             async for action in actions:
                 prompt = namer.name(action)
@@ -177,6 +196,9 @@ class Run:
                 if self._options.keep_results:
                     # A place for each, for samples finish in any order and results keep that of their index.
                     self._results[prompt.id] = [None] * self._options.n_samples_per_prompt
+                if prompt.id == recorded:
+                    seed = {SEED_FIELD: sample_seed(self._seed, prompt, int(recorded_index))}
+                    await self._compare_environment(copy_of(with_context(prompt.action, id=sample, **seed)))
                 for index in range(self._options.n_samples_per_prompt):
                     job = Job(prompt=prompt, index=index, id=sample_id(self._config.digest, prompt, index))
                     if self._is_done(job):
@@ -184,7 +206,13 @@ class Run:
                         if passed % PASSED_AT_ONCE == 0:
                             await asyncio.sleep(0)
                         continue
-                    yield job
+                    waiting.append(job)
+                if prompt.place >= last_waiting:
+                    for job in waiting:
+                        yield job
+                    waiting.clear()
+        for job in waiting:
+            yield job
         self.state.total = prompts * self._options.n_samples_per_prompt  # now known, whatever was said before
 
     def _check_task(self, prompt: NamedTask) -> None:

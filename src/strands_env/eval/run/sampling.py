@@ -41,7 +41,8 @@ class Executor(Protocol):
 
     Asked for where an executor has them: a keyword `timeout` of `rollout`, the `sample_timeout`, so that
     it is kept where the phases of the episode are known; the attributes `env_factory_name`, and `environments`,
-    descriptions (`describe`) of the environments it runs elsewhere, so that results of other ones are not continued.
+    descriptions of the environments it runs elsewhere, so that results of other ones are not continued; and the method
+    `describe` of `LocalExecutor`, for the same where no sample is left to run.
     """
 
     async def rollout(self, action: Action) -> StepResult:

@@ -125,13 +125,19 @@ class RunConfig:
         return saved
 
     def check_environment(self, description: Mapping[str, Any]) -> None:
-        """Compare the first environment of this run with the one of the saved results, or save it."""
+        """Compare the first environment of this run with the one of the saved results, or save it.
+
+        One that was made for a task is compared whole with one for the same task, else only its model.
+        """
         current: dict[str, Any] = orjson.loads(canonical(dict(description)))
         if self.environment is None:
             self.environment = current
             self._save()
-        else:
-            self._refuse(differences(self.environment, current, "environment."))
+            return
+        saved, (task, its) = self.environment, (each.get("task") or {} for each in (self.environment, current))
+        if task.get("id") != its.get("id"):
+            saved, current = ({name: each[name] for name in each if name != "task"} for each in (saved, current))
+        self._refuse(differences(saved, current, "environment."))
 
     def _refuse(self, changed: list[tuple[str, str, str]]) -> None:
         if changed:

@@ -218,6 +218,12 @@ class ResultLog:
         """The entry of a sample, None where it is not in the file."""
         return self._entries.get(bytes.fromhex(sample_id))
 
+    def place_of(self, prompt_id: str) -> int:
+        """Position of a prompt in the data of the saved run; -1 where it has no samples or none was recorded."""
+        places = (entry.place for entry in self._entries.values() if entry.prompt_id == prompt_id)
+        place = next(places, None)
+        return -1 if place is None else place
+
     def append(self, samples: Sequence[EvalSample]) -> None:
         """Append samples; when it returns they are written, and synced by the policy. Blocks.
 
