@@ -113,6 +113,9 @@ async def test_a_key_given_twice_is_refused_and_in_arguments_of_the_history_kept
         (b'["x\\ud83d", "\\ud83d\\ude00"]', ["x\ufffd", "\U0001f600"]),
         (b'{"\\ud83d": 1, "\\ud83e": 2}', "surrogate"),
         (b"1e999", "too large"),
+        (b'{"x": -1e-400}', "-1e-400 is too small"),
+        (b"[0." + b"0" * 400 + b"1]", "too small"),
+        (b"[0e-400, -0.0, 5e-324, 1E-300]", [0.0, -0.0, 5e-324, 1e-300]),
         (b"[123456789012345678901, NaN]", "NaN is not"),
         (b"1" * 5000, "digits"),
         (b"[" * 100 + b"]" * 100, None),
@@ -239,6 +242,7 @@ PDF = {"type": "document", "source": {"type": "base64", "media_type": "applicati
 TEXT = {"type": "text", "text": "In [1]: plot"}
 DATA_URL = "data:image/png;base64,iVBORw0KGgo="
 TEXT_ONLY = "image cannot be shown: this model takes text only"
+SYSTEM_ONLY = "image cannot be shown: a system message holds text only"
 Shown = tuple[str, list[Any], str]
 
 
@@ -262,6 +266,7 @@ def shown_by_google(part: Any, *, beside: bool = False, words: str = TEXT_ONLY) 
 
 
 PIXELS = {"type": "image_url", "image_url": {"url": DATA_URL}}
+AS_OTHERS = ("chat, as a user", "chat, by the system")
 SHOWN = {
     "PNG": shown_by_anthropic(ANTHROPIC_PNG),
     "notebook": shown_by_anthropic(TEXT, ANTHROPIC_PNG, words=f"In [1]: plot\n{TEXT_ONLY}"),
@@ -284,6 +289,20 @@ SHOWN = {
         [{**PIXELS, "image_url": "https://example.org"}], words="the gateway fetches nothing"
     ),
     "chat, as a user": shown_by_chat("see:", {"role": "user", "content": [TEXT, PIXELS]}),
+    "chat, remote, as a user": shown_by_chat(
+        "see:",
+        {"role": "user", "content": [{**PIXELS, "image_url": "https://example.org"}]},
+        words="the gateway fetches nothing",
+    ),
+    "chat, by the system": shown_by_chat("see:", {"role": "system", "content": [TEXT, PIXELS]}, words=SYSTEM_ONLY),
+    "responses, by the developer": (
+        "/v1/responses",
+        [
+            {"type": "function_call_output", "call_id": "ID", "output": "see:"},
+            {"role": "developer", "content": [{"type": "input_image", "image_url": DATA_URL}]},
+        ],
+        SYSTEM_ONLY,
+    ),
     "google": shown_by_google({"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}),
     "google, no type": shown_by_google({"inlineData": {"data": "AAAA"}}, words="it has no mimeType"),
     "google, no data": shown_by_google({"inlineData": {"mimeType": "image/png"}}, words="it is not base64"),
@@ -352,7 +371,9 @@ async def test_a_model_reads_that_what_a_tool_made_cannot_be_shown_and_goes_on(s
 
 
 @pytest.mark.parametrize("options", [{"refused_results": "raise"}, {"strict": True}])
-@pytest.mark.parametrize("shape", ["PNG", "PDF", "view_image", "chat, as a user", "google, file"])
+@pytest.mark.parametrize(
+    "shape", ["PNG", "PDF", "view_image", "chat, as a user", "chat, by the system", "google, file"]
+)
 async def test_a_gateway_can_refuse_it(shape: str, options: dict[str, Any]) -> None:
     path, said, _ = SHOWN[shape]
     async with rig([completion(call_of(a=1))], **options) as r:

@@ -348,6 +348,7 @@ MALFORMED = [
     ("hermes", hermes('{"name": "f", "arguments": {"x": 1, "x": 2}}'), "f", "key 'x' is given twice"),
     ("hermes", hermes('{"name": "f", "arguments": {"x": NaN}}'), "f", "NaN is not a JSON value"),
     ("hermes", hermes('{"name": "f", "arguments": {"x": 1e999}}'), "f", "too large"),
+    ("hermes", hermes('{"name": "f", "arguments": {"x": 1e-400}}'), "f", "too small"),
     ("hermes", hermes('{"name": "f", "arguments": {"x": "\\ud800"}}'), "f", "surrogate"),
     ("hermes", hermes('{"name": "f", "arguments": {"x": "a\nb"}}'), "f", "Invalid control character"),
     ("hermes", hermes('{"name": "f", "arguments": {"x": ' + "1" * 5000 + "}}"), "f", "too many digits"),

@@ -169,6 +169,9 @@ class Canon:
         return join_parts([word or part for word, part in zip(words, parts, strict=True)]), all(words)
 
     def _add_system(self, out: Arranged, message: Message) -> None:
+        if any(isinstance(part, Image) for part in message.parts):
+            parts, _ = self._shown(message.parts, "system")
+            message = replace(message, parts=parts)
         if self.placement.accepts(out.role, "system"):
             out.append(message, "system")
             return

@@ -1,7 +1,8 @@
 """JSON that changes nothing: integers of any length, no key twice, and the depth that writing it again allows.
 
 orjson does it where it can. It turns integers beyond 64 bits into floats when it reads and refuses them when it writes,
-and it keeps the last of two values of one key; Python's own module takes over then.
+it reads numbers that are too small as 0, and it keeps the last of two values of one key; Python's own module takes over
+then.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from ..tool_parsers.values import MAX_DEPTH, STRICT_DECODER, JSONError, is_too_d
 
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 _WRITTEN_DEPTH = 254  # what orjson writes
-_DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
-"""Every digit as 0 and everything else as a blank: a long number is then found without a regular expression."""
-_LONG_INTEGER = b"0" * 19
+_DIGITS = bytes(48 if 48 <= byte < 58 else byte | 32 if byte in b"eE-" else 32 for byte in range(256))
+"""Every digit as 0 and most else as a blank: long and tiny numbers are then found without a regular expression."""
+_LONG_NUMBER = b"0" * 19
+_TINY_NUMBER = b"e-000"  # of three digits, which a double may not have
 _ESCAPED_COLON = b"\\u003"  # and what else has such an escape
 
 
@@ -57,7 +59,8 @@ def loads(raw: bytes) -> Any:
         JSONError: It is not JSON, gives a key twice, or is nested more than `MAX_DEPTH` levels deep.
     """
     try:
-        if _LONG_INTEGER in raw.translate(_DIGITS) or _ESCAPED_COLON in raw:
+        digits = raw.translate(_DIGITS)
+        if _LONG_NUMBER in digits or _TINY_NUMBER in digits or _ESCAPED_COLON in raw:
             raise ValueError
         value = orjson.loads(raw)
         # Every key has a colon, so one that was given twice leaves fewer of them in what is written again.

@@ -65,18 +65,24 @@ class Translation:
 
     def _arrange(self, wire: WireRequest, counters: Counters, final: str | None) -> list[Message]:
         """The history in canonical form; what begins like one before is not arranged again."""
+        is_told = not self._options.strict and self._options.refused_results is RefusedResults.REPORT
 
         def refuse(part: str | Image, role: str) -> str | None:
-            problem = self._conversation.find_problem(part, role=role, tools=wire.tools)  # type: ignore[arg-type]
+            if role == "system" and isinstance(part, Image):
+                problem: str | None = part.problem or "a system message holds text only"
+                if not is_told:
+                    raise Refused(f"an image behind the result of a tool: {problem}", param="messages")
+            elif is_told:
+                problem = self._conversation.find_problem(part, role=role, tools=wire.tools)  # type: ignore[arg-type]
+            else:
+                return None
             if problem is None:
                 return None
             counters.unshown += 1
             kind = "text" if isinstance(part, str) else part.kind if part.problem else "image"
             return REFUSED_PART.format(kind, problem)
 
-        canon = Canon(placement=self._placement(wire), call_ids=self._call_ids, glue=wire.glue)
-        if not self._options.strict and self._options.refused_results is RefusedResults.REPORT:
-            canon = replace(canon, refuse=refuse)
+        canon = Canon(placement=self._placement(wire), call_ids=self._call_ids, glue=wire.glue, refuse=refuse)
         context = wire.glue, bool(wire.tools)
         known = self._arranged.recall(context, wire.messages)
         done, before = (len(known.messages), known.end) if known is not None else (0, None)

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_ZERO = re.compile(r"-?[0.]+(?:[eE].*)?")
 _PLAIN_DECODER = json.JSONDecoder()
 _FIRST_WINDOW = 1024
 _TOO_DEEP = "nested too deeply"
@@ -197,6 +198,8 @@ def _float(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
         raise JSONError(f"the number {digits[:40]} is too large")
+    if not value and not _ZERO.fullmatch(digits):
+        raise JSONError(f"the number {digits[:40]} is too small: a double would be 0")
     return value
 
 

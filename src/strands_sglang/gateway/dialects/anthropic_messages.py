@@ -60,9 +60,10 @@ def _read_message(item: Any, index: int, before: Sequence[Any], *, read_part: re
     role = reading.want_role(message.get("role"), where, "user", "assistant", "developer", "system")
     content = message.get("content")
     parts = content if role == "user" and isinstance(content, list) else []
-    of_tools = any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
+    has_results = any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
+    of_tools = has_results or reading.is_of_tools(role, before)
     pieces = reading.read_content(content, f"{where}.content", read_part, of_tools=of_tools)
-    return reading.message_of(role, pieces, where)
+    return reading.message_of(role, pieces, where, of_tools=of_tools)
 
 
 def _read_part(

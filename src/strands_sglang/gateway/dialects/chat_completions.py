@@ -63,7 +63,8 @@ def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
     content = message.get("content")
     if content is None and role in ("assistant", "tool"):  # calls alone, and a tool that returned nothing
         content = []
-    pieces = reading.read_content(content, f"{where}.content", _read_part, of_tools=role == "tool")
+    of_tools = reading.is_of_tools(role, before)
+    pieces = reading.read_content(content, f"{where}.content", _read_part, of_tools=of_tools)
     if role == "tool":
         result = reading.result_of(message.get("tool_call_id"), pieces, f"{where}.tool_call_id")
         return reading.message_of("user", [result], where)
@@ -71,7 +72,7 @@ def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
         reasoning = message.get("reasoning_content") or message.get("reasoning")  # SGLang's name, then vLLM's
         thoughts = [reading.Thought(reasoning)] if isinstance(reasoning, str) else []
         pieces = [*pieces, *thoughts, *_read_calls(message.get("tool_calls"), f"{where}.tool_calls")]
-    return reading.message_of(role, pieces, where)
+    return reading.message_of(role, pieces, where, of_tools=of_tools)
 
 
 def _read_calls(value: Any, where: str) -> list[Call]:

@@ -201,11 +201,21 @@ def system_of(content: Any, where: str, read_part: ReadPart) -> Message:
 
 
 def message_of(
-    role: str, pieces: Sequence[Piece], where: str, *, glue: str = "\n", receipt: int | None = None
+    role: str,
+    pieces: Sequence[Piece],
+    where: str,
+    *,
+    glue: str = "\n",
+    receipt: int | None = None,
+    of_tools: bool = False,
 ) -> Message:
-    """A message of these pieces; `glue` joins texts. A `developer` is a system message."""
+    """A message of these pieces; `glue` joins texts. A `developer` is a system message.
+
+    `of_tools`: tools made the pieces, so that in the place of an image the model can be told why it is not shown.
+    """
     role = "system" if role == "developer" else role
-    if not all(isinstance(piece, _HELD[role]) for piece in pieces):
+    held = (*_HELD[role], Image) if of_tools and role == "system" else _HELD[role]
+    if not all(isinstance(piece, held) for piece in pieces):
         raise Refused(f"{where}: a message of role {role} holds {_HELD_WORDS[role]}", param=where)
     thoughts = [piece for piece in pieces if isinstance(piece, Thought)]
     return Message(
@@ -216,6 +226,12 @@ def message_of(
         results=tuple([piece for piece in pieces if isinstance(piece, Result)]),
         receipt=next((thought.receipt for thought in thoughts if thought.receipt is not None), receipt),
     )
+
+
+def is_of_tools(role: str, before: Sequence[Message | None]) -> bool:
+    """True for a message with what tools made: their own, and one of anybody but the model right behind it."""
+    last = before[-1] if before else None
+    return role == "tool" or (role != "assistant" and last is not None and bool(last.results))
 
 
 def read_content(content: Any, where: str, read_part: ReadPart, *, of_tools: bool = False) -> list[Piece]:

@@ -123,8 +123,9 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
     if kind == "message":
         # Codex sends no `instructions`: its system prompt is a developer message.
         role = reading.want_role(item.get("role"), where, "system", "developer", "user", "assistant")
-        pieces = reading.read_content(item.get("content"), f"{where}.content", _read_part)
-        return reading.message_of(role, pieces, where)
+        of_tools = reading.is_of_tools(role, before)
+        pieces = reading.read_content(item.get("content"), f"{where}.content", _read_part, of_tools=of_tools)
+        return reading.message_of(role, pieces, where, of_tools=of_tools)
     if kind in _CALLS and not (kind in _SEARCHES and call_id is None):
         name, arguments = item.get("name"), item.get(_CALLS[kind])
         if kind == "custom_tool_call":
