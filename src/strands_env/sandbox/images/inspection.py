@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 _STEERING = re.compile(
     r"(.*/)?(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|pyproject\.toml|\.coveragerc|uv\.toml"
-    r"|pyvenv\.cfg|[^/]*\.pth|(site|user)customize\.py|\.bash(rc|_profile|_login)|\.profile|\.zshenv"
-    r"|\.gitconfig|\.git|\.git/(.*/)?(config(\.worktree)?|commondir|hooks(/.*)?))"
-    r"|etc/(passwd|profile|environment|ld\.so\..*|nsswitch\.conf)",
+    r"|pyvenv\.cfg|[^/]*\.pth|(site|user)customize\.py"
+    r"|\.(bash(rc|_profile|_login|_logout|_aliases|_completion)|profile|z(shenv|shrc|profile|login|logout)|inputrc"
+    r"|shrc|m?kshrc|yashrc|yash_profile|t?cshrc|cshdirs|login|logout|config/(fish|git|bash|zsh)/.*)"
+    r"|\.git(config|attributes|modules)|\.git|\.git/(.*/)?(config(\.worktree)?|commondir|hooks(/.*)?|info/[^/]*))"
+    r"|etc/(passwd|profile(\.d/.*)?|bash(\.bashrc|rc|_completion\.d/.*)|z(shenv|shrc|profile|login|sh/.*)|fish/.*|inputrc"
+    r"|csh\..*|environment|ld\.so\..*|nsswitch\.conf|git(config|attributes))",
     re.DOTALL,
 )
 """Settings of interpreters, shells and test runners. Reported, so an incomplete list costs a report, not a reward."""
-_REPOSITORY = re.compile(r"(.*/)?(config(\.worktree)?|commondir|hooks(/[^/]*)?)", re.DOTALL)
+_REPOSITORY = re.compile(r"(.*/)?(config(\.worktree)?|commondir|(hooks|info)(/[^/]*)?)", re.DOTALL)
 """Settings of git where the folder has a `HEAD`: git takes every such folder for a repository, whatever its name."""
 _PLUGINS = re.compile(r"(.*/)?([^/]*\.)?(dist|egg)-info(/entry_points\.txt)?", re.IGNORECASE | re.DOTALL)
 _PYTHON_LIBRARY = re.compile(r"(.*/)?lib(64)?/python3[^/]*/.*", re.DOTALL)
@@ -34,6 +37,18 @@ _MODULE = re.compile(r"([^.]+)(\.pyc?|(\..*)?\.so)", re.DOTALL)
 _RUNNERS = {"_pytest", "attr", "attrs", "colorama", "exceptiongroup", "execnet", "iniconfig", "packaging", "pluggy"}
 _RUNNERS |= {"py", "pygments", "pytest", "tomli", "typing_extensions", "xdist"}
 """Modules of test runners, which tests may install themselves."""
+_PLUGIN_MODULES = """
+_hypothesis_ftz_detector _hypothesis_globals _hypothesis_pytestplugin aiohttp allure allure_commons allure_pytest
+ansi2html anyio atomicwrites beartype certifi charset_normalizer coverage cpuinfo dateutil django dotenv faker
+filelock flask freezegun funcsigs gherkin greenlet h11 httpcore httpx hypothesis icdiff idna importlib_metadata
+importlib_resources inline_snapshot jaxtyping jinja2 jsonschema markupsafe mock model_bakery more_itertools mypy
+nbformat nose numpy pandas parameterized parse_type pathlib2 playwright pprintpp psutil pyfakefs requests
+requests_mock respx rich ruamel scandir schemathesis selenium setproctitle simplejson six snapshottest sniffio
+sortedcontainers sqlalchemy syrupy tabulate tblib teamcity tenacity termcolor testinfra testscenarios testtools
+time_machine toml tomlkit tomllib trio twisted typeguard unittest2 urllib3 vcr wcwidth werkzeug wrapt yaml yarl zipp
+zope
+"""
+"""Modules that the usual plug-ins of pytest import: tests may install those, too, and find others in the work."""
 PROGRAM_FOLDERS = ("bin", "sbin")
 _MAX_NAMES = 2000
 """Folders inside each other that a path can lead through. Links deeper than that are cut."""
@@ -149,7 +164,7 @@ class LaidWork:
         if _STEERING.fullmatch(path) or folder in self._on_path or self._shadows_module(path, place):
             return True
         if _REPOSITORY.fullmatch(path):
-            top = posixpath.dirname(folder) if posixpath.basename(folder) == "hooks" else folder
+            top = posixpath.dirname(folder) if posixpath.basename(folder) in ("hooks", "info") else folder
             if self._stack.has(posixpath.join(top, "HEAD")):
                 return True
         if _PLUGINS.fullmatch(path):
@@ -185,7 +200,7 @@ class LaidWork:
 @functools.lru_cache(maxsize=64)
 def _modules(root: str, prefixes: Sequence[str]) -> frozenset[str]:
     """The modules that Python and test runners import, and those which are installed in an image."""
-    modules = {*sys.stdlib_module_names, *_RUNNERS}
+    modules = {*sys.stdlib_module_names, *_RUNNERS, *_PLUGIN_MODULES.split()}
     for library in [f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")]:
         for python in list_folder(os.path.join(root, library)) if is_real(root, library) else ():
             for packages in ("site-packages", "dist-packages") if python.name.startswith("python3") else ():
