@@ -227,6 +227,7 @@ async def test_a_foreign_id_is_reported_only(server, client, caplog):
     assert ["field=<rid>" in record.getMessage() for record in caplog.records] == [True]  # no router, nothing dropped
 
 
-def test_a_key_is_hidden_in_capitals_too() -> None:
-    secrets = Secrets({"Authorization": "Bearer sk-supersecret0123"})
+@pytest.mark.parametrize("header", ["Authorization", "Ocp-Apim-Subscription-Key", "X-Session-Tokens", "X-Auth"])
+def test_a_key_is_hidden_in_capitals_too(header: str) -> None:
+    secrets = Secrets({header: "Bearer sk-supersecret0123"})
     assert secrets.hide("the key SK-SUPERSECRET0123 is wrong") == "the key *** is wrong"

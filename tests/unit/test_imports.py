@@ -32,7 +32,7 @@ LIGHT_ENGINE = ("generation", "own_models", "server", "smollm2", "templates", "t
 # Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
-    ["cache", "compat", "exceptions", "fast_paths", "lines"],
+    ["cache", "compat", "exceptions", "fast_paths", "lines", "secret_names"],
     ["command_line"],
     ["template", "tool_parsers", "trajectory", "tool_limiter"],
     ["backends", "tokenizer"],

@@ -33,17 +33,11 @@ from uuid import UUID
 import orjson
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationInfo
 
+from strands_sglang.secret_names import is_secret_name
+
 _AS_TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
 _LONGEST = 160
 _PART = 120
-_SECRET = re.compile(
-    r"(^|(?<!bos|eos|pad|unk|sep|cls|end)[_-])token$|(access|auth|bearer|api|hf)[_-]?token|authorization|credential"
-    r"|auth([_-]?header)?$|bearer|jwt|cookies?$|headers$|webhook|(^|[_-])(pass|pat)$|passwd|password|passphrase|secret"
-    r"|(api|private|access|account|encryption|signing|shared|master|ssh)[_-]?key|connection[_-]?string|(^|[_-])pwd"
-    r"|(?-i:^[A-Z0-9_]+_KEY$)",
-    re.IGNORECASE,
-)
-"""Names whose values must not be written down; names of special tokens do not count."""
 _ASSIGNED = re.compile(
     r"(?P<start>(?<![\w.-])(?P<name>[\w.-]+)=|(?P<flag>--[\w-]+)\s+)"
     r"""(?P<secret>\.{3}|"[^"]*"|'[^']*'|[^\s&;#]+)"""
@@ -159,9 +153,9 @@ def call_name(
     `names` are those of the positional arguments, as far as they are known.
     """
     named = itertools.zip_longest(names[: len(args)], args, fillvalue="")
-    arguments = ["..." if _is_secret(name) else _argument(value) for name, value in named]
+    arguments = ["..." if is_secret_name(name) else _argument(value) for name, value in named]
     for name, value in sorted((keywords or {}).items()):
-        arguments.append(f"{name}={'...' if _is_secret(name) else _argument(value)}")
+        arguments.append(f"{name}={'...' if is_secret_name(name) else _argument(value)}")
     return f"{function}({', '.join(arguments)})"
 
 
@@ -184,10 +178,6 @@ def lacks_secrets(value: Any) -> bool:
     return "..." in secrets
 
 
-def _is_secret(name: Any) -> bool:
-    return isinstance(name, str) and _SECRET.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)) is not None
-
-
 def _hide(value: Any, secrets: list[Any]) -> Any:
     """The value without its secrets, which are added to `secrets`."""
 
@@ -199,21 +189,21 @@ def _hide(value: Any, secrets: list[Any]) -> Any:
 
     def assigned(match: re.Match[str]) -> str:
         name = match["name"] or match["flag"]
-        return f"{match['start']}{hide(match['secret'])}" if _is_secret(name) else match[0]
+        return f"{match['start']}{hide(match['secret'])}" if is_secret_name(name) else match[0]
 
     match value:
         case dict():
-            named = _is_secret(value.get("name")) and "value" in value  # {"name": "API_KEY", "value": ...}
+            named = is_secret_name(value.get("name")) and "value" in value  # {"name": "API_KEY", "value": ...}
             return {
-                name: hide(item) if _is_secret(name) or (named and name == "value") else _hide(item, secrets)
+                name: hide(item) if is_secret_name(name) or (named and name == "value") else _hide(item, secrets)
                 for name, item in value.items()
             }
         case list():  # ["--api-key", "..."]
-            flags = [False, *(str(item).startswith("--") and _is_secret(item) for item in value)]
+            flags = [False, *(str(item).startswith("--") and is_secret_name(item) for item in value)]
             return [hide(item) if flag else _hide(item, secrets) for item, flag in zip(value, flags, strict=False)]
         case str():
             name, equals, secret = value.partition("=")
-            if equals and name.isidentifier() and _is_secret(name):  # of an environment, blanks included
+            if equals and name.isidentifier() and is_secret_name(name):  # of an environment, blanks included
                 return f"{name}={hide(secret)}"
             text = _ASSIGNED.sub(assigned, value)
             return _SECRET_PART.sub(lambda match: f"{match['start']}{hide(match['secret'])}", text)

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...exceptions import BackendRequestError, check_positive
+from ...secret_names import is_secret_name
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -24,7 +25,6 @@ _WRITERS: tuple[Callable[[str], str], ...] = (
 )
 _TELLING = 8  # first characters by which a key is recognised
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_SECRET_NAME = re.compile("authorization|key$|token|secret|cookie|password", re.IGNORECASE)
 _NOT_IN_ADDRESS = re.compile(r"[\x00-\x20\x7f?#\\]")
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
@@ -83,7 +83,7 @@ class Secrets:
     def __init__(self, *headers: Mapping[str, str]) -> None:
         spellings: dict[str, None] = {}
         for name, value in ((name, value) for each in headers for name, value in each.items()):
-            if _SECRET_NAME.search(name) and (secret := value.removeprefix("Bearer ").strip()):
+            if is_secret_name(name, is_header=True) and (secret := value.removeprefix("Bearer ").strip()):
                 forms = (secret, secret.encode().decode("latin-1"))  # as it is sent, and as headers are read
                 spellings.update(dict.fromkeys((*forms, *(write(form)[1:-1] for form in forms for write in _WRITERS))))
         self._forms = tuple(spellings)
