@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from strands import Agent
+from strands.sandbox import StreamChunk
 from strands.vended_tools import file_editor, shell
 
 from strands_env.sandbox import BubblewrapSandbox, ExecResult, Outcome, SandboxLimits, SandboxSlots
@@ -54,15 +56,26 @@ async def test_interrupted_python_keeps_its_state(sandbox: BubblewrapSandbox) ->
     assert (await sandbox.run_python("x")).stdout == "5\n"
 
 
-async def test_a_cancelled_call_ends_the_sandbox_at_once(sandbox: BubblewrapSandbox) -> None:
-    task = asyncio.create_task(sandbox.run_python("import time; time.sleep(60)"))
-    while not sandbox.is_running:
-        await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not sandbox.is_running
-    assert (await sandbox.run_python("1")).stdout == "1\n"
+async def test_a_cancelled_call_ends_alone(sandbox: BubblewrapSandbox) -> None:
+    await sandbox.write_file("kept", "x")
+    for slow in (sandbox.run_python("import time; time.sleep(60)"), sandbox.exec("sleep 60")):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await slow
+        assert (await sandbox.exec("cat kept; cat /proc/[0-9]*/cmdline | grep -a '[s]leep'")).stdout == "x"
+        assert (await sandbox.run_python("1")).stdout == "1\n"
+
+
+async def test_a_stream_has_all_up_to_the_limit_and_the_result_its_ends(sandbox: BubblewrapSandbox) -> None:
+    *pieces, done = [event async for event in sandbox.execute_streaming("yes")]
+    assert (done.exit_code, done.stderr) == (126, f"[stopped after {LIMITS.flood_bytes} bytes of output]")
+    assert pieces.pop() == StreamChunk(done.stderr, "stderr")
+    streamed = "".join(piece.data for piece in pieces)
+    assert len(streamed) > LIMITS.flood_bytes and set(streamed) == {"y", "\n"}
+    assert len(done.stdout) < 2 * LIMITS.output_bytes
+    sandbox.limits = replace(LIMITS, wall_seconds=0.1)
+    with pytest.raises(TimeoutError, match=r"Execution timed out: stopped after the time limit of 0\.1 s"):
+        await sandbox.execute("sleep 60", timeout=120)
 
 
 async def test_background_processes_end_with_the_call(sandbox: BubblewrapSandbox) -> None:

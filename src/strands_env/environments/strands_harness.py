@@ -12,6 +12,7 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 from strands.handlers.callback_handler import null_callback_handler
 from strands.hooks import AfterModelCallEvent, AgentInitializedEvent, HookOrder, HookProvider, HookRegistry
+from strands.sandbox import StreamChunk
 
 from strands_env.core import Action, Environment, ModelFactory, TerminationReason
 from strands_env.core.scope import EpisodeLimiter, fail_step, watch_agent
@@ -188,16 +189,21 @@ class _WatchedSandbox(Sandbox):
     """A sandbox whose failures fail the step, also where a tool makes text of them.
 
     One that is lost does not: no code can take its episode out of training.
+
+    Attributes:
+        failure: The last failure, also of one that was lost.
     """
 
     def __init__(self, inner: Sandbox) -> None:
         self._inner = inner
+        self.failure: SandboxError | None = None
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
         try:
             yield
         except SandboxError as error:
+            self.failure = error
             if not isinstance(error, SandboxLostError):
                 fail_step(error)
             raise
@@ -209,6 +215,12 @@ class _WatchedSandbox(Sandbox):
     async def exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
         with self._watched():
             return await self._inner.exec(command, **options)
+
+    async def exec_streaming(
+        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
+    ) -> ExecResult:
+        with self._watched():
+            return await self._inner.exec_streaming(command, on_output, **options)
 
     async def read_file(self, path: str, **options: Any) -> bytes:
         with self._watched():

@@ -15,6 +15,7 @@ from .contract import (
     SandboxLimits,
     SandboxLostError,
     SandboxUnavailableError,
+    SandboxUnsupportedError,
 )
 from .judging import Verdict, judge
 
@@ -34,6 +35,7 @@ __all__ = [
     "SandboxLostError",
     "SandboxSlots",
     "SandboxUnavailableError",
+    "SandboxUnsupportedError",
     "Verdict",
     "judge",
 ]

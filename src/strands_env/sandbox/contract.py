@@ -6,21 +6,25 @@
 
 SandboxError                      a failure of the sandbox, never of the code in it
 ├── SandboxUnavailableError       it could not be started, or isolation is unavailable here
+├── SandboxUnsupportedError       it has no such ability: its capabilities say so
 └── SandboxLostError              it ended under a call, and its files are gone
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from strands.sandbox import ExecutionResult, PosixShellSandbox, StreamChunk
 from strands.sandbox.errors import SandboxTimeoutError
+from strands.sandbox.posix_shell import validate_env_keys
 from strands.types.exceptions import ToolProviderException
+from strands.types.tools import AgentTool
 
 from strands_env.core.limits import shorten
 from strands_sglang.exceptions import check_positive
@@ -36,6 +40,10 @@ class SandboxError(ToolProviderException):
 
 class SandboxUnavailableError(SandboxError):
     """Isolation is unavailable on this machine, or a sandbox could not be started; the message says what to do."""
+
+
+class SandboxUnsupportedError(SandboxError):
+    """The sandbox has no such ability, as its capabilities say."""
 
 
 class SandboxLostError(SandboxError):
@@ -89,6 +97,7 @@ class SandboxCapabilities:
         background: Processes that a call leaves running live on for the next calls.
         network: Reach of the programs in it.
         listens: Its `listen(port)` gives a socket that listens inside, for a server outside.
+        streams: Output can be had while a command runs, by `exec_streaming` and the SDK's `execute_streaming`.
         limits: The ends of calls that it enforces itself, such as `Outcome.CPU_LIMIT`.
     """
 
@@ -97,6 +106,7 @@ class SandboxCapabilities:
     background: bool = False
     network: Network = Network.NONE
     listens: bool = False
+    streams: bool = False
     limits: frozenset[Outcome] = frozenset({Outcome.TIMEOUT})
 
 
@@ -204,7 +214,8 @@ class Sandbox(PosixShellSandbox):
     overlap: an implementation that cannot run two at a time lets them wait in order. Whatever code does is an
     `ExecResult`; only a failure of the sandbox raises `SandboxError`. A cancelled call leaves nothing running.
 
-    The SDK's methods (`execute`, `execute_code`, `list_files`, `remove_file`) stand on these; `**kwargs` are its own.
+    The SDK's methods (`execute`, `execute_code`, their streaming forms, `list_files`, `remove_file`) stand on these;
+    `**kwargs` are its own. An `Agent(sandbox=...)` gets a shell and an editor in it, as with the SDK's own sandboxes.
     """
 
     @property
@@ -233,6 +244,23 @@ class Sandbox(PosixShellSandbox):
             limits: Limits of this call in place of the sandbox's own.
         """
 
+    async def exec_streaming(
+        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
+    ) -> ExecResult:
+        """`exec`, with all output handed to `on_output` as it comes, where the capabilities say so.
+
+        The result keeps both ends of a long output, as ever. Where the call is cancelled, so is the command.
+
+        Args:
+            options: Further arguments of `exec`.
+
+        Raises:
+            SandboxUnsupportedError: This sandbox cannot.
+        """
+        raise SandboxUnsupportedError(
+            f"{type(self).__name__} cannot stream output: use execute() or exec(), which wait for the end"
+        )
+
     @abstractmethod
     async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, **kwargs: Any) -> bytes:
         """Contents of a file.
@@ -258,7 +286,7 @@ class Sandbox(PosixShellSandbox):
         Raises:
             OSError: The port is taken.
         """
-        raise SandboxError(f"{type(self).__name__} has no sockets that are served from here")
+        raise SandboxUnsupportedError(f"{type(self).__name__} has no sockets that are served from here")
 
     async def start(self) -> None:
         """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""
@@ -271,6 +299,8 @@ class Sandbox(PosixShellSandbox):
     def sibling(self) -> Sandbox:
         """Another sandbox of the same make and limits: not started, nothing shared."""
 
+    # ---- the SDK's methods -------------------------------------------------------------------------------------------
+
     async def execute_streaming(
         self,
         command: str,
@@ -278,24 +308,60 @@ class Sandbox(PosixShellSandbox):
         timeout: float | None = None,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
+        is_whole: bool = False,
         **kwargs: Any,
     ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
-        """Run a command as the SDK does; its output comes in the end.
+        """Run a command as the SDK does: pieces of its output as they come, then its result.
+
+        A limit other than time is a result, with a note in its `stderr`. Closing the generator ends the command.
+
+        Args:
+            is_whole: Wait for the end, and yield the result alone; for `execute` and `execute_code`.
 
         Raises:
-            SandboxTimeoutError: It ran longer than its time limit.
+            ValueError: A name of `env` cannot be one.
+            SandboxTimeoutError: It ran longer than its time limit, or the sandbox's own.
+            SandboxUnsupportedError: This sandbox cannot stream.
             SandboxLostError: The sandbox ended meanwhile.
         """
-        done = await self.exec(command, timeout=timeout, cwd=cwd, env=env)
+        validate_env_keys(env or {})
+        options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": env}
+        pieces: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
+        run = self.exec(command, **options) if is_whole else self.exec_streaming(command, pieces.put_nowait, **options)
+        running = asyncio.ensure_future(run)
+        running.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            done = running.result()
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
         if done.outcome is Outcome.SANDBOX_LOST:
             raise SandboxLostError(done.note)
         if done.outcome is Outcome.TIMEOUT:
-            raise SandboxTimeoutError(timeout, done.stdout, done.stderr)
-        streams: dict[Literal["stdout", "stderr"], str] = {"stdout": done.stdout, "stderr": done.noted_stderr}
-        for name, text in streams.items():
-            if text:
-                yield StreamChunk(text, name)
-        yield ExecutionResult(done.shell_status, streams["stdout"], streams["stderr"])
+            error = SandboxTimeoutError(timeout, done.stdout, done.stderr)
+            error.args = (f"Execution timed out: {done.note}",)  # the limit may be the sandbox's own
+            raise error
+        if done.note and not is_whole:
+            yield StreamChunk(done.noted_stderr.removeprefix(done.stderr), "stderr")
+        yield ExecutionResult(done.shell_status, done.stdout, done.noted_stderr)
+
+    async def execute(self, command: str, **options: Any) -> ExecutionResult:
+        """Run a command and wait for its end, in any sandbox; see `execute_streaming`."""
+        return await _last(self.execute_streaming(command, is_whole=True, **options))
+
+    async def execute_code(self, code: str, language: str, **options: Any) -> ExecutionResult:
+        """Run a program of an interpreter in the sandbox and wait for its end; see `execute_streaming`."""
+        return await _last(self.execute_code_streaming(code, language, is_whole=True, **options))
+
+    def get_tools(self) -> list[AgentTool]:
+        """The tools of an `Agent(sandbox=...)`: the SDK's shell and editor, under the names of its Docker sandbox."""
+        from strands.vended_tools.file_editor import make_file_editor
+        from strands.vended_tools.shell import make_shell
+
+        names = "sandbox_file_editor", "sandbox_shell"
+        return [make(sandbox=self, name=name) for make, name in zip((make_file_editor, make_shell), names, strict=True)]
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -303,6 +369,12 @@ class Sandbox(PosixShellSandbox):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+async def _last(events: AsyncGenerator[StreamChunk | ExecutionResult, None]) -> ExecutionResult:
+    *_, result = [event async for event in events]  # to its end: one that is left open would be closed at any time
+    assert isinstance(result, ExecutionResult)
+    return result
 
 
 class PythonSandbox(Sandbox):

@@ -16,35 +16,91 @@ import asyncio
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
-from strands_env.sandbox.contract import ExecLimits, ExecResult, Outcome, PythonSandbox, Sandbox
+from strands.sandbox import ExecutionResult, StreamChunk
+from strands.sandbox.errors import SandboxTimeoutError
+
+from strands_env.sandbox.contract import (
+    ExecLimits,
+    ExecResult,
+    Outcome,
+    PythonSandbox,
+    Sandbox,
+    SandboxUnsupportedError,
+)
 
 from .contracts import Contract
 
+_Error = TypeVar("_Error", bound=Exception)
 
-class SandboxContract(Contract, ABC):
-    """The clauses that judges, code tools, harnesses and tasks rely on in a sandbox: one `test_*` method each."""
+
+class AgentSandboxContract(Contract, ABC):
+    """What `Agent(sandbox=...)`, the SDK's tools and strands-harness rely on, as the SDK's Docker sandbox has it."""
 
     @abstractmethod
     def make_sandbox(self) -> Sandbox:
         """A new sandbox, not started. It may call `pytest.skip`."""
 
-    async def test_the_sdk_can_use_it(self) -> None:
-        """`Agent(sandbox=...)` and the SDK's own tools call these methods."""
-        sandbox = self.make_sandbox()
-        assert isinstance(sandbox, Sandbox)
-        async with sandbox:
+    async def test_commands_of_the_sdk(self) -> None:
+        """Exit codes, streams, folder, variables, code of any language, and mistakes by their types."""
+        async with self.make_sandbox() as sandbox:
             await sandbox.write_text("folder/a b", "é")
-            assert [(entry.name, entry.is_dir) for entry in await sandbox.list_files("folder")] == [("a b", False)]
-            done = await sandbox.execute("cat 'a b'; echo $NAME >&2; exit 3", cwd="folder", env={"NAME": "x"})
-            assert (done.exit_code, done.stdout, done.stderr) == (3, "é", "x\n"), done
-            assert (await sandbox.execute_code("echo $((1 + 1))", "sh")).stdout == "2\n"
-            await sandbox.remove_file("folder/a b")
-            await _raises(FileNotFoundError, sandbox.remove_file("folder/a b"))
-            await _raises(FileNotFoundError, sandbox.list_files("missing"))
+            done = await sandbox.execute("cat 'a b'; echo $NAME >&2; exit 3", cwd="folder", env={"NAME": "$x 'y'"})
+            assert (done.exit_code, done.stdout, done.stderr) == (3, "é", "$x 'y'\n"), done
+            assert (await sandbox.execute("kill -9 $$")).exit_code == 137
+            code = 'x=\'a "b" $\'\necho "$x $NAME"\n'
+            assert (await sandbox.execute_code(code, "sh", env={"NAME": "1"})).stdout == 'a "b" $ 1\n'
+            assert (await sandbox.execute_code("1", "no-such-language")).exit_code == 127
+            await _raises(ValueError, sandbox.execute_code("1", "sh; sh"))
+            await _raises(ValueError, sandbox.execute("true", env={"A B": "x"}))
             await _raises(TimeoutError, sandbox.execute("sleep 60", timeout=0.5))
+            assert [one.tool_name for one in sandbox.get_tools()] == ["sandbox_file_editor", "sandbox_shell"]
+
+    async def test_files_of_the_sdk(self) -> None:
+        """Any bytes and names, in folders that did not exist; what is missing is `FileNotFoundError`."""
+        data = bytes(range(256))
+        async with self.make_sandbox() as sandbox:
+            await sandbox.write_file("new/folder/a 'b'", data)
+            await sandbox.write_text("new/.hidden", "x")
+            assert await sandbox.read_file("new/folder/a 'b'") == data
+            entries = await sandbox.list_files("new")
+            assert sorted((entry.name, entry.is_dir) for entry in entries) == [(".hidden", False), ("folder", True)]
+            assert [entry.name for entry in await sandbox.list_files("new/folder")] == ["a 'b'"]
+            await sandbox.remove_file("new/.hidden")
+            for lost in (sandbox.remove_file, sandbox.read_file, sandbox.list_files):
+                await _raises(FileNotFoundError, lost("new/.hidden"))
+            await _raises(FileNotFoundError, sandbox.list_files("new/folder/a 'b'"))
+
+    async def test_output_comes_while_a_command_runs(self) -> None:
+        """Pieces of each stream, then the result; a stream that is closed, or too slow, ends the command alone."""
+        async with self.make_sandbox() as sandbox:
+            if not sandbox.capabilities.streams:
+                await _raises(SandboxUnsupportedError, anext(sandbox.execute_streaming("true")))
+                await _raises(SandboxUnsupportedError, anext(sandbox.execute_code_streaming("true", "sh")))
+                return
+            script = "echo out; echo err >&2; printf '\\303'; sleep 0.05; printf '\\251'; exit 3"
+            for events in (sandbox.execute_streaming(script), sandbox.execute_code_streaming(f"({script})", "sh")):
+                *pieces, done = [event async for event in events]
+                assert isinstance(done, ExecutionResult) and done.exit_code == 3, done
+                assert (done.stdout, done.stderr) == ("out\né", "err\n")
+                for name in ("stdout", "stderr"):
+                    texts = [one.data for one in pieces if isinstance(one, StreamChunk) and one.stream_type == name]
+                    assert "".join(texts) == getattr(done, name)
+                assert len(pieces) >= 3
+            events = sandbox.execute_streaming("touch kept; echo $$; sleep 60", timeout=5)
+            first = await anext(events)
+            assert isinstance(first, StreamChunk)
+            await events.aclose()
+            slow = await _raises(SandboxTimeoutError, sandbox.execute("echo $$; sleep 60", timeout=0.3))
+            for process in (first.data, slow.stdout):
+                left = await sandbox.execute(f"ls kept && kill -0 {process}")
+                assert (left.exit_code != 0, left.stdout) == (True, "kept\n")
+
+
+class SandboxContract(AgentSandboxContract):
+    """The clauses that judges, code tools, harnesses and tasks rely on in a sandbox: one `test_*` method each."""
 
     async def test_a_command_line_is_read_by_the_shell(self) -> None:
         """Pipes, variables and exit codes work."""
@@ -189,9 +245,9 @@ class SandboxContract(Contract, ABC):
             return await sandbox.exec(command, **options)
 
 
-async def _raises(kind: type[Exception], work: Coroutine[Any, Any, object]) -> None:
+async def _raises(kind: type[_Error], work: Awaitable[object]) -> _Error:
     try:
         value = await work
-    except kind:
-        return
+    except kind as error:
+        return error
     raise AssertionError(f"expected {kind.__name__}, got {value!r:.100}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from strands.sandbox import StreamChunk
 
 from strands_env.sandbox import ExecLimits, ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
 from strands_env.sandbox.contract import MAX_FILE_BYTES, wall_seconds
@@ -73,6 +75,14 @@ class HarborSandbox(Sandbox):
         return ExecResult(
             outcome=outcome, exit_code=done.return_code, stdout=done.stdout or "", stderr=done.stderr or ""
         )
+
+    async def exec_streaming(
+        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
+    ) -> ExecResult:
+        """`exec`, with its output as it comes, on the backend `bubblewrap`; Harbor's others wait for the end."""
+        if self._own is None:
+            return await super().exec_streaming(command, on_output, **options)
+        return await self._own.run(command, on_output=on_output, **options)
 
     async def listen(self, port: int, host: str = "127.0.0.1") -> Any:
         """A listening socket inside; see `ImageSandbox`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
@@ -13,7 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -152,8 +153,16 @@ class SandboxProcess:
         """Processes that the kernel has killed so far for lack of memory."""
         return 0 if self._group is None else self._group.oom_kills()
 
-    async def request(self, request: Mapping[str, Any], file: IO[bytes] | None = None) -> dict[str, Any]:
+    async def request(
+        self,
+        request: Mapping[str, Any],
+        file: IO[bytes] | None = None,
+        on_output: Callable[[str, bytes], None] | None = None,
+    ) -> dict[str, Any]:
         """Send a request, with an open file to work on, and wait for its answer.
+
+        Args:
+            on_output: Gets the output as it comes: the stream's name, and bytes.
 
         Raises:
             EOFError: The sandbox is gone.
@@ -163,8 +172,8 @@ class SandboxProcess:
         nonce = secrets.token_hex(16)
         if file is not None:
             socket.send_fds(self._shared, [nonce.encode()], [file.fileno()])
-        sent = {**request, "nonce": nonce, "sends_file": file is not None}
-        self._exchange = asyncio.ensure_future(self._exchange_frames(sent))
+        sent = {**request, "nonce": nonce, "sends_file": file is not None, "streams": on_output is not None}
+        self._exchange = asyncio.ensure_future(self._exchange_frames(sent, on_output))
         return await asyncio.shield(self._exchange)  # cancelled here, it goes on: `take_back` reads its answer
 
     async def take_back(self) -> None:
@@ -179,14 +188,19 @@ class SandboxProcess:
         _, descriptors, _, _ = socket.recv_fds(self._shared, 64, 1, socket.MSG_DONTWAIT)
         return int(descriptors[0])
 
-    async def _exchange_frames(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _exchange_frames(
+        self, request: Mapping[str, Any], on_output: Callable[[str, bytes], None] | None
+    ) -> dict[str, Any]:
         # The supervisor keeps the limit; this one is for its death.
         async with asyncio.timeout(request["wall_seconds"] + END_SECONDS + 5.0):
             await self._send(request)
-            answer = await self._receive()
-        if answer.get("nonce") != request["nonce"]:  # an answer to an earlier request, or a forged one
-            raise SandboxError("the sandbox answered another request")
-        return answer
+            while True:
+                answer = await self._receive()
+                if answer.get("nonce") != request["nonce"]:  # an answer to an earlier request, or a forged one
+                    raise SandboxError("the sandbox answered another request")
+                if on_output is None or "output" not in answer:
+                    return answer
+                on_output(answer["output"], base64.b64decode(answer["data"]))
 
     async def end(self) -> None:
         """End every process of the sandbox and wait until they are gone; remove what it had outside."""

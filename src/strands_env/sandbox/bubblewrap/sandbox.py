@@ -116,6 +116,7 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
             python=self._python.executable,
             network=Network.NONE if self._bwrap else Network.LOOPBACK,
             listens=bool(self._bwrap),
+            streams=True,
             limits=_ENFORCED,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -13,8 +14,11 @@ import os
 import socket
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
+
+from strands.sandbox import StreamChunk
+from strands.sandbox.types import StreamType
 
 from strands_sglang.exceptions import check_positive
 
@@ -122,6 +126,7 @@ class SupervisedSandbox(Sandbox):
         timeout: float | None = None,
         limits: ExecLimits | None = None,
         user: str | int | None = None,
+        on_output: Callable[[StreamChunk], None] | None = None,
     ) -> ExecResult:
         """Run a command; see `Sandbox`. The shell is bash where there is one.
 
@@ -129,6 +134,7 @@ class SupervisedSandbox(Sandbox):
 
         Args:
             user: User to run as, where the sandbox has several, in place of its own: a name, a number, or `user:group`.
+            on_output: Gets all output as it comes; see `exec_streaming`.
 
         Raises:
             SandboxUnavailableError: The sandbox does not start.
@@ -146,7 +152,13 @@ class SupervisedSandbox(Sandbox):
         request["command"] = command if isinstance(command, str) else words
         data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
         with _sealed_file(data) if data else contextlib.nullcontext() as file:
-            return await self._run(request, timeout, limits, refused, file)
+            return await self._run(request, timeout, limits, refused, file, on_output)
+
+    async def exec_streaming(
+        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
+    ) -> ExecResult:
+        """`exec`, with its output as it comes; see `Sandbox`."""
+        return await self.exec(command, on_output=on_output, **options)
 
     async def read_file(
         self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str | int | None = None, **kwargs: Any
@@ -199,30 +211,43 @@ class SupervisedSandbox(Sandbox):
         limits: ExecLimits | None,
         refused: str,
         file: IO[bytes] | None = None,
+        on_output: Callable[[StreamChunk], None] | None = None,
     ) -> ExecResult:
         used: dict[str, Any] = {"wall_seconds": wall_seconds(timeout, limits, self.limits.wall_seconds)}
         if refused:
             return ExecResult(outcome=Outcome.REFUSED, note=refused)
         for name in ("cpu_seconds", "output_bytes", "flood_bytes"):
             used[name] = getattr(limits, name, None) or getattr(self.limits, name)
+        decoders: dict[StreamType, codecs.IncrementalDecoder] = {
+            name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in ("stdout", "stderr")
+        }
+
+        def emit(name: StreamType, data: bytes, is_last: bool = False) -> None:
+            if on_output is not None and (text := decoders[name].decode(data, is_last)):
+                on_output(StreamChunk(text, name))
+
         async with self._lock:
             try:
-                answer = await self._ask({**request, **used}, file)
+                answer = await self._ask({**request, **used}, file, None if on_output is None else emit)
             except SandboxLostError as error:
                 if not self.starts_again:
                     raise
                 return ExecResult(outcome=Outcome.SANDBOX_LOST, note=str(error))
+            for name in decoders:
+                emit(name, b"", is_last=True)
             result = self._result(request["kind"], answer, used)
             if result.outcome is Outcome.TOO_MANY_FILES and self.starts_again:
                 await self._end()  # the files would break the limit again
             return result
 
-    async def _ask(self, request: dict[str, Any], file: IO[bytes] | None) -> dict[str, Any]:
+    async def _ask(
+        self, request: dict[str, Any], file: IO[bytes] | None, on_output: Callable[..., None] | None = None
+    ) -> dict[str, Any]:
         """The supervisor's answer to a request; `SandboxLostError` if the sandbox is gone."""
         process = await self._ready()
         kills = process.oom_kills
         try:
-            answer = await process.request(request, file)
+            answer = await process.request(request, file, on_output)
         except (EOFError, OSError, TimeoutError, SandboxError) as error:
             raise await self._lose(error) from None  # its cause would pass for a lost connection to the model
         except BaseException:  # cancelled: the code still runs, and the next request would get its answer
@@ -245,8 +270,11 @@ class SupervisedSandbox(Sandbox):
         return SandboxLostError("the sandbox ended unexpectedly, with all that was in it")
 
     async def _after_cancel(self, process: SandboxProcess) -> None:
-        """End what a cancelled request has started."""
-        await self._end()
+        """End what a cancelled request has started, and it alone."""
+        try:
+            await process.take_back()
+        except (EOFError, OSError, TimeoutError, SandboxError) as error:
+            await self._lose(error)
 
     async def _request(self, request: dict[str, Any], file: IO[bytes] | None = None) -> None:
         """Have the supervisor do what runs no foreign code, such as a copy of a file; `OSError` if it cannot."""

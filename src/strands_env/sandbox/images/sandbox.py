@@ -21,7 +21,7 @@ from strands_sglang.exceptions import check_positive
 
 from ..bubblewrap.process import SandboxProcess
 from ..bubblewrap.supervised import FILE_SECONDS, MAX_ARGUMENT_BYTES, SandboxSlots, SupervisedSandbox
-from ..contract import Network, Outcome, SandboxCapabilities, SandboxError, SandboxLimits, SandboxLostError
+from ..contract import Network, Outcome, SandboxCapabilities, SandboxLimits, SandboxLostError
 from ..disk import FILES, make_disk, release_reserve
 from ..folders import remove_owned_folder
 from .launch import image_launch, image_mode
@@ -126,7 +126,9 @@ class ImageSandbox(SupervisedSandbox):
     def capabilities(self) -> SandboxCapabilities:
         """Background processes live on; sockets inside can be listened on from here."""
         ends = frozenset((Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD))
-        return SandboxCapabilities(work=self.workdir, background=True, network=self.network, listens=True, limits=ends)
+        return SandboxCapabilities(
+            work=self.workdir, background=True, network=self.network, listens=True, streams=True, limits=ends
+        )
 
     @property
     def layer(self) -> str:
@@ -288,12 +290,6 @@ class ImageSandbox(SupervisedSandbox):
         except asyncio.CancelledError:
             await clearing  # or files would be left when the canceller goes on
             raise
-
-    async def _after_cancel(self, process: SandboxProcess) -> None:
-        try:
-            await process.take_back()
-        except (EOFError, OSError, TimeoutError, SandboxError) as error:
-            await self._lose(error)
 
 
 def _pack(source: str, archive: Any) -> None:

@@ -5,7 +5,8 @@ sandbox cannot signal it, and all of them die with it. It is not dumpable, so th
 it either, though they run as the same user.
 
 The socket to the host (`process.py`) is descriptor 0. The first frame is the configuration, answered with
-`{"ready": token}`; then one request and one answer at a time. Open files come and go over a second socket. Everything
+`{"ready": token}`; then one request and one answer at a time, and before an
+answer the output that is to be streamed. Open files come and go over a second socket. Everything
 ends when the first does, or when bubblewrap does: a pipe that only bubblewrap holds open shows it. (The kernel's signal
 at the death of a parent does not reach a process of another user.)
 """
@@ -133,6 +134,7 @@ class Supervisor:
         self.end_leftovers(child, report)
         lost = had_worker and self.worker is None
         watch.drain()
+        self.channel.sendall(watch.unsent)
         if child is not self.worker:
             child.close()
         streams = {name: watch.captures[getattr(child, name)].answer() for name in ("stdout", "stderr")}

@@ -7,10 +7,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import struct
 import time
 
-from .protocol import CHUNK, receive
+from .protocol import CHUNK, frame, receive
 from .system import cpu_seconds, file_count, memory_bytes, other_processes
 
 TYPE_CHECKING = False
@@ -85,6 +86,8 @@ class Watch:
         self.captures = {descriptor: Capture(request["output_bytes"]) for descriptor in (child.stdout, child.stderr)}
         self.open = {*self.captures, *([child.results] if child.results >= 0 else [])}
         self.result = bytearray()
+        self.streamed = {child.stdout: "stdout", child.stderr: "stderr"} if request.get("streams") else {}
+        self.unsent = bytearray()
         self.cpu_before = cpu_seconds(other_processes(host.isolated))
         self.next_check = started + TICK_SECONDS
         self.is_cancelled = False
@@ -137,7 +140,13 @@ class Watch:
                 self.result += data[: MAX_RESULT_BYTES - len(self.result)]
             else:
                 self.captures[descriptor].add(data)
+                if name := self.streamed.get(descriptor):
+                    piece = {"output": name, "data": base64.b64encode(data).decode(), "nonce": self.request["nonce"]}
+                    self.unsent += frame(piece)
             has_output = has_output or bool(data)
+        if self.unsent:
+            with contextlib.suppress(BlockingIOError):  # a host that reads late must not hold up the limits
+                del self.unsent[: self.host.channel.send(self.unsent, socket.MSG_DONTWAIT)]
         return has_output
 
     def _find_end(self, nonce: str | None) -> dict[str, Any] | None:
