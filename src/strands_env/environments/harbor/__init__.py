@@ -59,6 +59,9 @@ def create_env_factory(model_factory: Any, **options: Any) -> Any:
     check_harbor()
     from .environment import HarborEnv
 
+    if options.get("agent") == "strands-harness":
+        importlib.import_module("strands_env.environments.strands_harness")  # its package is missing now, not later
+
     def make(action: Any) -> HarborEnv:
         given = {name: getattr(action.task_context, name, None) for name in ("task_dir", "work")}
         options_of_task = {**given, **options}

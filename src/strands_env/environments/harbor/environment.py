@@ -64,8 +64,10 @@ class HarborEnv(Environment):
         command_seconds: Seconds of a command for which the agent names none.
         harness: A program to do the task, in the container; see `HarnessEnvironment`, also for `score_failures`,
             `environment` and `gateway_options`.
-        agent: An agent of Harbor's to do the task, by its name, such as `terminus-2`, or as `module:Class`.
-        agent_options: Its `model_name`, `kwargs` and `env`, over ours; `{base_url}` and `{key}` are the session's.
+        agent: `strands-harness` for the agent of `StrandsHarnessEnv`, in this process, with its tools in the container;
+            or an agent of Harbor's, by its name, such as `terminus-2`, or as `module:Class`.
+        agent_options: For `strands-harness` arguments of `StrandsHarnessEnv`, such as `harness`. For an agent of
+            Harbor's its `model_name`, `kwargs` and `env`, over ours; `{base_url}` and `{key}` are the session's.
         session_limits: Limits on the program's model calls, by the names that `HarnessEnvironment` has for them, such
             as `max_requests`.
         checkpoints: Folder to keep the episode in before each model call but the first, as `EPISODE/turn-K`, to go on
@@ -108,7 +110,7 @@ class HarborEnv(Environment):
         if verifier not in VERIFIERS:
             raise ValueError(f"verifier must be one of {list(VERIFIERS)}, got {verifier!r}")
         if harness is not None and agent is not None:
-            raise ValueError("give a harness or an agent of Harbor's, not both")
+            raise ValueError("give a harness or an agent, not both")
         if harness is not None or agent is not None:
             options = {"system_prompt": "", **options}
         options = {"reward_fn": _VerifierReward(self), "tool_timeout": None, "cleanup_timeout": 300.0, **options}
@@ -137,12 +139,17 @@ class HarborEnv(Environment):
             self._work = read_work(work) if isinstance(work, str | Path) else check_work(work)
         session: dict[str, Any] = {"limits": session_limits or {}, "score_failures": score_failures}
         session |= {"environment": environment, "gateway_options": gateway_options}
+        self.sandbox = HarborSandbox(None, gateway_host=gateway_host)
         self.program: ProgramRun | None = None
-        if agent is not None:
+        self._strands: Environment | None = None
+        if agent == "strands-harness":
+            from strands_env.environments import StrandsHarnessEnv  # needs its package
+
+            self._strands = StrandsHarnessEnv(sandbox=self.sandbox, **{**options, **(agent_options or {})})
+        elif agent is not None:
             self.program = NamedAgentRun(agent, agent_options, **session)
         elif harness is not None:
             self.program = ProgramRun(harness, **session)
-        self.sandbox = HarborSandbox(None, gateway_host=gateway_host)
         self._tools = ContainerTools(self.sandbox, max_output_chars=max_output_chars, command_seconds=command_seconds)
         self.trial: TaskTrial | None = None
         self._seconds: dict[str, float] = {}
@@ -150,14 +157,20 @@ class HarborEnv(Environment):
         self._episode = ""
 
     def get_tools(self) -> list[Any]:
-        """A shell and an editor in the container; nothing for a program, which has its own."""
-        if self.program is not None:
+        """A shell and an editor in the container; nothing for a program or a harness, which have their own."""
+        if self.program is not None or self._strands is not None:
             return []
         return [self._tools.execute_command, self._tools.edit_file]
 
     def get_hooks(self) -> list[Any]:
         """The keeper of checkpoints."""
         return [] if self.checkpoints is None else [self.keep_checkpoint]
+
+    def make_agent(self, **options: Any) -> Agent:
+        """Our agent, or that of strands-harness."""
+        if self._strands is None:
+            return super().make_agent(**options)
+        return self._strands.make_agent(**{**options, "system_prompt": options["system_prompt"] or None})
 
     async def keep_checkpoint(self, event: BeforeModelCallEvent) -> None:
         """Keep the episode before a model call, unless nothing was sampled since it began."""
@@ -229,7 +242,8 @@ class HarborEnv(Environment):
                     limit = error
                 else:
                     failure = error
-            failure = self._tools.failure or failure  # a lost container is the cause of what follows it
+            # A lost container is the cause of what follows it.
+            failure = self._tools.failure or getattr(agent.sandbox, "failure", None) or failure
             if failure is not None:
                 raise failure
 
@@ -246,6 +260,8 @@ class HarborEnv(Environment):
         if self.start_from is not None:
             self.start_from.recall(agent)
             return await self.invoke(agent, None)
+        if self._strands is not None:
+            return await self._strands.interact(agent, Action(message=part.instruction))
         if self.program is None:
             return await self.invoke(agent, part.instruction)
         if isinstance(self.program, NamedAgentRun):
