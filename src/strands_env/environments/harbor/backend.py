@@ -22,7 +22,6 @@ from harbor.environments.capabilities import EnvironmentCapabilities
 from harbor.environments.docker.docker import DockerEnvironment
 from harbor.environments.podman import PodmanEnvironment
 from harbor.models.task.config import NetworkPolicy
-from pydantic import create_model
 
 from strands_env.core.threads import default_threads
 from strands_env.sandbox import ExecResult as SandboxResult
@@ -296,9 +295,11 @@ class Docker(_Closable, DockerEnvironment):
 
     # From 0.26 on Harbor refuses options that its own do not name; the releases before have no such attribute.
     if hasattr(DockerEnvironment, "options_model"):
-        options_model = create_model(
-            "Options", __base__=DockerEnvironment.options_model, network=(Literal["task", "none"], "task")
-        )
+
+        class options_model(DockerEnvironment.options_model):
+            """Harbor's own, and `network`."""
+
+            network: Literal["task", "none"] = "task"
 
     def _requires_egress_control(self, **policies: Any) -> bool:
         return not self._closed and super()._requires_egress_control(**policies)
