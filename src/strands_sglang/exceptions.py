@@ -25,6 +25,8 @@ StrandsSGLangError
 │   ├── MaxToolCallsReachedError
 │   ├── MaxTotalTokensReachedError
 │   └── MaxMessagesReachedError
+├── StateError                             the gateway's state folder, or a log in it, cannot be used
+│   └── StateFullError                     nothing more can be written there
 └── StructuredOutputError                  constrained output was truncated or does not validate
 ```
 
@@ -238,6 +240,14 @@ class MaxMessagesReachedError(ToolLimitReachedError):
     """`max_messages` is reached; the history ends with the user's message or the tool results."""
 
     WHAT = "max_messages"
+
+
+class StateError(StrandsSGLangError):
+    """The gateway's state folder, or the log of a session in it, cannot be used."""
+
+
+class StateFullError(StateError):
+    """Nothing more can be written to the state folder."""
 
 
 class StructuredOutputError(StrandsSGLangError):

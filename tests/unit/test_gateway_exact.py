@@ -219,7 +219,7 @@ async def test_equal_bytes_are_still_read_once() -> None:
         first = await r.chat([USER])
         said = first["choices"][0]["message"]
         await r.chat([USER, said, USER])
-        reading = r.session._translation.readings(CHAT_COMPLETIONS)._recent
+        reading = r.session.translation.readings(CHAT_COMPLETIONS)._recent
         assert len(reading) == 1 and len(reading[0].values) == 3
         assert_prefix(r)
 

@@ -765,3 +765,4 @@ async def test_the_command_prints_its_address_first_and_serves(capsys: pytest.Ca
             made = await response.json()
         stop.set()
     assert made["base_urls"]["anthropic"] == f"{url}/s/{made['id']}"
+    assert capsys.readouterr().err.startswith("1 session with 0 sampled tokens end here")

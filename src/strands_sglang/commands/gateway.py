@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"key of the session routes; better given as {ADMIN_KEY_VARIABLE}, which no process list shows",
     )
     parser.add_argument("--auto-sessions", action="store_true", help="make a session for any key (development)")
+    parser.add_argument("--state", metavar="FOLDER", help="keep sessions there, so that they survive this process")
+    parser.add_argument("--state-limit", type=positive, default=16, metavar="GIB", help="most of it (%(default)s GiB)")
     parser.add_argument("--session-ttl", type=seconds, metavar="SECONDS", help="seal sessions idle for this long")
     parser.add_argument(
         "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
     if wrong := _find_misuse(args):
         raise CommandError(wrong, Exit.USAGE)
-    from ..exceptions import StrandsSGLangError  # brings the SDK, which help does without
+    from ..exceptions import StateError, StrandsSGLangError  # brings the SDK, which help does without
 
     try:
         asyncio.run(serve(args))
@@ -59,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         taken = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
         raise CommandError(f"{error}{taken}") from error
+    except StateError as error:
+        raise CommandError(error, Exit.REFUSED) from error
     except StrandsSGLangError as error:
         raise CommandError(error) from error
     return Exit.OK
@@ -112,6 +116,8 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
                 admin_key=args.admin_key,
                 auto_sessions=args.auto_sessions,
                 session_ttl=args.session_ttl,
+                state=args.state,
+                state_limit=args.state_limit * 2**30,
                 client_sampling=args.client_sampling,
                 join_equal=args.join_equal,
                 strict=args.strict,
@@ -121,6 +127,12 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
         sys.stdout.write(f"listening on {gateway.url} model {name}\n")
         sys.stdout.flush()
         await stop.wait()
+        if args.state is None and (lost := [each for each in gateway.sessions.loaded if not each.is_exported]):
+            tokens = sum(session.conversation.forest.sampled_tokens for session in lost)
+            sys.stderr.write(
+                f"{len(lost)} session{'s' * (len(lost) != 1)} with {tokens} sampled tokens end here, as they were kept "
+                "in memory only: --state FOLDER keeps them\n"
+            )
 
 
 async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, Any, str]:

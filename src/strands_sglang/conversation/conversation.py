@@ -357,7 +357,7 @@ class Conversation:
 
     def reasoning_tokens(self, sampled: SampledTurn) -> int:
         """Number of sampled tokens up to the end of the reasoning; all of them where it does not end."""
-        if not sampled.reply.reasoning or (closing := sampled.reader.think_end_token) is None:
+        if not sampled.reply.reasoning or (closing := sampled.think_end) is None:
             return 0
         ids, decode = sampled.turn.completion.output_ids, self._tokens.decode
         closer, data, at = self._tokens.encode(closing), ids.tobytes(), 0
@@ -431,7 +431,7 @@ class Conversation:
     def _record(self, prepared: PreparedTurn, completion: Completion, *, is_recalled: bool = False) -> SampledTurn:
         reader = prepared.format.reader(prepared.prompt.open)
         reply, calls = read_reply(prepared, completion, reader, self._tokens, self.forest.next_call_id)
-        turn = self.forest.commit(
+        turn = self.commit(
             prepared.location,
             prompt_ids=prepared.prompt.ids,
             completion=completion,
@@ -441,8 +441,13 @@ class Conversation:
             is_constrained=bool(prepared.request.constraints),
             is_recalled=is_recalled,
         )
-        for call in calls:  # without the lock, which a thread may hold that renders a long prompt
+        return SampledTurn(turn=turn, reply=reply, think_end=reader.think_end_token)
+
+    def commit(self, location: Location, **turn: Any) -> Turn:
+        """Record a turn that was sampled for this conversation, also in an earlier process; see `forest.commit`."""
+        committed = self.forest.commit(location, **turn)
+        for call in committed.calls:  # without the lock, which a thread may hold that renders a long prompt
             self._prompts.calls.sampled[call.id] = call
             if call.error is not None:
                 self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
-        return SampledTurn(turn=turn, reply=reply, prompt_length=prepared.prompt_length, reader=reader)
+        return committed

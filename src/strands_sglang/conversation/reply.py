@@ -75,14 +75,17 @@ class SampledTurn:
     Attributes:
         turn: The turn as the forest holds it: ids, log-probabilities, finish, calls.
         reply: The reply for the caller: reasoning, text, calls, stop reason.
-        prompt_length: Length of the whole prompt in tokens.
-        reader: The parser that read the reply.
+        think_end: The token that ends reasoning, or None.
     """
 
     turn: Turn
     reply: ModelReply
-    prompt_length: int
-    reader: ToolParser
+    think_end: str | None
+
+    @property
+    def prompt_length(self) -> int:
+        """Length of the whole prompt in tokens, as the server counts it."""
+        return self.turn.expanded_end - len(self.turn.completion.output_ids)
 
 
 def read_reply(

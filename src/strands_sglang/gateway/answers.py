@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..cache import Recent
@@ -36,6 +36,7 @@ class Answer:
         key: Equal for equal requests.
         counters: Counts of the client that asked first.
         is_final: The final answer, after which every request is refused.
+        number: Order in the session.
         task: Its sampling.
         turn: The turn, once it is sampled.
         created: Unix time in seconds.
@@ -47,7 +48,8 @@ class Answer:
     key: bytes
     counters: Counters
     is_final: bool = False
-    task: asyncio.Task[SampledTurn] = field(init=False)
+    number: int = field(default=0, init=False)
+    task: asyncio.Future[SampledTurn] = field(init=False)
     turn: Turn | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     waiters: int = 0
@@ -57,11 +59,15 @@ class Answer:
 
 
 class Answers:
-    """The answers of a session, from the request that they are sampled for to the client that has them whole."""
+    """The answers of a session, from the request that they are sampled for to the client that has them whole.
 
-    def __init__(self, forest: TrajectoryForest) -> None:
-        self._forest = forest
+    `on_change` is told when it is known, or known otherwise, what became of an answer.
+    """
+
+    def __init__(self, forest: TrajectoryForest, on_change: Callable[[Answer], None]) -> None:
+        self._forest, self._on_change = forest, on_change
         self._by_key: Recent[list[Answer]] = Recent(_REMEMBERED)
+        self._count = 0
 
     def claim(self, key: bytes, *, is_retry: bool, joins_equal: bool) -> Answer | None:
         """The answer that a request repeats, or None if it is to be sampled.
@@ -84,6 +90,8 @@ class Answers:
 
     def add(self, answer: Answer) -> None:
         """Keep an answer whose sampling begins."""
+        answer.number = self._count
+        self._count += 1
         self._by_key.put(answer.key, [*(self._by_key.get(answer.key) or ()), answer])
 
     def finish(self, answer: Answer) -> bool:
@@ -116,12 +124,14 @@ class Answers:
         answer.is_delivered, answer.is_owed = True, False
         if answer.turn is not None:
             self._forest.keep(answer.turn)  # it may have been set aside before
+        self._on_change(answer)
 
     def note_cut(self, answer: Answer) -> None:
         """Note that a client reset its connection behind the answer, which it may not have read."""
         if answer.is_delivered and not answer.is_owed:
             answer.counters.cut += 1
         answer.is_owed = True
+        self._on_change(answer)
 
     def _stop(self, answer: Answer) -> None:
         """End the sampling of an answer that nobody has asked for since its last client went away."""
@@ -136,6 +146,7 @@ class Answers:
             self._forest.discard(answer.turn)
             answer.turn = None
         answer.is_lost = True
+        self._on_change(answer)
 
     def _set_aside(self, answer: Answer) -> None:
         """Keep an answer that no client got for a repeat; until then its turn counts as discarded."""
@@ -143,3 +154,4 @@ class Answers:
         answer.counters.undelivered += 1
         answer.is_owed = True
         self._forest.discard(answer.turn)
+        self._on_change(answer)

@@ -82,6 +82,16 @@ class Counters:
             for name in names:
                 counts[_bound_name(name, counts)] += 1
 
+    def nonzero(self) -> dict[str, Any]:
+        """The counts that are not zero, as JSON values."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items() if value}
+
+    def set(self, counts: Mapping[str, Any]) -> None:
+        """Set the counts that `nonzero` told."""
+        for name, value in counts.items():
+            setattr(self, name, Counter(value) if isinstance(value, dict) else value)
+
     def to_json(self) -> dict[str, Any]:
         """The counts as JSON values."""
         counts: dict[str, Any] = {}

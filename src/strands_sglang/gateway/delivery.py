@@ -123,7 +123,7 @@ class Exchange:
         path = {name: value for name, value in self._request.match_info.items() if name != "session"}
         return {**await read_body(self._request), **path, **self.route.fields}
 
-    async def wait(self, sampling: asyncio.Task[Any], *, stream: bool) -> None:
+    async def wait(self, sampling: asyncio.Future[Any], *, stream: bool) -> None:
         """Wait for a reply; a stream's head is held back for a while, then pings follow."""
         await asyncio.wait({sampling}, timeout=self._hold if stream else None)
         while not sampling.done():

@@ -83,6 +83,8 @@ class SessionOptions:
     final_answer: bool | str = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "volatile_rules", tuple(self.volatile_rules))
+        object.__setattr__(self, "refused_results", RefusedResults(self.refused_results))
         if unknown := set(self.volatile_rules) - VOLATILE_RULES.keys():
             raise ValueError(f"unknown volatile rules {sorted(unknown)}; known are {sorted(VOLATILE_RULES)}")
         for name in ("max_requests", "max_new_tokens", "max_parallel"):

@@ -6,22 +6,25 @@ import asyncio
 import inspect
 import os
 import re
+import secrets
 import socket
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Unpack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from ..backends import Backend, GenerateClient
-from ..cache import Recent
 from ..conversation import Conversation
 from ..conversation.options import DEFAULTS, SAMPLING_NAMES, RefusedResults
-from ..exceptions import refuse_unknown
+from ..exceptions import StateError, refuse_unknown
 from ..tokenizer import Tokenizer
+from ..trajectory import digest, encode_value
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, Exchange, as_json, hide, refusal
 from .dialects import CHAT_COMPLETIONS, DIALECTS
@@ -35,16 +38,16 @@ from .requests import (
     is_key,
     is_loopback,
     is_of_other_page,
-    key_digest,
     new_key,
     presented_key,
     printable,
 )
 from .session import Session
 from .session_routes import add_session_routes
+from .session_table import SessionTable
+from .state import DEFAULT_LIMIT, LogFile, StateFolder
 
 MAX_BODY = 64 * 2**20
-_REMEMBERED_KEYS = 10_000  # of closed sessions, so that their programs get a clear refusal
 
 _AUTO_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 
@@ -74,6 +77,8 @@ class Gateway:
         session_ttl: Seconds without a request, in flight or new, after which a session is sealed; None for never.
         model_name: Name that `/v1/models` lists.
         strict, client_sampling, join_equal, volatile_rules: See `SessionOptions`.
+        state: Folder in which sessions survive this process; None keeps them in memory alone.
+        state_limit: Most bytes of that folder. Beyond it, new calls are refused.
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.
@@ -84,6 +89,7 @@ class Gateway:
         TypeError: An unknown option.
         ValueError: A bind beyond loopback without an admin key, no address at all, options of the session routes
             where there are none, or an unknown volatile rule.
+        StateError: The state folder is another gateway's, or of another version or model.
     """
 
     def __init__(
@@ -105,6 +111,8 @@ class Gateway:
         client_sampling: bool = False,
         join_equal: bool = False,
         volatile_rules: Collection[str] = tuple(VOLATILE_RULES),
+        state: str | Path | None = None,
+        state_limit: int = DEFAULT_LIMIT,
         max_body: int = MAX_BODY,
         hold: float = 10.0,
         ping_interval: float = 5.0,
@@ -131,9 +139,6 @@ class Gateway:
             volatile_rules=tuple(volatile_rules),
             refused_results=RefusedResults(options.pop("refused_results", RefusedResults.REPORT)),
         )
-        self.sessions: dict[str, Session] = {}
-        self._by_key: dict[bytes, Session] = {}
-        self._dropped_keys: Recent[bool] = Recent(_REMEMBERED_KEYS)
         self._conversation_options = options
         self._admin, self._admin_key = admin, admin_key
         self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
@@ -145,6 +150,8 @@ class Gateway:
         self._sweeper: asyncio.Task[None] | None = None
         self.url = ""
         Conversation(tokenizer=tokenizer, client=client, **options)  # a wrong option fails here
+        folder = None if state is None else StateFolder(state, self._identity(), limit=state_limit)
+        self.sessions = SessionTable(self._make_session, folder)
 
     # ---- life ------------------------------------------------
 
@@ -191,20 +198,21 @@ class Gateway:
         """Stop listening and abort what is in flight. Sessions keep their trajectories."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await asyncio.gather(*[session.drop() for session in self.sessions.values()])
+        await asyncio.gather(*[session.drop() for session in self.sessions.loaded])
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        self.sessions.close()
 
     async def _sweep(self, ttl: float) -> None:
         while True:
             await asyncio.sleep(ttl / 4)
-            for session in list(self.sessions.values()):
+            for session in self.sessions.loaded:
                 if session.is_idle and time.monotonic() - session.last_used > ttl:
-                    session.is_sealed = True
+                    session.seal()
 
     # ---- sessions ------------------------------------------------
 
@@ -243,7 +251,7 @@ class Gateway:
         name, key = name or uuid.uuid4().hex, key or new_key()
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
-        holder = self._by_key.get(key_digest(key))
+        holder = self.sessions.by_key(key)
         if holder is not None and not holder.is_sealed:
             raise ValueError(f"the key belongs to the open session {holder.id!r}; close it, or give another key")
         session_options, budgets = self.options.with_limits(limits or {})
@@ -251,38 +259,63 @@ class Gateway:
             session_options = replace(session_options, join_equal=join_equal)
         if conversation is not None and (sampling or budgets):
             raise ValueError("a conversation that is given keeps its own sampling and budgets")
+        if conversation is not None and self.sessions.folder is not None:
+            raise ValueError("a conversation that is given cannot be kept in a state folder")
         # A session's own values lie over those of the gateway, parameter by parameter.
-        options: ConversationOptions = {**self._conversation_options, **budgets}  # type: ignore[typeddict-item]
-        if sampling:
-            options["sampling_params"] = {**(options.get("sampling_params") or {}), **sampling}
-        session = Session(
-            id=name,
-            key=key,
+        configured = self._conversation_options.get("sampling_params") or {}
+        header = {
+            "session": name,
+            "key": key,
+            "reward_key": new_key(),
+            "secret": secrets.token_hex(16),
+            "labels": dict(labels or {}),
+            "options": asdict(session_options),
+            "conversation": {
+                "routing_key": self._conversation_options.get("routing_key") or uuid.uuid4().hex,
+                **budgets,
+                "sampling_params": {**configured, **(sampling or {})},
+            },
+        }
+        return self.sessions.open(header, conversation)
+
+    def _make_session(
+        self, header: Mapping[str, Any], file: LogFile | None, conversation: Conversation | None
+    ) -> Session:
+        options: ConversationOptions = {**self._conversation_options, **header["conversation"]}
+        return Session(
+            id=header["session"],
+            key=header["key"],
+            reward_key=header["reward_key"],
+            secret=bytes.fromhex(header["secret"]),
             gateway_url=lambda: self.url,
             conversation=conversation or Conversation(tokenizer=self.tokenizer, client=self.client, **options),
-            options=session_options,
-            labels=dict(labels or {}),
+            options=SessionOptions(**header["options"]),
+            labels=header["labels"],
+            file=file,
         )
-        self.sessions[name] = self._by_key[key_digest(key)] = session
-        self._dropped_keys.drop(key_digest(key))
-        return session
 
     async def delete(self, session: Session) -> None:
         """Drop a session with its trajectories; what is in flight is aborted."""
-        self.sessions.pop(session.id, None)
-        key = key_digest(session.key)
-        if self._by_key.get(key) is session:  # else another one has been opened with it
-            del self._by_key[key]
-            self._dropped_keys.put(key, True)
+        self.sessions.remove(session)
         await session.drop()
+
+    def _identity(self) -> dict[str, str]:
+        """What the sessions of a state folder have in common: they are exact with this model and this version only."""
+        vocabulary: dict[str, int] = getattr(self.tokenizer, "get_vocab", dict)()
+        template = self._conversation_options.get("chat_template") or getattr(self.tokenizer, "chat_template", None)
+        return {
+            "version": metadata.version("strands-rollout"),
+            "model": self.model_name,
+            "tokenizer": digest(encode_value(sorted(vocabulary.items()))).hex(),
+            "chat template": digest(encode_value(template)).hex(),
+        }
 
     def _session_of(self, request: web.Request, dialect: WireDialect) -> Session:
         """The session of the path, else of the key; never one of the body."""
         name, key = request.match_info.get("session"), presented_key(request, dialect.key_query)
-        # Found by digest and compared in constant time: how long it takes says nothing about a key.
-        by_key = self._by_key.get(key_digest(key)) if key else None
+        by_key = self.sessions.by_key(key) if key else None
         session = by_key if name is None else self.sessions.get(name)
-        if key and not self.auto_sessions and self._dropped_keys.get(key_digest(key)):
+        if key and not self.auto_sessions and self.sessions.was_dropped(key):
             raise Refused("the session of this key is closed", status=409, code="session_closed")
         if session is None and self.auto_sessions and key and by_key is None:
             name = name or key
@@ -325,6 +358,8 @@ class Gateway:
             refused = error
         except OSError:  # the client went away
             raise
+        except StateError as error:
+            refused = Refused.of(error) or hide(error)
         except web.HTTPException as error:
             if error.status < 400:
                 raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from aiohttp import web
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn
 from ..conversation.messages import to_strands
+from ..exceptions import StateFullError
 from ..trajectory import Message, Role, Trajectory, Turn, digest
 from .answers import Answer, Answers
 from .counters import Counters, counters_of
@@ -23,6 +25,8 @@ from .exact_json import dumps
 from .options import MaxSecondsReachedError, SessionOptions
 from .requests import new_key
 from .reward import Reward
+from .session_log import SessionLog
+from .state import LogFile
 from .translation import Translation
 
 
@@ -44,6 +48,11 @@ class Session:
         clients: Counters by client.
         gateway_url: Gives the gateway's address, empty before it listens.
         failure: The error of the last request (a limit, an overflow, the model server); None after a success.
+        secret: What its receipts, and the ids that clients are given, are made with.
+        log: Where it writes down what a restart needs.
+        main_agents: The agent that began, by whether it has tools.
+        began: Time of the first request, or None.
+        has_ended: The final answer was asked for.
         reward: The reward that was set, or None before.
         is_reward_final: The reward has been exported, or was sent with the close: it does not change any more.
         reward_key: Key that sets the reward. The agent has `key` alone, unless it is to score itself.
@@ -57,23 +66,28 @@ class Session:
     gateway_url: Callable[[], str] = lambda: ""
     clients: dict[str, Counters] = field(default_factory=dict)
     is_sealed: bool = False
+    is_exported: bool = False
     failure: Exception | None = None
     reward: Reward | None = None
     is_reward_final: bool = False
     reward_key: str = field(default_factory=new_key)
     last_used: float = field(default_factory=time.monotonic)
-    _translation: Translation = field(init=False)
-    _answers: Answers = field(init=False)
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    file: InitVar[LogFile | None] = None
+    log: SessionLog = field(init=False)
+    translation: Translation = field(init=False)
+    answers: Answers = field(init=False)
+    main_agents: dict[bool, MainAgent] = field(default_factory=dict)
+    began: float | None = None
+    has_ended: bool = False
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
-    _main: dict[bool, MainAgent] = field(default_factory=dict)  # with tools, and without
-    _began: float | None = None
-    _has_ended: bool = False
     _serving: int = 0
     _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
-    def __post_init__(self) -> None:
-        self._translation = Translation(self.conversation, self.options)
-        self._answers = Answers(self.conversation.forest)
+    def __post_init__(self, file: LogFile | None) -> None:
+        self.log = SessionLog(self, file)
+        self.translation = Translation(self.conversation, self.options, self.secret)
+        self.answers = Answers(self.conversation.forest, self.log.noted)
         if self.options.max_parallel is not None:
             self._slots = asyncio.Semaphore(self.options.max_parallel)
 
@@ -120,13 +134,23 @@ class Session:
 
     @property
     def _last(self) -> MainAgent:
-        agents = (self._main.get(True), self._main.get(False))
+        agents = (self.main_agents.get(True), self.main_agents.get(False))
         return next((main for main in agents if main is not None and main.turn is not None), MainAgent(None))
 
     @property
     def is_idle(self) -> bool:
         """True for an open session in which nothing is in flight."""
         return not (self.is_sealed or self._tasks or self._serving)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of replies that are being sampled."""
+        return len(self._tasks)
+
+    def note_export(self) -> None:
+        """Its rows have been read whole after it was closed: there is nothing more to lose."""
+        self.is_exported = True
+        self.log.remove()
 
     def set_reward(self, value: float | None, *, turns: Any = None, info: Any = None) -> Reward:
         """Set the reward, in place of an earlier one.
@@ -138,26 +162,46 @@ class Session:
         Raises:
             TypeError, ValueError: See `Reward.of`.
             Refused: Another reward is final.
+            StateFullError: It could not be written down.
         """
-        reward = Reward.of(value, turns, info, self._translation.find_turn)
+        reward = Reward.of(value, turns, info, self.translation.find_turn)
         if self.is_reward_final and reward != self.reward:
             what = f"the reward of session {self.id} has been exported and cannot be changed; set it before that"
             raise Refused(what, status=409, code="reward_final")
         self.reward = reward
+        self.log.told(reward=reward.to_json())
+        self.log.flush()
         return reward
+
+    def restore_reward(self, reward: Mapping[str, Any]) -> None:
+        """Set a reward that was set before a restart."""
+        self.reward = Reward.of(reward["reward"], reward["turns"], reward["info"], self.translation.find_turn)
+
+    def main_agent(self, agent: str | None, *, has_tools: bool) -> MainAgent:
+        """The agent that began, which is this one if none did before."""
+        return self.main_agents.setdefault(has_tools, MainAgent(agent))
+
+    def seal(self) -> None:
+        """Refuse later requests, also those after a restart."""
+        self.is_sealed = True
+        self.log.told(closed=True, is_final=self.is_reward_final)
 
     async def close(self) -> None:
         """Seal the session: answers in flight are waited for, later requests are refused. Trajectories stay."""
-        self.is_sealed = True
+        self.seal()
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
             await asyncio.sleep(0)  # the callbacks that take them out
 
     async def drop(self) -> None:
         """Seal the session and abort what is in flight."""
+        self.is_sealed = True
         for task in self._tasks:
             task.cancel()
-        await self.close()
+        await self._end_tasks()
 
     def to_json(self) -> dict[str, Any]:
         """State and counters."""
@@ -166,7 +210,7 @@ class Session:
             "labels": dict(self.labels),
             "closed": self.is_sealed,
             "reward": self.reward and self.reward.to_json(),
-            "in_flight": len(self._tasks),
+            "in_flight": self.in_flight,
             "sampled_tokens": self.conversation.forest.sampled_tokens,
             "tool_parse_errors": self.conversation.tool_parse_errors,
             "counters": self.counters.to_json(),
@@ -190,7 +234,8 @@ class Session:
         try:
             # Read.
             self._check_open()
-            wire = dialect.read(await exchange.read(), self._translation.readings(dialect))
+            self.log.flush()  # nothing is sampled that could not be written down
+            wire = dialect.read(await exchange.read(), self.translation.readings(dialect))
             await self.conversation.read_images(wire.messages)
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
@@ -201,7 +246,7 @@ class Session:
                 return as_json(write_count(prepared.prompt_length))
             # Sample, or find the answer that is repeated.
             key = _key_of(wire, origin, prepared)
-            answer = self._answers.claim(key, is_retry=origin.is_retry, joins_equal=self.options.join_equal)
+            answer = self.answers.claim(key, is_retry=origin.is_retry, joins_equal=self.options.join_equal)
             if answer is None:
                 answer = await self._start(wire, origin, prepared, key, counters)
             elif answer.task.done():
@@ -209,13 +254,17 @@ class Session:
             else:
                 counters.joined += 1
             # Write.
-            with self._answers.delivering(answer):
+            with self.answers.delivering(answer):
                 await exchange.wait(answer.task, stream=wire.stream)
                 try:
                     body = self._write(dialect, wire, answer)
+                    self.log.flush()
                 except Refused as refused:
                     body = exchange.refuse(refused, stream=wire.stream)
-                when_reset = partial(self._answers.note_cut, answer)
+                except StateFullError as error:
+                    exchange.refuse(Refused.of(error) or hide(error), stream=False)  # raises where nothing was sent
+                    raise ConnectionResetError(str(error)) from error  # else the answer would count as delivered
+                when_reset = partial(self.answers.note_cut, answer)
                 return await exchange.send(body, stream=wire.stream, when_reset=when_reset)
         except OSError:
             raise
@@ -241,7 +290,7 @@ class Session:
 
     def _note(self, wire: WireRequest, exchange: Exchange, counters: Counters) -> None:
         """Count a request with what is left out of it, which a strict gateway refuses and the answer names."""
-        self._began = self._began or time.monotonic()  # `max_seconds` counts from the first request, not from `open`
+        self.began = self.began or time.monotonic()  # `max_seconds` counts from the first request, not from `open`
         is_forced = wire.tool_choice not in ("auto", "none")
         if self.options.strict and (is_forced or wire.unknown_tools):
             what = "a forced tool_choice" if is_forced else f"tools of type {', '.join(wire.unknown_tools)}"
@@ -257,17 +306,17 @@ class Session:
     def _must_end(self, wire: WireRequest, origin: Origin) -> bool:
         """True if the answer is to be the final one; refuses at a limit that leaves no answer."""
         reached = self.options.find_reached(
-            requests=self.counters.sampled + len(self._tasks),
-            seconds=time.monotonic() - (self._began or 0.0),
+            requests=self.counters.sampled + self.in_flight,
+            seconds=time.monotonic() - (self.began or 0.0),
             sampled=self.conversation.forest.sampled_tokens,
             budget=self.conversation.config["max_sampled_tokens"],
         )
         if reached is None:
             return False
         has_tools = bool(wire.tools)
-        main = self._main.get(has_tools, MainAgent(origin.agent))
-        is_main = origin.agent == main.name and (has_tools or True not in self._main)
-        if self.options.final_words is not None and is_main and not self._has_ended:
+        main = self.main_agents.get(has_tools, MainAgent(origin.agent))
+        is_main = origin.agent == main.name and (has_tools or True not in self.main_agents)
+        if self.options.final_words is not None and is_main and not self.has_ended:
             return True
         self.failure = reached
         raise Refused(str(reached), code="rollout_limit")
@@ -277,8 +326,8 @@ class Session:
     ) -> PreparedTurn:
         """Locate and render a request, in a thread where that takes long."""
         with self._noting_failure():
-            turn_request = self._translation.read(wire, origin, counters, final=final)
-            began = self._main.get(True) or self._main.get(False)
+            turn_request = self.translation.read(wire, origin, counters, final=final)
+            began = self.main_agents.get(True) or self.main_agents.get(False)
             if began is not None and origin.agent not in (None, began.name):
                 turn_request = replace(turn_request, role=Role.SUBAGENT, parent_agent=began.name)
             prepared = await self.conversation.prepare_aside(turn_request)
@@ -291,35 +340,37 @@ class Session:
         """Begin to sample a turn, with the words that ask for a final answer where a limit is reached."""
         if is_final := self._must_end(wire, origin):
             # Not in the key: a repeat comes without them.
-            self._has_ended = True
+            self.has_ended = True
             try:
                 prepared = await self._prepare(wire, origin, Counters(), final=self.options.final_words)
             except BaseException:
-                self._has_ended = False
+                self.has_ended = False
                 raise
         answer = Answer(key=key, counters=counters, is_final=is_final)
-        answer.task = asyncio.create_task(self._sample(prepared))
-        self._tasks.add(answer.task)
-        self._answers.add(answer)
+        answer.task = task = asyncio.create_task(self._sample(prepared))
+        self._tasks.add(task)
+        self.answers.add(answer)
+        self.log.asked(answer, agent=prepared.request.agent, has_tools=bool(prepared.request.tools))
 
         def finish(task: asyncio.Task[SampledTurn]) -> None:
             self._tasks.discard(task)
             self.last_used = time.monotonic()  # also where no client waits for it any more
-            is_sibling = self._answers.finish(answer)
+            is_sibling = self.answers.finish(answer)
             if answer.turn is None:
-                self._has_ended &= not is_final
+                self.has_ended &= not is_final
             else:
                 _count_turn(prepared, answer, answer.turn, is_sibling=is_sibling)
+                self.log.sampled(answer, prepared.messages)  # before those who wait for it wake up
 
-        answer.task.add_done_callback(finish)
+        task.add_done_callback(finish)
         return answer
 
     async def _sample(self, prepared: PreparedTurn) -> SampledTurn:
         request = prepared.request
-        main = self._main.setdefault(bool(request.tools), MainAgent(request.agent))
+        main = self.main_agent(request.agent, has_tools=bool(request.tools))
         left: float | None = None
         if self.options.max_seconds is not None and self.options.final_words is None:  # else a reply is finished
-            left = self.options.max_seconds - (time.monotonic() - (self._began or 0.0))
+            left = self.options.max_seconds - (time.monotonic() - (self.began or 0.0))
         with self._noting_failure():
             try:
                 async with asyncio.timeout(left) as time_limit, self._slots:  # the wait for a slot counts too
@@ -344,10 +395,12 @@ class Session:
         except Exception as error:
             raise hide(error) from error
         try:
-            reply = self._translation.write(wire, answer, sampled)
+            reply = self.translation.write(wire, answer, sampled)
+            if wire.kept_by is not None:
+                self.log.kept(answer, wire.messages)
             return b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
         except Exception as error:  # whatever it is, a repeat would meet it again
-            self._answers.fail(answer)
+            self.answers.fail(answer)
             self.failure = refused = hide(error)
             refused.code = "unwritable"
             raise refused from error

@@ -6,12 +6,14 @@ never the key that the agent has, and never nothing: an agent must not score its
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from ..exceptions import StateError
 from .delivery import as_json
 from .dialects.wire import Refused
 from .requests import is_key, presented_key, read_body
@@ -90,14 +92,35 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         return as_json(made, status=201)
 
     async def list_sessions(request: web.Request) -> web.Response:
-        return as_json({"sessions": [session.to_json() for session in gateway.sessions.values()]})
+        listing: dict[str, Any] = {"sessions": []}
+        for name in gateway.sessions:
+            listing["sessions"].append(describe(name))
+            await asyncio.sleep(0)  # one of an earlier process takes milliseconds to read
+        if (folder := gateway.sessions.folder) is not None:
+            listing["state"] = {"folder": str(folder.path), "bytes": folder.size, "limit": folder.limit}
+        return as_json(listing)
+
+    def describe(name: str) -> dict[str, Any]:
+        try:
+            return gateway.sessions[name].to_json()
+        except KeyError:  # deleted meanwhile
+            return {"id": name, "deleted": True}
+        except StateError as error:  # one damaged log hides no other session
+            return {"id": name, "error": str(error)}
 
     async def show(session: Session) -> Any:
         return session.to_json()
 
-    async def read(session: Session) -> Any:
+    async def read(request: web.Request) -> web.Response:
+        session = session_of(request)
         session.is_reward_final |= session.is_sealed
-        return _rows(session)
+        is_last = session.is_sealed and not session.in_flight
+        response = as_json(_rows(session))
+        if is_last:
+            await response.prepare(request)
+            await response.write_eof()
+            session.note_export()  # only when its caller has all of it
+        return response
 
     async def close(request: web.Request) -> web.Response:
         session = session_of(request)
@@ -119,7 +142,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     app.router.add_post("/sessions", guarded(create))
     app.router.add_get("/sessions", guarded(list_sessions))
     app.router.add_get(one, of_session(show))
-    app.router.add_get(f"{one}/trajectories", of_session(read))
+    app.router.add_get(f"{one}/trajectories", guarded(read))
     app.router.add_post(f"{one}/close", guarded(close))
     app.router.add_delete(one, of_session(delete))
 

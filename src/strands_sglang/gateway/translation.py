@@ -6,6 +6,7 @@ Clients know calls, replies and items by ids of their own, which a session recog
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +29,9 @@ _FINISHES = {"end_turn": "stop", "tool_use": "tool_calls"}
 class Translation:
     """Translates the requests of one session's clients, and the turns that answer them."""
 
-    def __init__(self, conversation: Conversation, options: SessionOptions) -> None:
+    def __init__(self, conversation: Conversation, options: SessionOptions, secret: bytes) -> None:
         self._conversation, self._options = conversation, options
-        self._receipts = Receipts()
+        self._receipts = Receipts(secret)
         self._call_ids: dict[str, str] = {}
         self._placements: dict[bool, MessagePlacement] = {}
         self._readings: dict[str, Readings] = {}
@@ -122,23 +123,18 @@ class Translation:
         """The answer in the form that one request asked for."""
         turn, reply = sampled.turn, sampled.reply
         completion = turn.completion
-        calls = []
-        for call in reply.calls:
-            client_id = self._receipts.client_id(call.id)
-            for prefix in CALL_PREFIXES:  # any dialect may bring it back
-                self._call_ids[prefix + client_id] = call.id
-            calls.append(call._replace(id=client_id))
+        names = self.name_calls(turn)
         path = turn.path() if wire.token_ids else []
         prefix_ids = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
         if wire.kept_by is not None:
-            self._keep_response(wire.kept_by, wire, self._reply_id(turn.index), reply.message)
+            self.keep_response(wire.kept_by, wire.messages, turn)
         return WireReply(
             id=self._reply_id(turn.index),
             created=answer.created,
             model=wire.model,
             reasoning=reply.reasoning,
             text=reply.text,
-            calls=calls,
+            calls=[call._replace(id=name) for name, call in zip(names, reply.calls, strict=True)],
             finish=_FINISHES.get(reply.stop_reason, "length"),
             stop_string=reply.stop_string,
             prompt_tokens=sampled.prompt_length,
@@ -163,12 +159,20 @@ class Translation:
     def _reply_id(self, turn: int) -> str:
         return self._receipts.client_id(f"reply {turn}")  # no call has a blank in its id
 
-    def _keep_response(self, readings: Readings, wire: WireRequest, reply_id: str, reply: Message) -> None:
-        """Keep an answer and its items under the ids that the client was given."""
-        client_ids = [self._receipts.client_id(call.id) for call in reply.calls]
-        calls = [call._replace(id=f"call_{name}") for name, call in zip(client_ids, reply.calls, strict=True)]
-        reply = replace(reply, calls=tuple(calls))
-        readings.responses.put(f"resp_{reply_id}", [*wire.messages, reply])
+    def name_calls(self, turn: Turn) -> list[str]:
+        """The ids that clients are given for the calls of a turn, which are known from now on."""
+        names = [self._receipts.client_id(call.id) for call in turn.reply.calls]
+        for name, call in zip(names, turn.reply.calls, strict=True):
+            for prefix in CALL_PREFIXES:  # any dialect may bring it back
+                self._call_ids[prefix + name] = call.id
+        return names
+
+    def keep_response(self, readings: Readings, messages: Sequence[Message], turn: Turn) -> None:
+        """Keep the answer to a history, and its items, under the ids that the client was given."""
+        client_ids, reply_id = self.name_calls(turn), self._reply_id(turn.index)
+        calls = [call._replace(id=f"call_{name}") for name, call in zip(client_ids, turn.reply.calls, strict=True)]
+        reply = replace(turn.reply, calls=tuple(calls))
+        readings.responses.put(f"resp_{reply_id}", [*messages, reply])
         readings.items.put(f"msg_{reply_id}", replace(reply, reasoning="", calls=()))
         readings.items.put(f"rs_{reply_id}", Message(role="assistant", reasoning=reply.reasoning))
         for name, call in zip(client_ids, calls, strict=True):

@@ -33,11 +33,11 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 from ..exceptions import TrajectoryError
 from .history import FollowedHistory, HistoryMemory, RootReason, Walk
@@ -56,6 +56,22 @@ class _Fate(StrEnum):
 
 
 _LOST = frozenset({_Fate.UNDELIVERED, _Fate.DISCARDED})
+
+
+class ForestFacts(NamedTuple):
+    """What is known in a forest beyond its turns.
+
+    Attributes:
+        fates: What became of samples, by the index of the turn; those of which nothing is known are left out.
+        current: Index of the end of the current path, or None.
+        call_count: Number of call ids that were given out.
+        foreign_ids: Call ids of supplied histories.
+    """
+
+    fates: Mapping[int, str] = {}
+    current: int | None = None
+    call_count: int = 0
+    foreign_ids: Collection[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,6 +381,28 @@ class TrajectoryForest:
         records.fates[turn.index] = _Fate.DISCARDED
         if records.current is turn:
             records.current = turn.parent
+
+    # ---- what turns alone do not tell ------------------------------------------------
+
+    def facts(self) -> ForestFacts:
+        """What a forest of the same turns lacks."""
+        with self._lock:
+            records = self._records
+            current = None if records.current is None else records.current.index
+            return ForestFacts(dict(records.fates), current, records.call_count, frozenset(records.foreign_ids))
+
+    def restore(self, facts: ForestFacts) -> None:
+        """Set what the turns, which are committed again, do not tell."""
+        with self._lock:
+            records = self._records
+            records.fates = {i: _Fate(fate) for i, fate in facts.fates.items() if i < len(records.turns)}
+            if facts.current is None or facts.current < len(records.turns):  # else of a turn that was never told of
+                records.current = None if facts.current is None else records.turns[facts.current]
+            records.call_count, records.foreign_ids = facts.call_count, set(facts.foreign_ids)
+
+    def context_of(self, turn: Turn) -> bytes:
+        """The context of a turn's location."""
+        return self._records.contexts[turn.index]
 
     # ---- call ids ------------------------------------------------
 

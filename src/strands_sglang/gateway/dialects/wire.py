@@ -13,6 +13,7 @@ from ...exceptions import (
     BackendThrottledError,
     ContextOverflowError,
     MessageConversionError,
+    StateFullError,
     StrandsSGLangError,
     TemplateError,
     TokenBudgetReachedError,
@@ -66,6 +67,8 @@ class Refused(StrandsSGLangError):
             return cls(f"the model server refused the request: {error}", code="upstream_refused")
         if isinstance(error, BackendError):
             return cls(f"the model server gave no answer: {error}", status=503, code="upstream", retry_after=1)
+        if isinstance(error, StateFullError):
+            return cls(str(error), status=507, code="state_full", retry_after=10)
         if isinstance(error, StrandsSGLangError) and not isinstance(error, cls):
             return cls(str(error), status=500, code="internal")
         return None

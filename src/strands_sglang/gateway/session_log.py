@@ -1,0 +1,206 @@
+"""What a session writes down, and how an equal session is made of it.
+
+An answer is written down before its first byte is sent, so a client never knows of a turn that a restart forgets. What
+became of it (delivered, cut, failed) follows. After a kill, an answer of which nothing follows may have been read: its
+turn counts as used, and the next equal request gets the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..conversation import SampledTurn
+from ..conversation.reply import ModelReply
+from ..trajectory import Message, Turn
+from ..trajectory.forest import ForestFacts
+from ..trajectory.history import FollowedHistory, HistoryMemory
+from .answers import Answer
+from .counters import Counters
+from .dialects import RESPONSES
+from .records import message_from_json, message_to_json, restore_turn, turn_to_json
+from .state import LogFile
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+class SessionLog:
+    """Writes the events of a session to a log; without a `file`, nothing."""
+
+    def __init__(self, session: Session, file: LogFile | None = None) -> None:
+        self._session, self._file = session, file
+        self._facts = ForestFacts()
+        self._counts: dict[str, dict[str, Any]] = {}
+        self._histories: HistoryMemory[int] = HistoryMemory()
+        self._history_count = 0
+        self._kept: set[int] = set()
+
+    # ---- writing ------------------------------------------------
+
+    def flush(self) -> None:
+        """Raise `StateFullError` unless everything is written."""
+        if self._file is not None:
+            self._file.flush()
+
+    def asked(self, answer: Answer, *, agent: str | None, has_tools: bool) -> None:
+        """An answer begins to be sampled."""
+        clients = self._session.clients
+        self._append(
+            asked=answer.number,
+            key=answer.key.hex(),
+            client=next((name for name, counters in clients.items() if counters is answer.counters), ""),
+            created=answer.created,
+            is_final=answer.is_final,
+            agent=agent,
+            has_tools=has_tools,
+        )
+
+    def sampled(self, answer: Answer, messages: Sequence[Message]) -> None:
+        """An answer was sampled; `messages` are its history."""
+        if self._file is None:
+            return
+        sampled, session = answer.task.result(), self._session
+        turn, reply = sampled.turn, sampled.reply
+        event = turn_to_json(turn, session.conversation.forest.context_of(turn))
+        event |= {"stop": [reply.stop_reason, reply.stop_string], "think_end": sampled.think_end}
+        for has_tools, main in session.main_agents.items():
+            if main.turn is turn:
+                event["main"] = [has_tools, self._history_to_json(messages)]
+        self.noted(answer, turn=event)
+
+    def kept(self, answer: Answer, messages: Sequence[Message]) -> None:
+        """An answer can be named instead of its history, which is `messages` as the client sent them."""
+        if self._file is not None and answer.number not in self._kept:
+            self._kept.add(answer.number)
+            self._append(answer=answer.number, kept=self._history_to_json(messages))
+
+    def noted(self, answer: Answer, **event: Any) -> None:
+        """What became of an answer."""
+        self._append(answer=answer.number, fate=[answer.is_owed, answer.is_delivered, answer.is_lost], **event)
+
+    def told(self, **event: Any) -> None:
+        """Something else: the reward, or that the session was closed."""
+        self._append(**event)
+
+    def remove(self) -> None:
+        """Forget the session: a restart does not know it."""
+        if self._file is not None:
+            self._file.remove()
+
+    def close(self) -> None:
+        """Write nothing more."""
+        if self._file is not None:
+            self._file.close()
+
+    def _append(self, **event: Any) -> None:
+        """Append an event, with what has changed since the last one."""
+        if self._file is None:
+            return
+        facts, before = self._session.conversation.forest.facts(), self._facts
+        if facts != before:
+            fates = {index: fate for index, fate in facts.fates.items() if before.fates.get(index) != fate}
+            gone = [index for index in before.fates if index not in facts.fates]
+            foreign = sorted(set(facts.foreign_ids).difference(before.foreign_ids))
+            event["forest"] = [list(fates.items()), gone, facts.current, facts.call_count, foreign]
+            self._facts = facts
+        counts = {name: counters.nonzero() for name, counters in self._session.clients.items()}
+        if changed := {name: each for name, each in counts.items() if self._counts.get(name) != each}:
+            event["counters"] = changed
+            self._counts = counts
+        self._file.append(event)
+
+    def _history_to_json(self, messages: Sequence[Message]) -> list[Any]:
+        """A history as the number of the earlier one that it begins with, and the other messages."""
+        history = list(messages)
+        known = self._histories.recall(None, history)
+        base, start = (None, 0) if known is None else (known.end, len(known.messages))
+        self._histories.remember(FollowedHistory(None, history, self._history_count), recalled=known)
+        self._history_count += 1
+        return [base, list(map(message_to_json, history[start:]))]
+
+    # ---- reading ------------------------------------------------
+
+    def restore(self, events: Iterator[Mapping[str, Any]]) -> None:
+        """Bring the session to where its log ends."""
+        session = self._session
+        answers: dict[int, Answer] = {}
+        histories: dict[int, list[Message]] = {}
+
+        def read_history(value: list[Any]) -> list[Message]:
+            base, new = value
+            before = [] if base is None else histories.pop(base)  # the longer one takes its place
+            history = [*before, *map(message_from_json, new)]
+            histories[self._history_count] = history
+            self._history_count += 1
+            return history
+
+        for event in events:
+            self._counts.update(event.get("counters", {}))
+            for name, counts in event.get("counters", {}).items():
+                session.clients.setdefault(name, Counters()).set(counts)
+            if "asked" in event:
+                answers[event["asked"]] = self._restore_question(event)
+            if "answer" in event:
+                answer = answers[event["answer"]]
+                if "turn" in event:
+                    turn = self._restore_answer(answer, event["turn"])
+                    session.has_ended |= answer.is_final
+                    if "main" in event["turn"]:
+                        has_tools, history = event["turn"]["main"]
+                        main = session.main_agents[has_tools]
+                        main.turn, main.messages = turn, [*read_history(history), turn.reply]
+                if "kept" in event:
+                    self._kept.add(answer.number)
+                    readings = session.translation.readings(RESPONSES)
+                    turn = answer.task.result().turn
+                    session.translation.keep_response(readings, read_history(event["kept"]), turn)
+                if "fate" in event:
+                    answer.is_owed, answer.is_delivered, answer.is_lost = event["fate"]
+            if "reward" in event:
+                session.restore_reward(event["reward"])
+            session.is_sealed |= event.get("closed", False)
+            session.is_reward_final |= event.get("is_final", False)
+            if "forest" in event:
+                self._restore_facts(*event["forest"])
+        session.conversation.forest.restore(self._facts)
+        for answer in answers.values():
+            # Nobody knows whether a client has it: it is there for whoever repeats its request.
+            if answer.is_lost:
+                answer.turn = None
+            answer.is_owed |= answer.turn is not None and not answer.is_delivered
+            answer.is_lost |= answer.turn is None
+        for number, history in histories.items():
+            self._histories.remember(FollowedHistory(None, history, number), recalled=None)
+
+    def _restore_question(self, event: Mapping[str, Any]) -> Answer:
+        session = self._session
+        answer = Answer(
+            key=bytes.fromhex(event["key"]),
+            counters=session.clients.setdefault(event["client"], Counters()),
+            is_final=event["is_final"],
+            created=event["created"],
+        )
+        answer.task = asyncio.get_running_loop().create_future()
+        session.answers.add(answer)
+        session.main_agent(event["agent"], has_tools=event["has_tools"])
+        if session.began is None:
+            session.began = time.monotonic() - (time.time() - event["at"])
+        return answer
+
+    def _restore_answer(self, answer: Answer, event: Mapping[str, Any]) -> Turn:
+        turn = answer.turn = restore_turn(self._session.conversation, event)
+        self._session.translation.name_calls(turn)
+        stop_reason, stop_string = event["stop"]
+        reply = ModelReply(message=turn.reply, stop_reason=stop_reason, stop_string=stop_string)
+        answer.task.set_result(SampledTurn(turn=turn, reply=reply, think_end=event["think_end"]))
+        return turn
+
+    def _restore_facts(
+        self, fates: list[Any], gone: list[int], current: int | None, call_count: int, foreign: list[str]
+    ) -> None:
+        held = {index: fate for index, fate in self._facts.fates.items() if index not in gone}
+        foreign_ids = frozenset((*self._facts.foreign_ids, *foreign))
+        self._facts = ForestFacts({**held, **dict(fates)}, current, call_count, foreign_ids)
