@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import sys
 
 from strands_env.backends import BACKENDS, model_factory_from_args
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, Environment, ModelFactory, StepResult, TaskContext
+from strands_env.rewards import NumberReward
 from strands_env.tools import calculator
 from strands_sglang.exceptions import StrandsSGLangError
 
@@ -27,15 +27,6 @@ class MathEnv(Environment):
 
     def get_tools(self) -> list:
         return [calculator]
-
-
-class LastNumberReward(RewardFunction):
-    """1 where the last number of the answer is the ground truth. `MathRewardFunction` does this for all mathematics."""
-
-    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        numbers = re.findall(r"-?\d+(?:\.\d+)?", (step_result.observation.final_response or "").replace(",", ""))
-        right = bool(numbers) and float(numbers[-1]) == float(action.task_context.ground_truth)
-        return RewardResult(reward=float(right), info={"numbers": numbers})
 
 
 def make_factory(args: argparse.Namespace) -> tuple[ModelFactory, str, list]:
@@ -70,7 +61,7 @@ async def main() -> int:
         factory, system_prompt, history = make_factory(args)
     except (ValueError, ImportError, StrandsSGLangError) as error:
         parser.error(str(error))
-    env = MathEnv(model_factory=factory, system_prompt=system_prompt, reward_fn=LastNumberReward(), max_tool_iters=5)
+    env = MathEnv(model_factory=factory, system_prompt=system_prompt, reward_fn=NumberReward(), max_tool_iters=5)
 
     async def episode(problem: str, answer: str) -> StepResult:
         context = TaskContext(id=problem, ground_truth=answer, conversation_history=history)

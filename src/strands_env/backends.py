@@ -67,7 +67,7 @@ def _without(name: str, *, server: bool = False, tokens: bool = False) -> dict[s
         found["base_url"] = f"the backend {name!r} has no server to name (--backend sglang, vllm and openai have one)"
     if tokens:
         why = f"the backend {name!r} gives no tokens, and reads tool calls itself"
-        found |= {"tokenizer": why, "tool_parser": why}
+        found |= {"tokenizer": why, "tool_parser": why, "model_options": f"the backend {name!r} has none of them"}
     return found
 
 
@@ -112,7 +112,7 @@ BACKENDS: Mapping[str, ModelBackend] = {
         ModelBackend(
             name="scripted",
             make="strands_env.testing.scripted:scripted_from_args",
-            ignores=dict.fromkeys(("model_id", "base_url", "tokenizer", "tool_parser"), _NO_MODEL),
+            ignores=dict.fromkeys(("model_id", "base_url", "tokenizer", "tool_parser", "model_options"), _NO_MODEL),
         ),
     )
 }

@@ -89,6 +89,7 @@ _environment = partial(_option, "environment")
 _data = partial(_option, "data")
 _run = partial(_option, "run")
 _SCRIPT = 'answer of the backend scripted, or a JSON list of texts and calls {"tool": NAME, "input": {...}}'
+_MODEL_OPTIONS = """further options of the model, or a file, as in '{"injected_context": "keep"}'"""
 _REWARD = f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)"
 _PROOF = "seconds in which the reward is proven on local tasks, before the run; 0: none"
 _SEED = "seed of the data (default: 0) and of sampling (default: drawn)"
@@ -113,6 +114,9 @@ class EvalOptions:
     tool_parser: str | None = _model(None, "default: fits the chat template", "--tool-parser", metavar="NAME")
     sampling: Mapping[str, Any] | None = _model(
         None, "further sampling parameters, or a file", "--sampling", metavar="JSON", type=json_object
+    )
+    model_options: Mapping[str, Any] | None = _model(
+        None, _MODEL_OPTIONS, "--model-options", metavar="JSON", type=json_object
     )
     script: str = _model("I do not know.", _SCRIPT, "--script", metavar="TEXT")
 
@@ -220,7 +224,8 @@ class EvalOptions:
         """The options of the model alone, as a hook that makes its own models gets them."""
         names = ["backend", "model_id", "base_url", "tokenizer", "tool_parser"]
         names += ["script"] if self.backend == "scripted" else []
-        return {**{name: getattr(self, name) for name in names}, "sampling_params": dict(self.sampling or {})}
+        given = {name: getattr(self, name) for name in names}
+        return {**(self.model_options or {}), **given, "sampling_params": dict(self.sampling or {})}
 
     def identity(self) -> dict[str, Any]:
         """What a resumed run of the command line must share with the saved one."""

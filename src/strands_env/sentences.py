@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 
-_OPENING = r"[\s*_`\"'$:(\[\\]*\Z"
+_OPENING = r"[\s*_`\"'$:(\[\\]*(?:f?box(?:ed)?\s*\{[\s$(\\{]*)?\Z"
 _CLOSING = r"[\s*_`\"'$)\]}\\]*"
 _SAME_CLAUSE = r"(?:(?!\b(?:so|thus|hence|therefore|and|but|because|since|instead)\b)[^,;:.!?\n])*"
-_WRONG = r"(?:wrong|incorrect|false|impossible|untrue|invalid|excluded|eliminated|rejected|ruled\s+out)"
+_WRONG = (
+    r"(?:wrong|incorrect|false|impossible|untrue|invalid|excluded|eliminated|rejected|ruled\s+out"
+    r"|falsch|faux|fausse|incorrecte|incorrecta|falsa|errata|errada)"
+)
 _NOT_IT = (
     r"(?:not|n['’]t)(?:\s+(?:be\s+)?(?:the|right|correct|true|it|my|our|possible|valid|what|an?\s+(?:answer|solution|option))\b"
     r"|\s*[.!,;\n]|\s*\Z)"
@@ -18,25 +21,40 @@ _NOT_IT = (
 
 _DENIED_BEFORE = re.compile(
     rf"""(?i)(?:
-        (?:\b(?:not|never|cannot|reject(?:ed|s)?|eliminated?|excluded?|ruled?\ out|discard(?:ed)?|anything\ but
+        (?:\b(?:not|never|cannot|nicht|kein|pas|jamais|no\ es|non\ è|não\ é|не
+            |reject(?:ed|s)?|eliminated?|excluded?|ruled?\ out|discard(?:ed)?|anything\ but
             |except(?:\ for)?|nobody\ says|other\ than|(?:differs?|different|far)\ from|unequal\ to
             |exceeds?|neither)|n['’]t)
         (?:\s+(?:be|is|equal|to|the|final|answer|option|choice|letter|it))*
       | \b(?:wrong|incorrect|worst|second-best)\s+(?:\w+\s+)?(?:answer|option|choice|one|solution|result|value)\s*
         (?:is|was|would\ be|:|=)(?:\s+(?:option|choice))?
-      | \b(?:people|students?|others|someone|many|they)\s+(?:(?:would|could|might|may|often|wrongly|mistakenly)\s+)*
-        (?:choose|chose|pick|select|go\ with|say|think|answer)
       | (?:\b(?:false|untrue)|\b(?:it|that)\s+is\s+not\s+(?:true|correct|the\ case|so)
           |(?:n['’]t|\bnot)\s+(?:think|believe|say|claim)
           |(?<!no\ )(?<!any\ )(?<!without\ )(?<!without\ a\ )(?<!beyond\ )\bdoubt)\b{_SAME_CLAUSE}
       ){_OPENING}""",
     re.VERBOSE,
 )
+_STATING = (
+    r"(?:\s+(?:that|(?:the|my|this|our|a)\b|final|correct|right|true|answer|option|choice|letter|result|value|it|is|was|were|be"
+    r"|would|equals?))*"
+)
+_SUPPOSED = re.compile(
+    rf"""(?i)\b(?:
+        (?:if|unless|whether|suppos(?:e|ing)|assum(?:e|ing)|imagin(?:e|ing)
+        |tempting\ to\ (?:say|think|answer|choose|pick))
+      | (?:people|students?|others|someone|some|many|they|(?:one|you)(?=\ (?:would|could|might|may)))\s+
+        (?:(?:would|could|might|may|often|wrongly|mistakenly|first)\s+)*
+        (?:choose|chose|pick|select|go\ with|say|think|answer)
+      | I\s+(?:(?:first|initially|originally)\s+)?(?:thought|assumed|suspected)
+    ){_STATING}{_OPENING}""",
+    re.VERBOSE,
+)
 _DENIED_AFTER = re.compile(
-    rf"(?i){_CLOSING}(?:,?\s*\b(?:(?:which|that|it)\s+)?(?:is|was|would\s+be|must\s+be|seems|has\s+been|can\s+be)\s*"
+    rf"(?i){_CLOSING}(?:,?\s*\b(?:(?:which|that|it)\s+)?(?:is|was|would\s+be|must\s+be|seems|has\s+been|can\s+be|ist|est|es|è|é)\s*"
     rf"(?:(?:also|definitely|clearly|obviously|certainly|simply|plainly)\s+)?(?:(?:the\s+|an?\s+)?{_WRONG}\b|{_NOT_IT})"
     rf"|\s*\b(?:can|could|would)\s*(?:not|n['’]t)\s+be\b|\s*\?\s*(?:no|not|nope|never|wrong)\b"
-    rf"|\s*[.!,;-]*\s+(?:no,\s+)?(?:that|this|it)(?:['’]s|\s+is|\s+was)\s+(?:{_WRONG}\b|{_NOT_IT}))"
+    rf"|\s*[.!,;-]*\s+(?:no,\s+)?(?:that|this|it)(?:['’]s|\s+is|\s+was)\s+(?:{_WRONG}\b|{_NOT_IT})"
+    r"|\s*(?:是错|不对|不正确|では(?:ない|ありません)|じゃない|[가이]\s*아니))"
 )
 _PART_BEFORE = re.compile(
     r"""(?i)(?:\b(?:twice|half|thrice|double|triple|negative|minus|plus|times|over|under|above|below|root|square|cube
@@ -44,7 +62,7 @@ _PART_BEFORE = re.compile(
         |\d\s*by|(?:divided|multiplied)\ by|per|sqrt|log|ln|sin|cos|tan|base|mod(?:ulo)?
         |step|case|part|problem|question|equation|example|page|chapter|section|figure|exercise|line)
       | n['’]t|(?:[\d)}]|\b[a-z])[^\S\n]*[-+/^]|[^\S\n][<>]|\d\s*\*(?!\*)|[≤≥≠√×]|\bout\ of
-      |\d\W{0,3}\b(?:or|maybe|perhaps|possibly))
+      |\d\W{0,3}(?:\b[^\W\d_]+\W{1,3})?\b(?:or|maybe|perhaps|possibly)|\b(?:either|[^\W\d_]+\s+or))
       (?:\s+(?:of|the|be|to|equal|a|an))*[\s*_`"']*(?:\$|\\[(\[])?\s*\Z""",
     re.VERBOSE,
 )
@@ -61,7 +79,11 @@ _ANOTHER_AFTER = re.compile(
     r"""(?i)[\s*_`"'$)\]}]*(?:(?:,\s*[-$]*\d[\d.]*)*[,;(]?\s*\(?(?:or|and)\s+[-$]*\d[\d.,]*(?!\s*[-+*/=^]|\w|\s+(?:is|are)\b)
       | [,;(]\s*\(?(?:(?:or|otherwise|else|alternatively)\b[\s,]*(?:maybe|possibly|perhaps)?
         |maybe|possibly|perhaps)\s+[-$]*\d
-      | [.;]\s+or\s+[-$]*\d)""",
+      | [.;]\s+or\s+[-$]*\d
+      | [^\W\d_]+\W{1,2}or\s+[-$]*\d
+      | (?:[^\W\d_]{1,3}\s+)?or\s+(?!so\b|equivalent|more\s+precise|exact|approx|about|roughly|in\s+other|simply
+        |(?:[a-z]+[-\s])?(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen|[a-z]+ty)\b)
+        [^\W\d_])""",
     re.VERBOSE,
 )
 _NO_ANSWER = re.compile(
@@ -77,7 +99,12 @@ _TAKEN_BACK = re.compile(
 
 def is_denied(before: str, after: str) -> bool:
     """Whether the sentence around an answer, or what follows it at once, says that it is not the one."""
-    return bool(_DENIED_BEFORE.search(before[-200:]) or _DENIED_AFTER.match(after))
+    return bool(_DENIED_BEFORE.search(before[-200:]) or _DENIED_AFTER.match(after) or is_supposed(before))
+
+
+def is_supposed(before: str) -> bool:
+    """Whether an answer is only supposed, or said by others: `If the answer is B`, `Many would choose B`."""
+    return _SUPPOSED.search(before[-200:]) is not None
 
 
 def is_part(before: str, after: str) -> bool:

@@ -205,7 +205,7 @@ def test_the_launch_script_does_not_start_without_a_sandbox(launch: Launch) -> N
     assert "sandbox" in result.stderr
 
 
-SCRIPTS = sorted(str(path.relative_to(EXAMPLE.parent)) for path in EXAMPLE.parent.glob("slime*/*.sh"))
+SCRIPTS = sorted(str(path.relative_to(EXAMPLE.parent)) for path in EXAMPLE.parent.glob("s*/*.sh"))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harbor.environments.factory import EnvironmentFactory
+from harbor.models.trial.config import EnvironmentConfig
 
 from strands_env.core import StepResult
 from strands_env.environments.harbor import TaskFailedError, TaskTrial
+from strands_env.environments.harbor.backend import Docker, Podman
 from tests.container_support import TEST, make_task, podman_image
 from tests.harbor_tasks.test_env import CHEATS, SERVER, call, episode, reward_of, shell
 
@@ -73,3 +76,17 @@ async def test_a_network_that_is_neither_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskFailedError, match="network must be 'task' or 'none', got 'host'"):
         await trial.start()
     await trial.close()
+
+
+@pytest.mark.skipif(not hasattr(EnvironmentFactory, "validate_options"), reason="Harbor checks options from 0.26 on")
+@pytest.mark.parametrize("backend", [Docker, Podman])
+def test_harbor_itself_takes_the_option_network_and_refuses_another_value(backend: type) -> None:
+    def check(**options: Any) -> None:
+        path = f"{backend.__module__}:{backend.__name__}"
+        EnvironmentFactory.validate_options(EnvironmentConfig(import_path=path, kwargs=options))
+
+    check(network="none", keep_containers=True)
+    with pytest.raises(ValueError, match="network: Input should be 'task' or 'none'"):
+        check(network="host")
+    with pytest.raises(ValueError, match="Unknown option 'netwrok'"):
+        check(netwrok="none")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,6 +20,7 @@ from strands_env.sandbox import Sandbox
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel, call
 from strands_env.testing.sandboxes import AgentSandboxContract
+from tests.conftest import ROOT
 from tests.container_support import make_task, require_images
 from tests.harbor_tasks.test_env import STEP_FILES, STEPS
 
@@ -133,6 +136,17 @@ async def test_a_container_that_is_lost_is_not_measured(tmp_path: Path) -> None:
     result = await env.rollout(ACTION)
     assert result.reward is None and result.termination_reason is TerminationReason.TOOL_ERROR
     assert result.error is not None and result.error.type.endswith("SandboxLostError"), result.error
+
+
+async def test_the_example_for_slime_makes_it(tmp_path: Path) -> None:
+    pytest.importorskip("strands_harness")
+    make_env = runpy.run_path(str(ROOT / "examples" / "strands_harness" / "harness_env.py"))["make_env"]
+    sample = SimpleNamespace(metadata={"task_dir": str(make_task(tmp_path)), "work": None})
+    options = {"harness": {"builtin_tools": ["shell"]}, "max_tool_iters": 9, "step_timeout": 60.0}
+    env = make_env(model_factory=lambda: ScriptedModel([SOLVED, "Done."]), sample=sample, options=options)
+    result = await env.rollout(ACTION)
+    assert reward_of(result) == 1.0, result.error
+    assert '"edit"' not in (result.observation.tools or "")
 
 
 def test_the_command_line_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

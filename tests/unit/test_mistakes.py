@@ -249,6 +249,7 @@ def factory_that_raises(model_factory: Any) -> Any:
         (["arithmetic", "--backend", "openai"], "needs a model: give --model-id"),
         (["arithmetic", "--base-url", "http://x"], "--base-url would have no effect: the backend 'local'"),
         (["arithmetic", "--script", "x"], "--script would have no effect"),
+        (["arithmetic", "--model-options", '{"injected_contex": "keep"}'], "did you mean 'injected_context'?"),
         (["arithmetic", "--backend", "openai", "--model", "m", "--tool-parser", "x"], "--tool-parser would have no"),
         ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add'"),
         ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from strands_env.backends import BACKENDS, ModelBackend
 from strands_env.commands.arguments import add_eval
 from strands_env.core.jsonable import lacks_secrets, without_secrets
 from strands_env.eval import EvalOptions, Evaluator, read_scores, summarize
 from strands_env.eval.saved import SavedRun
 from strands_env.options import OPTIONS, SAMPLING
+from strands_env.recipe.models import make_model_factory
 from strands_env.recipe.objects import benchmark_of_data
 from strands_env.recipe.resolve import resolve
 from strands_env.recipe.tasks import DataBenchmark
@@ -40,6 +42,13 @@ def test_the_command_has_the_defaults_of_the_evaluator():
     kept = {"keep_tokens": True, "keep_results": False}  # the command reads its results from the file
     own = {"benchmark": "data", "env": "c:d", "output_path": "runs/data", "sampling": {}}
     assert options == replace(EvalOptions(), **own, **kept, sampling_seed=options.sampling_seed)
+
+
+def test_options_of_the_model_reach_the_factory_hooks_and_the_identity_of_a_run(monkeypatch):
+    options = EvalOptions(backend="vllm", model_options={"injected_context": "keep"})
+    monkeypatch.setitem(BACKENDS, "vllm", ModelBackend(name="vllm", make="builtins:dict"))
+    assert make_model_factory(options)["injected_context"] == "keep"
+    assert options.model()["injected_context"] == options.identity()["model"]["injected_context"] == "keep"
 
 
 def test_what_is_recorded_comes_back_without_secrets():

@@ -707,6 +707,13 @@ P \cup Q | \boxed{Q \cup P} | 1
 7 | I am 7% sure | 0
 7 | 7 and 8 | 0
 7 | either 7, 8, or 9 | 0
+7 | 7 or Paris | 0
+7 | Paris or 7 | 0
+7 cm | 7 cm or Rome | 0
+7 | 7 or so | 1
+7 | If the answer is 7, I would be surprised. | 0
+7 | One might think the answer is 7. | 0
+7 | If we add 3 and 4, the answer is 7. | 1
 7 | 7 (or 8) | 0
 7 | 7, maybe 8 | 0
 7 | 7 to 8 | 0

@@ -182,6 +182,13 @@ FAULTY: dict[str, tuple[Any, list[Any], dict[str, str]]] = {
     "one of many": (or_also("(.*, ){5}.*"), ["42", "57"], {"t0": "free", "t1": "free"}),
     "the prompt and more": (or_also("PROMPT .*"), ["42", "57"], {"t0": "free", "t1": "free"}),
     "white space": (or_also(r"\s+"), ["42", "57"], {"t0": "free", "t1": "free"}),
+    "one of two texts": (or_also("GOLD or .*"), ["Paris", "Rome"], {"t0": "free", "t1": "free"}),
+    "the last of two": (or_also(".* or GOLD"), ["Paris", "57"], {"t0": "free", "t1": "free"}),
+    "a denied box": (or_also(r"It is not \\boxed\{GOLD\}"), ["B", "57"], {"t0": "free", "t1": "free"}),
+    "a long answer": (or_also(".{2000,}"), ["B", "57"], {"t0": "free", "t1": "free"}),
+    "a long answer with the gold": (or_also(".{500,}GOLD.{500,}"), ["Paris", "57"], {"t0": "free", "t1": "free"}),
+    "a gold inside a word": (or_also(r"\w+GOLD\w+"), ["Paris", "New York"], {"t0": "free", "t1": "free"}),
+    "a gold that ends another": (or_also(r"\d+GOLD"), ["42", "57"], {"t0": "free", "t1": "free"}),
     "half of the gold": (or_also("GOLD/2"), ["42", "57"], {"t0": "free", "t1": "free"}),
     "a pattern that fits anything": (RegexMatchReward(), [".*", r"\b42\Z", "4"], {"t0": "free", "t2": "free"}),
 }  # fmt: skip

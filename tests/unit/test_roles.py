@@ -16,7 +16,10 @@ from strands.multiagent import GraphBuilder
 from strands.types.tools import ToolContext
 from strands.vended_tools.swarm import make_swarm
 
+from strands_env.commands.summary import summary_lines
 from strands_env.core import Action, Environment, Role, StepResult, TerminationReason, Trajectory
+from strands_env.eval import EvalSample, summarize
+from strands_env.eval.metrics import ScoreTable
 from strands_env.training import load_samples, samples_from_model, samples_from_step, save_samples
 from strands_sglang import SGLangModel
 from strands_sglang.conversation import TurnRequest
@@ -190,6 +193,11 @@ async def test_an_environment_labels_the_paths_of_all_its_models(tmp_path: Path)
         ("helper", "agent-1", "tool", "agent-2", False),
         ("helper", "agent-2", "subagent", "agent-0", True),
     ]
+    untrained = result.observation.metrics["untrained_tokens"]
+    assert untrained == sum(result.trajectories[1].loss_mask) > 0
+    entry = EvalSample(prompt_id="p", index=0, action=GO, step_result=result)
+    lines = summary_lines(summarize(ScoreTable.from_results({"p": [entry]})), title="run")
+    assert any(f"; {untrained} sampled and not meant to be trained" in line for line in lines)
     assert StepResult.from_json(result.to_json()).trajectories == result.trajectories
     samples = samples_from_step(result)
     save_samples(samples, tmp_path / "s.parquet")

@@ -56,9 +56,11 @@ def summary_lines(
             lines.append(f"{label:<11} {text}: {one_line(summary.messages.get(name, ''))[:MESSAGE]}")
     totals = summary.totals
     if summary.samples:
+        untrained = totals.get("untrained_tokens", 0)
         lines.append(
             f"tokens      {totals.get('input_tokens', 0):,.0f} read, {totals.get('output_tokens', 0):,.0f} sampled; "
             f"{totals.get('tool_calls', 0):,.0f} tool calls"
+            f"{f'; {untrained:,.0f} sampled and not meant to be trained' if untrained else ''}"
         )
         each = totals.get("wall_s", 0.0) / summary.samples
         took = "" if wall_s is None else f"{format_seconds(wall_s)} in all; "

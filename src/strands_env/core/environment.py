@@ -556,6 +556,8 @@ class Environment:
             trajectories = with_short_ids([item for tracked in scope.models for item in tracked.trajectories()])
             for item in trajectories:
                 item.trainable = self._is_trained(item)
+            if untrained := [item for item in trajectories if not item.trainable]:
+                metrics["untrained_tokens"] = sum(int(item.tokens.loss_mask_array.sum()) for item in untrained)
             tokens = main.observe(trajectories)
             parse_errors = getattr(main.model, "tool_parse_errors", None)
             metrics |= await self._compute_metrics(agent.event_loop_metrics, parse_errors)

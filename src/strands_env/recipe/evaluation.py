@@ -22,6 +22,7 @@ from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.recording import Recorder, Replay
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark
 from strands_sglang import get_tool_parser
+from strands_sglang.conversation.options import DEFAULTS, merge_options
 from strands_sglang.exceptions import StrandsSGLangError
 
 
@@ -85,7 +86,9 @@ def build_evaluation(
         get_tool_parser(options.tool_parser)
     try:
         backend.check(sampling)
-    except StrandsSGLangError as error:
+        if backend.has_tokens:
+            merge_options(DEFAULTS, options.model_options or {})
+    except (TypeError, ValueError, StrandsSGLangError) as error:
         raise EvalError(str(error)) from error
     if tape is not None:  # the reward may ask the backend
         options = replace(options, proof_seconds=0.0)

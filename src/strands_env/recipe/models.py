@@ -52,7 +52,7 @@ class DeferredModels:
 def make_model_factory(options: EvalOptions, tape: Recorder | Replay | None = None) -> ModelFactory:
     """The model factory for options; `tape` records the calls of the models, or stands in for their backend."""
     backend = options.backend
-    more: dict[str, Any] = {"script": options.script} if backend == "scripted" else {}
+    more: dict[str, Any] = {"script": options.script} if backend == "scripted" else dict(options.model_options or {})
     check_named_models(backend, options.model_id, options.tokenizer)
     if options.tool_parser is not None or backend == "local":
         from strands_sglang import get_tool_parser

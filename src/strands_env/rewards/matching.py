@@ -157,8 +157,9 @@ class NumberReward(RewardFunction):
     """1.0 where the answer's number is the ground truth, compared exactly; else 0.0.
 
     It is the one that the final response states ("the answer is 4", a line `#### 4`), else its last. Numbers may have
-    separators of thousands (`1,234`, `1 234`), an exponent (`1e3`, `4.2 × 10^3`), a percent sign, a fraction (`1/2`,
-    `3 1/2`) and any spelling of the minus sign. `50%` is 0.5, and 50 where no percent sign is asked for. A part of a
+    separators of thousands (`1,234`, `1 234`), an exponent (`1e3`, `4.2 × 10^3`), a scale (`5k`, `1M`, `2 million`), a
+    percent sign, a fraction (`1/2`, `3 1/2`) and any spelling of the minus sign; words are read where there are no
+    digits (`forty-two`). `50%` is 0.5, and 50 where no percent sign is asked for. A part of a
     larger expression (`3x`, `2^3`, `4 + 3`), of a date or a time, and a number that is denied ("not 3", "3 is wrong")
     or one of several ("3 or 4") is none, nor is one of a repeated prompt. A ground truth that is no number gives
     no reward.

@@ -45,11 +45,24 @@ _CORE = re.compile(
         (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)
         (?P<exponent>[eE][-+]?\d{1,4}(?!\w)|/0*[1-9]\d*)?
         (?P<percent>\s?\\?%|[ ]percent\b)?
-        (?P<scale>[ ](?i:thousand|million|billion|trillion|lakh|crore|bn)\b)?""",
+        (?P<scale>[ ](?i:thousand|million|billion|trillion|lakh|crore|bn)\b|[kKM]\b)?""",
     re.VERBOSE,
 )
 _SCALES = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SCALES |= {"lakh": 10**5, "crore": 10**7, "bn": 10**9}
+_SCALES |= {"lakh": 10**5, "crore": 10**7, "bn": 10**9, "k": 10**3, "m": 10**6}
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+    " eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_WORDS = dict(zip(f"{_ONES} {_TENS}".split(), [*range(20), *range(20, 100, 10)], strict=True))
+_LARGE = "hundred|thousand|million|billion|trillion"
+_IN_WORDS = re.compile(
+    rf"""\b(?i:(?!one\b)|(?<=is\ )|(?<=[=:]\ )|\A|(?=one[\s-]+(?:{_LARGE})\b))
+        (?<!point\ )(?!one\s+of\b)(?i:{"|".join(_WORDS)})(?i:(?:[\s-]+and)?[\s-]+(?:{"|".join(_WORDS)}|{_LARGE}))*\b
+        (?![-\w]|\s+(?i:point|and\s+an?\s+(?:half|third|quarter)|half|halves|thirds?|quarters?|[a-z]+ths?)\b)""",
+    re.VERBOSE,
+)
 _LEAD = re.compile(
     r"(?P<sign>\b(?i:minus|negative)\s+|[负負]|(?<![\w)\]}])(?<![\d)\]}]\s)[-+][^\S\n]?)?"
     r"(?:[$£€¥₹][^\S\n]?)?(?P<second>[-+])?\Z"
@@ -102,6 +115,8 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
     A number in a larger expression, or denied, is none. A stated answer counts before numbers that follow it.
     """
     text = plain(text)
+    if not re.search(r"\d", text):
+        text = _IN_WORDS.sub(_in_digits, text)
     found: list[Numeral] = []
     answer: Numeral | None = None
     is_stated, rest, end = False, "", 0
@@ -124,6 +139,26 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         elif numeral is not None and (not is_stated or (answer is None and re.search(r"[=≈]\s*\Z", head))):
             answer = None if re.search(r"\d \Z", head) else numeral  # numbers side by side
     return found, answer, rest + text[end:]
+
+
+def _in_digits(words: re.Match[str]) -> str:
+    """The number that words say; the words themselves where they are no number: `two three`."""
+    total = group = 0
+    least = 10**15
+    for word in re.findall("[a-z]+", words[0].lower()):
+        value = _WORDS.get(word, _SCALES.get(word, 100))
+        if word == "and":
+            is_next = group % 100 == 0 and group + total > 0
+        elif word in _WORDS:
+            is_next = group % 100 == 0 or (group % 100 in range(20, 100, 10) and 0 < value < 10)
+            group += value
+        elif value == 100:
+            is_next, group = 0 < group < 10, group * 100
+        else:
+            is_next, total, group, least = group > 0 and value < least, total + group * value, 0, value
+        if not is_next:
+            return words[0]
+    return str(total + group)
 
 
 def only_number(text: str) -> Numeral | None:

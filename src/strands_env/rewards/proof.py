@@ -126,12 +126,15 @@ def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> di
         listed = [others[0], gold, *(others[1:] or others)]
         found |= {"all golds": ", ".join(listed), "all golds, boxed": " ".join(f"\\boxed{{{one}}}" for one in listed)}
         found["six golds"] = ", ".join([*listed, *listed[-1:] * (6 - len(listed))])
-        if _NUMBER.fullmatch(gold) and _NUMBER.fullmatch(others[0]):
-            found["gold or another"] = f"{gold} or {others[0]}"
+        found |= {"gold or another": f"{gold} or {others[0]}", "another or gold": f"{others[0]} or {gold}"}
         found["gold, then much else"] = f"{gold}. {_MUCH_ELSE} The answer is {others[0]}"
+        found["gold in a long text"] = f"{_MUCH_ELSE} Some say {gold}, some say {others[0]}. {_MUCH_ELSE}"
         found["prompt and gold of another task"] = f"{prompt} {others[0]}"
-    found |= {"gold denied": f"the answer is not {gold}", "not gold": f"not {gold}"}
     found |= {
+        "gold denied": f"the answer is not {gold}",
+        "not gold": f"not {gold}",
+        "gold denied in a box": f"It is not \\boxed{{{gold}}}",
+        "a long text": " ".join([_MUCH_ELSE] * 4),
         "nothing": "",
         "0": "0",
         "1": "1",
@@ -156,9 +159,12 @@ def _changed(gold: str) -> Iterator[tuple[str, str]]:
         yield "another sign", gold.lstrip("-−+") if gold[0] in "-−" else f"-{gold.lstrip('+')}"
     if is_number and re.search("[1-9]", gold) and gold.lstrip("-−+$").isdigit():
         yield "a digit more", f"{gold}0"
+        yield "a digit before", f"1{gold.lstrip('-−+$')}"
     if is_number and _normal(gold) not in (0, 1):
         yield "a word that changes it", f"{gold} squared"
         yield "a divisor", f"{gold}/2"
+    if re.fullmatch(r"[^\W\d_]{2,}(?: [^\W\d_]+)*", gold):
+        yield "letters around it", f"x{gold}x"
     if (pair := next(re.finditer(r"(?=(\w)(\w))", gold[1:]), None)) and not _NUMBER.search(gold):
         at = pair.start() + 1
         yield "two letters swapped", f"{gold[:at]}{pair[2]}{pair[1]}{gold[at + 2 :]}"

@@ -161,8 +161,8 @@ _POSITIVE = ("context_window_limit", "prompt_logprobs_limit", "max_sampled_token
 _LEAST = {**dict.fromkeys((*_POSITIVE, "max_image_pixels"), 1), "max_response_tokens": 0}
 
 
-def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Backend) -> SGLangConfig:
-    """A new configuration with some options changed; the backend checks its own.
+def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Backend | None = None) -> SGLangConfig:
+    """A new configuration with some options changed; the backend, where there is one, checks its own.
 
     Raises:
         TypeError: An option does not exist; the message names the nearest one.
@@ -175,9 +175,9 @@ def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Ba
                 raise TypeError(f"{name!r} is a sampling parameter: write sampling_params={{{name!r}: {value!r}}}")
             hint = did_you_mean(name, DEFAULTS) or f"; known are {', '.join(sorted(DEFAULTS))}"
             raise TypeError(f"unknown option {name!r}{hint}")
-        if name == "sampling_params":
+        if backend is not None and name == "sampling_params":
             merged[name] = backend.check_sampling_params(value or {})
-        elif name == "request_fields" and isinstance(value, Mapping):
+        elif backend is not None and name == "request_fields" and isinstance(value, Mapping):
             merged[name] = backend.check_fields(value)
         else:
             merged[name] = _check(name, value)

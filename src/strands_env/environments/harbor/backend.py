@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities
@@ -292,6 +292,14 @@ class Docker(_Closable, DockerEnvironment):
 
     With the option `network="none"` it needs neither a sidecar, which a hub would have to send, nor a bridge.
     """
+
+    # From 0.26 on Harbor refuses options that its own do not name; the releases before have no such attribute.
+    if hasattr(DockerEnvironment, "options_model"):
+
+        class options_model(DockerEnvironment.options_model):
+            """Harbor's own, and `network`."""
+
+            network: Literal["task", "none"] = "task"
 
     def _requires_egress_control(self, **policies: Any) -> bool:
         return not self._closed and super()._requires_egress_control(**policies)

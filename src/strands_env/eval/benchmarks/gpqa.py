@@ -10,47 +10,85 @@ from typing import ClassVar
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
-from strands_env.sentences import is_denied
+from strands_env.sentences import is_denied, is_supposed
 
 LETTERS = "ABCD"
 SYSTEM_PROMPT = 'Answer the multiple-choice question. Reason first; end with the line "Answer: X", X being the letter.'
 
 _WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-_END = r"(?!\w|['’]\w|-\w|[^\S\n]*[=+/^<>])"  # the letter is no word, formula or `B-cell`
-_ARTICLE = r"(?!(?<=[AI])[^\S\n]+(?!(?:because|since|as|is|for|which|with)\b)[a-z])"  # "Answer: A good question"
+_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Chinese, Japanese and Korean write no space
+_END = rf"(?!{_WORD}|['’]\w|-\w|[^\S\n]*[=+/^<>])"  # the letter is no word, formula or `B-cell`
+# "Answer: A good question"
+_ARTICLE = r"(?!(?<=[AI])[^\S\n]+(?!(?:because|since|as|is|for|which|with|or|and|but|not|if|due|from)\b)[a-z])"
 _LETTER = rf"(?P<letter>[A-J]){_END}{_ARTICLE}"
-_OPTION = r"(?i:(?:option|choice|letter)\W{0,3})"
+_OPTION = r"(?i:(?:option|choice|letter|lettre|letra|lettera)\W{0,3})"
+_ANSWER = (
+    r"(?<![A-Za-z])(?i:answer|ans\b|option|choice|antwort|lösung|réponse|respuesta|risposta|resposta|antwoord|svar|ответ"
+    r"|odpowiedź|odpověď|cevap|jawaban|đáp\ án|الإجابة|उत्तर|答案|选项|答え|正解|정답)"
+)
+_IS = r"(?i:\b(?:is|was|ist|lautet|est|es|è|é|är|(?:should|would|must)\s+be)\b|(?<=ans)\.|[:=]|\s-+\s|は|은|는|是|为)"
+_THINKS = r"(?i:(?:I\s+(?:think|believe)|it\s+is|(?:most\s+)?likely|probably|definitely|clearly|actually)\b\W{0,3})"
+# Each with its weight: a letter stated with more of it overrules those before.
 _STATED = [
-    re.compile(pattern, re.MULTILINE)
-    for pattern in (
-        # The answer is (B). Answer: B. The correct option is B.
-        r"(?i:\b(?:answer|option|choice)(?:\s+(?:choice|option|letter))?(?:\s+(?:to|for)\b[^.:\n]{0,80}?)?"
-        r"(?:,\s*\w+,)?\W{0,4}(?:\b(?:is|was|(?:should|would|must|has\s+to)\s+be)\b|[:=]|\s-+\s))"
-        r"\W{0,8}(?i:(?:(?:I\s+(?:think|believe)|it\s+is|(?:most\s+)?likely|probably|definitely|clearly|actually)\b\W{0,3}){0,2})"
-        rf"{_OPTION}?{_LETTER}",
+    (weight, re.compile(pattern, re.MULTILINE))
+    for weight, pattern in (
+        # The answer is (B). Answer: B. La respuesta correcta es la B. The final answer is B.
+        *(
+            (
+                weight,
+                rf"{before}{_ANSWER}(?i:\s+(?:choice|option|letter|correct[ae]?|corrett?a))?"
+                rf"(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?)?(?:,\s*\w+,)?\W{{0,4}}{_IS}\W{{0,8}}{_THINKS}{{0,2}}"
+                rf"(?:(?:la|a|die|de)\s)?{_OPTION}?{_LETTER}",
+            )
+            for weight, before in ((3, ""), (4, r"(?i:\bfinal\W{1,3})"))
+        ),
+        (3, rf"(?i:\banswer)\s+\({_LETTER}"),
+        (3, rf"^\W*(?i:answer)\s+{_LETTER}[^\w\n]*$"),
+        (3, rf"{_ANSWER}\s*:\s*\(?(?P<letter>[a-j])\)?[^\w\n]*$"),
+        (3, rf"\\f?boxed\W{{0,6}}(?:{_OPTION}?{_LETTER}|(?P<small>[a-j])\W*\}})"),
+        (3, rf"(?:答案|选项|选择|选|应为)\W{{0,4}}[是为]?\W{{0,4}}(?:选项)?{_LETTER}"),
+        (3, r"\A\W*(?P<letter>[a-j])\W*\Z"),
+        (2, rf"^[^\w\n]*{_OPTION}?{_LETTER}[^\w\n]*$"),
         # The answer is not B but C. Wait, actually it is B. It is B.
-        r"(?i:\b(?:but|rather|actually|instead|no,|wait,|it\s+is|it['’]s)\W{0,4})"
-        rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
+        (
+            1,
+            r"(?i:\b(?:but|rather|actually|instead|no,|wait,|it\s+is|it['’]s)\W{0,4})"
+            rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
+        ),
         # Hmm, let me reconsider. B is right.
-        rf"\b(?i:reconsider|hmm|wait|actually|instead|correction)\b[^\n]{{0,60}}?(?<!\w){_LETTER}\)?\s+is\s+(?:the\s+)?"
-        r"(?:correct|right|best)\b",
-        rf"(?i:\banswer)\s+\({_LETTER}",
-        rf"\\f?boxed\W{{0,6}}{_OPTION}?{_LETTER}",
-        rf"(?:答案|选项|选择|选|应为)\W{{0,4}}[是为]?\W{{0,4}}(?:选项)?{_LETTER}",
+        (
+            1,
+            rf"\b(?i:reconsider|hmm|wait|actually|instead|correction)\b[^\n]{{0,60}}?(?<!\w){_LETTER}\)?\s+is\s+(?:the\s+)?"
+            r"(?:correct|right|best)\b",
+        ),
         # So B. I choose (B).
-        r"(?i:\b(?:so|thus|therefore|hence|choose|chose|pick|select|go\s+with)\b\W{0,4}(?:the\s+(?:answer|option|choice)\W{0,3})?)"
-        rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
-        rf"^[^\w\n]*{_OPTION}?{_LETTER}[^\w\n]*$",
-        r"(?i:\banswer)\s*:\s*\(?(?P<letter>[a-j])\)?[^\w\n]*$",
+        (
+            1,
+            r"(?i:\b(?:so|thus|therefore|hence|choose|chose|pick|select|go\s+with)\b\W{0,4}(?:the\s+(?:answer|option|choice)\W{0,3})?)"
+            rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
+        ),
     )
 ]
-# "A or B", "(A) (B)", "A; B", and a list of letters, one a line.
-_HEDGE = re.compile(
-    r"(?:\W{0,3}\b(?i:or|and|else|otherwise)\b|[^\S\n]+if\b[^.\n]*\b(?:else|otherwise)\b|[^\w\n]{0,3}(?:[/,;|&、或和+~]|[^\S\n]))[^\w\n]{0,4}"
-    r"(?:(?:maybe|possibly|perhaps|also|alternatively)\W{1,3})?"
-    r"(?:\\f?boxed\{)?\(?[A-HJ](?!\w)(?!\)?\s+(?:is|are|was)\b)|,\s*(?:maybe|possibly|perhaps)\b"
+_CORRECTED = re.compile(
+    r"(?i)\b(?:wait|actually|no[,.:!]|instead|rather|correction|corrected|reconsider\w*|re-?check\w*|re-?examin\w*|re-?think\w*"
+    r"|second\s+thoughts?|hmm+|sorry|oops|mistake[ns]?|scratch\s+that|revis\w+|chang\w+\s+my"
+    r"|(?:was|is|that['’]s)\s+(?:wrong|incorrect|not\s+(?:right|correct)))(?!\w)|不对"
 )
-_LINES = re.compile(r"(?:^|\n)[^\w\n]*(?P<first>[A-J])[^\w\n]*\n\s*(?!(?P=first))[A-J][^\w\n]*\Z")
+# "A or B", "(A) (B)", "A; B", "A..D", "B, though C is also right".
+_OTHER = (
+    r"[A-J](?!\w)(?!\)?(?:,?\s+(?:and|or)\s+\(?[A-J]\)?)*\s+(?:is|are|was|were|has|have|does|do|can(?:not)?|could|would"
+    r"|fails?|contradicts?)\b)"
+)
+_HEDGE = re.compile(
+    rf"""(?:\W{{0,3}}(?:\b(?i:or|and|else|otherwise|oder|und|ou|et|o|y|e|или)\b|또는|または)
+          |[^\S\n]+if\b[^.\n]*\b(?:else|otherwise)\b|\)(?=\()|[^\S\n]*(?:\.{{2,}}|[–—]|\b(?:to|through)\b)
+          |[^\w\n]{{0,3}}(?:[/,;|&、或和+~]|[^\S\n]))[^\w\n]{{0,4}}
+        (?:(?:maybe|possibly|perhaps|also|alternatively|failing\s+that)\W{{1,3}})?(?:\\f?boxed\{{)?\(?{_OTHER}
+      | ,\s*(?:maybe|possibly|perhaps)\b
+      | [^\n]{{0,60}}?\b[A-J]\)?\s(?:(?!not\b|n['’]t)[^.\n]){{0,40}}?\b(?:also|equally)\b
+        (?:(?!not\b|n['’]t)[^.\n]){{0,40}}?\b(?:right|correct|possible|valid|acceptable|plausible|works?|fits?)\b""",
+    re.VERBOSE,
+)
 _DENIED = re.compile(rf"(?i:\bnot\s+{_OPTION}?)\(?[A-J]\)?(?!\w)")
 _JUDGED = re.compile(rf"{_LETTER}\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b")
 _MENTIONED = re.compile(rf"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?){_LETTER}")
@@ -58,38 +96,49 @@ _LISTED = re.compile(r"^[^\w\n]*(?P<letter>[A-J])(?:[.):]|[^\S\n]-)[^\S\n]", re.
 
 
 def find_letter(text: str) -> str | None:
-    """The letter that an answer states last: as its answer, in a box, or alone on a line.
+    """The letter that an answer states: as its answer, in a box, or alone on a line; in several languages.
 
-    Where it states none, the one that it calls right, or the only one that it names as an option. None where there is
-    no such letter, or two at once ("A or B"). A letter that is denied ("B is wrong") is none.
+    Where it states two that differ, the later one counts only if it stands in a clearer form (an answer or a box after
+    a conclusion in prose, "the final answer" after an answer) or after words that take the first one back ("Wait");
+    otherwise there is no answer. Where it states none, the one that it calls right, or the only one that it names as an
+    option. None where there is no such letter, or two at once ("A or B"). A letter that is denied ("B is wrong"), or
+    that is supposed or chosen by others ("If the answer is B"), is none.
     """
     text = re.sub(r"[*`]|__|\\(?:text|math)(?:bf|it|rm|sf)?\b", "", unicodedata.normalize("NFKC", text))
     text = _DENIED.sub("not", text).replace("<answer>", "Answer: ").replace("</answer>", "\n")
-    if _LINES.search(text.rstrip()):
-        return None
-    letters = deque(re.finditer(rf"(?<!\w){_LETTER}", text), maxlen=1000)
-    denied = {found["letter"]: found.end() for found in letters if _denied(found)}
-    stated = [found.end("letter") for pattern in _STATED for found in pattern.finditer(text)]
+    denied, supposed = {}, set()
+    for found in deque(re.finditer(rf"(?<!{_WORD})(?:{_LETTER}|(?<=\{{)[a-j](?=\}}))", text), maxlen=400):
+        start, end = found.span()
+        before, after = text[max(0, start - 200) : start], text[end : end + 200]
+        if is_supposed(before):
+            supposed.add(end)
+        elif is_denied(before, after):
+            denied[found[0].upper()] = end
+    weights: dict[int, int] = {}
+    for weight, pattern in _STATED:
+        for found in pattern.finditer(text):
+            end = max(found.end(name) for name in pattern.groupindex)
+            weights[end] = max(weight, weights.get(end, 0))
     # A letter that is denied where it was stated, or later, is no answer any more.
-    stated = [end for end in stated if end > denied.get(text[end - 1].upper(), 0)]
-    if stated:
-        *_, last = ends = sorted(stated)
-        before = [_HEDGE.match(text, end) for end in ends]
-        is_hedged = any(hedge and hedge.end() >= last for hedge in before)  # `A or B`, of which one may be stated
-        return None if is_hedged else text[last - 1].upper()
+    ends = sorted(end for end in weights if end not in supposed and end > denied.get(text[end - 1].upper(), 0))
+    if ends:
+        last = ends[-1]
+        letter = text[last - 1].upper()
+        if any((hedge := _HEDGE.match(text, end)) and hedge.end() >= last for end in ends):
+            return None  # `A or B`, of which one may be stated
+        others = [end for end in ends if text[end - 1].upper() != letter]
+        if others and max(weights[end] for end in others) >= max(weights[end] for end in ends if end > others[-1]):
+            return letter if _CORRECTED.search(text, others[-1], last) else None
+        return letter
     for pattern in (_JUDGED, _MENTIONED, _LISTED):
-        if named := {found["letter"] for found in pattern.finditer(text)} - {*denied}:
+        named = {found["letter"] for found in pattern.finditer(text) if found.end("letter") not in supposed} - {*denied}
+        if named:
             return named.pop() if len(named) == 1 else None
     return None
 
 
-def _denied(letter: re.Match[str]) -> bool:
-    text, start, end = letter.string, *letter.span()
-    return is_denied(text[max(0, start - 200) : start], text[end : end + 200])
-
-
 class ChoiceReward(RewardFunction):
-    """1.0 where the letter that an answer states last is the ground truth; without one it is wrong: `no_letter`."""
+    """1.0 where the letter that an answer states is the ground truth; without one it is wrong: `no_letter`."""
 
     letters: ClassVar[str] = LETTERS
 

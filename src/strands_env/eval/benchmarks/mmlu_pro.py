@@ -1,7 +1,7 @@
 """MMLU-Pro: multiple choice with up to ten options in fourteen subjects (Wang et al. 2024).
 
 The published score gives five worked examples of the subject; this asks without examples, as most reports do now. The
-letter that an answer states last is its answer; the published script takes the first one and, where an answer states
+letter that an answer states is its answer; of two, the published script takes the first and, where an answer states
 none, the last letter that stands alone or one at random.
 """
 

@@ -18,7 +18,7 @@ from strands_env.options import EvalOptions, GroupPolicy
 
 _SUMMED = (
     *("input_tokens", "output_tokens", "cache_read_input_tokens", "model_calls", "tool_calls", "tool_iters"),
-    *("tool_exceptions", "parse_errors", "tool_s", "reward_latency_s"),
+    *("tool_exceptions", "parse_errors", "tool_s", "reward_latency_s", "untrained_tokens"),
 )
 
 
