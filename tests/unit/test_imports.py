@@ -45,7 +45,7 @@ SGLANG_LAYERS = [
     ["__main__"],
 ]
 ENV_LAYERS = [
-    ["core", "mathematics", "sentences", "trackers"],
+    ["core", "mathematics", "numerals", "sentences", "trackers"],
     ["sandbox", "backends", "options"],
     ["tools"],
     ["rewards"],

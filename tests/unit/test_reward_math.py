@@ -75,7 +75,6 @@ C | \boxed{\text{C}}
 3:4 | \boxed{6:8}
 3:4 | \boxed{3/4}
 10101_2 | \boxed{10101_{2}}
-10101_2 | \boxed{10101}
 2A_{16} | \boxed{2a_{16}}
 n \equiv 1 \pmod 3 | \boxed{n \equiv 1 \pmod{3}}
 n \equiv 1 \pmod 3 | \boxed{n \equiv 4 \pmod{3}}
@@ -232,7 +231,6 @@ n \equiv 2 \pmod{15} | \boxed{n \equiv 2 \ (\text{mod } 15)}
 22 \bmod 26 | \boxed{22 \text{ mod } 26}
 3 \text{ hours } 20 \text{ minutes} | \boxed{200 \text{ minutes}}
 3:4 | \boxed{3 \text{ to } 4}
-21 | \boxed{21^{\text{st}}}
 1.5 \times 10^6 | \boxed{1.5 \text{ million}}
 \sqrt{2} | \boxed{\sqrt{2} \approx 1.414}
 \text{ABD} | \boxed{A, B, D}
@@ -749,8 +747,98 @@ I am | \boxed{am I} | 0
 a cat | \boxed{act a} | 0
 abc | \boxed{cba} | 1
 xy | \boxed{yx} | 1
+\vec a\times\vec b | \boxed{\vec b\times\vec a} | 0
+\vec a\times\vec b | \boxed{-\vec b\times\vec a} | 1
+\vec a\cdot\vec b | \boxed{\vec b\cdot\vec a} | 1
+\vec a\cdot\vec b | \boxed{\vec a\times\vec b} | 0
+\vec a\times(\vec b+2\vec c) | \boxed{\vec a\times\vec b-2\vec c\times\vec a} | 1
+\mathbf{u}\times\mathbf{v} | \boxed{\mathbf{u}\mathbf{v}} | 0
+a \times b | \boxed{b \times a} | 1
+AB^{-1} | \boxed{B^{-1}A} | 0
+X = A^{-1}B | \boxed{X = BA^{-1}} | 0
+X = A^{-1}B | \boxed{A^{-1}B} | 1
+A^{-1}B | \boxed{A^{-1} \cdot B} | 1
+B^{-1}A^{-1} | \boxed{(AB)^{-1}} | 1
+B^{-1}A^{-1} | \boxed{(BA)^{-1}} | 0
+A^T B | \boxed{BA^T} | 0
+B^TA^T | \boxed{(AB)^{\top}} | 1
+P^{-1}AP | \boxed{A} | 0
+g^{-1}hg | \boxed{h} | 0
+AB - BA | \boxed{0} | 0
+AB - BA | \boxed{BA - AB} | 0
+A^2 + AB + BA + B^2 | \boxed{(A+B)^2} | 1
+A^2 + AB + BA + B^2 | \boxed{A^2+2AB+B^2} | 0
+\frac{P}{V} | \boxed{V^{-1}P} | 1
+\frac{GM}{r^2} | \boxed{\frac{MG}{r^2}} | 1
+mgh | \boxed{hmg} | 1
+act | \boxed{cat} | 0
+2 dog | \boxed{2 god} | 0
+DNE | \boxed{\text{undefined}} | 1
+u + at | \boxed{at + u} | 1
+f(x)=x | \boxed{f(y)=x} | 0
+f(x)=ax | \boxed{f(a)=a^2} | 0
+f(x)=ax | \boxed{f(t)=ta} | 1
+f(x,y)=x-y | \boxed{f(y,x)=y-x} | 1
+f(x,y)=x-y | \boxed{f(y,x)=x-y} | 0
+2 | \boxed{2\text{nd}} | n
+2nd | \boxed{2} | 1
+March 15, 2021 | The date was March 15th, 2021. | 1
+255 | \boxed{FF_{16}} | n
+6.02 \times 10^{23} | \boxed{6.02 x 10^23} | 1
+6.02 \times 10^{23} | \boxed{6.02 x 10^{22}} | 0
+12 | \boxed{12 sq. ft.} | 1
+12 \text{ ft}^2 | \boxed{12 \text{ sq ft}} | 1
+12 \text{ ft}^2 | \boxed{12 \text{ cu ft}} | 0
+42 | \boxed{42 years old} | 1
+42 \text{ years} | \boxed{42 \text{ years old}} | 1
+\text{none} | \boxed{\emptyset} | 1
+\emptyset | \boxed{\text{There are no solutions}} | 1
+\text{none} | \boxed{0} | 0
+\text{undefined} | The limit does not exist. | 1
+\text{diverges} | The series diverges. | 1
+\text{diverges} | The series converges. | 0
+x>3 | x is greater than 3 | 1
+x>3 | \boxed{x \text{ is less than } 3} | 0
+x \ge 3 | \boxed{x \text{ is at least } 3} | 1
+x \ge 3 | \boxed{x \text{ is greater than or equal to } 3} | 1
+-2 | \boxed{\det\begin{pmatrix}1&2\\3&4\end{pmatrix}} | 1
+-2 | \boxed{\det A = -2} | 1
+\deg(f) = 2 | \boxed{\dim(f) = 2} | 0
+\Gamma(5) | \boxed{24} | 1
+\Gamma(n+1) | \boxed{n!} | 1
+\Gamma(5) | \boxed{120} | 0
+\frac{\pi^2}{6} | \boxed{\zeta(2)} | 1
+n \equiv 3 \pmod{7} | \boxed{n = 7k+3,\ k\in\mathbb{Z}} | 1
+n \equiv 3 \pmod{7} | \boxed{n = 7k - 4} | 1
+n \equiv 3 \pmod{7} | \boxed{n = 7k+4} | 0
+n \equiv 3 \pmod{7} | \boxed{n = 14k+3} | 0
+5 \text{ kg} | \boxed{5 \text{ kg of apples}} | 1
 """
 """Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""
+
+ASKED = r"""
+How many metres is it? | 7 | \boxed{7\text{ km}} | 0
+How many metres is it? | 7 | \boxed{x = 0.007\text{ km}} | 1
+What is the distance, in meters? | 7 | \boxed{7\text{ km}} | 0
+How many square feet is it? | 7 | \boxed{7\text{ feet}} | 0
+How many square feet is it? | 7 | \boxed{7} | 1
+What is its speed in miles per hour? | 7 | \boxed{7 \text{ km/h}} | 0
+How far is it? | 7 | \boxed{7\text{ km}} | 1
+How many hours a week are 60 minutes a day? | 7 | \boxed{7\text{ hours}} | 1
+How many days is school? | 7 | \boxed{7\text{ school days}} | 1
+Write five in base 2. | 101_2 | \boxed{101} | 1
+Write five in base 2. | 101_2 | \boxed{5} | n
+Write five in binary. | 101 | \boxed{101_2} | 1
+What is the number? | 101_2 | \boxed{101} | 0
+What is the number? | 101_2 | \boxed{5} | 1
+What is 100 + 1? | 101 | \boxed{101_2} | 0
+What is 250 + 5? | 255 | \boxed{FF_{16}} | 1
+Convert 11_2 to decimal. | 3 | \boxed{11_2} | n
+How many apples? | 2 | \boxed{2\text{nd}} | 0
+In which century was it? | 21 | \boxed{21^{\text{st}}} | 1
+Let A and B be matrices. | A(B+C) | \boxed{BA + CA} | 0
+"""
+"""Question, ground truth, answer, and the verdict."""
 
 
 def pairs(table: str) -> list[tuple[str, str]]:
@@ -814,10 +902,11 @@ def test_texts_are_read_whole_and_compared_by_what_they_denote(gold: str, answer
     assert verdict.get("reason") in (None, "answer_parse_failed", "answer_unreadable"), verdict
 
 
-@pytest.mark.parametrize("row", FAMILIES.strip().split("\n"))
-def test_each_way_of_writing_is_read_as_a_whole(row: str) -> None:
-    gold, answer, verdict = row.rsplit(" | ", 2)
-    found = verify(gold, answer)
+@pytest.mark.parametrize("row", [*(f"? | {row}" for row in FAMILIES.strip().split("\n")), *ASKED.strip().split("\n")])
+def test_each_way_of_writing_is_read_as_a_whole_and_as_it_was_asked(row: str) -> None:
+    question, _, pair = row.partition(" | ")
+    gold, answer, verdict = pair.rsplit(" | ", 2)
+    found = verify(gold, answer, question)
     is_unscored = found.get("reason") in ("undecided", "gold_parse_failed")
     assert ("n" if is_unscored else str(int(bool(found.get("matched"))))) == verdict, found
 
@@ -835,6 +924,7 @@ def test_a_ground_truth_wins_against_itself(gold: str) -> None:
         ("0.5", r"\boxed{0.5\%}"),
         ("9:30", r"\boxed{9:30 \text{ p.m.}}"),
         ("10101_2", r"\boxed{21}"),
+        ("10101_2", r"\boxed{10101}"),
         ("4", r"\boxed{x^2 = 4}"),
         ("5", r"\boxed{|x| = 5}"),
         (r"10^{10^{10}}", r"\boxed{9^{9^{9^9}}}"),

@@ -23,6 +23,8 @@ def formula(text: str) -> Node | None:
 
     Without the command `\ce` it is one substance, with an index above 1, a charge, or symbols of two letters.
     """
+    if re.fullmatch("[A-F]{2,}16", _LOOKS.sub("", text)):  # digits in base sixteen
+        return None
     is_marked = re.match(r"\s*\\(?:ce|mathrm\s*\{\s*\\ce)\s*\{", text) is not None
     sides = []
     for side in re.split(r"\\to\b|\\rightarrow\b|=", text) if is_marked else [text]:

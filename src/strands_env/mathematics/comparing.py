@@ -14,15 +14,16 @@ import sympy
 from sympy import Integer, Rational, Symbol
 
 from .chemistry import is_species
-from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbol, times, variable_of
+from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbol, rename, times, variable_of
+from .products import same_ordered
 from .sets import INTERVALS, JOINED, REVERSED, as_set, solution_set, union_of
 from .values import PRECISION, every, places, same_scalar
 from .vocabulary import ARTICLES, TEMPERATURES, UNITS, canonical
 
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
 _ALIASES = {
-    **{"dne": "does not exist", "divergent": "diverges", "convergent": "converges", "ja": "yes", "oui": "yes"},
-    **{"nein": "no", "non": "no"},
+    **dict.fromkeys(("dne", "undefined", "not defined", "is undefined"), "does not exist"),
+    **{"divergent": "diverges", "convergent": "converges", "ja": "yes", "oui": "yes", "nein": "no", "non": "no"},
 }
 
 
@@ -33,7 +34,10 @@ def same(gold: Node, answer: Node) -> bool | None:
     for kind, compare in _BY_KIND.items():
         if kind in (gold.kind, answer.kind):
             return compare(gold, answer)
-    return same_scalar(gold, answer)
+    verdict = same_scalar(gold, answer)
+    if verdict and answer.detail == "ordinal" != gold.detail:  # 5 may be given for `fifth`; `5th` for 5 if so asked
+        return False if gold.detail == "cardinal" else None
+    return verdict
 
 
 def _verdict_with(gold: Node, answer: Node, old: Node, new: Node) -> bool | None:
@@ -155,7 +159,7 @@ def _same_quantity(gold: Node, answer: Node) -> bool | None:
     if {*names} == {"sterling", "lb"}:  # pounds
         return same(one, other)
     (factor, dimension, nouns), (other_factor, other_dimension, other_nouns) = _worth(unit), _worth(other_unit)
-    if dimension == other_dimension and nouns == other_nouns:
+    if dimension == other_dimension and (nouns == other_nouns or (dimension and not nouns)):  # `5 kg of apples`
         return same(times(one, factor), times(other, other_factor))
     return None if (nouns or other_nouns) and same(one, other) is not False else False
 
@@ -228,11 +232,9 @@ def _same_based(gold: Node, answer: Node) -> bool | None:
         equal = int(*gold.args) == int(*answer.args)
         return None if equal and gold.args[1] != answer.args[1] else equal
     based, other = (gold, answer) if gold.kind == "based" else (answer, gold)
-    if other.kind != "scalar":
-        return False
-    if str(other.args[0]) == based.args[0]:
-        return True if based is gold else None
-    return None if other.args[0] == int(*based.args) else False
+    # Neither the digits without their base nor the value is what was asked for, unless the question says so.
+    is_near = other.kind == "scalar" and (str(other.args[0]) == based.args[0] or other.args[0] == int(*based.args))
+    return None if is_near else False
 
 
 def _same_congruence(gold: Node, answer: Node) -> bool | None:
@@ -243,6 +245,10 @@ def _same_congruence(gold: Node, answer: Node) -> bool | None:
             is_least = 0 <= inner.args[0] < modulus.args[0]  # then the modulus may be left out, like a unit
             return is_least if inner.args[0] == other.args[0] else None if equal else False
         residue = inner.args[-1] if inner.kind == "relation" else inner
+        if (values := _values_of(other)) is not None and inner.kind == "relation":
+            name, least, period = values
+            found = Node("congruence", (Node("relation", (name, least), ("equiv",)), period))
+            return _verdict_with(gold, answer, other, found)
         return None if other.kind in ("scalar", "relation") and same(residue, other) is not False else False
     (one, modulus), (other, other_modulus) = gold.args, answer.args
     relations = [node for node in (one, other) if node.kind == "relation"]
@@ -255,6 +261,17 @@ def _same_congruence(gold: Node, answer: Node) -> bool | None:
     one_list, other_list = (node.args if node.kind == "group" else (node,) for node in residues)
     equal = _same_residues(one_list, other_list, modulus)
     return same(*residues) if equal is None else equal
+
+
+def _values_of(relation: Node) -> tuple[Node, Node, Node] | None:
+    """Name, one value and the step of `n = 7k + 3`."""
+    if relation.kind != "relation" or relation.detail != ("=",) or not all(map(is_number, relation.args)):
+        return None
+    (name, node), symbols = relation.args, relation.args[1].args[0].free_symbols
+    step = node.args[0].diff(*symbols) if len(symbols) == 1 else None
+    if not is_symbol(name) or step is None or not step.is_Integer:
+        return None
+    return name, Node("scalar", (node.args[0].subs(symbols.pop(), 0),)), Node("scalar", (abs(step),))
 
 
 def _same_residues(gold: Sequence[Node], answer: Sequence[Node], modulus: Node) -> bool | None:
@@ -375,15 +392,22 @@ def _same_equation(members: Sequence[Node], others: Sequence[Node]) -> bool | No
         return same(members[1], others[1])
     calls = [sides[0] for sides in (members, others) if sides[0].kind == "call"]
     if len(calls) == 2:
-        (name, variable), (other_name, other_variable) = (call.args for call in calls)
-        value = others[1]
-        if is_number(value) and all(re.fullmatch("[a-z]", each) for each in (variable, other_variable)):
-            renamed = value.args[0].subs(Symbol(other_variable), Symbol(variable))
-            value, other_variable = Node("scalar", (renamed,), None, value.digits), variable
-        return (name, variable) == (other_name, other_variable) and same(members[1], value)
+        (call, value), (other_call, other_value) = (_by_place(*sides) for sides in (members, others))
+        return call == other_call and same(value, other_value)
     if calls and Node("scalar", (Symbol("y"),)) in (members[0], others[0]):
         return same(members[1], others[1])
     return _ratio_of_sides(members, others) is not None
+
+
+def _by_place(call: Node, value: Node) -> tuple[tuple[str, str], Node]:
+    """A function and its value, with variables named by their places: `f(t) = t` is `f(x) = x`, `f(y) = x` is not."""
+    name, variables = call.args
+    letters = variables.split(",")
+    if all(re.fullmatch("[a-z]", letter) for letter in letters):
+        variables = str(len(letters))
+        for place, letter in enumerate(letters):
+            value = rename(value, Symbol(letter), Symbol(f"argument {place}"))
+    return (name, variables), value
 
 
 def _ratio_of_sides(members: Sequence[Node], others: Sequence[Node]) -> Any:
@@ -394,6 +418,8 @@ def _ratio_of_sides(members: Sequence[Node], others: Sequence[Node]) -> Any:
     symbols = sorted(one.free_symbols, key=str)
     if not symbols or one.free_symbols != other.free_symbols:
         return None
+    if not (one.is_commutative and other.is_commutative):
+        return next((Integer(sign) for sign in (1, -1) if same_ordered(one, sign * other)), None)
     ratios = []
     for place in places(symbols)[:5]:
         left, right = one.subs(place).evalf(PRECISION), other.subs(place).evalf(PRECISION)

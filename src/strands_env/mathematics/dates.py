@@ -12,12 +12,12 @@ _NAME = r"(?P<month>(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)\.
 _FORMS = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        rf"(?:the\s+)?(?P<day>\d{{1,2}})\s*(?:of\s+)?{_NAME}(?:,?\s*(?P<year>\d{{4}}))?",
-        rf"{_NAME}\s*(?P<day>\d{{1,2}})(?:,?\s*(?P<year>\d{{4}}))?",
+        rf"(?:the\s+)?(?P<day>\d{{1,2}})\s*(?:of\s+)?{_NAME}(?:\s*,?\s*(?P<year>\d{{4}}))?",
+        rf"{_NAME}\s*(?P<day>\d{{1,2}})(?:\s*,?\s*(?P<year>\d{{4}}))?",
         r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})",
     )
 ]
-_LOOKS = re.compile(r"\\(?:text|mathrm|textrm)(?=\s*\{)|[{}]|\\(?=[ ,;])|\\[,;]")
+_LOOKS = re.compile(r"\\ordinal|\\(?:text|mathrm|textrm)(?=\s*\{)|[{}]|\\(?=[ ,;])|\\[,;]")
 
 
 def date(text: str) -> Node | None:

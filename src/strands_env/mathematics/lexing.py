@@ -50,7 +50,7 @@ _COMMANDS = {
         r"leqslant \le leqq \le geq \ge geqslant \ge geqq \ge neq \ne vert | lvert | rvert | Vert \norm lVert \norm "
         r"rVert \norm lbrace \{ rbrace \} lbrack [ rbrack ] dots \ldots cdots \ldots dotsc \ldots dotsb \ldots "
         r"hdots \ldots degrees \degree varnothing \emptyset empty \emptyset null \emptyset backslash \setminus "
-        r"colon : R \mathbbR reals \mathbbR textdollar \dollar"
+        r"colon : top T R \mathbbR reals \mathbbR textdollar \dollar"
     ),
     **dict.fromkeys(
         words(
@@ -69,6 +69,7 @@ _MARKS = {
 }
 _MARK = re.compile(rf"(?<!\\)(?:{'|'.join(map(re.escape, _MARKS))})")
 _IN_TEXT = r"\\(?:text|mathrm|textrm)\s*\{\s*"
+_TH = "(?:st|nd|rd|th)"
 _AFTER_NUMBER = r"(\d(?:\s|~|\\[ ,;:])*|\d\}(?:\s|~|\\[ ,;:])+)"
 _REWRITES: list[tuple[re.Pattern[str], Any]] = [
     (re.compile(pattern), new)
@@ -102,8 +103,10 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
         (r"\\mathbb\s*\{?([RZNQC])\}?", r"\\mathbb\1 "),
         (r"\\mathbb(?![RZNQC] )\s*", " "),
         (r"(?i)(?<=[\s\d{])([ap])\s?\.\s?m\b(?:\s?\.)?", r"\1m"),
-        (rf"(?<=\d)\s*\^?\s*\{{?\s*{_IN_TEXT}(?:st|nd|rd|th)\s*\}}\s*\}}?|(?<=\d)(?:st|nd|rd|th)\b", ""),
-        (r"(?<=\d)\s*\^\s*(?:\{\s*(?:st|nd|rd|th)\s*\}|(?:st|nd|rd|th)\b)", ""),
+        (
+            rf"(?<=\d)(?:\s*\^?\s*\{{?\s*{_IN_TEXT}{_TH}\s*\}}\s*\}}?|\s*\^\s*\{{\s*{_TH}\s*\}}|(?:\s*\^)?{_TH}\b)",
+            r"\\ordinal ",
+        ),
         (r"\{:\}", ":"),
         (rf"(?<=\d)\s*{_IN_TEXT}[eE](-?)\s*\}}\s*(?=-?\d)", r"e\1"),
         (r"(?<=\d)\s+(?:in|out\s+of)\s+(?=\d)", "/"),
@@ -127,6 +130,21 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
             r"\1_{\2}",
         ),
         (r"(?i)(?<=\d)\s*(am|pm)\b", r" \\text{\1} "),
+        (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times "),
+        (r"(?<![A-Za-z\\])(sq|cu)\.?\s+(?=[a-z])", lambda power: "square " if power[1] == "sq" else "cubic "),
+        *(
+            (
+                rf"(?<![A-Za-z\\])([A-Za-z])\$?\s*(?:{_IN_TEXT})?\s*(?:\b(?:is|are|must\s+be)\s+)?(?:strictly\s+)?{words}\b\s*\}}?",
+                rf"\1 \\{sign} ",
+            )
+            for words, sign in (
+                (r"(?:(?:greater|more|larger)\s+than\s+or\s+equal\s+to|at\s+least|no\s+less\s+than)", "ge"),
+                (r"(?:(?:less|smaller)\s+than\s+or\s+equal\s+to|at\s+most|no\s+(?:more|greater)\s+than)", "le"),
+                (r"(?:greater|more|larger)\s+than", "gt"),
+                (r"(?:less|smaller)\s+than", "lt"),
+                (r"not\s+equal\s+to", "ne"),
+            )
+        ),
         # Micrometres and kiloohms, whose letters are Greek.
         (
             rf"{_AFTER_NUMBER}(?:{_IN_TEXT})?\\mu\s*\}}?\s*(?:{_IN_TEXT})?([mgslLAVWFHCNT])\}}?(?![A-Za-z])",
@@ -293,7 +311,9 @@ def _words(tokens: list[Token]) -> list[Token]:
         is_divisor |= bool(
             after_number and run[0].spaced and following[:1] == ["/"] and following[1:] and following[1] in UNITS
         )
-        is_prose = any(_is_word(token) for token in run)
+        is_term = len(run) == 1 and len(run[0].value) == 2  # `u + at`
+        is_term = is_term and bool({"+", "-"} & {*following[:1], *(token.value for token in result[-1:])})
+        is_prose = not is_term and any(_is_word(token) for token in run)
         for token in run:
             name = token.value
             if name == "mod":

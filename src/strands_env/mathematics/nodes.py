@@ -81,3 +81,12 @@ def times(node: Node, factor: Any, offset: Any = 0) -> Node:
         return Node("scalar", ((node.args[0] + offset) * factor,), node.detail, node.digits)
     args = tuple(times(arg, factor, offset) if isinstance(arg, Node) else arg for arg in node.args)
     return Node(node.kind, args, node.detail, node.digits)
+
+
+def rename(node: Node, old: Any, new: Any) -> Node:
+    """The node with one symbol in place of another."""
+    args: list[Any] = []
+    for arg in node.args:
+        is_formula = isinstance(arg, sympy.Basic)
+        args.append(rename(arg, old, new) if isinstance(arg, Node) else arg.subs(old, new) if is_formula else arg)
+    return Node(node.kind, tuple(args), node.detail, node.digits)

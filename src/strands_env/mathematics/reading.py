@@ -13,13 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-import sympy
 from sympy import Integer, Rational, Symbol
 
+from strands_env.numerals import number_in_words
+
 from .lexing import Undefined, Unreadable
-from .nodes import Node, is_symbol, variable_of
+from .nodes import Node, is_symbol, rename, variable_of
 from .scalars import ScalarReader
 from .vocabulary import (
     FILLERS,
@@ -41,7 +41,8 @@ _WORDS = {
     name: node
     for names, node in (
         (
-            "no solution;no solutions;no real solution;no real solutions;empty set;the empty set",
+            "none;no solution;no solutions;no real solution;no real solutions;no integer solutions;"
+            "empty set;the empty set",
             Node("named", (), "empty"),
         ),
         ("all real numbers;all reals;real numbers;the real numbers;all real", Node("named", (), "R")),
@@ -94,7 +95,7 @@ class Reader(ScalarReader):
         domains = [item for item in items if item.kind == "relation" and item.detail == ("in",)]
         domains = [item for item in domains if item.args[0].kind == "scalar" and item.args[1].kind == "named"]
         for item in domains if len(domains) < len(items) else ():  # `k in Z`: any letter is as good
-            items = [_rename(other, item.args[0].args[0], Symbol(f"any {item.args[1].detail}")) for other in items]
+            items = [rename(other, item.args[0].args[0], Symbol(f"any {item.args[1].detail}")) for other in items]
         items = [item for item in items if "any " not in str(item.args[:1]) or item.detail != ("in",)]
         if len(items) == 1:
             return items[0]
@@ -128,7 +129,8 @@ class Reader(ScalarReader):
             words.append(self._peek().value)
             self._at += 1
         if words and self._peek().value in (",", ";", "and", "or", ")", r"\}", "}", "&", r"\\", ""):
-            return _WORDS.get(" ".join(words).lower()) or Node("word", (" ".join(words),))
+            name = re.sub("^there (?:is|are) (?=no )", "", " ".join(words).lower())
+            return _WORDS.get(name) or Node("word", (" ".join(words),))
         if words and self._take("=", ":", r"\approx"):
             return Node("relation", (Node("word", (" ".join(words).lower(),)), self._relation()), ("=",))
         if words:
@@ -223,7 +225,7 @@ class Reader(ScalarReader):
             start = self._at
             node = self._attempt(structure)
             if node is not None:
-                if self._peek().value == "^" and self._peek(1).value in ("T", r"\top") and node.kind == "group":
+                if self._peek().value == "^" and self._peek(1).value == "T" and node.kind == "group":
                     self._at += 2  # a column
                 is_whole = self._peek().kind in ("end", "word") or self._peek().value in _AFTER
                 if is_whole or node.kind not in ("group", "word"):
@@ -249,35 +251,24 @@ class Reader(ScalarReader):
 
     def _cardinal(self) -> Node:
         """`forty-two`, `one hundred twenty`, `two thirds`."""
-        total, current, word = 0, 0, self._peek().value.lower()
-        if word == "the":
+        self._take("the", "The")
+        spelled: list[str] = []
+        while (word := self._peek().value.lower()) in NUMBER_WORDS or word in MULTIPLES:
             self._at += 1
-            word = self._peek().value.lower()
-        if word not in NUMBER_WORDS and word not in ORDINALS:
-            raise Unreadable("a word")
-        while word in NUMBER_WORDS or word in MULTIPLES:
-            value = NUMBER_WORDS.get(word, 0)
-            if word in NUMBER_WORDS and current % 100 and (current % 10 or value > 9):
-                break  # `one two`
-            self._at += 1
-            if word in NUMBER_WORDS:
-                current += value
-            elif word == "hundred":
-                current *= 100
-            else:
-                total, current = total + current * MULTIPLES[word], 0
-            joint = "-" if value > 19 else "and" if word in MULTIPLES else ""
-            is_joined = self._peek().value == joint and self._peek(1).value.lower() in NUMBER_WORDS
-            self._at += is_joined
-            word = self._peek().value.lower()
-        ordinal = ORDINALS.get(self._peek(self._peek().value == "-").value.lower(), 0)
-        if ordinal and (total + current == 0 or (current % 100 >= 20 and ordinal < 10 and not current % 10)):
-            self._at += 1 + (self._peek().value == "-")  # `twenty-first`
-            return Node("scalar", (Integer(total + current + ordinal),))
-        self._at += self._peek().value == "-" and self._peek(1).value.lower() in PARTS
+            spelled.append(word)
+            joint = "and" if word in MULTIPLES else "-" if NUMBER_WORDS[word] > 19 else ""
+            self._at += self._peek().value == joint and self._peek(1).value.lower() in NUMBER_WORDS
+        if (value := number_in_words(" ".join(spelled)) if spelled else 0) is None or not (spelled or word in ORDINALS):
+            raise Unreadable("words that are no number")
+        has_hyphen = self._peek().value == "-"
+        ordinal = ORDINALS.get(self._peek(has_hyphen).value.lower(), 0)
+        if ordinal and (value == 0 or (value % 100 >= 20 and ordinal < 10 and not value % 10)):
+            self._at += 1 + has_hyphen  # `twenty-first`
+            return Node("scalar", (Integer(value + ordinal),), "ordinal")
+        self._at += has_hyphen and self._peek(1).value.lower() in PARTS
         parts = PARTS.get(self._peek().value.lower(), 1)
         self._at += parts > 1
-        return Node("scalar", (Rational(total + current, parts),))
+        return Node("scalar", (Rational(value, parts),))
 
     def _point(self) -> Node:
         """`P(1, 2)`: a name in front of coordinates."""
@@ -352,7 +343,7 @@ class Reader(ScalarReader):
                     power = _POWERS[name]
                 elif name in NOT_NOUNS or (token.value not in UNITS and re.fullmatch("[A-Zb-z]|MM", token.value)):
                     raise Unreadable(f"{name!r} is no unit")
-                elif name in UNITS or name not in ("of", "a", "an", "the", "in"):
+                elif name in UNITS or name not in (_UNCOUNTED if last else _ARTICLES):
                     last = canonical(name)
                     unit[last] += sign * power
                     sign = power = 1
@@ -468,6 +459,9 @@ class Reader(ScalarReader):
 
 
 _CONDITIONS = ("if", "for", "when", "where", "otherwise", "else")
+_ARTICLES = ("of", "a", "an", "the", "in")
+_UNCOUNTED = (*_ARTICLES, "old", "long", "tall", "wide", "high", "deep", "thick", "away", "apart", "left", "total")
+"""Behind a unit or noun, words that change nothing: `42 years old`."""
 _AFTER = frozenset(
     (*words(r", ; and or ) ] [ \} } & \\ \end | : \rangle \pmod \bmod \mod"), *RELATIONS, *_SET_OPERATORS)
 )
@@ -485,11 +479,3 @@ def _congruence(items: Sequence[Node]) -> Node | None:
         return None
     residues = Node("group", tuple(one.args[-1] if one.kind == "relation" else one for one in inner), "list")
     return Node("congruence", (Node("relation", (inner[0].args[0], residues), inner[0].detail), items[-1].args[1]))
-
-
-def _rename(node: Node, old: Any, new: Any) -> Node:
-    args: list[Any] = []
-    for arg in node.args:
-        is_formula = isinstance(arg, sympy.Basic)
-        args.append(_rename(arg, old, new) if isinstance(arg, Node) else arg.subs(old, new) if is_formula else arg)
-    return Node(node.kind, tuple(args), node.detail, node.digits)

@@ -2,6 +2,7 @@ r"""Scalars: numbers, formulas and matrices, read from tokens to SymPy by recurs
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,7 +13,8 @@ from sympy.matrices.exceptions import ShapeError
 
 from .lexing import Token, Undefined, Unreadable
 from .nodes import Node
-from .vocabulary import FUNCTIONS, NAMING, SYMBOLS
+from .products import cross
+from .vocabulary import FUNCTIONS, NAMING, OPERATORS, SYMBOLS
 
 _T = TypeVar("_T")
 FAILURES = (Unreadable, TypeError, ShapeError)
@@ -43,10 +45,12 @@ def _power(base: Any, exponent: Any) -> Any:
 class ScalarReader:
     """One pass over the tokens of a text."""
 
-    def __init__(self, tokens: list[Token], *, sign: int = 1, tight: bool = False) -> None:
+    def __init__(
+        self, tokens: list[Token], *, sign: int = 1, tight: bool = False, ordered: frozenset[str] = frozenset()
+    ) -> None:
         self._tokens = tokens
         self._at = 0
-        self._sign, self._tight = sign, tight
+        self._sign, self._tight, self._ordered = sign, tight, ordered
         self._depth = 0
         self._bars = 0
         self.signs = 0
@@ -102,7 +106,8 @@ class ScalarReader:
             raise Undefined("undefined")
         numbers = [token.value for token in self._tokens[start : self._at] if token.kind == "number"]
         digits = [len(re.sub("[eE].*|[.]", "", text).lstrip("0")) for text in numbers if "." in text]
-        return Node("scalar", (value,), None, min(digits) if digits else None)
+        is_ordinal = self._take(r"\ordinal") and value.is_Integer
+        return Node("scalar", (value,), "ordinal" if is_ordinal else None, min(digits) if digits else None)
 
     def _sum(self) -> Any:
         value = self._signed_term()
@@ -135,7 +140,8 @@ class ScalarReader:
             factor, is_divided = sign * self._factor(), mark in ("/", r"\div")
             while is_divided and self._tight and self._starts_factor():
                 factor = factor * self._factor()
-            value = self._divide(value, factor) if is_divided else value * factor
+            product = cross if mark == r"\times" else operator.mul
+            value = self._divide(value, factor) if is_divided else product(value, factor)
 
     def _divide(self, left: Any, right: Any) -> Any:
         if right == 0:
@@ -160,8 +166,8 @@ class ScalarReader:
         if not self._take("^"):
             return value
         exponent = self._argument(signed=True)
-        if isinstance(value, sympy.MatrixBase) and exponent == Symbol("T"):
-            return value.T
+        if not value.is_commutative and str(exponent) in ("T", "-T"):
+            return sympy.transpose(value) if str(exponent) == "T" else sympy.transpose(value) ** -1
         return self._postfix(_power(value, exponent))
 
     def _postfix(self, value: Any) -> Any:
@@ -229,7 +235,7 @@ class ScalarReader:
             case "number":
                 return self._number(token)
             case "letter":
-                if token.value in ("e", "i") and self._peek().value != "_":
+                if token.value in {"e", "i"} - self._ordered and self._peek().value != "_":
                     value = E if token.value == "e" else I
                     if value is I and self._peek().kind == "number" and not self._peek().spaced:
                         value *= self._number(self._token())
@@ -288,9 +294,10 @@ class ScalarReader:
 
     def _symbol(self, name: str) -> Any:
         """A symbol with its index."""
+        commutes = name not in self._ordered
         if self._take("_"):
             name += "_" + self._text_argument()
-        return Symbol(name)
+        return Symbol(name, commutative=commutes)
 
     def _command(self, name: str) -> Any:
         match name:
@@ -330,9 +337,23 @@ class ScalarReader:
             return self._function(name)
         if name in NAMING:
             return self._named_thing(name)
+        if name in OPERATORS:
+            return self._operator(name)
+        if name in ("Gamma", "zeta") and self._peek().value == "(":
+            value = self._inner(self._atom)
+            if name == "Gamma" and value.is_Rational and abs(value) > 10_000:
+                raise Undefined("a number too large")
+            return (sympy.gamma if name == "Gamma" else sympy.zeta)(value)
         if name in SYMBOLS:
             return self._symbol(name)
         raise Unreadable(f"\\{name} is not known")
+
+    def _operator(self, name: str) -> Any:
+        r"""`\\det A` is a name; of a matrix or a number it is computed."""
+        value = self._inner(self._atom)
+        if (isinstance(value, sympy.MatrixBase) and name in _OF_MATRICES) or (value.is_number and name in _OF_NUMBERS):
+            return (_OF_MATRICES | _OF_NUMBERS)[name](value)
+        return Symbol(f"{name} {value}")
 
     def _named_thing(self, prefix: str) -> Any:
         r"""`\\angle ABC`, `\\overline{AB}`: the name of something."""
@@ -412,4 +433,8 @@ class ScalarReader:
         return matrix
 
 
-_STARTING = frozenset(("frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", *SYMBOLS, *NAMING))
+_OF_MATRICES: dict[str, Callable[..., Any]] = {"det": Matrix.det, "tr": Matrix.trace, "rank": Matrix.rank}
+_OF_NUMBERS: dict[str, Callable[..., Any]] = {"Re": sympy.re, "Im": sympy.im, "arg": sympy.arg, "sgn": sympy.sign}
+_STARTING = frozenset(
+    ("frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", *SYMBOLS, *NAMING, *OPERATORS)
+)

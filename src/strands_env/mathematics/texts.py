@@ -43,11 +43,11 @@ def foreign_nouns(node: Node, known: str, asked: str) -> set[str]:
     return {name for name in found if name not in UNITS and not name.startswith("degree")} - allowed
 
 
-def _read(text: str, *, commas: bool, tight: bool = False) -> tuple[Node, bool]:
-    reader = Reader(lex(text, commas=commas), tight=tight)
+def _read(text: str, *, commas: bool, **options: Any) -> tuple[Node, bool]:
+    reader = Reader(lex(text, commas=commas), **options)
     node = reader.whole()
     if reader.signs:
-        other = Reader(lex(text, commas=commas), sign=-1, tight=tight).whole()
+        other = Reader(lex(text, commas=commas), sign=-1, **options).whole()
         node = _both(node, other, reader.signs)
     return node, reader.is_loose
 
@@ -67,23 +67,24 @@ def _both(plus: Node, minus: Node, signs: int) -> Node:
     return Node("group", (plus, minus), "list")
 
 
-def readings(text: str) -> list[Reading]:
+def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
     """What a text may denote, the most likely first; empty where it cannot be read whole.
 
+    Products of the letters `ordered` do not commute.
     What is read and denotes nothing is of kind "undefined".
     `1,234` is a number and may be a list; `3,14` is a list and may be a number; `1/2x` is x/2 and may be 1/(2x).
     """
     text = normalise(text)
     parts = _PART.split(text)
     if len(parts) > 2 and not parts[0].strip():  # `(1) 4; (2) 5`: answers to parts of a question
-        inner = [readings(part.strip(" ,;")) for part in parts[1:]]
+        inner = [readings(part.strip(" ,;"), ordered) for part in parts[1:]]
         return [Reading(Node("group", tuple(each[0].node for each in inner), "tuple"))] if all(inner) else []
     special = date(text) or formula(text)
     found = [] if special is None else [Reading(special)]
 
     def add(source: str, *, certain: bool, **options: bool) -> bool:
         try:
-            node, is_loose = _read(source, **options)
+            node, is_loose = _read(source, ordered=ordered, **options)
         except Unreadable:
             return False
         except Undefined as undefined:

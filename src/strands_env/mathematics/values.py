@@ -18,6 +18,7 @@ import sympy
 from sympy import Integer, MatrixBase, Rational, Symbol, oo
 
 from .nodes import Node
+from .products import same_ordered
 from .scalars import LOG_BASE
 
 DIGITS = 6
@@ -40,8 +41,8 @@ def same_scalar(gold: Node, answer: Node) -> bool | None:
     one, other = gold.args[0], answer.args[0]
     if isinstance(one, MatrixBase) or isinstance(other, MatrixBase):
         return _same_matrix(gold, answer)
-    if one == other:
-        return True
+    if one == other or not (one.is_commutative and other.is_commutative):
+        return _same_values(one, other, gold.digits, answer.digits)
     if LOG_BASE in one.free_symbols | other.free_symbols:
         bases = (Integer(1), sympy.log(10))
         return any(
@@ -97,6 +98,8 @@ def _same_matrix(gold: Node, answer: Node) -> bool | None:
 def _same_values(one: Any, other: Any, digits: int | None, other_digits: int | None) -> bool | None:
     if one == other:
         return True
+    if not (one.is_commutative and other.is_commutative):
+        return same_ordered(one, other)
     exact = digits is None and other_digits is None
     if isinstance(one, Rational) and isinstance(other, Rational) and exact:
         return False

@@ -7,6 +7,8 @@ import re
 
 from sympy import Expr, Rational, pi
 
+from strands_env.numerals import NUMBER_WORDS as NUMBER_WORDS
+
 
 def words(text: str) -> list[str]:
     """The words of a text."""
@@ -26,17 +28,13 @@ FUNCTIONS = words(
 SYMBOLS = words(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
     "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell hbar nabla "
-    "partial Re Im arg deg dim ker det tr rank Pr Var Cov sgn sign Aut Gal ord imath jmath"
+    "partial Pr Aut Gal ord imath jmath"
 )
 """Commands that are symbols, or names of functions that nothing more is known of."""
+OPERATORS = words("Re Im arg deg dim ker det tr rank Var Cov sgn sign")
+"""Functions of matrices, complex numbers and the like, in front of brackets or a letter: `\\det A`."""
 NAMING = words("angle triangle overline vec hat bar tilde overrightarrow widehat widetilde odot square")
 """Commands that make a name of the letters behind them."""
-_SMALL = words(
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-)
-_TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
-NUMBER_WORDS = {word: value for value, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
 MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _FIRST = words("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth")
 ORDINALS = {word: value for value, word in enumerate(_FIRST, 1)} | {"twentieth": 20, "thirtieth": 30, "hundredth": 100}

@@ -13,9 +13,9 @@ import regex
 
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
+from strands_env.numerals import numerals, only_number
 from strands_sglang.exceptions import check_positive
 
-from .numerals import numerals, only_number
 from .proof import RewardExamples
 
 DEFAULT_TIMEOUT = 5.0

@@ -21,9 +21,10 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this package shadows nothing
 
-from strands_env.mathematics import Node, foreign_nouns, judge, plain, readings
+from strands_env.mathematics import Node, as_asked, foreign_nouns, judge, ordered_letters, plain, readings
 from strands_env.mathematics.nodes import is_plain_name
 from strands_env.mathematics.vocabulary import UNITS
+from strands_env.numerals import NUMERAL, without_markup
 from strands_env.sentences import has_no_answer, is_denied, is_part, later_answers
 
 MAX_LENGTH = 2000
@@ -40,6 +41,7 @@ _MARKER = re.compile(
 )
 _COPULA = re.compile(
     r"(?i)\b(?:is|are|was|were|be|equals|has|have|ist|sind|lautet|beträgt|est(?:\s+de)?|sont)\b\s*:?|[是为為有]\s*[：:]?|(?<=[A-Za-z]):\s"
+    r"|(?<=\w)\s+(?=(?:does\s+not\s+exist|doesn['’]t\s+exist|diverges|converges)\b)"
 )
 """In front of what a sentence says of its subject."""
 _DENIAL = re.compile(
@@ -54,9 +56,10 @@ _REMARK = re.compile(
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(
-    r"(?i)(?<![\w.:])\d{1,2}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])|(?<![A-Za-z0-9_.])\d+ \d+/\d+|"
-    r"(?<![A-Za-z0-9_.:])[-−]?(?:\\?\$)?(?:\d{1,3}(?:(?:,|\{,\})\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3}|\s*/\s*\d+)?%?"
-    rf"(?:{'|'.join(name for name in UNITS if not name.isascii())})?|(?<![\w.])-?\.\d+"
+    rf"""(?i)(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])
+      | (?<![A-Za-z0-9_.:])-?\$?{NUMERAL}
+        (?:{"|".join(name for name in UNITS if not name.isascii())}|(?:st|nd|rd|th)\b)?""",
+    re.VERBOSE,
 )
 _FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:(?<!\d)[.。](?:\s|$)|\.\s+(?=[A-Z])|[.。]?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
@@ -117,7 +120,8 @@ def candidates(answer: str) -> list[list[str]]:
         clause = _REMARK.split(clause)[0]
         if not _DENIAL.search(clause):
             found += [*([clause[verb.end() :]] for verb in [*_COPULA.finditer(clause)][-1:]), [clause]]
-    for pattern, text in ((_FORMULA, _REMARK.split(sentence)[0]), (_FORMULA, answer), (_NUMBER, answer)):
+    numbers = without_markup(answer)
+    for pattern, text in ((_FORMULA, _REMARK.split(sentence)[0]), (_FORMULA, answer), (_NUMBER, numbers)):
         if runs := _runs(pattern, text):
             return [*found, *runs[-1:]] if runs[-1] else found
     return found
@@ -142,7 +146,7 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
     runs: list[list[str]] = []
     spans: list[tuple[int, int]] = []
     for match in pattern.finditer(text):
-        item = next(filter(None, match.groups()), match[0])
+        item = next(filter(None, match.groups())) if pattern is _FORMULA else match[0]
         if spans and _BETWEEN.fullmatch(text[spans[-1][1] : match.start()]):
             runs[-1].append(item)
             spans[-1] = spans[-1][0], match.end()
@@ -159,7 +163,7 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
 
 
 def _last_boxes(answer: str, boxes: list[tuple[int, int]]) -> list[str]:
-    r"""The contents of the last box, or boxes side by side, and of an `or` behind it."""
+    """The contents of the last box, or boxes side by side."""
     items: list[str] = []
     last = len(answer)
     for start, end in reversed(boxes):
@@ -173,9 +177,6 @@ def _last_boxes(answer: str, boxes: list[tuple[int, int]]) -> list[str]:
         if len(inner) > 1 or not re.fullmatch(r"[\s$]*\\\w+\s*\{", text[:start]) or text[end:].strip("} $"):
             break
         items[-1] = text[start:end]
-    if behind := re.compile(r"[\s$,.)\]}\\]*\bor\s+").match(answer, boxes[-1][1]):
-        other = _FORMULA.match(answer, behind.end()) or _NUMBER.match(answer, behind.end())
-        items += [next(filter(None, other.groups()), other[0])] if other else []
     return items
 
 
@@ -186,17 +187,6 @@ def is_prose(node: Node) -> bool:
     if node.kind == "relation" and node.args[0].kind == "word":  # `We obtain x = 5` is no value of "we obtain x"
         return not node.args[0].args[0].startswith("\\") and not is_plain_name(node.args[0])
     return node.kind in ("word", "phrase")
-
-
-def _are_other_words(gold: str, answer: str) -> bool:
-    """Whether two texts that may be products of letters are different words: `god` for `dog`, `am I` for `I am`.
-
-    A product is short, has no vowel, or is written in the order of the alphabet on one side at least.
-    """
-    texts = gold.casefold(), answer.casefold()
-    if texts[0] == texts[1] or len(gold) < 3 or not re.fullmatch("[A-Za-z]+", gold + answer):
-        return False
-    return bool(re.search("[aeiou]", texts[0])) and all(list(text) != sorted(text) for text in texts)
 
 
 def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
@@ -234,9 +224,10 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
         info["answer_parsed"] = [str(reading.node)[:500] for reading in found]
         if not expected:
             return {**info, "reason": "gold_parse_failed"}
-        verdict = judge(expected, found)
-        if verdict and _are_other_words(whole, plain(text)):
-            verdict = False
+        verdict = judge(*as_asked(expected, found, question))
+        if verdict and (ordered := ordered_letters(gold, text, question)):
+            one, other = readings(gold, ordered), readings(text, ordered)
+            verdict = judge(*as_asked(one, other, question)) if one and other else None
         if verdict is False and len(items) > 1:
             verdicts = [judge(expected, readings(item)) for item in items]
             has_names = all("=" in item for item in items)  # of which one may be asked for

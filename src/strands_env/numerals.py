@@ -40,14 +40,13 @@ _REPLACED = [
         (rf"(?<![\w.,])10\s*{_POWER}", r"1e\1\2"),
     )
 ]
-_CORE = re.compile(
-    r"""(?:(?P<whole>\d+)\s(?=\d+/\d))?                                       # of a mixed number
+NUMERAL = r"""(?:(?P<whole>\d+)\s(?=\d+/\d))?                                    # of a mixed number
         (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)
         (?P<exponent>[eE][-+]?\d{1,4}(?!\w)|/0*[1-9]\d*)?
         (?P<percent>\s?\\?%|[ ]percent\b)?
-        (?P<scale>[ ](?i:thousand|million|billion|trillion|lakh|crore|bn)\b|[kKM]\b)?""",
-    re.VERBOSE,
-)
+        (?P<scale>[ ](?i:thousand|million|billion|trillion|lakh|crore|bn)\b|[kKM]\b)?"""
+"""A number as it is written, as a verbose pattern for a text from `without_markup`."""
+_CORE = re.compile(NUMERAL, re.VERBOSE)
 _SCALES = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALES |= {"lakh": 10**5, "crore": 10**7, "bn": 10**9, "k": 10**3, "m": 10**6}
 _ONES = (
@@ -55,11 +54,12 @@ _ONES = (
     " eighteen nineteen"
 )
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_WORDS = dict(zip(f"{_ONES} {_TENS}".split(), [*range(20), *range(20, 100, 10)], strict=True))
+NUMBER_WORDS = dict(zip(f"{_ONES} {_TENS}".split(), [*range(20), *range(20, 100, 10)], strict=True))
+_SMALL = "|".join(NUMBER_WORDS)
 _LARGE = "hundred|thousand|million|billion|trillion"
 _IN_WORDS = re.compile(
     rf"""\b(?i:(?!one\b)|(?<=is\ )|(?<=[=:]\ )|\A|(?=one[\s-]+(?:{_LARGE})\b))
-        (?<!point\ )(?!one\s+of\b)(?i:{"|".join(_WORDS)})(?i:(?:[\s-]+and)?[\s-]+(?:{"|".join(_WORDS)}|{_LARGE}))*\b
+        (?<!point\ )(?!one\s+of\b)(?i:{_SMALL})(?i:(?:[\s-]+and)?[\s-]+(?:{_SMALL}|{_LARGE}))*\b
         (?![-\w]|\s+(?i:point|and\s+an?\s+(?:half|third|quarter)|half|halves|thirds?|quarters?|[a-z]+ths?)\b)""",
     re.VERBOSE,
 )
@@ -99,10 +99,10 @@ class Numeral:
     is_percent: bool
 
 
-def plain(text: str) -> str:
+def without_markup(text: str) -> str:
     """The text without marks of emphasis and markup, powers and fractions written in letters of ASCII."""
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
-    text = re.sub("(?<=\\d)(?=[¼-¾⅐-⅞])", " ", re.sub("[₀-₉]+", "_", text))
+    text = re.sub("(?<=\\d)(?=[¼-¾⅐-⅞])", " ", re.sub("[₀-₉]+|[①-⑳]", "_", text))
     text = unicodedata.normalize("NFKC", text).translate(_DASHES)
     for pattern, replaced in _REPLACED:
         text = pattern.sub(replaced, text)
@@ -114,9 +114,11 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
 
     A number in a larger expression, or denied, is none. A stated answer counts before numbers that follow it.
     """
-    text = plain(text)
+    text = without_markup(text)
     if not re.search(r"\d", text):
-        text = _IN_WORDS.sub(_in_digits, text)
+        text = _IN_WORDS.sub(
+            lambda found: found[0] if (value := number_in_words(found[0])) is None else str(value), text
+        )
     found: list[Numeral] = []
     answer: Numeral | None = None
     is_stated, rest, end = False, "", 0
@@ -141,15 +143,15 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
     return found, answer, rest + text[end:]
 
 
-def _in_digits(words: re.Match[str]) -> str:
-    """The number that words say; the words themselves where they are no number: `two three`."""
+def number_in_words(text: str) -> int | None:
+    """The number that words say; None where they say none: `two three`."""
     total = group = 0
     least = 10**15
-    for word in re.findall("[a-z]+", words[0].lower()):
-        value = _WORDS.get(word, _SCALES.get(word, 100))
+    for word in re.findall("[a-z]+", text.lower()):
+        value = NUMBER_WORDS.get(word, _SCALES.get(word, 100))
         if word == "and":
             is_next = group % 100 == 0 and group + total > 0
-        elif word in _WORDS:
+        elif word in NUMBER_WORDS:
             is_next = group % 100 == 0 or (group % 100 in range(20, 100, 10) and 0 < value < 10)
             group += value
         elif value == 100:
@@ -157,8 +159,8 @@ def _in_digits(words: re.Match[str]) -> str:
         else:
             is_next, total, group, least = group > 0 and value < least, total + group * value, 0, value
         if not is_next:
-            return words[0]
-    return str(total + group)
+            return None
+    return total + group
 
 
 def only_number(text: str) -> Numeral | None:
