@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import logging
 import sys
@@ -37,8 +36,10 @@ def run(args: argparse.Namespace) -> int:
         return validate(args)
     with explained(ValueError, TypeError, OSError), announce("trying the environment", quiet=args.json):
         # After the first line, for this takes time.
+        from strands_env.core.threads import LoopBlockedError, run_watched
         from strands_env.options import EvalOptions
-        from strands_env.recipe.dry_run import DryModels, prove, tasks_to_try, try_environment
+        from strands_env.recipe import dry_run
+        from strands_env.recipe.dry_run import DryModels, DryRun, prove, tasks_to_try, try_environment
         from strands_env.recipe.environments import make_env_factory
         from strands_env.recipe.objects import HOOK, benchmark_of_data, load_evaluator, load_object, load_reward
 
@@ -57,10 +58,15 @@ def run(args: argparse.Namespace) -> int:
         tasks = tasks_to_try(options)
         models = DryModels(args.tokenizer)
         factory = make_env_factory(options, models)
-        trial = asyncio.run(try_environment(factory, tasks[0], models))
-        if options.benchmark and args.proof_seconds and not trial.errors:
-            settings = {"is_asked": args.reward is not None, "ask_models": args.ask_judge}
-            asyncio.run(prove(factory, tasks, trial, seconds=args.proof_seconds, **settings))
+        trial = DryRun()
+        try:
+            run_watched(try_environment(factory, tasks[0], models, trial), dry_run.BLOCKED_SECONDS)
+            if options.benchmark and args.proof_seconds and not trial.errors:
+                settings = {"is_asked": args.reward is not None, "ask_models": args.ask_judge}
+                proving = prove(factory, tasks, trial, seconds=args.proof_seconds, **settings)
+                run_watched(proving, dry_run.BLOCKED_SECONDS)
+        except LoopBlockedError as error:
+            trial.errors.append(str(error))
     if args.json:
         say(json.dumps(_to_dict(trial), default=str))
     else:
