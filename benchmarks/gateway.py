@@ -2,6 +2,7 @@
 
     python -m benchmarks.gateway [--passes 60]
     python -m benchmarks.gateway --litellm VENV/bin/litellm     # pip install 'litellm[proxy]' there
+    python -m benchmarks.gateway --telemetry                    # with and without counts and spans
 
 Conversations grow by a tool round a request, as agents' do; the model answers at once. The bare handler reads the same
 bodies and answers with the same bytes on the same loop, and client and server share the process, so the difference of
@@ -11,6 +12,10 @@ With `--litellm` three servers, each a process of its own, get the same bodies i
 in front of it (one worker, a master key, no database); the gateway in front of a model that answers at once. The agent
 has 21 tools. What a server takes beyond the bare handler is what it adds. The proxy passes text on; the gateway locates
 the history, renders and encodes what is new, and holds every token.
+With `--telemetry` equal conversations take turns, in a random order, on gateways of three kinds: without counts, times
+and spans; without an exporter, as it comes; and with an exporter that drops every span, and a scrape every 50 requests.
+The figures are ratios of medians, of CPU where the model answers at once, of latency where it takes 20 ms: the median
+over the passes, the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -20,12 +25,14 @@ import asyncio
 import gc
 import json
 import os
+import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +41,15 @@ import orjson
 import psutil
 from aiohttp import web
 from benchmarks.shape import arguments, median, print_figures
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import NoOpTracer
 
 from strands_sglang.backends import Backend
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.backends.sglang.answer import read_answer
-from strands_sglang.gateway import Gateway
+from strands_sglang.gateway import Gateway, telemetry
 from strands_sglang.testing import Reply, build_answer
 
 CALL = '<tool_call>{"name": "tool_0", "arguments": {"path": "src/module.py"}}</tool_call>'
@@ -62,14 +72,17 @@ def tokenizer() -> Any:
 
 
 class InstantModel(Backend):
-    """Answers every request with the same call, at once."""
+    """Answers every request with the same call, at once or after a delay in seconds."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, delay: float = 0.0) -> None:
+        self._delay = delay
         ids = [*tokenizer.encode(CALL, add_special_tokens=False), tokenizer.eos_token_id]
         self._answer = build_answer(Reply(ids=ids), [1], {"return_logprob": True}, rid="r", tokenizer=tokenizer)
 
     async def ask(self, request: Any) -> Any:
         """The answer."""
+        if self._delay:
+            await asyncio.sleep(self._delay)
         return read_answer(self._answer, vocab_size=None, max_new_tokens=request.max_new_tokens)
 
 
@@ -161,6 +174,65 @@ async def overhead(rounds: int, limit: int) -> list[dict[str, Any]]:
                  "bare_ms": other, "over_it_ms": round(own - other, 2), "target_ms": target}
             )  # fmt: skip
     return rows
+
+
+# ---- with and without telemetry --------------------------------------------------------------------------------------
+
+
+class Silent(telemetry.Telemetry):
+    """Neither counts nor times nor spans."""
+
+    def request(self, request: Any, exchange: Any) -> Any:
+        """Nothing around a request."""
+        return nullcontext()
+
+    def note(self, phase: Any, began: int) -> None:
+        """Nothing of a phase."""
+
+
+class Dropped(SpanExporter):
+    """Takes spans and drops them."""
+
+    def export(self, spans: Any) -> SpanExportResult:
+        """Drop them."""
+        return SpanExportResult.SUCCESS
+
+
+async def telemetry_costs(passes: int, rounds: int, seed: int, delay: float) -> dict[str, list[float]]:
+    """The cost of a request against one without telemetry: median, lowest and highest of the passes."""
+    clock = time.perf_counter if delay else time.process_time
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(Dropped()))
+    tracers = {"off": NoOpTracer(), "no exporter": NoOpTracer(), "exporter": provider.get_tracer("benchmark")}
+    order, ratios, made = random.Random(seed), {"no exporter": [], "exporter": []}, tokenizer()
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        gateways = {}
+        for arm in tracers:
+            gateway = gateways[arm] = await stack.enter_async_context(
+                Gateway(client=InstantModel(made, delay), tokenizer=made)
+            )
+            if arm == "off":
+                gateway.telemetry = Silent()
+        for _ in range(passes):
+            parts = {"system": WORD * 900, "tools": 21, "size": 3000, "result": WORD * 50}
+            cases = {arm: (gateway.open(), Case(**parts)) for arm, gateway in gateways.items()}
+            taken: dict[str, list[float]] = {arm: [] for arm in tracers}
+            gc.collect()
+            for number in range(rounds):
+                for arm in order.sample(list(tracers), len(tracers)):
+                    session, case = cases[arm]
+                    telemetry.TRACER, body = tracers[arm], case.body()
+                    started = clock()
+                    answer = await ask(http, session.base_url, session.key, body)
+                    if arm == "exporter" and number % 50 == 0:
+                        gateways[arm].telemetry.metrics(gateways[arm].sessions)
+                    taken[arm].append(clock() - started)
+                    case.take(answer)
+            for arm, values in ratios.items():
+                values.append(statistics.median(taken[arm]) / statistics.median(taken["off"]))
+    provider.shutdown()
+    return {arm: [round(pick(values), 3) for pick in (statistics.median, min, max)] for arm, values in ratios.items()}
 
 
 # ---- beside litellm's proxy, in processes of their own ---------------------------------------------------------------
@@ -269,6 +341,7 @@ def main() -> None:
     """Print all figures."""
     parser = arguments(__doc__, passes=60)
     parser.add_argument("--litellm", help="this alone: the program litellm of an environment with litellm[proxy]")
+    parser.add_argument("--telemetry", action="store_true", help="this alone: the cost of counts and spans")
     parser.add_argument("--port", type=int, default=48291, help="port of the proxy")
     parser.add_argument("--serve", choices=("bare", "gateway"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -276,6 +349,13 @@ def main() -> None:
         args.passes = 3
     if args.serve:
         asyncio.run(serve(args.serve))
+    elif args.telemetry:
+        passes, rounds = (1, 30) if args.quick else (args.passes, 60)
+        costs = {
+            name: asyncio.run(telemetry_costs(passes, rounds, args.seed, delay))
+            for name, delay in (("cpu, model at once", 0.0), ("latency, model 20 ms", 0.02))
+        }
+        print_figures("gateway", telemetry=costs)
     elif args.litellm:
         print_figures("gateway", litellm=asyncio.run(beside(args.litellm, args.passes, args.port)))
     else:

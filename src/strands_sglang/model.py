@@ -27,6 +27,7 @@ from .conversation.messages import format_content_block, format_messages, format
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
 from .exceptions import explain_arguments
+from .telemetry import note_turn
 from .tokenizer import Tokenizer
 from .tool_parsers import ToolParser
 from .trajectory import LengthLimit, TokenManager, join_routed_experts
@@ -192,6 +193,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
             sampled = await self.turn(request, cancel_signal=cancel_signal)
         except CallCancelled:
             return  # a stream without messageStop: the SDK reports the cancellation
+        note_turn(sampled.turn)
         self._callers.note_sampled(caller, sampled.turn)
         with self.forest.delivering(sampled.turn):
             for event in _events(sampled):

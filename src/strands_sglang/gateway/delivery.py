@@ -103,6 +103,7 @@ class Exchange:
 
     Attributes:
         headers: Of the answer.
+        refused: The refusal that went into a stream, in place of a status.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Exchange:
     ) -> None:
         self.dialect, self.route, self.origin = dialect, route, origin_of(request)
         self.headers: dict[str, str] = {}
+        self.refused: Refused | None = None
         self._request, self._hold, self._ping_interval = request, hold, ping_interval
         assert isinstance(request.protocol, Connection)
         self._connection: Connection = request.protocol
@@ -136,6 +138,7 @@ class Exchange:
         """The event of a refusal that a status cannot tell any more, or that clients look for in the stream."""
         if self._stream is None and not (stream and refused.prompt is not None and self.dialect.overflow_in_stream):
             raise refused
+        self.refused = refused
         return self.dialect.error_event(refused)
 
     async def send(self, body: bytes, *, stream: bool, when_reset: Callable[[], None]) -> web.StreamResponse:

@@ -46,6 +46,7 @@ from .session import Session
 from .session_routes import add_session_routes
 from .session_table import SessionTable
 from .state import DEFAULT_LIMIT, LogFile, StateFolder
+from .telemetry import Telemetry
 
 MAX_BODY = 64 * 2**20
 
@@ -139,6 +140,7 @@ class Gateway:
             volatile_rules=tuple(volatile_rules),
             refused_results=RefusedResults(options.pop("refused_results", RefusedResults.REPORT)),
         )
+        self.telemetry = Telemetry()
         self._conversation_options = options
         self._admin, self._admin_key = admin, admin_key
         self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
@@ -292,10 +294,13 @@ class Gateway:
             options=SessionOptions(**header["options"]),
             labels=header["labels"],
             file=file,
+            telemetry=self.telemetry,
         )
 
     async def delete(self, session: Session) -> None:
         """Drop a session with its trajectories; what is in flight is aborted."""
+        if session.id in self.sessions:
+            self.telemetry.deleted += session.counters
         self.sessions.remove(session)
         await session.drop()
 
@@ -374,7 +379,8 @@ class Gateway:
     def _endpoint(self, dialect: WireDialect, route: Route) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             exchange = Exchange(request, dialect, route, hold=self.hold, ping_interval=self.ping_interval)
-            return await self._session_of(request, dialect).serve(exchange)
+            with self.telemetry.request(request, exchange):
+                return await self._session_of(request, dialect).serve(exchange)
 
         self._dialects[handle] = dialect
         return handle

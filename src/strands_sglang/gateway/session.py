@@ -27,6 +27,7 @@ from .requests import new_key
 from .reward import Reward
 from .session_log import SessionLog
 from .state import LogFile
+from .telemetry import Phase, Telemetry, note_reply, note_request
 from .translation import Translation
 
 
@@ -64,6 +65,7 @@ class Session:
     options: SessionOptions = field(default_factory=SessionOptions)
     labels: Mapping[str, Any] = field(default_factory=dict)
     gateway_url: Callable[[], str] = lambda: ""
+    telemetry: Telemetry = field(default_factory=Telemetry)
     clients: dict[str, Counters] = field(default_factory=dict)
     is_sealed: bool = False
     is_exported: bool = False
@@ -240,6 +242,7 @@ class Session:
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
                 self._note(wire, exchange, counters)
+                note_request(self.id, wire, origin)
             # Prepare.
             prepared = await self._prepare(wire, origin, counters if write_count is None else Counters())
             if write_count is not None:
@@ -372,9 +375,14 @@ class Session:
         if self.options.max_seconds is not None and self.options.final_words is None:  # else a reply is finished
             left = self.options.max_seconds - (time.monotonic() - (self.began or 0.0))
         with self._noting_failure():
+            began = time.time_ns()
             try:
                 async with asyncio.timeout(left) as time_limit, self._slots:  # the wait for a slot counts too
+                    if self.options.max_parallel is not None:
+                        self.telemetry.note(Phase.WAIT, began)
+                        began = time.time_ns()
                     sampled = await self.conversation.sample(prepared)
+                    self.telemetry.note(Phase.SAMPLING, began)
             except TimeoutError:
                 if not time_limit.expired():
                     raise
@@ -396,6 +404,7 @@ class Session:
             raise hide(error) from error
         try:
             reply = self.translation.write(wire, answer, sampled)
+            note_reply(reply, sampled.turn)
             if wire.kept_by is not None:
                 self.log.kept(answer, wire.messages)
             return b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
@@ -421,6 +430,9 @@ def _count_turn(prepared: PreparedTurn, answer: Answer, turn: Turn, *, is_siblin
     """Count a sampled turn, and what its client did to the reply before it."""
     counts, location, messages = answer.counters, prepared.location, prepared.messages
     counts.sampled += 1
+    counts.input_tokens += prepared.prompt_length
+    counts.cached_tokens += min(turn.completion.cached_tokens or 0, prepared.prompt_length)
+    counts.output_tokens += len(turn.completion.output_ids)
     counts.final += answer.is_final
     counts.siblings += is_sibling
     counts.constrained += bool(prepared.request.constraints)

@@ -108,6 +108,10 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         except StateError as error:  # one damaged log hides no other session
             return {"id": name, "error": str(error)}
 
+    async def metrics(request: web.Request) -> web.Response:
+        text = gateway.telemetry.metrics(gateway.sessions)
+        return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
     async def show(session: Session) -> Any:
         return session.to_json()
 
@@ -139,6 +143,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     if not admin:
         return
     one = "/sessions/{session}"
+    app.router.add_get("/metrics", guarded(metrics))
     app.router.add_post("/sessions", guarded(create))
     app.router.add_get("/sessions", guarded(list_sessions))
     app.router.add_get(one, of_session(show))
