@@ -21,6 +21,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, NoReturn, TextIO, TypeAlias
 
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that move the cursor, change colours or text direction, or cannot be encoded."""
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "xgrammar"), "local"),
     **dict.fromkeys(("tokenizers", "transformers"), "hf"),  # what needs all of `local` asks for torch first
@@ -180,6 +182,7 @@ def run_command_line(
     epilog: str,
     arguments: Mapping[str, AddArguments] | None = None,
     showing: Collection[str] = (),
+    explain: Callable[[BaseException], CommandError | None] = lambda error: None,
 ) -> int:
     """Run a command of subcommands, each imported only when it is the one that runs; returns the exit status (`Exit`).
 
@@ -190,6 +193,7 @@ def run_command_line(
         arguments: Add the arguments of subcommands without importing their modules; where one is missing, its module's
             own `add_arguments` does.
         showing: Subcommands whose reader may go away when it has seen enough.
+        explain: The `CommandError` for an error that a user can do something about; None for any other.
     """
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         # What a terminal's encoding lacks is shown as escapes, as Python does on the standard error.
@@ -229,24 +233,34 @@ def run_command_line(
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # also what extensions raise past `Exception`
-        if isinstance(error, CommandError):
-            complaint, status = str(error), error.status
-        elif isinstance(error, ImportError) and (advice := what_to_install(error)) is not None:
-            complaint, status = advice, Exit.USAGE
-        else:
-            complaint, status = "unexpected error, see above; please report it", Exit.UNEXPECTED
-        if sys.stderr is not None:  # None after `2>&-`
-            with suppress(OSError, ValueError):
-                if status is Exit.UNEXPECTED:
-                    traceback.print_exc()
-                sys.stderr.write(f"{prog} {command}: {complaint}\n")
-        return status
+        known = error if isinstance(error, CommandError) else explain(error)
+        if known is None and isinstance(error, ImportError) and (advice := what_to_install(error)) is not None:
+            known = CommandError(advice, Exit.USAGE)
+        if known is None:
+            with suppress(OSError, ValueError, AttributeError):  # nobody reads it; None after `2>&-`
+                traceback.print_exc()
+            known = CommandError("unexpected error, see above; please report it", Exit.UNEXPECTED)
+        complain(f"{prog} {command}", known)
+        return known.status
     finally:
         if sys.stderr is not None:
             try:
                 sys.stderr.flush()
             except (OSError, ValueError):  # nobody reads the progress; that is no reason for another status
                 _silence(sys.stderr)
+
+
+def safe(text: str) -> str:
+    """Text of a sample or an error that cannot drive the terminal."""
+    return _UNSAFE.sub("\ufffd", text)
+
+
+def complain(command: str, message: object) -> None:
+    """Write a line to the standard error, if there is one."""
+    if sys.stderr is not None:  # None after `2>&-`
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{command}: {safe(str(message))}\n")
+            sys.stderr.flush()
 
 
 def what_to_install(error: ImportError) -> str | None:

@@ -285,6 +285,21 @@ def test_a_reward_that_no_task_was_proven_of_is_an_error(tmp_path, capsys):
     assert "error       no task was proven within 0.3 s" in out and "raise --proof-seconds" in out
 
 
+async def blocks_the_loop(action: Any, result: Any) -> float:
+    if action.id == "late" and result.observation.final_response == dry_run.ANSWER:
+        return 0.0  # it hangs in the proof
+    time.sleep(3600)
+    return 1.0
+
+
+@pytest.mark.parametrize("task", ["first", "late"])
+def test_a_reward_that_holds_up_the_event_loop_is_named(task, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dry_run, "BLOCKED_SECONDS", 0.4)
+    file = data(tmp_path / "quiz.jsonl", {"id": task, "question": "2+2?", "answer": "4"})
+    assert main(["check", "--data", file, "--reward", f"{HERE}:blocks_the_loop", "--tokenizer", "none"]) == 1
+    assert "error       the event loop has been held up for 0.4 s: an 'async def'" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["hangs", "blocks"])
 def test_the_dry_run_ends_with_a_reward_that_hangs(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(dry_run, "REWARD_SECONDS", 0.1)

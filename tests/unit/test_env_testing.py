@@ -23,7 +23,7 @@ from strands_env.rewards import (
     ToolUseReward,
     WeightedReward,
 )
-from strands_env.testing import EnvironmentContract, RewardFunctionContract, ScriptedModel, call, reply
+from strands_env.testing import EnvironmentContract, RewardContract, ScriptedModel, call, reply
 
 
 @tool
@@ -45,10 +45,10 @@ class TestSoundEnvironment(EnvironmentContract):
         return [("done", 1.0), ("nothing", 0.0)]
 
 
-def suite_of(reward: Any, examples: Any = (), **attributes: Any) -> RewardFunctionContract:
+def suite_of(reward: Any, examples: Any = (), **attributes: Any) -> RewardContract:
     """The contract of this reward function."""
     methods = {"make_reward": lambda self: reward, "examples": lambda self: examples, **attributes}
-    return type("Suite", (RewardFunctionContract,), methods)()
+    return type("Suite", (RewardContract,), methods)()
 
 
 REWARDS: dict[str, Any] = {
@@ -72,7 +72,7 @@ def test_shipped_rewards_keep_the_contract(name: str) -> None:
     clauses = [clause for clause in dir(suite) if clause.startswith("test_")]
     for clause in clauses:
         getattr(suite, clause)()
-    assert len(clauses) == 6
+    assert len(clauses) == 7
 
 
 class FailingCleanup(SoundEnv):

@@ -320,7 +320,7 @@ async def test_an_image_processor_is_not_waited_for_without_a_network(
     no_hub: str, caplog: Any, monkeypatch: Any
 ) -> None:
     tiny = get_tokenizer("tiny")
-    monkeypatch.setattr("strands_env.core.models.get_tokenizer", lambda path: tiny)
+    monkeypatch.setattr("strands_sglang.backends.clients.get_tokenizer", lambda path: tiny)
     async with FaultyServer() as server:
         options = {"sglang_base_url": server.url, "tokenizer": "no/such-model"}
         await asyncio.to_thread(model_factory_from_args, "sglang", **options)

@@ -344,6 +344,23 @@ def test_golds_of_one_value_and_unscored_wrong_answers_are_notes():
     assert proof.unscored_wrong[0] == 3 and "3 wrong answers are not scored" in proof.table()
 
 
+class NeedsATable(RewardFunction):
+    """A reward that reads more of its tasks than the ground truth."""
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        return RewardResult(reward=float(text_of(step_result) == action.task_context.table[action.id]))
+
+
+class TestATable(RewardContract):
+    """The other clauses use the tasks too."""
+
+    def make_reward(self) -> Any:
+        return NeedsATable()
+
+    def tasks(self) -> Any:
+        return tasks(*TEXTS, table={f"t{place}": text for place, text in enumerate(TEXTS)})
+
+
 class TestExactMatch(RewardContract):
     def make_reward(self) -> Any:
         return ExactMatchReward()

@@ -16,6 +16,7 @@ from strands_sglang.template import (
     TemplateVerdict,
     opened_tags,
 )
+from strands_sglang.template.chat_messages import with_arguments
 from tests.unit.template_texts import CHATML, LLAMA, TOOLS, text, user
 
 ANSWER = "{{ message.content or '' }}"
@@ -152,3 +153,10 @@ def test_a_tag_that_the_generation_prompt_opens_counts_wherever_it_is_and_one_of
     assert (report.generation_prompt, report.opens_reasoning) == (generation, "<seed:think>")
     assert opened_tags(f"Hi<|im_end|>\n{generation}", generation) == ("<seed:think>", "</seed:think>")
     assert opened_tags(f"<seed:think>Hi<|im_end|>\n{CHATML}", CHATML) is None
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1, "a": 2}', '{"x": 1e-400}', '{"x": 1e400}', "[1]", "no JSON"])
+def test_arguments_that_an_object_would_not_say_exactly_stay_text(arguments: str) -> None:
+    call = {"id": "t", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    shaped = with_arguments({"role": "assistant", "content": "", "tool_calls": [call]}, ArgumentForm.OBJECT)
+    assert shaped["tool_calls"] == [call]

@@ -11,7 +11,7 @@ import pytest
 from strands_env.core import Outcome, TerminationReason
 from strands_env.core.termination import ErrorRecord, Phase
 from strands_env.training import samples_from_step
-from strands_env.training.attempts import FailureStreak, FailureStreakError, Rollout, run_attempts
+from strands_env.training.attempts import FailureStreak, FailureStreakError, Rollout, drive_rollout
 from tests.unit.eval_support import outcome, with_tokens
 
 
@@ -41,7 +41,7 @@ def scripted(*script: Rollout | Exception) -> tuple[Callable[[], Awaitable[Rollo
 async def test_an_attempt_is_repeated_where_the_one_table_says_infrastructure(reason: TerminationReason) -> None:
     first, second = ended(reason), ended(TerminationReason.TASK_COMPLETE)
     attempt, left = scripted(first, second)
-    kept = await run_attempts(attempt, failed, retries=1, pause=0.0)
+    kept = await drive_rollout(attempt, failed, retries=1, pause=0.0)
     is_lost = reason.outcome() is Outcome.INFRASTRUCTURE
     assert kept is (second if is_lost else first)
     assert len(left) == (not is_lost)
@@ -50,18 +50,18 @@ async def test_an_attempt_is_repeated_where_the_one_table_says_infrastructure(re
 
 async def test_the_last_attempt_is_kept_and_what_it_raised_is_its_failure() -> None:
     attempt, left = scripted(ended(TerminationReason.TIMEOUT), KeyError("no sandbox"))
-    kept = await run_attempts(attempt, failed, retries=1, pause=0.0)
+    kept = await drive_rollout(attempt, failed, retries=1, pause=0.0)
     assert kept.failure is not None and kept.failure.type == "KeyError"
     assert (kept.status, left) == ("failed", [])
 
 
 async def test_nothing_is_repeated_once_the_trainer_stops_or_the_configuration_is_wrong() -> None:
     attempt, left = scripted(Rollout(), ended(TerminationReason.TASK_COMPLETE))
-    assert (await run_attempts(attempt, failed, retries=1, pause=0.0, is_stopping=lambda: True)).samples == ()
+    assert (await drive_rollout(attempt, failed, retries=1, pause=0.0, is_stopping=lambda: True)).samples == ()
     assert len(left) == 1
     attempt, left = scripted(ZeroDivisionError("wrong"), ended(TerminationReason.TASK_COMPLETE))
     with pytest.raises(ZeroDivisionError):
-        await run_attempts(attempt, failed, retries=1, pause=0.0, fatal=(ZeroDivisionError,))
+        await drive_rollout(attempt, failed, retries=1, pause=0.0, fatal=(ZeroDivisionError,))
     assert len(left) == 1
 
 

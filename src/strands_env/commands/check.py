@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import logging
 import sys
@@ -12,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strands_env.commands.terminal import announce, complain, complain_of, format_number, one_line, say
-from strands_sglang.command_line import Exit
+from strands_env.commands.terminal import announce, explained, format_number, one_line, say
+from strands_sglang.command_line import CommandError, Exit
 
 if TYPE_CHECKING:
     from strands_env.recipe.dry_run import DryRun
@@ -30,42 +29,44 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING if args.verbose else logging.CRITICAL)
     sys.path.insert(0, "")  # hooks in the folder one is in
     if args.env is None and args.benchmark is None and args.data_path is None:
-        return complain(
-            "check", "nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE
-        )
+        raise CommandError("nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE)
     if args.env is None and args.benchmark is None and Path(args.data_path).is_dir():
         from strands_env.commands.validate import validate
 
         return validate(args)
-    try:
-        with announce("trying the environment", quiet=args.json):
-            # After the first line, for this takes time.
-            from strands_env.options import EvalOptions
-            from strands_env.recipe.dry_run import DryModels, prove, tasks_to_try, try_environment
-            from strands_env.recipe.environments import make_env_factory
-            from strands_env.recipe.objects import HOOK, benchmark_of_data, load_evaluator, load_object, load_reward
+    with explained(ValueError, TypeError, OSError), announce("trying the environment", quiet=args.json):
+        # After the first line, for this takes time.
+        from strands_env.core.threads import LoopBlockedError, run_watched
+        from strands_env.options import EvalOptions
+        from strands_env.recipe import dry_run
+        from strands_env.recipe.dry_run import DryModels, DryRun, prove, tasks_to_try, try_environment
+        from strands_env.recipe.environments import make_env_factory
+        from strands_env.recipe.objects import HOOK, benchmark_of_data, load_evaluator, load_object, load_reward
 
-            options = EvalOptions(
-                benchmark=args.benchmark or (None if args.data_path is None else benchmark_of_data(args.data_path)),
-                **{name: getattr(args, name) for name in ("env", "env_config", "reward", "data_path", "columns")},
-            )
-            # What the user named, before a tokenizer and data are loaded.
-            for name, load in (
-                (options.benchmark, load_evaluator),
-                (args.env, partial(load_object, default=HOOK)),
-                (args.reward, load_reward),
-            ):
-                if name:
-                    load(name)
-            tasks = tasks_to_try(options)
-            models = DryModels(args.tokenizer)
-            factory = make_env_factory(options, models)
-            trial = asyncio.run(try_environment(factory, tasks[0], models))
+        options = EvalOptions(
+            benchmark=args.benchmark or (None if args.data_path is None else benchmark_of_data(args.data_path)),
+            **{name: getattr(args, name) for name in ("env", "env_config", "reward", "data_path", "columns")},
+        )
+        # What the user named, before a tokenizer and data are loaded.
+        for name, load in (
+            (options.benchmark, load_evaluator),
+            (args.env, partial(load_object, default=HOOK)),
+            (args.reward, load_reward),
+        ):
+            if name:
+                load(name)
+        tasks = tasks_to_try(options)
+        models = DryModels(args.tokenizer)
+        factory = make_env_factory(options, models)
+        trial = DryRun()
+        try:
+            run_watched(try_environment(factory, tasks[0], models, trial), dry_run.BLOCKED_SECONDS)
             if options.benchmark and args.proof_seconds and not trial.errors:
                 settings = {"is_asked": args.reward is not None, "ask_models": args.ask_judge}
-                asyncio.run(prove(factory, tasks, trial, seconds=args.proof_seconds, **settings))
-    except Exception as error:
-        return complain_of("check", error, ValueError, TypeError, OSError)
+                proving = prove(factory, tasks, trial, seconds=args.proof_seconds, **settings)
+                run_watched(proving, dry_run.BLOCKED_SECONDS)
+        except LoopBlockedError as error:
+            trial.errors.append(str(error))
     if args.json:
         say(json.dumps(_to_dict(trial), default=str))
     else:

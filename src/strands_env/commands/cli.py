@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from strands_env.commands.arguments import COMMANDS, FORMER_COMMANDS
+from strands_env.commands.terminal import explain
 from strands_sglang.command_line import Exit, run_command_line
 
 
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "unexpected error, 130 interrupted, 141 output not read to its end",
         arguments={name: add for name, (add, _) in COMMANDS.items()},
         showing=("report", "watch"),  # whose reader may go away when it has seen enough
+        explain=explain,
     )
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from strands_env.commands.terminal import announce, columns, complain, one_line, say
+from strands_env.commands.terminal import announce, columns, one_line, say
 from strands_env.core import Action, ModelFactory, StepResult
 from strands_env.core.seeds import RolloutSeed, derive_seed
-from strands_env.eval import EvalError
 from strands_env.eval.benchmarks.arithmetic import ArithmeticEvaluator
 from strands_env.eval.drift import DriftKind, DriftSpan, DriftTotals
 from strands_env.options import EvalOptions
@@ -50,11 +49,8 @@ def run(args: argparse.Namespace) -> int:
     announce_step = partial(announce, quiet=args.json)
     sampling = {"temperature": args.temperature, "max_new_tokens": args.max_new_tokens}
     options = EvalOptions(model_id=args.model, sampling=sampling)
-    try:
-        with announce_step(loading(options)):
-            models = make_model_factory(options)
-    except EvalError as error:
-        return complain("demo", error, Exit.USAGE)
+    with announce_step(loading(options)):
+        models = make_model_factory(options)
     return asyncio.run(_demo(args, models, announce_step))
 
 

@@ -228,16 +228,12 @@ def _model() -> Iterator[Finding]:
 
 def _server(url: str, tokenizer: str | None) -> Iterator[Finding]:
     """Sample one token at temperature 0.7, as training would."""
-    from strands_sglang import get_tokenizer
-    from strands_sglang.backends import BackendInfo, GenerateRequest, client_class, token_array
+    from strands_sglang.backends import BackendInfo, GenerateRequest, token_array
+    from strands_sglang.backends.clients import connect
     from strands_sglang.exceptions import StrandsSGLangError
 
     try:
-        make, address = client_class(url)
-        client = make(address, max_retries=2, retry_delay=0.2)
-        name = tokenizer or str(client.served_tokenizer())
-        loaded = get_tokenizer(name)
-        client.check_tokenizer(loaded, name)
+        client, loaded, name = connect(url, tokenizer, max_retries=2, retry_delay=0.2)
 
         async def sample() -> BackendInfo:
             async with client:

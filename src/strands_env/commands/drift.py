@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from errno import ENOENT
 
 from strands_env.commands.arguments import add_drift
-from strands_env.commands.terminal import announce, complain, complain_of, one_line, say
-from strands_sglang.command_line import Exit
+from strands_env.commands.terminal import announce, explained, one_line, say
+from strands_sglang.command_line import CommandError, Exit
 
 EXAMPLES = 10
 """Places that are shown."""
@@ -20,22 +18,17 @@ add_arguments = add_drift  # for `strands-sglang drift`, which finds them here
 
 def run(args: argparse.Namespace) -> int:
     """Count."""
-    try:
-        with announce(f"reading {args.run}", quiet=args.json):
-            from strands_env.eval.saved import SavedRun  # after the first line, for this takes time
+    with explained(), announce(f"reading {args.run}", quiet=args.json):  # which `strands-sglang` does not know
+        from strands_env.eval.saved import SavedRun  # after the first line, for this takes time
 
-            saved = SavedRun.of(args.run)
-            if not saved.paths.results.exists():
-                raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(saved.paths.results))
-            tokenizer = saved.tokenizer(args.tokenizer).tokenizer
-            totals = None if tokenizer is None else saved.drift(tokenizer, examples=EXAMPLES)
-    except Exception as error:
-        return complain_of("strands-sglang drift", error)
-    if totals is None:
-        return complain("strands-sglang drift", "drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
+        saved = SavedRun.of(args.run, must_exist=True)
+        tokenizer = saved.tokenizer(args.tokenizer).tokenizer
+        if tokenizer is None:
+            raise CommandError("drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
+        totals = saved.drift(tokenizer, examples=EXAMPLES)
+    assert totals is not None
     if not totals.trajectories:
-        return complain(
-            "strands-sglang drift",
+        raise CommandError(
             f"{args.run!r} holds no tokens: it was run with --no-tokens, or by a provider without token data",
             Exit.USAGE,
         )

@@ -18,7 +18,7 @@ from typing import Any
 from strands_env.backends import BACKENDS
 from strands_env.commands.progress import TrackedProgress, make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import announce, complain, complain_of, format_number, run_user_code, say, write_to
+from strands_env.commands.terminal import announce, explained, format_number, note, run_user_code, say, write_to
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
 from strands_env.eval import (
@@ -32,6 +32,7 @@ from strands_env.eval import (
     summarize,
 )
 from strands_env.eval.drift import DriftTotals
+from strands_env.eval.errors import NoResultsError
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
@@ -39,8 +40,8 @@ from strands_env.eval.store import StorePaths
 from strands_env.recipe.evaluation import Evaluation, build_evaluation
 from strands_env.recipe.recording import Recorder
 from strands_env.recipe.resolve import resolve
-from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
-from strands_sglang.command_line import Exit
+from strands_env.trackers import BackgroundTracker, make_tracker, numbers_of
+from strands_sglang.command_line import CommandError, Exit
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
         logging.getLogger("strands_env.rewards.proof").setLevel(logging.WARNING)
-    try:
+    with explained(ValueError, TypeError, OSError):
         quiet = args.quiet or args.json
         options = resolve(vars(args), from_run=args.from_run, resume=args.resume)
         if args.record is not None and args.resume:
@@ -68,26 +69,25 @@ def run(args: argparse.Namespace) -> int:
             options,
             vars(args),
             resume=args.resume,
-            note=lambda text: complain("eval", f"note: {text}"),
+            note=lambda text: note("eval", f"note: {text}"),
             announce=partial(announce, quiet=quiet),
             progress=make_display(quiet=quiet),
             tape=recorder,
         )
         evaluator = evaluation.evaluator
         trackers = _track(evaluator)
-    except Exception as error:
-        return complain_of("eval", error, ValueError, TypeError, OSError, TrackerError)
     assert evaluator.paths is not None
     try:
         with _no_empty_run(evaluator.paths), _tuned_garbage_collection():
             status = asyncio.run(_evaluate(evaluation))
     except TooManyFailuresError as error:
-        status = complain("eval", error, Exit.GAVE_UP)
-    except Exception as error:
-        if isinstance(error, StoreError) and isinstance(error.__cause__, OSError):
-            saved = "what was written before stays: make room, then continue with --resume"
-            return complain("eval", f"{error}; {saved}", Exit.REFUSED)
-        return complain("eval", error, Exit.USAGE) if getattr(error, "is_fatal", False) else complain_of("eval", error)
+        status = Exit.GAVE_UP
+        note("eval", error)
+    except StoreError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        saved = "what was written before stays: make room, then continue with --resume"
+        raise CommandError(f"{error}; {saved}", Exit.REFUSED) from error
     if recorder is not None:
         recorder.end(sample for samples in evaluator.load_results().values() for sample in samples)
     return _show(evaluator, status, as_json=args.json, trackers=trackers)
@@ -159,7 +159,7 @@ async def _evaluate(evaluation: Evaluation) -> Exit:
             evaluator.stop()
             if sys.stderr is not None and sys.stderr.isatty():
                 write_to(sys.stderr, "\n")  # below the line that is drawn, and the ^C in it
-            complain("eval", "stopping: what is under way is finished and saved first; Ctrl-C again cancels it")
+            note("eval", "stopping: what is under way is finished and saved first; Ctrl-C again cancels it")
         interrupted = True
 
     # The first signal stops taking samples, the second cancels: both save what is finished. The loop forgets these
@@ -184,14 +184,11 @@ def _show(
 ) -> int:
     assert evaluator.paths is not None
     path = evaluator.paths.results
+    saved = SavedRun.of(path)  # it holds the earlier parts of a resumed run too
     try:
-        saved = SavedRun.of(path)  # it holds the earlier parts of a resumed run too
         table = saved.scores()
-    except FileNotFoundError:  # interrupted before it began
-        complain("eval", f"nothing was run, and there are no results at {str(path)!r}")
-        return status
-    except StoreError as error:
-        return complain("eval", error, Exit.REFUSED)
+    except NoResultsError as error:  # interrupted before it began
+        raise CommandError(f"nothing was run, and {error}", status) from error
     summary = summarize(table)
     metrics, failure = _own_metrics(evaluator, table)
     for tracker in trackers:
@@ -219,17 +216,17 @@ def _show(
     left_out = getattr(evaluator, "rows_left_out", 0)
     if left_out:
         read = getattr(evaluator, "rows_read", 0)
-        complain("eval", f"{left_out} of {read} rows left out: they lack what the benchmark needs (-v names them)")
+        note("eval", f"{left_out} of {read} rows left out: they lack what the benchmark needs (-v names them)")
     if evaluator.note is not None:
-        complain("eval", f"note: {evaluator.note}")
+        note("eval", f"note: {evaluator.note}")
     if summary.ungraded and summary.scored:
-        complain(
+        note(
             "eval",
             f"note: the reward function failed on {summary.ungraded} of {summary.samples} samples, which "
             f"are left out of every mean: strands-env rescore {path.parent} scores them again",
         )
     if complaint is not None:
-        complain("eval", complaint)
+        raise CommandError(complaint, status)
     return status
 
 

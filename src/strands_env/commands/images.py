@@ -6,8 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from strands_env.commands.terminal import complain, say
-from strands_env.sandbox.contract import SandboxError
+from strands_env.commands.terminal import explained, say
 from strands_env.sandbox.images import Image, ImageStore, build_image, import_image, pull_image
 from strands_env.sandbox.images.sources import built_name
 from strands_sglang.command_line import Exit
@@ -16,7 +15,7 @@ from strands_sglang.command_line import Exit
 def run(args: argparse.Namespace) -> int:
     """Do what the second word says."""
     store = ImageStore()
-    try:
+    with explained(OSError, status=Exit.FAILED):
         match args.action:
             case "pull":
                 _made(pull_image(args.image, store, name=args.name))
@@ -32,8 +31,6 @@ def run(args: argparse.Namespace) -> int:
                 say(f"removed {store.remove(args.image).name}")
             case _:
                 _list(store)
-    except (SandboxError, OSError) as error:
-        return complain("images", str(error), Exit.FAILED)
     return Exit.OK
 
 

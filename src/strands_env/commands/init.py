@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from strands_env.commands.terminal import complain, say
-from strands_sglang.command_line import Exit
+from strands_env.commands.terminal import say
+from strands_sglang.command_line import CommandError, Exit
 
 _FILES = {
     "env.py.txt": "{module}.py",
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     elif importlib.util.find_spec(module) is not None:
         mistake = f"{module!r} is the name of a module that can be imported here already: take another name"
     if mistake is not None:
-        return complain("init", mistake, Exit.USAGE)
+        raise CommandError(mistake, Exit.USAGE)
     title = module.replace("_", " ").capitalize()
     values = {"module": module, "cls": "".join(part.capitalize() for part in module.split("_")), "title": title}
     files = []
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             path.write_text(Template(text).substitute(values), encoding="utf-8")
             files.append(str(path))
     except OSError as error:
-        return complain("init", f"cannot write {str(folder)!r}: {error.strerror or error}", Exit.REFUSED)
+        raise CommandError(f"cannot write {str(folder)!r}: {error.strerror or error}", Exit.REFUSED) from error
     check = f"cd {shlex.quote(args.name)} && strands-env check --env {module} --data tasks.jsonl"
     evaluate = f"strands-env eval --data tasks.jsonl --env {module} -n 4 --temperature 1 -o runs/first"
     if args.json:

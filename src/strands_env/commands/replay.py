@@ -9,33 +9,31 @@ import json
 from functools import partial
 
 from strands_env.commands.progress import make_display
-from strands_env.commands.terminal import announce, complain, complain_of, run_user_code, say
+from strands_env.commands.terminal import announce, explained, note, run_user_code, say
 from strands_env.recipe.evaluation import build_evaluation
 from strands_env.recipe.recording import Replay, digest_of
-from strands_sglang.command_line import Exit
+from strands_sglang.command_line import CommandError, Exit
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it again."""
     run_user_code(verbose=args.verbose)
     quiet = args.quiet or args.json
-    try:
+    with explained(ValueError, TypeError, OSError):
         replay = Replay(args.file)
         options = dataclasses.replace(replay.options, output_path=args.output or f"{args.file}.replay", track=())
         evaluation = build_evaluation(
             options,
             {},
             resume=False,
-            note=lambda text: complain("replay", f"note: {text}"),
+            note=lambda text: note("replay", f"note: {text}"),
             announce=partial(announce, quiet=quiet),
             progress=make_display(quiet=quiet),
             tape=replay,
         )
         asyncio.run(evaluation.run())
-    except Exception as error:
-        return complain_of("replay", error, ValueError, TypeError, OSError)
     if not replay.digests:
-        return complain("replay", f"{args.file!r} has no sample to compare with: the recorded run did not end")
+        raise CommandError(f"{args.file!r} has no sample to compare with: the recorded run did not end")
     samples = [sample for group in evaluation.evaluator.load_results().values() for sample in group]
     changed = sorted(sample.id for sample in samples if digest_of(sample) != replay.digests.get(sample.id))
     missing = sorted(replay.digests.keys() - {sample.id for sample in samples})

@@ -7,7 +7,7 @@ import json
 import webbrowser
 from pathlib import Path
 
-from strands_env.commands.terminal import announce, complain, complain_of, say
+from strands_env.commands.terminal import announce, note, say
 from strands_sglang.command_line import Exit, server_of
 
 
@@ -15,49 +15,46 @@ def run(args: argparse.Namespace) -> int:
     """Show the run."""
     args.server = server_of(args)
     is_verified = args.verify or any(value is not None for value in (args.server, args.model, args.max_kl))
-    try:
-        with announce(f"reading {args.run}", quiet=args.json or args.text or is_verified or args.sample is not None):
-            # After the first line, for this takes time.
-            from strands_env.commands.verify import verify
-            from strands_env.commands.view import show_run, show_samples
-            from strands_env.eval.saved import SavedRun
-            from strands_env.report import write_report
-            from strands_env.report.training import is_slime_log, runs_in, write_training
+    with announce(f"reading {args.run}", quiet=args.json or args.text or is_verified or args.sample is not None):
+        # After the first line, for this takes time.
+        from strands_env.commands.verify import verify
+        from strands_env.commands.view import show_run, show_samples
+        from strands_env.eval.saved import SavedRun
+        from strands_env.report import write_report
+        from strands_env.report.training import is_slime_log, runs_in, write_training
 
-            if is_verified:
-                return verify(args)
-            if args.sample is not None:
-                return show_samples(args)
-            if args.text:
-                return show_run(args)
-            source, saved, note = Path(args.run), None, None
-            is_training = is_slime_log(source)
-            if not is_training:
-                saved = SavedRun.of(source)
-                is_training = source.is_dir() and not saved.paths.results.exists() and bool(runs_in(source))
-            if saved is None or is_training:
-                output = Path(args.output or (source if source.is_dir() else source.parent) / "training.html")
-                written = write_training(
-                    source, output, tokenizer_of=lambda path: SavedRun.of(path).tokenizer(args.tokenizer).tokenizer
-                )
-            else:
-                run_tokenizer = saved.tokenizer(args.tokenizer)
-                note = run_tokenizer.note
-                written = write_report(
-                    saved.paths.results,
-                    args.output or saved.paths.results.with_name("report.html"),
-                    tokenizer=run_tokenizer.tokenizer,
-                    tokenizer_note=note,
-                    reward_threshold=args.reward_threshold,
-                )
-    except Exception as error:
-        return complain_of("report", error)
+        if is_verified:
+            return verify(args)
+        if args.sample is not None:
+            return show_samples(args)
+        if args.text:
+            return show_run(args)
+        source, saved, reason = Path(args.run), None, None
+        is_training = is_slime_log(source)
+        if not is_training:
+            saved = SavedRun.of(source)
+            is_training = source.is_dir() and not saved.paths.results.exists() and bool(runs_in(source))
+        if saved is None or is_training:
+            output = Path(args.output or (source if source.is_dir() else source.parent) / "training.html")
+            written = write_training(
+                source, output, tokenizer_of=lambda path: SavedRun.of(path).tokenizer(args.tokenizer).tokenizer
+            )
+        else:
+            run_tokenizer = saved.tokenizer(args.tokenizer)
+            reason = run_tokenizer.note
+            written = write_report(
+                saved.paths.results,
+                args.output or saved.paths.results.with_name("report.html"),
+                tokenizer=run_tokenizer.tokenizer,
+                tokenizer_note=reason,
+                reward_threshold=args.reward_threshold,
+            )
     if args.json:
-        say(json.dumps({"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": note}))
+        say(json.dumps({"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": reason}))
     else:
         say(f"{written.path}  {written.samples} samples, {written.size / 1e6:.1f} MB")
-        if note:
-            say(note)
+        if reason:
+            say(reason)
     if args.open and not webbrowser.open(address := written.path.resolve().as_uri()):
-        complain("report", f"no browser could be started here: open {address} in one")
+        note("report", f"no browser could be started here: open {address} in one")
     return Exit.OK

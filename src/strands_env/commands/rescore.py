@@ -16,7 +16,7 @@ from typing import Any
 
 from strands_env.commands.progress import make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import complain, complain_of, format_number, run_user_code, say
+from strands_env.commands.terminal import explained, format_number, note, run_user_code, say
 from strands_env.core import Environment
 from strands_env.core.rollout import EnvFactory
 from strands_env.eval import EvalError, read_scores, summarize
@@ -27,32 +27,28 @@ from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.evaluation import check_writable
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
-from strands_sglang.command_line import Exit
+from strands_sglang.command_line import CommandError, Exit
 
 
 def run(args: argparse.Namespace) -> int:
     """Score again."""
     run_user_code(verbose=args.verbose)
     try:
-        saved = SavedRun.of(args.run)
-        results = saved.paths.results
-        if not results.exists():
-            raise FileNotFoundError(None, None, str(results))
-        factory = _scorer(saved, args)
-        folder = results.parent if results.stem == "results" else results.with_suffix("")
-        target = StorePaths.of(args.output or folder.with_name(f"{folder.resolve().name}-rescored"))
-        check_writable(target.results)
-        if target.results.exists() and target.results.stat().st_size:
-            raise EvalError(f"{str(target.results)!r} holds results already: give another --output")
-        place = next(folder for folder in target.results.parents if folder.exists())
-        # A whole run or none: it is made beside its place, where a rename is atomic.
-        with TemporaryDirectory(dir=place, prefix=".rescore-") as beside:
-            new = StorePaths.of(Path(beside) / target.results.name)
-            return _rescore(saved, new, target, factory, args)
+        with explained(ValueError, TypeError):
+            saved = SavedRun.of(args.run, must_exist=True)
+            results, factory = saved.paths.results, _scorer(saved, args)
+            folder = results.parent if results.stem == "results" else results.with_suffix("")
+            target = StorePaths.of(args.output or folder.with_name(f"{folder.resolve().name}-rescored"))
+            check_writable(target.results)
+            if target.results.exists() and target.results.stat().st_size:
+                raise EvalError(f"{str(target.results)!r} holds results already: give another --output")
+            place = next(folder for folder in target.results.parents if folder.exists())
+            # A whole run or none: it is made beside its place, where a rename is atomic.
+            with TemporaryDirectory(dir=place, prefix=".rescore-") as beside:
+                new = StorePaths.of(Path(beside) / target.results.name)
+                return _rescore(saved, new, target, factory, args)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return complain("rescore", "interrupted: nothing was written", Exit.INTERRUPTED)
-    except Exception as error:
-        return complain_of("rescore", error, ValueError, TypeError)
+        raise CommandError("interrupted: nothing was written", Exit.INTERRUPTED) from None
 
 
 def _rescore(
@@ -82,10 +78,12 @@ def _rescore(
         if complaint is None:
             say(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
     if (error := changes.error) is not None and args.verbose:
-        complain("rescore", f"the reward raised:\n{error.traceback.rstrip()}")
+        note("rescore", f"the reward raised:\n{error.traceback.rstrip()}")
     elif error is not None and error.raised_at is not None:
-        complain("rescore", f"the reward raised {error.type} at {error.raised_at} (-v shows the traceback)")
-    return Exit.OK if complaint is None else complain("rescore", complaint, Exit.USAGE)
+        note("rescore", f"the reward raised {error.type} at {error.raised_at} (-v shows the traceback)")
+    if complaint is not None:
+        raise CommandError(complaint, Exit.USAGE)
+    return Exit.OK
 
 
 async def _cancelled_by_sigterm(work: Coroutine[Any, Any, Rescored]) -> Rescored:

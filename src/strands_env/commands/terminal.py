@@ -5,18 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TextIO
 
-from strands_sglang.command_line import Exit
-
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that move the cursor, change colours or text direction, or cannot be encoded."""
+from strands_sglang.command_line import CommandError, Exit, complain, safe
 
 
 def columns(stream: TextIO) -> int:
@@ -24,11 +19,6 @@ def columns(stream: TextIO) -> int:
     with suppress(OSError, ValueError):
         return max(20, int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns))
     return 80
-
-
-def safe(text: str) -> str:
-    """Text of a sample or an error that cannot drive the terminal."""
-    return _UNSAFE.sub("\ufffd", text)
 
 
 def one_line(text: str) -> str:
@@ -42,14 +32,9 @@ def say(text: str = "") -> None:
         sys.stdout.write(f"{safe(text)}\n")
 
 
-def complain(command: str, message: object, status: Exit = Exit.FAILED) -> Exit:
-    """Write a complaint to standard error, if there is one; gives back the status, for the command to end with."""
-    if sys.stderr is not None:  # None after `2>&-`
-        with suppress(OSError, ValueError):
-            program = command if command.startswith("strands-") else f"strands-env {command}"
-            sys.stderr.write(f"{program}: {safe(str(message))}\n")
-            sys.stderr.flush()
-    return status
+def note(command: str, text: object) -> None:
+    """A line on standard error that does not end the command."""
+    complain(f"strands-env {command}", text)
 
 
 @contextmanager
@@ -82,24 +67,41 @@ def run_user_code(*, verbose: bool) -> None:
     sys.path.insert(0, "")
 
 
-def complain_of(command: str, error: Exception, *mistakes: type[Exception]) -> Exit:
-    """Complain of an error, and give its exit status; one that is neither ours nor among the `mistakes` is raised."""
-    from strands_env.eval import ConfigMismatchError, EvalError, StoreError  # loads the SDK
+def explain(error: BaseException, *expected: type[Exception], status: Exit = Exit.USAGE) -> CommandError | None:
+    """The sentence and exit status of an error of ours; those `expected` beside them get `status`, others None."""
+    from strands_env.eval.errors import (  # loads the SDK
+        ConfigMismatchError,
+        EvalError,
+        StoreError,
+        TooManyFailuresError,
+    )
+    from strands_env.sandbox.contract import SandboxError
+    from strands_env.trackers import TrackerError
     from strands_sglang.exceptions import BackendError
 
-    if isinstance(error, StoreError | ConfigMismatchError):
-        return complain(command, error, Exit.REFUSED)
-    if isinstance(error, BackendError):
-        return complain(command, error, Exit.FAILED)
-    if isinstance(error, (EvalError, *mistakes)):
-        return complain(command, error, Exit.USAGE)
-    if not isinstance(error, FileNotFoundError):
-        raise error
-    path = Path(str(error.filename)).parent
-    if path.is_file():
-        text = f"{str(path)!r} is not a run: give its folder, or its file that ends in .jsonl"
-        return complain(command, text, Exit.USAGE)
-    return complain(command, f"there are no results at {error.filename!r}", Exit.USAGE)
+    if isinstance(error, CommandError):
+        return error
+    for kinds, its_status in (
+        ((StoreError, ConfigMismatchError), Exit.REFUSED),
+        (TooManyFailuresError, Exit.GAVE_UP),
+        ((BackendError, SandboxError), Exit.FAILED),
+        ((EvalError, TrackerError), Exit.USAGE),
+        (expected, status),
+    ):
+        if isinstance(error, kinds):
+            return CommandError(error, its_status)
+    return CommandError(error, Exit.USAGE) if getattr(error, "is_fatal", False) else None
+
+
+@contextmanager
+def explained(*expected: type[Exception], status: Exit = Exit.USAGE) -> Iterator[None]:
+    """Surrounds work with what a user gave: errors of the `expected` types have a sentence and this status, too."""
+    try:
+        yield
+    except Exception as error:
+        if (known := explain(error, *expected, status=status)) is None:
+            raise
+        raise known from error
 
 
 def format_seconds(seconds: float | None) -> str:

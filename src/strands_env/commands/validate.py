@@ -8,11 +8,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strands_env.commands.terminal import complain, format_number, say
+from strands_env.commands.terminal import explained, format_number, say
 from strands_env.environments.harbor import check_harbor
 from strands_env.environments.harbor.results import REPORT
 from strands_env.eval.benchmarks.harbor import task_folders
-from strands_env.eval.errors import DatasetError
 from strands_sglang.command_line import Exit
 
 if TYPE_CHECKING:
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
 
 def validate(args: argparse.Namespace) -> Exit:
     """Try the tasks."""
-    try:
+    with explained(ImportError):
         check_harbor()
         folders = task_folders(Path(args.data_path))[: args.limit]
-    except (ImportError, DatasetError) as error:
-        return complain("check", str(error), Exit.USAGE)
     from strands_env.environments.harbor.validation import CHEATS, validate_tasks
     from strands_env.rewards.proof import TaskVerdict, tally
     from strands_env.sandbox.images.work import DEFAULT_WORK

@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import json
 import sys
+from typing import Any
 
-from strands_env.commands.terminal import announce, complain, complain_of, format_number, one_line, say
-from strands_env.eval import EvalError, StoreError, Verification, verify_run
+from strands_env.commands.terminal import announce, explained, format_number, one_line, say
+from strands_env.eval import EvalError, Verification, verify_run
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
-from strands_env.recipe.models import make_scorer
-from strands_sglang.command_line import Exit
+from strands_sglang.backends.clients import client_class, open_engine
+from strands_sglang.command_line import CommandError, Exit
 from strands_sglang.exceptions import StrandsSGLangError
 
 SHOWN = 10
@@ -21,7 +22,8 @@ SHOWN = 10
 
 def verify(args: argparse.Namespace) -> Exit:
     """Verify a run."""
-    try:
+    # A wrong address or name is usage, a server that fails is none.
+    with explained(StrandsSGLangError, OSError, status=Exit.FAILED), explained(ValueError):
         saved = SavedRun.of(args.run)
         files = verify_run(saved.paths.results)
         mismatch: Mismatch | None = None
@@ -34,12 +36,6 @@ def verify(args: argparse.Namespace) -> Exit:
             mismatch = asyncio.run(_score(saved, args))
         elif args.max_kl is not None:
             raise EvalError("--max-kl is for scoring again: give --base-url or --model")
-    except (FileNotFoundError, StoreError) as error:
-        return complain_of("report", error)
-    except (EvalError, ValueError) as error:  # a name that cannot be a model, an invalid address
-        return complain("report", error, Exit.USAGE)
-    except (StrandsSGLangError, OSError) as error:
-        return complain("report", error, Exit.FAILED)
     if args.json:
         say(json.dumps({"files": files.to_dict(), "mismatch": None if mismatch is None else mismatch.to_dict()}))
     else:
@@ -47,7 +43,7 @@ def verify(args: argparse.Namespace) -> Exit:
     if not files.is_intact:
         return Exit.REFUSED
     if mismatch is not None and not mismatch.tokens:
-        return complain("report", f"nothing was scored again: {mismatch.why_not()}", Exit.USAGE)
+        raise CommandError(f"nothing was scored again: {mismatch.why_not()}", Exit.USAGE)
     too_far = mismatch is not None and args.max_kl is not None and mismatch.kl > args.max_kl
     return Exit.INCOMPLETE if too_far else Exit.OK
 
@@ -55,8 +51,11 @@ def verify(args: argparse.Namespace) -> Exit:
 async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
     quiet = args.json or sys.stderr is None
     with announce(f"asking {args.server}" if args.server else f"loading the model {args.model}", quiet=quiet):
-        client = make_scorer(args.server or args.model, is_server=args.server is not None)
-        if args.server is not None:
+        if args.server is None:
+            client: Any = open_engine(args.model)
+        else:
+            make, address = client_class(args.server)
+            client = make(address, max_retries=3)
             client.served_tokenizer(is_optional=True)  # says what is wrong with an address
     try:
         vocab_size = None

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from strands_env.commands.summary import summary_lines
-from strands_env.commands.terminal import complain, format_number, one_line, say
+from strands_env.commands.terminal import format_number, one_line, say
 from strands_env.eval import EvalSample, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import messages_of
 from strands_env.report.overview import Overview
-from strands_sglang.command_line import Exit
+from strands_sglang.command_line import CommandError, Exit
 from strands_sglang.exceptions import did_you_mean
 
 
@@ -76,7 +76,7 @@ def show_samples(args: argparse.Namespace) -> Exit:
         else:
             hint = did_you_mean(name or args.sample, indices) or (f" (there is {min(indices)!r})" if indices else "")
         text = f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index"
-        return complain("report", text, Exit.USAGE)
+        raise CommandError(text, Exit.USAGE)
     system_prompt = SavedRun.of(args.run).system_prompt
     for sample in sorted(samples, key=lambda sample: sample.index):
         say(sample.model_dump_json() if args.json else "\n".join(_lines(sample, system_prompt)))

@@ -9,11 +9,10 @@ import time
 from datetime import datetime
 
 from strands_env.commands.progress import describe
-from strands_env.commands.terminal import columns, complain_of, one_line, safe, say
-from strands_env.eval import EvalError
+from strands_env.commands.terminal import columns, one_line, say
 from strands_env.eval.follow import Follower
 from strands_env.report.details import answer_of
-from strands_sglang.command_line import Exit
+from strands_sglang.command_line import Exit, safe
 
 SECONDS = 2.0
 """Seconds between looks."""
@@ -28,8 +27,6 @@ def run(args: argparse.Namespace) -> int:
             say(json.dumps(follower.to_dict()))
             return Exit.OK
         return Exit.OK if sys.stdout is None else _follow(follower)
-    except (FileNotFoundError, EvalError) as error:
-        return complain_of("watch", error)
     except KeyboardInterrupt:
         return Exit.OK
 

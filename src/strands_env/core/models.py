@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from strands.models import Model
 
 from strands_sglang.backends import Capabilities
-from strands_sglang.backends.clients import get_client, get_tokenizer
+from strands_sglang.backends.clients import connect, get_client, open_engine
 from strands_sglang.backends.engine.own_models import ModelLoadError, is_own_model, only_from_cache, why_no_answer
 from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.exceptions import BackendConnectionError, MediaError, install_command
@@ -121,9 +121,7 @@ def local_model_factory(
         sampling_params: Sampling parameters, `{"max_new_tokens": 1024}` if None.
     """
     if engine is None:
-        from strands_sglang.backends.engine import EmbeddedEngine
-
-        engine = EmbeddedEngine(model)
+        engine = open_engine(model)
     factory = sglang_model_factory(
         tokenizer=engine.tokenizer,
         client=engine,
@@ -203,13 +201,10 @@ def _server_from_args(
     if client.kind != kind:
         server = SERVERS[client.kind]
         raise ValueError(f"{base_url!r} is the address of a {server} server: choose --backend {client.kind}")
-    served = client.served_tokenizer(is_optional=tokenizer is not None)
-    path = tokenizer or str(served)
     try:
-        loaded = get_tokenizer(path)
+        _, loaded, path = connect(client, tokenizer)
     except ModelLoadError as error:
         raise ValueError(f"{error}; give another with --tokenizer, a folder or a hub id") from error
-    client.check_tokenizer(loaded, path)
     if "processor" not in options and (processor := _processor_beside(path)) is not None:
         options["processor"] = processor
     return sglang_model_factory(tokenizer=loaded, client=client, model_id=model_id or path, **options)

@@ -147,6 +147,11 @@ class Outcome(StrEnum):
     INFRASTRUCTURE = "infrastructure"
     """Lost: unscored, and run again."""
 
+    @property
+    def is_lost(self) -> bool:
+        """The attempt may be repeated."""
+        return self is Outcome.INFRASTRUCTURE
+
 
 class TerminationReason(StrEnum):
     """The end of an episode, and whose doing it is. Exactly one applies."""

@@ -13,7 +13,9 @@ import functools
 import os
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from strands_sglang.exceptions import check_positive
@@ -118,6 +120,50 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
         future.set_exception(RuntimeError("the function raised StopIteration"))
     else:
         future.set_exception(error)
+
+
+class LoopBlockedError(TimeoutError):
+    """Code holds up its event loop."""
+
+
+def run_watched(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """`asyncio.run` in a thread of its own, which is left behind if the work holds up its event loop for so long.
+
+    Raises:
+        LoopBlockedError: The loop has not run for these seconds.
+    """
+    future: Future[T] = Future()
+    last = [time.monotonic()]
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+
+    async def watched() -> T:
+        task = asyncio.create_task(work)
+        started.append((asyncio.get_running_loop(), task))
+        while not task.done():
+            last[0] = time.monotonic()
+            await asyncio.wait([task], timeout=min(seconds / 4, 1.0))
+        return task.result()
+
+    def run() -> None:
+        try:
+            future.set_result(asyncio.run(watched()))
+        except BaseException as error:  # it belongs to the thread that waits
+            future.set_exception(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="strands-env-loop", daemon=True).start()
+    try:
+        while not wait([future], timeout=0.1).done:
+            if time.monotonic() - last[0] > seconds:
+                raise LoopBlockedError(
+                    f"the event loop has been held up for {seconds:g} s: an 'async def' of the environment or reward "
+                    "must wait with 'await'; a plain 'def' runs in a thread"
+                )
+    except KeyboardInterrupt:  # the work cleans up, as in `asyncio.run`
+        for loop, task in started:
+            loop.call_soon_threadsafe(task.cancel)
+        wait([future], timeout=seconds)
+        raise
+    return future.result()
 
 
 default_threads = DaemonThreads()

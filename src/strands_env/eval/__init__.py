@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strands_env.core.attempts import RetryPolicy
 from strands_env.core.rollout import EnvFactory, LocalExecutor
 from strands_env.options import EvalOptions, GroupPolicy
 
@@ -22,7 +23,7 @@ from .registry import describe_benchmarks, get_benchmark, list_benchmarks, list_
 from .run.benchmark import Benchmark, HubDataset
 from .run.evaluator import Evaluator
 from .run.progress import Progress, ProgressState
-from .run.sampling import Executor, RetryPolicy
+from .run.sampling import Executor
 from .sample import EvalSample
 from .saved import Verification, read_scores, verify_run
 from .store import read_results

@@ -1,6 +1,7 @@
 """Errors of `strands_env.eval`.
 
 - `EvalError`
+    - `NoResultsError`: also a `FileNotFoundError`; there are no results at a path
     - `ConfigMismatchError`: results of another configuration are in the file
     - `StoreError`
         - `StoreCorruptError`: a file was changed by something else
@@ -13,15 +14,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import ENOENT
 from pathlib import Path
+from typing import Self
 
 from strands_sglang.exceptions import did_you_mean
 
 
 class EvalError(Exception):
     """Base of all errors of evaluation."""
+
+
+class NoResultsError(EvalError, FileNotFoundError):
+    """There are no results at a path: that of the file which was looked for, `filename`."""
+
+    def __str__(self) -> str:
+        folder = Path(str(self.filename)).parent
+        if folder.is_file():
+            return f"{str(folder)!r} is not a run: give its folder, or its file that ends in .jsonl"
+        return f"there are no results at {self.filename!r}"
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """The error for a file that is missing."""
+        return cls(ENOENT, os.strerror(ENOENT), str(path))
 
 
 class ConfigMismatchError(EvalError):
@@ -59,7 +78,7 @@ def naming_errors(doing: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if doing == "read" and isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
+            raise NoResultsError.at(path) from error
         raise StoreError(f"cannot {doing} {str(path)!r}: {error.strerror or error}") from error
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from strands_env.eval.drift import DriftTotals
-from strands_env.eval.errors import EvalError, StoreCorruptError, StoreError, naming_errors
+from strands_env.eval.errors import EvalError, NoResultsError, StoreCorruptError, StoreError, naming_errors
 from strands_env.eval.metrics import ScoreTable
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
@@ -42,9 +42,11 @@ class SavedRun:
             object.__setattr__(self, section, self.document.get(section) or {})
 
     @classmethod
-    def of(cls, path: str | Path) -> Self:
-        """The run at a path: its folder or its `.jsonl`."""
+    def of(cls, path: str | Path, *, must_exist: bool = False) -> Self:
+        """The run at a path: its folder or its `.jsonl`; a `NoResultsError` where it has no results but must."""
         paths = StorePaths.of(path)
+        if must_exist and not paths.results.exists():
+            raise NoResultsError.at(paths.results)
         return cls(paths=paths, document=load_run(paths.run) or {})
 
     @property

@@ -40,6 +40,8 @@ TOOL_SECONDS = 30.0
 """Time for a tool that has no limit of its own."""
 REWARD_SECONDS = 30.0
 """Time for a reward that has no limit of its own."""
+BLOCKED_SECONDS = 30.0
+"""Time for which code may hold up the event loop."""
 _IS_ASYNC = {
     **dict.fromkeys(("step", "rollout", "interact"), True),
     **dict.fromkeys(("get_tools", "get_hooks", "get_system_prompt", "get_history"), False),
@@ -173,24 +175,22 @@ class DryModels:
         return sglang_model_factory(tokenizer=self.tokenizer, client=self.client)()
 
 
-async def try_environment(factory: EnvFactory, action: Action, models: DryModels) -> DryRun:
+async def try_environment(factory: EnvFactory, action: Action, models: DryModels, trial: DryRun) -> None:
     """A dry run of one environment, and calls of its tools in another.
 
     Raises:
         EvalError: The environment cannot be made.
     """
-    trial = DryRun()
     try:
         env, other = [await make_environment(factory, action, takes_action(factory)) for _ in range(2)]
     except Exception as error:
         raise EvalError(f"the environment cannot be made: {type(error).__name__}: {error}") from error
     trial.errors += _wrong_overrides(env)
     if trial.errors:
-        return trial
+        return
     await _run(env, action, models, trial)
     if not trial.errors and isinstance(other, Environment):
         await _call_tools(other, action, trial)
-    return trial
 
 
 async def prove(factory: EnvFactory, tasks: list[Action], trial: DryRun, *, is_asked: bool, **options: Any) -> None:

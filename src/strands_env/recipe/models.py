@@ -11,7 +11,6 @@ from strands_env.core import ModelFactory
 from strands_env.eval.errors import EvalError
 from strands_env.options import EvalOptions
 from strands_env.recipe.recording import Recorder, Replay
-from strands_sglang.backends import client_class
 from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
 from strands_sglang.command_line import what_to_install
 from strands_sglang.exceptions import BackendError, StrandsSGLangError
@@ -85,21 +84,6 @@ def make_model_factory(options: EvalOptions, tape: Recorder | Replay | None = No
         raise EvalError(what_to_install(error) or str(error)) from error
     except (ValueError, StrandsSGLangError) as error:  # a `RecordingError` too
         raise EvalError(str(error)) from error
-
-
-def make_scorer(name: str, *, is_server: bool) -> Any:
-    """A backend that scores prompts: the server at an address, or the embedded engine with a model.
-
-    Raises:
-        ValueError: The address is none, or nothing can be a model of this name.
-    """
-    if is_server:
-        make, address = client_class(name)
-        return make(address, max_retries=3)
-    check_model_name(name)  # before the engine loads torch
-    from strands_sglang.backends.engine import EmbeddedEngine
-
-    return EmbeddedEngine(name)
 
 
 def check_named_models(backend: str, model_id: str | None, tokenizer: str | None) -> None:

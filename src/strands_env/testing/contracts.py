@@ -1,7 +1,7 @@
 """Contract suites: subclass one in a test module, and pytest checks your environment or reward function.
 
 ```python
-from strands_env.testing import EnvironmentContract, RewardFunctionContract
+from strands_env.testing import EnvironmentContract, RewardContract
 
 
 class TestMyEnv(EnvironmentContract):
@@ -9,12 +9,15 @@ class TestMyEnv(EnvironmentContract):
         return MyEnv(model_factory=model_factory)
 
 
-class TestMyReward(RewardFunctionContract):
+class TestMyReward(RewardContract):
     def make_reward(self):
         return MyReward()
 
     def examples(self):
         return [("4", "The answer is 4", 1.0), ("4", "The answer is 5", 0.0)]
+
+    def tasks(self):  # on which the reward is proven
+        return [Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4"))]
 ```
 
 An `async` clause runs in an event loop of its own: no pytest plugin is needed.
@@ -41,6 +44,7 @@ from strands import Agent
 from strands_env.core.environment import Environment
 from strands_env.core.models import ModelFactory
 from strands_env.core.termination import Outcome, TerminationReason
+from strands_env.core.threads import LoopBlockedError, run_watched
 from strands_env.core.types import Action, RewardResult, StepResult, TaskContext, as_reward_function
 from strands_env.rewards.proof import answered, prove_reward
 
@@ -71,25 +75,10 @@ class Contract:
         Raises:
             AssertionError: The time has passed.
         """
-        outcome: list[BaseException | None] = []
-
-        def run() -> None:
-            try:
-                asyncio.run(asyncio.wait_for(work, self.time_limit))
-                outcome.append(None)
-            except BaseException as error:  # it is raised in the thread that waits
-                outcome.append(error)
-
-        # A thread of its own: work that blocks its event loop does not block who waits here.
-        thread = threading.Thread(target=run, name="strands-env-contract", daemon=True)
-        thread.start()
-        thread.join(self.time_limit + GRACE_SECONDS)
-        if not outcome:
-            raise AssertionError(
-                f"it blocks the event loop: still running {GRACE_SECONDS:g} s after its {self.time_limit:g} s"
-            )
-        if outcome[0] is not None:
-            raise outcome[0]
+        try:
+            run_watched(asyncio.wait_for(work, self.time_limit), self.time_limit + GRACE_SECONDS)
+        except LoopBlockedError as error:
+            raise AssertionError(f"it blocks the event loop: {error}") from error
 
 
 def _in_a_loop(clause: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
@@ -234,8 +223,8 @@ class EnvironmentContract(Contract, ABC):
         return await self.make_env(lambda: ScriptedModel(script)).rollout(self.make_action())
 
 
-class RewardFunctionContract(Contract, ABC):
-    """The properties of a reward function that environments rely on; each `test_*` method is one clause."""
+class RewardContract(Contract, ABC):
+    """The properties of a reward function that environments rely on, and its proof on tasks; a clause per `test_*`."""
 
     is_deterministic: bool = True
     """The same answer always gets the same reward; set it to False for a judge."""
@@ -244,9 +233,17 @@ class RewardFunctionContract(Contract, ABC):
     def make_reward(self) -> Any:
         """A new reward function, or a plain function."""
 
-    def make_action(self, ground_truth: Any = "4") -> Action:
-        """An action whose answer is scored."""
-        return Action(message="What is 2 + 2?", task_context=TaskContext(id="contract", ground_truth=ground_truth))
+    def tasks(self) -> Iterable[Action]:
+        """Tasks of its data, with their ground truths; several, for the gold of one is a wrong answer to another."""
+        return ()
+
+    def make_action(self, ground_truth: Any = ...) -> Action:
+        """An action whose answer is scored, with this ground truth or one of its own."""
+        default = Action(message="What is 2 + 2?", task_context=TaskContext(id="contract", ground_truth="4"))
+        action = next(iter(self.tasks()), default).model_copy(deep=True)
+        if ground_truth is not ...:
+            action.task_context.ground_truth = ground_truth
+        return action
 
     def examples(self) -> Iterable[tuple[Any, str | None, float | None]]:
         """Known cases: ground truth, final response (None for none), expected reward (None for an abstention).
@@ -260,6 +257,12 @@ class RewardFunctionContract(Contract, ABC):
         for truth, response, expected in self.examples():
             reward = (await self._compute(self.make_action(truth), answered(response))).reward
             assert _is_same(reward, expected), f"{response!r} for {truth!r}: expected {expected!r}, got {reward!r}"
+
+    async def test_reward_is_proven(self) -> None:
+        """On `tasks`, every gold wins, nothing else does, and each answer scores the same twice."""
+        if tasks := list(self.tasks()):
+            proof = await prove_reward(tasks, self.make_reward(), ask_models=True)
+            assert proof.rows and proof.ok, proof.table()
 
     async def test_any_answer_gives_a_reward_or_an_abstention(self) -> None:
         """Whatever a model says is scored or abstained from; it never raises, hangs, or returns NaN or infinity."""
@@ -297,32 +300,6 @@ class RewardFunctionContract(Contract, ABC):
         return result
 
 
-class RewardContract(Contract, ABC):
-    """The proof of a reward on its tasks, as `strands-env check --data` makes it: right answers win, wrong ones lose.
-
-    Example:
-        class TestMyReward(RewardContract):
-            def make_reward(self):
-                return MyReward()
-
-            def tasks(self):
-                return [Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4"))]
-    """
-
-    @abstractmethod
-    def make_reward(self) -> Any:
-        """A new reward function, or a plain function."""
-
-    @abstractmethod
-    def tasks(self) -> Iterable[Action]:
-        """Tasks of its data, with their ground truths; several, for the gold of one is a wrong answer to another."""
-
-    async def test_reward_is_proven(self) -> None:
-        """Every gold wins, nothing else does, and each answer scores the same twice."""
-        proof = await prove_reward(self.tasks(), self.make_reward(), ask_models=True)
-        assert proof.rows and proof.ok, proof.table()
-
-
 ODD_ANSWERS: tuple[str | None, ...] = (
     None,
     "",
@@ -337,6 +314,10 @@ ODD_ANSWERS: tuple[str | None, ...] = (
     "<think>never closed",
 )
 """Final responses that have broken reward functions."""
+
+
+RewardFunctionContract = RewardContract
+"""The contract's name before it had the proof."""
 
 
 def _is_same(reward: float | None, expected: float | None) -> bool:

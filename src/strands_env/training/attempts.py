@@ -1,8 +1,6 @@
 """The driver of rollouts for every trainer: attempts, batches, failures in a row. Adapters only map fields.
 
-An attempt is repeated if it raised, was lost to infrastructure (`core/termination.py` has the table), or gave nothing
-that the trainer takes. The policy's outcomes are never repeated, slow rollouts among them: sampled again until they
-are short, they would bias what is trained.
+An attempt is repeated if it raised, was lost to infrastructure, or gave nothing that the trainer takes.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from strands_env.core.attempts import RetryPolicy, run_attempts
 from strands_env.core.termination import ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.core.types import StepResult
 from strands_env.training.sample import SampleStatus, TrainingSample
@@ -21,7 +20,7 @@ from strands_env.training.sample import SampleStatus, TrainingSample
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE = 1.0
-"""Seconds before the first further attempt of a rollout, twice as long before each next one."""
+"""Seconds before the first further attempt of a rollout; `RetryPolicy` has the others."""
 
 RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]
 """Runs one rollout and returns its samples."""
@@ -36,7 +35,7 @@ def status_of(reason: TerminationReason, error: ErrorRecord | None = None) -> Sa
     What the reward function failed on is complete and has no reward: its tokens are what the policy sampled.
     """
     outcome = reason.outcome(error)
-    if outcome is Outcome.INFRASTRUCTURE:
+    if outcome.is_lost:
         return SampleStatus.ABORTED if reason in _ABORTED else SampleStatus.FAILED
     if outcome is Outcome.GRADER or reason in (TerminationReason.TASK_COMPLETE, TerminationReason.NOT_TERMINATED):
         return SampleStatus.COMPLETED
@@ -86,7 +85,7 @@ class Rollout:
 R = TypeVar("R", bound=Rollout)
 
 
-async def run_attempts(
+async def drive_rollout(
     attempt: Callable[[], Awaitable[R]],
     failed: Callable[[Exception], R],
     *,
@@ -95,31 +94,32 @@ async def run_attempts(
     is_stopping: Callable[[], bool] = lambda: False,
     fatal: tuple[type[Exception], ...] = (),
 ) -> R:
-    """The first attempt that is not lost, else the last one.
+    """The first attempt that is not lost, else the last one; see `core/attempts.py`.
 
     Args:
         attempt: Called once for every attempt.
         failed: Makes the rollout of an attempt that raised.
         retries: Further attempts of a rollout that was lost.
-        pause: Seconds before the first further attempt, twice as long before each next one; `RETRY_PAUSE` if None.
+        pause: Seconds before the first further attempt; `RETRY_PAUSE` if None.
         is_stopping: True once the trainer wants no further attempt.
         fatal: Errors that pass, for every attempt would raise them.
     """
-    for number in range(1 + retries):
-        if number:
-            await asyncio.sleep((RETRY_PAUSE if pause is None else pause) * 2 ** (number - 1))
+
+    async def guarded() -> R:
         try:
-            rollout = await attempt()
+            return await attempt()
         except fatal:
             raise
         except Exception as error:  # the boundary of a rollout: whatever it was, the others go on
-            rollout = failed(error)
-        if not rollout.is_lost or is_stopping():
-            break
+            return failed(error)
+
+    def note(rollout: R, attempts: int) -> None:
         words = "attempt=<%d>, attempts=<%d>, error=<%s> | rollout lost"
         reason = "it sampled nothing" if rollout.failure is None else rollout.failure.message
-        logger.warning(words, number + 1, 1 + retries, reason, exc_info=rollout.error)
-    return rollout
+        logger.warning(words, attempts, 1 + retries, reason, exc_info=rollout.error)
+
+    policy = RetryPolicy(max_attempts=1 + retries, delay=RETRY_PAUSE if pause is None else pause)
+    return await run_attempts(guarded, lambda rollout: rollout.is_lost and not is_stopping(), policy, note)
 
 
 async def collect_rollouts(
@@ -146,7 +146,7 @@ async def collect_rollouts(
         async def attempt() -> Rollout:
             return Rollout(samples=await run())
 
-        return await run_attempts(attempt, lambda error: Rollout(error=error), retries=retries, pause=pause)
+        return await drive_rollout(attempt, lambda error: Rollout(error=error), retries=retries, pause=pause)
 
     rollouts = await asyncio.gather(*map(drive, runs))
     errors = [rollout.error for rollout in rollouts if rollout.error is not None]

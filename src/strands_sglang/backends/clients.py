@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from ..exceptions import BackendRequestError
 
 if TYPE_CHECKING:
+    from .engine.engine import EmbeddedEngine
     from .http.server import ServerClient
 
 P = ParamSpec("P")
@@ -43,6 +44,49 @@ def client_class(base_url: str, plain: str = "sglang") -> tuple[type[ServerClien
 
         return SGLangClient, rest
     raise ValueError(f"base_url={base_url!r}: expected http://..., sglang+http://... or vllm+http://...")
+
+
+class Connection(NamedTuple):
+    """A server's client, the tokenizer of its model, and the folder or hub id of that tokenizer."""
+
+    client: ServerClient
+    tokenizer: Any
+    name: str
+
+
+def connect(
+    server: str | ServerClient, tokenizer: str | None = None, *, plain: str = "sglang", **options: Any
+) -> Connection:
+    """Ask a server for its model, and load the tokenizer. Blocks.
+
+    Args:
+        server: An address as in `client_class`, with `options` of the client, or its client.
+        tokenizer: Folder or hub id; the one that the server names if None.
+
+    Raises:
+        ValueError: The address is none, or the tokenizer is not the server's.
+        BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
+        ModelLoadError: The tokenizer cannot be loaded.
+    """
+    if isinstance(server, str):
+        make, address = client_class(server, plain)
+        server = make(address, **options)
+    loaded = None if tokenizer is None else get_tokenizer(tokenizer)  # what is not installed, before a server is asked
+    served = server.served_tokenizer(is_optional=tokenizer is not None)
+    name = tokenizer or str(served)
+    loaded = get_tokenizer(name) if loaded is None else loaded
+    server.check_tokenizer(loaded, name)
+    return Connection(server, loaded, name)
+
+
+def open_engine(model: str, **options: Any) -> EmbeddedEngine:
+    """The embedded engine with a model; `UnknownModelError`, before torch is loaded, for a name that cannot be one."""
+    from .engine.own_models import check_model_name
+
+    check_model_name(model)
+    from .engine.engine import EmbeddedEngine
+
+    return EmbeddedEngine(model, **options)
 
 
 class _Cached(Generic[P, R]):

@@ -144,21 +144,11 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
 
 async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, Any, str]:
     """Client, tokenizer and the model's name."""
+    from ..backends.clients import connect, open_engine
+
     if args.model:
-        from ..backends.engine.own_models import check_model_name
-
-        check_model_name(args.model)  # before the engine loads torch
-        from ..backends.engine.engine import EmbeddedEngine
-
         more = {} if args.context_length is None else {"context_length": args.context_length}
-        engine = await stack.enter_async_context(EmbeddedEngine(args.model, **more))
+        engine = await stack.enter_async_context(open_engine(args.model, **more))
         return engine, engine.tokenizer, args.model
-    from ..backends import client_class
-    from ..backends.clients import get_tokenizer
-
-    kind, address = client_class(args.base_url, args.backend)
-    tokenizer = get_tokenizer(args.tokenizer)
-    client = await stack.enter_async_context(kind(address))
-    await asyncio.to_thread(client.served_tokenizer, is_optional=True)  # says what is wrong with an address
-    await asyncio.to_thread(client.check_tokenizer, tokenizer, args.tokenizer)
-    return client, tokenizer, args.tokenizer
+    client, tokenizer, name = await asyncio.to_thread(connect, args.base_url, args.tokenizer, plain=args.backend)
+    return await stack.enter_async_context(client), tokenizer, name

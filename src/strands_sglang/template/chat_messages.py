@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from ..exceptions import TemplateError
+from ..tool_parsers.values import JSONError, load_json
 
 ChatMessage = Mapping[str, Any]
 """A chat message as templates read it: `role`, `content`, `tool_calls`, `tool_call_id`, `name`, ..."""
@@ -122,8 +123,8 @@ def with_arguments(message: ChatMessage, form: ArgumentForm) -> ChatMessage:
         if form is ArgumentForm.TEXT and not isinstance(original, str):
             arguments = json.dumps(original, ensure_ascii=False)
         elif form is ArgumentForm.OBJECT and isinstance(original, str):
-            with suppress(ValueError):
-                value = json.loads(original)
+            with suppress(JSONError):  # text that an object would not say exactly stays text
+                value = load_json(original)
                 arguments = value if isinstance(value, dict) else original
         if arguments is not original:
             function = {**function, "arguments": arguments}

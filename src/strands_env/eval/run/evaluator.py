@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from strands_env.core import Action
+from strands_env.core.attempts import RetryPolicy
 from strands_env.core.jsonable import name_of
 from strands_env.core.overrides import warn_of_misspelt_overrides
 from strands_env.core.rollout import EnvFactory, LocalExecutor, takes_action
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.run.progress import Progress
 from strands_env.eval.run.run import CollectedResults, Run
-from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, fixed_seed
+from strands_env.eval.run.sampling import Executor, SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import Tasks, catch_exits, with_names
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultReader, RunConfig, StorePaths

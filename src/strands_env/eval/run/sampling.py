@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from strands_env.core import (
     StepResult,
     TerminationReason,
 )
+from strands_env.core.attempts import RetryPolicy, run_attempts
 from strands_env.core.deadline import within
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.seeds import FIELD as SEED_FIELD
@@ -63,37 +62,6 @@ def in_one_line(result: StepResult) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """Retries of samples lost to infrastructure within a run.
-
-    Attributes:
-        max_attempts: Rollouts of one sample, the first included.
-        delay: Seconds before the second attempt.
-        max_delay: Longest pause; pauses double up to it.
-        jitter: Share of a pause that is random, so that many samples do not come back at once.
-    """
-
-    max_attempts: int = 3
-    delay: float = 1.0
-    max_delay: float = 30.0
-    jitter: float = 0.5
-
-    def __post_init__(self) -> None:
-        if isinstance(self.max_attempts, bool) or self.max_attempts < 1:
-            raise ValueError(f"max_attempts counts the first rollout and must be at least 1, got {self.max_attempts!r}")
-        if self.delay < 0 or self.max_delay < 0:
-            raise ValueError(f"delays must not be negative, got delay={self.delay!r}, max_delay={self.max_delay!r}")
-        if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter must be between 0 and 1, got {self.jitter!r}")
-
-    def pause(self, attempts: int) -> float:
-        """Seconds to wait after the given number of failed attempts."""
-        full = min(self.max_delay, self.delay * 2.0 ** min(attempts - 1, 60))
-        # Spread out, for all samples that a server refused would come back at one moment.
-        return full * (1 - self.jitter * random.random())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRunner:
     """Runs samples of an evaluator on an executor."""
 
@@ -108,27 +76,24 @@ class SampleRunner:
         """Run one sample; `on_retry` is called before each repeated rollout, `identity` has its identifying fields."""
         started = time.perf_counter()
         attempts = 0
-        while True:
+
+        async def attempt() -> tuple[StepResult, bool]:
+            nonlocal attempts
             attempts += 1
+            if attempts > 1 and on_retry is not None:
+                on_retry()
             # A copy each: what an environment does to its action reaches neither the next attempt nor the record.
             copied = copy_of(action)
             if seed is not None:
                 set_context(copied, **{SEED_FIELD: seed})
-            result, escaped = await self._attempt(copied)
-            lost = result.outcome is Outcome.INFRASTRUCTURE
-            if not lost or attempts >= self.retry.max_attempts:
-                break
-            if on_retry is not None:
-                on_retry()
-            pause = self.retry.pause(attempts)
-            logger.warning(
-                "task=<%s>, reason=<%s>, attempt=<%d>, pause=<%.1f> | sample lost to infrastructure, trying again",
-                action.task_context.id,
-                result.termination_reason.value,
-                attempts,
-                pause,
-            )
-            await asyncio.sleep(pause)
+            return await self._attempt(copied)
+
+        def note(lost: tuple[StepResult, bool], attempts: int) -> None:
+            words = "task=<%s>, reason=<%s>, attempt=<%d>, attempts=<%d> | sample lost to infrastructure"
+            reason = lost[0].termination_reason.value
+            logger.warning(words, action.task_context.id, reason, attempts, self.retry.max_attempts)
+
+        result, escaped = await run_attempts(attempt, lambda made: made[0].outcome.is_lost, self.retry, note)
         if not self.options.keep_tokens and (result.trajectories or result.observation.tokens is not None):
             result.observation.tokens = result.observation.tools = None
             result.trajectories = []
@@ -141,7 +106,7 @@ class SampleRunner:
             **identity,
         )
         # An exception that came out of an environment is a defect of its code: run again, never scored.
-        if lost or escaped or not self.validate_sample(sample):
+        if result.outcome.is_lost or escaped or not self.validate_sample(sample):
             sample.aborted = True
         return sample
 

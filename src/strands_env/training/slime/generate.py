@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from strands_env.core import Outcome, StepResult, TerminationReason
-from strands_env.training.attempts import FailureStreakError, run_attempts
+from strands_env.training.attempts import FailureStreakError, drive_rollout
 from strands_env.training.build import samples_from_step
 from strands_env.training.export import image_tensors, with_all_sampled_tokens
 from strands_env.training.sample import InvalidSampleError, TrainingSample
@@ -65,7 +65,7 @@ async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation:
     try:
         call = RolloutCall.from_arguments(args, sample, sampling_params, evaluation=evaluation, state=state)
         with SESSION.rollout_failures.running(call):
-            rollout = await run_attempts(
+            rollout = await drive_rollout(
                 partial(_attempt, call),
                 lambda error: SlimeRollout(error=error),
                 retries=call.settings.retries,

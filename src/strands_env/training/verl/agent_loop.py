@@ -12,7 +12,7 @@ from typing import Any
 from strands_env.core import Action, Environment, TaskContext
 from strands_env.core.chat import ChatPrompt
 from strands_env.training.advantages import group_advantages
-from strands_env.training.attempts import Rollout, run_attempts
+from strands_env.training.attempts import Rollout, drive_rollout
 from strands_env.training.build import samples_from_step
 from strands_env.training.export import image_inputs, one_row, written_for
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
@@ -194,7 +194,7 @@ async def run_rollout(
         return Rollout(samples=samples_from_step(result, experts_shape=shape, placement=None), result=result)
 
     make_model()  # wrong options raise before any attempt
-    rollout = await run_attempts(attempt, lambda error: Rollout(error=error), retries=retries)
+    rollout = await drive_rollout(attempt, lambda error: Rollout(error=error), retries=retries)
     if isinstance(rollout.error, _WRONG_CODE):
         raise rollout.error
     result, backend = rollout.result, backends[-1]

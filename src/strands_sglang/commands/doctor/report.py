@@ -11,7 +11,7 @@ from typing import Any
 from ...command_line import CommandError, Exit
 from ...exceptions import TemplateError
 from ...template import DeltaRenderer, Flag, Report, Shape, TemplateVerdict, probe_tools
-from .source import Source, SourceError, check_served, load_source
+from .source import Source, check_served, load_source
 
 _VERDICTS = {
     TemplateVerdict.EXACT: "every step is exact; its cost does not grow with the conversation",
@@ -63,7 +63,7 @@ def check_template(args: argparse.Namespace) -> int:
             special_tokens=source.special_tokens,
         )
         report = renderer.report
-    except (SourceError, TemplateError) as error:
+    except TemplateError as error:
         raise CommandError(error, Exit.USAGE) from error
     printed = None if args.no_tools else renderer.printed_call("lookup", {"q": "two words"})
     if args.json:

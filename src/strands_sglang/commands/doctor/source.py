@@ -7,19 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...backends import client_class
-from ...backends.clients import get_tokenizer
+from ...backends.clients import connect, get_tokenizer
 from ...backends.engine.own_models import ModelLoadError
-from ...command_line import CommandError
+from ...command_line import CommandError, Exit
 from ...exceptions import StrandsSGLangError, TemplateError
 from ...template import ChatTemplate
 from ...tokenizer import TokenizerAdapter
 
 _LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|\[/?[A-Z_]{3,20}\]|<(?:start|end)_of_turn>")
-
-
-class SourceError(Exception):
-    """The source the user gave has no usable template; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +42,19 @@ def load_source(name: str, stop_tokens: Sequence[str] = (), special_values: Mapp
         special_values: Values of `eos_token`, `bos_token`, ... for a jinja file, which does not say them.
 
     Raises:
-        SourceError: There is none, a file is broken, or `special_values` are given for a tokenizer, which has its own.
+        CommandError: There is none, a file is broken, or `special_values` are given for a tokenizer, which has its own.
         ImportError: A tokenizer was named and transformers is not installed.
     """
     path = Path(name).expanduser()
     looks_like_path = path.suffix in (".jinja", ".jinja2", ".json") or name.startswith(("/", ".", "~"))
     if not path.exists() and (looks_like_path or name.count("/") > 1):
-        raise SourceError(f"{name!r} does not exist; give a tokenizer folder, a jinja file or a model id")
+        raise CommandError(f"{name!r} does not exist; give a tokenizer folder, a jinja file or a model id", Exit.USAGE)
     try:
         if path.is_file():
             source = _read_file(path, stop_tokens, special_values or {})
         elif special_values:
-            raise SourceError(f"--eos and --bos are for a jinja file: {name!r} names its own tokens; leave them out")
+            wrong = f"--eos and --bos are for a jinja file: {name!r} names its own tokens; leave them out"
+            raise CommandError(wrong, Exit.USAGE)
         else:
             tokens = TokenizerAdapter(get_tokenizer(str(path) if path.is_dir() else name))
             source = Source(
@@ -67,9 +63,9 @@ def load_source(name: str, stop_tokens: Sequence[str] = (), special_values: Mapp
                 special_tokens=tokens.special_tokens,
             )
     except TemplateError as error:
-        raise SourceError(f"{name!r}: {error}") from error
+        raise CommandError(f"{name!r}: {error}", Exit.USAGE) from error
     except ModelLoadError as error:
-        raise SourceError(str(error)) from error
+        raise CommandError(str(error), Exit.USAGE) from error
     return replace(source, stop_tokens=tuple(stop_tokens)) if stop_tokens else source
 
 
@@ -78,13 +74,14 @@ _STAND_INS = {"eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>", "pa
 
 def _read_file(path: Path, stop_tokens: Sequence[str], given: Mapping[str, str]) -> Source:
     if path.suffix == ".json":
-        raise SourceError(f"{str(path)!r} is a JSON file; give its folder, or a file with the jinja text")
+        raise CommandError(f"{str(path)!r} is a JSON file; give its folder, or a file with the jinja text", Exit.USAGE)
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{str(path)!r} cannot be read as text: {error}") from error
+        raise CommandError(f"{str(path)!r} cannot be read as text: {error}", Exit.USAGE) from error
     if "{{" not in text and "{%" not in text:
-        raise SourceError(f"{str(path)!r} holds no jinja text; give a tokenizer folder, a jinja file or a model id")
+        wrong = f"{str(path)!r} holds no jinja text; give a tokenizer folder, a jinja file or a model id"
+        raise CommandError(wrong, Exit.USAGE)
     values = ({"eos_token": stop_tokens[0]} if stop_tokens else {}) | dict(given)
     assumed = {name: token for name, token in _STAND_INS.items() if name in text and name not in values}
     values |= assumed
@@ -100,9 +97,6 @@ def _read_file(path: Path, stop_tokens: Sequence[str], given: Mapping[str, str])
 def check_served(server: str, source: str) -> None:
     """Raise `CommandError` unless a server runs this model, as far as it says."""
     try:
-        make_client, address = client_class(server)
-        client = make_client(address)
-        client.served_tokenizer(is_optional=True)
-        client.check_tokenizer(get_tokenizer(source), source)
+        connect(server, source)
     except (StrandsSGLangError, OSError, ValueError) as error:
         raise CommandError(error) from error

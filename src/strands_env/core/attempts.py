@@ -1,0 +1,67 @@
+"""Attempts of a rollout: one that is lost is repeated, for the evaluator and for every trainer.
+
+Lost is what the table in `termination.py` calls the infrastructure's doing. The policy's outcomes are never repeated,
+slow rollouts among them: sampled again until they are short, they would bias what is measured and trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Retries of rollouts lost to infrastructure.
+
+    Attributes:
+        max_attempts: Rollouts of one sample, the first included.
+        delay: Seconds before the second attempt.
+        max_delay: Longest pause; pauses double up to it.
+        jitter: Share of a pause that is random, so that many samples do not come back at once.
+    """
+
+    max_attempts: int = 3
+    delay: float = 1.0
+    max_delay: float = 30.0
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_attempts, bool) or self.max_attempts < 1:
+            raise ValueError(f"max_attempts counts the first rollout and must be at least 1, got {self.max_attempts!r}")
+        if self.delay < 0 or self.max_delay < 0:
+            raise ValueError(f"delays must not be negative, got delay={self.delay!r}, max_delay={self.max_delay!r}")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter must be between 0 and 1, got {self.jitter!r}")
+
+    def pause(self, attempts: int) -> float:
+        """Seconds to wait after the given number of failed attempts."""
+        full = min(self.max_delay, self.delay * 2.0 ** min(attempts - 1, 60))
+        # Spread out, for all samples that a server refused would come back at one moment.
+        return full * (1 - self.jitter * random.random())
+
+
+async def run_attempts(
+    attempt: Callable[[], Awaitable[T]],
+    is_lost: Callable[[T], bool],
+    retry: RetryPolicy,
+    on_lost: Callable[[T, int], object] = lambda result, attempts: None,
+) -> T:
+    """The result of the first attempt that is not lost, else of the last one.
+
+    Args:
+        on_lost: Called with each result that is lost, and the number of attempts so far.
+    """
+    attempts = 1
+    while is_lost(result := await attempt()):
+        on_lost(result, attempts)
+        if attempts >= retry.max_attempts:
+            break
+        await asyncio.sleep(retry.pause(attempts))
+        attempts += 1
+    return result
