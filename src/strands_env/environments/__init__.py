@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .calculator import CalculatorEnv
-from .chat import ChatEnv, ModelUser, ScriptedUser, SimulatedUser
+from .chat import ActorUser, ChatEnv, ModelUser, ScriptedUser, SimulatedUser
 from .math import MathEnv
 from .mcp import MCPEnv, MCPTools
 from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider
@@ -17,6 +17,7 @@ if sys.platform != "win32":  # where no sandbox can be imported
     from .harness import Harness, HarnessEnvironment
 
 __all__ = [
+    "ActorUser",
     "AgentCoreCodeEnv",
     "AgentWorldModelEnv",
     "CalculatorEnv",

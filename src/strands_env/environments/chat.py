@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from strands.types.exceptions import MaxTokensReachedException
 
 from strands_env.core import Action, Environment, ModelFactory, Observation, TerminationReason
 from strands_env.core.chat import spoken_text
+from strands_env.core.threads import default_threads
 from strands_env.core.types import check_factory
 
 
@@ -163,6 +164,35 @@ class ModelUser(SimulatedUser):
             raise RuntimeError("ModelUser.reply needs a conversation: use the user that begin() returns")
         text = await ask(self._agent, answer or "(no text)")
         return None if not text or self.stop in text else text
+
+
+class ActorUser(SimulatedUser):
+    """An `ActorSimulator` of strands-agents-evals plays the user (extra `strands-evals`). Its tokens are in no row.
+
+    The conversation ends when the actor says so, after its own `max_turns`, or after the environment's.
+
+    Args:
+        make_actor: Makes the actor of one conversation from its task, as in
+            `lambda action: ActorSimulator(profile, action.text, model=model_factory())`.
+    """
+
+    def __init__(self, make_actor: Callable[[Action], Any]) -> None:
+        self.make_actor = make_actor
+        self._actor: Any = None
+
+    def begin(self, env: Environment, action: Action) -> SimulatedUser:
+        """A user whose actor has a memory of this conversation alone."""
+        return ActorUser(self.make_actor)
+
+    async def reply(self, turn: int, answer: str, action: Action) -> str | None:
+        """The actor's next message; None where it ends the conversation."""
+
+        def act() -> str | None:
+            self._actor = self._actor or self.make_actor(action)  # which may ask a model for a profile
+            message: str | None = self._actor.act(answer or "(no text)").structured_output.message
+            return message if self._actor.has_next() else None
+
+        return await default_threads.run(act)
 
 
 def user_agent(model: Model, system_prompt: str, **options: Any) -> Agent:

@@ -1,8 +1,9 @@
-"""Reward functions: mathematics, matching, format and tool use, judges, turns, weighted sums; and their proof."""
+"""Reward functions: mathematics, matching, format and tool use, judges, evaluators, turns, sums; and their proof."""
 
 from __future__ import annotations
 
 from .behaviour import FormatReward, ToolUseReward
+from .evaluators import actions_from_cases, from_evaluator
 from .llm_judge_reward import CorrectnessJudgeReward, LLMJudgeReward
 from .matching import ExactMatchReward, NumberReward, RegexMatchReward
 from .math_reward import MathRewardFunction, close_math_workers
@@ -29,7 +30,9 @@ __all__ = [
     "ToolUseReward",
     "TurnReward",
     "WeightedReward",
+    "actions_from_cases",
     "close_math_workers",
+    "from_evaluator",
     "prove_reward",
     "token_rewards",
     "turns_of",
