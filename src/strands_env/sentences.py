@@ -90,10 +90,15 @@ _NO_ANSWER = re.compile(
     r"(?i)\b(?:no\s+answer|unknown(?=\s*[.!,;]|\s*\Z)|no\s+idea|unable\s+to|(?:could|can|do|did)(?:\s+not|n['’]t)\s+"
     r"(?:finish|know|solve|determine|find|answer|say|tell)|cannot\s+(?:finish|solve|determine|find|answer|say|tell))\b"
 )
+_CORRECTION = r"(?:actually|wait|correction|sorry|oops|hmm+|scratch\s+that|instead|rather)"
 _TAKEN_BACK = re.compile(
-    r"(?i)\b(?:(?:final|correct|right|true)\s+answer|answer|(?:actually|wait|no|correction|sorry|oops|hmm|scratch\s+that|instead|rather)\b"
+    rf"(?i)\b(?:(?:final|correct|right|true)\s+answer|answer|(?:{_CORRECTION}|no)\b"
     r"[^\n]{0,60}?\b(?:it|that|(?:right|correct)\s+(?:one|value)))\s*(?:is|was|should\s+be|=|:)\s*:?\s*|\bactually,?\s+(?=[-$\d])"
     r"|\A[\s$*]*[.;,(]?\s*or\s+(?=[-$\d\\])"
+)
+_TAKES_BACK = re.compile(
+    rf"(?i)\b(?:{_CORRECTION}|no[,.:!]|re-?(?:consider|check|examin|think)\w*|second\s+thoughts?|mistake[ns]?|revis\w+|chang\w+\s+my"
+    r"|(?:was|is|that['’]s)\s+(?:wrong|incorrect|not\s+(?:right|correct)))(?!\w)|不对"
 )
 
 
@@ -120,3 +125,8 @@ def has_no_answer(sentence: str) -> bool:
 def later_answers(after: str) -> list[str]:
     """Where text behind an answer states one again: what follows `Wait, no, it is`, `the final answer is`, `Or`."""
     return [after[stated.end() :] for stated in _TAKEN_BACK.finditer(after)]
+
+
+def takes_back(between: str) -> bool:
+    """Whether the text between two answers takes the first one back: `Wait`, `that is wrong`."""
+    return _TAKES_BACK.search(between) is not None

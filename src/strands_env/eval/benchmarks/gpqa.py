@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
-from strands_env.sentences import is_denied, is_supposed
+from strands_env.sentences import is_denied, is_supposed, takes_back
 
 LETTERS = "ABCD"
 SYSTEM_PROMPT = 'Answer the multiple-choice question. Reason first; end with the line "Answer: X", X being the letter.'
@@ -27,53 +27,36 @@ _ANSWER = (
     r"|odpowiedź|odpověď|cevap|jawaban|đáp\ án|الإجابة|उत्तर|答案|选项|答え|正解|정답)"
 )
 _IS = r"(?i:\b(?:is|was|ist|lautet|est|es|è|é|är|(?:should|would|must)\s+be)\b|(?<=ans)\.|[:=]|\s-+\s|は|은|는|是|为)"
-_THINKS = r"(?i:(?:I\s+(?:think|believe)|it\s+is|(?:most\s+)?likely|probably|definitely|clearly|actually)\b\W{0,3})"
-# Each with its weight: a letter stated with more of it overrules those before.
+_LABEL = (
+    rf"{_ANSWER}(?i:\s+(?:choice|option|letter|correct[ae]?|corrett?a))?(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?)?(?:,\s*\w+,)?"
+    rf"\W{{0,4}}{_IS}\W{{0,8}}(?:(?:la|a|die|de)\s)?"
+    r"(?i:(?:I\s+(?:think|believe)|it\s+is|(?:most\s+)?likely|probably|definitely|clearly|actually)\b\W{0,3}){0,2}"
+)
+_ALONE = r"[^\w\n]*$"
+_CLAUSE_ENDS = r"\)?[^\S\n]*(?=[.,;!\n]|\Z)"
+_RIGHT = r"\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+# What stands before and after a stated letter, with its weight: one of more weight overrules those before it.
 _STATED = [
-    (weight, re.compile(pattern, re.MULTILINE))
-    for weight, pattern in (
-        # The answer is (B). Answer: B. La respuesta correcta es la B. The final answer is B.
-        *(
-            (
-                weight,
-                rf"{before}{_ANSWER}(?i:\s+(?:choice|option|letter|correct[ae]?|corrett?a))?"
-                rf"(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?)?(?:,\s*\w+,)?\W{{0,4}}{_IS}\W{{0,8}}{_THINKS}{{0,2}}"
-                rf"(?:(?:la|a|die|de)\s)?{_OPTION}?{_LETTER}",
-            )
-            for weight, before in ((3, ""), (4, r"(?i:\bfinal\W{1,3})"))
-        ),
-        (3, rf"(?i:\banswer)\s+\({_LETTER}"),
-        (3, rf"^\W*(?i:answer)\s+{_LETTER}[^\w\n]*$"),
-        (3, rf"{_ANSWER}\s*:\s*\(?(?P<letter>[a-j])\)?[^\w\n]*$"),
-        (3, rf"\\f?boxed\W{{0,6}}(?:{_OPTION}?{_LETTER}|(?P<small>[a-j])\W*\}})"),
-        (3, rf"(?:答案|选项|选择|选|应为)\W{{0,4}}[是为]?\W{{0,4}}(?:选项)?{_LETTER}"),
-        (3, r"\A\W*(?P<letter>[a-j])\W*\Z"),
-        (2, rf"^[^\w\n]*{_OPTION}?{_LETTER}[^\w\n]*$"),
-        # The answer is not B but C. Wait, actually it is B. It is B.
+    (weight, re.compile(rf"{before}{_OPTION}?{_LETTER}{after}", re.MULTILINE))
+    for weight, before, after in (
+        (4, rf"(?i:\bfinal\W{{1,3}}){_LABEL}", ""),  # The final answer is B.
+        (3, _LABEL, ""),  # The answer is (B). Answer: B. La respuesta correcta es la B.
+        (3, r"(?i:\banswer)\s+\(", ""),
+        (3, r"^\W*(?i:answer)\s+", _ALONE),
+        (3, r"\\f?boxed\W{0,6}", ""),
+        (3, r"(?:答案|选项|选择|选|应为)\W{0,4}[是为]?\W{0,4}(?:选项)?", ""),
+        (2, r"^[^\w\n]*", _ALONE),
+        (1, r"(?i:\b(?:but|rather|actually|instead|no,|wait,|it\s+is|it['’]s)\W{0,4})", _CLAUSE_ENDS),  # not B but C
+        (1, r"\b(?i:reconsider|hmm|wait|actually|instead|correction)\b[^\n]{0,60}?(?<!\w)", _RIGHT),
         (
             1,
-            r"(?i:\b(?:but|rather|actually|instead|no,|wait,|it\s+is|it['’]s)\W{0,4})"
-            rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
+            r"(?i:\b(?:so|thus|therefore|hence|it\s+is)\b\W{0,4}(?:the\s+(?:answer|option|choice)\W{0,3})?)",
+            _CLAUSE_ENDS,
         ),
-        # Hmm, let me reconsider. B is right.
-        (
-            1,
-            rf"\b(?i:reconsider|hmm|wait|actually|instead|correction)\b[^\n]{{0,60}}?(?<!\w){_LETTER}\)?\s+is\s+(?:the\s+)?"
-            r"(?:correct|right|best)\b",
-        ),
-        # So B. I choose (B).
-        (
-            1,
-            r"(?i:\b(?:so|thus|therefore|hence|choose|chose|pick|select|go\s+with)\b\W{0,4}(?:the\s+(?:answer|option|choice)\W{0,3})?)"
-            rf"{_OPTION}?{_LETTER}\)?[^\S\n]*(?=[.,;!\n]|\Z)",
-        ),
+        (1, r"(?i:\b(?:choose|chose|pick|select|go\s+with)\b\W{0,4})", _CLAUSE_ENDS),
     )
 ]
-_CORRECTED = re.compile(
-    r"(?i)\b(?:wait|actually|no[,.:!]|instead|rather|correction|corrected|reconsider\w*|re-?check\w*|re-?examin\w*|re-?think\w*"
-    r"|second\s+thoughts?|hmm+|sorry|oops|mistake[ns]?|scratch\s+that|revis\w+|chang\w+\s+my"
-    r"|(?:was|is|that['’]s)\s+(?:wrong|incorrect|not\s+(?:right|correct)))(?!\w)|不对"
-)
+_SMALL = re.compile(rf"(\\f?boxed\{{\W*|{_ANSWER}\s*:\s*\(?|\A\W*)([a-j])(?=\W*\}}|\)?[^\w\n]*$)", re.MULTILINE)
 # "A or B", "(A) (B)", "A; B", "A..D", "B, though C is also right".
 _OTHER = (
     r"[A-J](?!\w)(?!\)?(?:,?\s+(?:and|or)\s+\(?[A-J]\)?)*\s+(?:is|are|was|were|has|have|does|do|can(?:not)?|could|would"
@@ -90,7 +73,7 @@ _HEDGE = re.compile(
     re.VERBOSE,
 )
 _DENIED = re.compile(rf"(?i:\bnot\s+{_OPTION}?)\(?[A-J]\)?(?!\w)")
-_JUDGED = re.compile(rf"{_LETTER}\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b")
+_JUDGED = re.compile(rf"{_LETTER}{_RIGHT}")
 _MENTIONED = re.compile(rf"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?){_LETTER}")
 _LISTED = re.compile(r"^[^\w\n]*(?P<letter>[A-J])(?:[.):]|[^\S\n]-)[^\S\n]", re.MULTILINE)
 
@@ -105,31 +88,30 @@ def find_letter(text: str) -> str | None:
     that is supposed or chosen by others ("If the answer is B"), is none.
     """
     text = re.sub(r"[*`]|__|\\(?:text|math)(?:bf|it|rm|sf)?\b", "", unicodedata.normalize("NFKC", text))
+    text = _SMALL.sub(lambda small: small[1] + small[2].upper(), text)
     text = _DENIED.sub("not", text).replace("<answer>", "Answer: ").replace("</answer>", "\n")
     denied, supposed = {}, set()
-    for found in deque(re.finditer(rf"(?<!{_WORD})(?:{_LETTER}|(?<=\{{)[a-j](?=\}}))", text), maxlen=400):
+    for found in deque(re.finditer(rf"(?<!{_WORD}){_LETTER}", text), maxlen=400):
         start, end = found.span()
         before, after = text[max(0, start - 200) : start], text[end : end + 200]
         if is_supposed(before):
             supposed.add(end)
         elif is_denied(before, after):
-            denied[found[0].upper()] = end
+            denied[found[0]] = end
     weights: dict[int, int] = {}
     for weight, pattern in _STATED:
         for found in pattern.finditer(text):
-            end = max(found.end(name) for name in pattern.groupindex)
-            weights[end] = max(weight, weights.get(end, 0))
+            weights.setdefault(found.end("letter"), weight)
     # A letter that is denied where it was stated, or later, is no answer any more.
-    ends = sorted(end for end in weights if end not in supposed and end > denied.get(text[end - 1].upper(), 0))
+    ends = sorted(end for end in weights if end not in supposed and end > denied.get(text[end - 1], 0))
     if ends:
         last = ends[-1]
-        letter = text[last - 1].upper()
         if any((hedge := _HEDGE.match(text, end)) and hedge.end() >= last for end in ends):
             return None  # `A or B`, of which one may be stated
-        others = [end for end in ends if text[end - 1].upper() != letter]
+        others = [end for end in ends if text[end - 1] != text[last - 1]]
         if others and max(weights[end] for end in others) >= max(weights[end] for end in ends if end > others[-1]):
-            return letter if _CORRECTED.search(text, others[-1], last) else None
-        return letter
+            return text[last - 1] if takes_back(text[others[-1] : last]) else None
+        return text[last - 1]
     for pattern in (_JUDGED, _MENTIONED, _LISTED):
         named = {found["letter"] for found in pattern.finditer(text) if found.end("letter") not in supposed} - {*denied}
         if named:

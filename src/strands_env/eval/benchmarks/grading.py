@@ -68,33 +68,26 @@ class Grading:
             return names[text.upper()]
         # Letters are capitals, since "a" is an article; words are found in any case.
         words = [name if len(name) == 1 else f"(?i:{name.replace('_', '[_ ]')})" for name in names]
-        verdict = rf"(?P<verdict>{'|'.join(sorted(words, key=len, reverse=True))})(?![\w/])"
+        verdict = rf"({'|'.join(sorted(words, key=len, reverse=True))})(?![\w/])"
         ends = r"(?=[^\S\n]*(?:[.:;!()\n]|,(?!\W*[A-Z]\b)|[—–-]\s|\Z))"
         if self.label is not None:
-            patterns = [rf"\A\W*(?i:{self.label})\W{{0,8}}{verdict}{ends}"]
+            pattern = rf"\A\W*(?i:{self.label})\W{{0,8}}{verdict}{ends}"
         else:
-            so = r"(?i:(?:\A|[.!?:,;]\s+)\W{0,4}(?:(?:so|thus|therefore|hence)\W{1,3})?"
-            patterns = [
-                rf"\A\W*{verdict}{ends}",
-                rf"\A\W*(?P<first>{'|'.join(words)})\W{{1,4}}{verdict}{ends}",  # "A: INCORRECT" says two things
-                rf"{so}(?:(?:the|my|final|overall)\s+)*(?:grade|verdict|answer|judge?ment|rating|decision)\W{{0,3}}(?:is|:|=)?)"
-                rf"\W{{0,4}}{verdict}{ends}",
-                rf"(?i:\b(?:actually|instead|correction))\W{{1,3}}(?i:it is )?{verdict}{ends}",
-                rf"(?:[.!?]\s+|(?i:\b(?:so|thus|therefore|hence)\b)\W{{1,3}}(?i:it is )?){verdict}\W*\Z",
-            ]
+            so = r"(?i:\b(?:so|thus|therefore|hence)\b)\W{1,3}"
+            pattern = (
+                rf"\A\W*({'|'.join(words)})\W{{1,4}}{verdict}{ends}"  # "A: INCORRECT" says two things
+                rf"|\A\W*{verdict}{ends}"
+                rf"|(?:\A|[.!?:,;]\s+)\W{{0,4}}(?:{so})?(?i:(?:(?:the|my|final|overall)\s+)*"
+                rf"(?:grade|verdict|answer|judge?ment|rating|decision)\W{{0,3}}(?:is|:|=)?)\W{{0,4}}{verdict}{ends}"
+                rf"|(?i:\b(?:actually|instead|correction))\W{{1,3}}(?i:it is )?{verdict}{ends}"
+                rf"|(?:[.!?]\s+|{so}(?i:it is )?){verdict}\W*\Z"
+            )
         lines = [line for line in text.splitlines() if re.search(r"\w", line)]
         while len(lines) > 1 and re.match(r"(?i)\W*confidence\b", lines[-1]):  # which published prompts ask for
             lines.pop()
-        found = [
-            {
-                names[one.upper().replace(" ", "_")]
-                for pattern in patterns
-                for match in re.finditer(pattern, line)
-                for one in match.groups()
-            }
-            for line in lines
-        ]
-        asked = {one for each in (found[-1:] if self.label else [*found[-1:], *found[:1]]) for one in each}
+        matches = [[one for match in re.finditer(pattern, line) for one in match.groups() if one] for line in lines]
+        found = [{names[one.upper().replace(" ", "_")] for one in each} for each in matches]
+        asked = {*(found[-1] if found else ()), *(found[0] if found and self.label is None else ())}
         if len(asked) != 1:
             return None
         (own,) = asked
