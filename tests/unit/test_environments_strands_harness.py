@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,10 @@ async def test_options_reach_the_harness_and_wrong_ones_are_refused() -> None:
     names = {each["function"]["name"] for each in json.loads(seen.tools or "[]")}
     assert names == {"shell", "web_fetch", "strands_manage_background_task"}
     assert (seen.system_prompt or "").endswith("Be brief.")
+    managed = make_env(["Done."], sandbox=FolderSandbox(), harness={"context_manager": "auto"})
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        await managed.rollout(Action(message="Go."))
+    assert not [warning for warning in warned if "conversation_manager" in str(warning.message)]
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'builtin_tool' .*builtin_tools"):
         make_env(["Done."], harness={"builtin_tool": []})
     with pytest.raises(TypeError, match=r"harness has 'model', which the environment makes from model_factory"):

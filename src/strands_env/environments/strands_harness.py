@@ -101,6 +101,8 @@ class StrandsHarnessEnv(Environment):
         options["tools"] = [*options["tools"], *(given.pop("tools", None) or ())]
         if options["system_prompt"] is None:
             del options["system_prompt"]
+        if given["context_manager"]:
+            del options["conversation_manager"]  # the SDK takes one of them, and warns of both
         agent: Agent = create_harness(sandbox=_WatchedSandbox(self.sandbox), **options, **given)
         self._teams[agent] = team.agents
         return agent
