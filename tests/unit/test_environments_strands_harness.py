@@ -138,6 +138,8 @@ async def test_the_paths_of_a_subagent_have_its_name() -> None:
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
     paths = {path.agent_name: tokenizer.decode(list(path.tokens.token_ids)) for path in result.trajectories}
     assert paths.keys() == {"agent", "subagent"}
+    subagent, main = sorted(result.trajectories, key=lambda path: path.is_main)[-2:]
+    assert (subagent.role, subagent.parent, main.role, main.parent) == ("subagent", main.agent_id, "main", None)
     assert "The answer." in paths["subagent"] and "Go." not in paths["subagent"]
 
 

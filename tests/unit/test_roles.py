@@ -13,6 +13,7 @@ from strands import Agent, tool
 from strands.agent.conversation_manager.compression.context_compression import generate_summary
 from strands.hooks import AfterInvocationEvent, BeforeModelCallEvent
 from strands.multiagent import GraphBuilder
+from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import ToolContext
 from strands.vended_tools.swarm import make_swarm
 
@@ -125,14 +126,15 @@ async def test_what_plug_ins_ask_beside_the_loop_is_no_agent() -> None:
     async def judge(event: AfterInvocationEvent) -> None:
         await make_agent(event.agent.model, name="judge").invoke_async("good?")
 
-    model, _ = make(["short", "done", "yes", "other"])
-    agent = make_agent(model, name="boss")
+    model, _ = make(["short", call(1, 2), "shorter", "done", "yes", "other"])
+    agent = make_agent(model, name="boss", tool_executor=SequentialToolExecutor())  # tools run where the loop does
     model.watch_agent(agent)
     agent.add_hook(summarize, BeforeModelCallEvent)
     agent.add_hook(judge, AfterInvocationEvent)
     await agent.invoke_async("go")
     assert described(model.trajectories) == {
-        "short": (None, "summary", "boss"), "yes": ("judge", "summary", "boss"), "done": ("boss", "main", None),
+        "short": (None, "summary", "boss"), "shorter": (None, "summary", "boss"),
+        "yes": ("judge", "summary", "boss"), "done": ("boss", "main", None),
     }  # fmt: skip
     main = next(path for path in model.trajectories if path.is_main)
     assert main.agent_name == "boss" and main.token_ids == model.token_manager.token_ids

@@ -178,9 +178,9 @@ def watch_agent(agent: Any) -> None:
 
 
 def with_short_ids(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories with agents numbered in the order in which they appear, the same in every run of a rollout."""
+    """The trajectories with agents numbered, the main one first: the same in every run of a rollout."""
     ids: dict[str | None, str | None] = {None: None}
-    for path in trajectories:
+    for path in sorted(trajectories, key=lambda path: not path.is_main):
         if path.agent_id not in ids:
             ids[path.agent_id] = f"agent-{len(ids) - 1}"
     return [replace(path, agent_id=ids[path.agent_id], parent=ids.get(path.parent)) for path in trajectories]
