@@ -118,6 +118,28 @@ async def test_the_step_holds_all_that_a_program_samples_and_its_title_is_not_th
     assert (metrics["model_calls"], metrics["tool_calls"]) == (3, 2)
 
 
+# The main agent, then another one beside it.
+TWO_AGENTS = (
+    AGENT
+    + """
+body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "Part"}]}).encode()
+urllib.request.urlopen(urllib.request.Request(os.environ["BASE_URL"] + "/chat/completions", body, {
+    "Authorization": "Bearer " + os.environ["KEY"], "Content-Type": "application/json",
+    "x-claude-code-agent-id": "helper"})).read()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("agents", "trained"), [(None, [True, True]), (["main"], [True, False]), (["helper"], [False, True])]
+)
+async def test_the_agents_that_are_trained_can_be_chosen(agents: list[str] | None, trained: list[bool]) -> None:
+    script = [completion("Four."), completion("Yes."), completion("Helped.")]
+    result = await environment(script, harness=running(TWO_AGENTS), trained_agents=agents).rollout(task())
+    assert [path.trainable for path in result.trajectories] == trained, result.error
+    assert len(samples_from_step(result)) == sum(trained)
+
+
 RAISES = "def read(path):\n    return open(path + path)\n\n\nread('/no/such/file')\n"
 NODE = (
     "node:internal/modules/cjs/loader:1215\n  throw err;\n  ^\n\nError: Cannot find module 'x'\n"

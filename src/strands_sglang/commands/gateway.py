@@ -10,11 +10,15 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..command_line import CommandError, Exit, add_kind, json_object, port, positive, seconds
 
+if TYPE_CHECKING:
+    from ..gateway import OtherBackend
+
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
+PASS_KEY_VARIABLE = "STRANDS_GATEWAY_PASS_KEY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--session-ttl", type=seconds, metavar="SECONDS", help="seal sessions idle for this long")
     parser.add_argument(
         "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
+    )
+    parser.add_argument(
+        "--pass",
+        dest="passes",
+        action="append",
+        default=[],
+        metavar="MODEL=URL[,VARIABLE]",
+        help=f"pass requests for MODEL on to another server, with the key in VARIABLE ({PASS_KEY_VARIABLE})",
     )
     add_kind(parser, "kind of server at --base-url")
     parser.add_argument("--client-sampling", action="store_true", help="honour clients' sampling parameters")
@@ -120,6 +132,7 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
                 host=args.host,
                 port=args.port,
                 hosts=args.allowed_host,
+                other_backends=dict(map(_other_backend, args.passes)),
                 admin_key=args.admin_key,
                 auto_sessions=args.auto_sessions,
                 session_ttl=args.session_ttl,
@@ -140,6 +153,20 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
                 f"{len(lost)} session{'s' * (len(lost) != 1)} with {tokens} sampled tokens end here, as they were kept "
                 "in memory only: --state FOLDER keeps them\n"
             )
+
+
+def _other_backend(text: str) -> tuple[str, OtherBackend]:
+    """The model and the backend that `--pass` names."""
+    from ..gateway import OtherBackend
+
+    model, is_given, address = text.partition("=")
+    url, _, variable = address.partition(",")
+    if not (model and is_given):
+        raise ValueError("--pass: expected MODEL=URL or MODEL=URL,VARIABLE, such as haiku=https://api.anthropic.com")
+    if variable and not os.environ.get(variable):
+        raise ValueError(f"--pass: there is no key in the environment variable {variable}")
+    key = os.environ.get(variable or PASS_KEY_VARIABLE, "").strip()
+    return model, OtherBackend(url, key or None)
 
 
 async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, Any, str]:

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import dumps
+from .passing import OtherBackend, OtherBackends
 from .requests import origin_of, read_body
 
 logger = logging.getLogger(__name__)
@@ -124,6 +125,10 @@ class Exchange:
                 raise Refused(f"this path needs ?{name}={value}", param=name)
         path = {name: value for name, value in self._request.match_info.items() if name != "session"}
         return {**await read_body(self._request), **path, **self.route.fields}
+
+    async def pass_on(self, backends: OtherBackends, backend: OtherBackend) -> web.StreamResponse:
+        """Have another backend answer."""
+        return await backends.pass_on(self._request, self.dialect, backend)
 
     async def wait(self, sampling: asyncio.Future[Any], *, stream: bool) -> None:
         """Wait for a reply; a stream's head is held back for a while, then pings follow."""

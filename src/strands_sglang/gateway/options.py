@@ -63,7 +63,7 @@ class SessionOptions:
         volatile_rules: Names of the rules that take volatile lines out of system prompts.
         refused_results: Whether the model is told that the result of a tool cannot be shown (`report`), or the request
             is refused.
-        max_requests: Most sampled turns.
+        max_requests: Most sampled turns and requests to other backends.
         max_new_tokens: Most tokens of one reply, whatever the client asks for.
         max_seconds: Seconds from the first request, after which requests are refused. A reply in flight is aborted
             then, unless a final answer follows.

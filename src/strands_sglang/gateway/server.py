@@ -32,6 +32,7 @@ from .dialects.reading import label
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import object_text
 from .options import ConversationOptions, SessionOptions
+from .passing import OtherBackend, OtherBackends
 from .requests import (
     host_of,
     is_address,
@@ -77,6 +78,7 @@ class Gateway:
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request, in flight or new, after which a session is sealed; None for never.
         model_name: Name that `/v1/models` lists.
+        other_backends: Backends of models that are not the policy, by name. Any other name is the policy's.
         strict, client_sampling, join_equal, volatile_rules: See `SessionOptions`.
         state: Folder in which sessions survive this process; None keeps them in memory alone.
         state_limit: Most bytes of that folder. Beyond it, new calls are refused.
@@ -108,6 +110,7 @@ class Gateway:
         hosts: Collection[str] = (),
         session_ttl: float | None = None,
         model_name: str = "default",
+        other_backends: Mapping[str, OtherBackend] | None = None,
         strict: bool = False,
         client_sampling: bool = False,
         join_equal: bool = False,
@@ -140,6 +143,7 @@ class Gateway:
             volatile_rules=tuple(volatile_rules),
             refused_results=RefusedResults(options.pop("refused_results", RefusedResults.REPORT)),
         )
+        self.other_backends = OtherBackends(other_backends or {})
         self.telemetry = Telemetry()
         self._conversation_options = options
         self._admin, self._admin_key = admin, admin_key
@@ -207,6 +211,7 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        await self.other_backends.close()
         self.sessions.close()
 
     async def _sweep(self, ttl: float) -> None:
@@ -295,6 +300,7 @@ class Gateway:
             labels=header["labels"],
             file=file,
             telemetry=self.telemetry,
+            other_backends=self.other_backends,
         )
 
     async def delete(self, session: Session) -> None:

@@ -23,6 +23,7 @@ from .delivery import Exchange, as_json, hide
 from .dialects.wire import Origin, Refused, WireDialect, WireRequest
 from .exact_json import dumps
 from .options import MaxSecondsReachedError, SessionOptions
+from .passing import OtherBackend, OtherBackendError, OtherBackends
 from .requests import new_key
 from .reward import Reward
 from .session_log import SessionLog
@@ -66,6 +67,7 @@ class Session:
     labels: Mapping[str, Any] = field(default_factory=dict)
     gateway_url: Callable[[], str] = lambda: ""
     telemetry: Telemetry = field(default_factory=Telemetry)
+    other_backends: OtherBackends = field(default_factory=lambda: OtherBackends({}))
     clients: dict[str, Counters] = field(default_factory=dict)
     is_sealed: bool = False
     is_exported: bool = False
@@ -84,6 +86,7 @@ class Session:
     has_ended: bool = False
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
     _serving: int = 0
+    _passing: int = 0
     _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self, file: LogFile | None) -> None:
@@ -237,7 +240,10 @@ class Session:
             # Read.
             self._check_open()
             self.log.flush()  # nothing is sampled that could not be written down
-            wire = dialect.read(await exchange.read(), self.translation.readings(dialect))
+            fields = await exchange.read()
+            if (other := self.other_backends.find(fields)) is not None:
+                return await self._pass_on(exchange, other, counters)
+            wire = dialect.read(fields, self.translation.readings(dialect))
             await self.conversation.read_images(wire.messages)
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
@@ -278,6 +284,24 @@ class Session:
             self._serving -= 1
             self.last_used = time.monotonic()
 
+    async def _pass_on(self, exchange: Exchange, other: OtherBackend, counters: Counters) -> web.StreamResponse:
+        """Have another backend answer, within the session's limits."""
+        self.began = self.began or time.monotonic()
+        if (reached := self._find_reached()) is not None:
+            raise Refused(str(reached), code="rollout_limit")
+        self._passing += 1
+        try:
+            response = await exchange.pass_on(self.other_backends, other)
+        except OtherBackendError as error:
+            self.failure = error
+            raise
+        finally:
+            self._passing -= 1
+        counters.passed += 1
+        if isinstance(self.failure, OtherBackendError):
+            self.failure = None
+        return response
+
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
         """Record core errors and re-raise them as refusals."""
@@ -306,14 +330,19 @@ class Session:
         if ignored:
             exchange.headers["x-strands-ignored"] = ", ".join(sorted(set(ignored)))
 
-    def _must_end(self, wire: WireRequest, origin: Origin) -> bool:
-        """True if the answer is to be the final one; refuses at a limit that leaves no answer."""
-        reached = self.options.find_reached(
-            requests=self.counters.sampled + self.in_flight,
+    def _find_reached(self) -> Exception | None:
+        """The limit that a further request would break, or None."""
+        counters = self.counters
+        return self.options.find_reached(
+            requests=counters.sampled + self.in_flight + counters.passed + self._passing,
             seconds=time.monotonic() - (self.began or 0.0),
             sampled=self.conversation.forest.sampled_tokens,
             budget=self.conversation.config["max_sampled_tokens"],
         )
+
+    def _must_end(self, wire: WireRequest, origin: Origin) -> bool:
+        """True if the answer is to be the final one; refuses at a limit that leaves no answer."""
+        reached = self._find_reached()
         if reached is None:
             return False
         has_tools = bool(wire.tools)

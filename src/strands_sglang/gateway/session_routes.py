@@ -7,7 +7,7 @@ never the key that the agent has, and never nothing: an agent must not score its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -118,8 +118,9 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     async def read(request: web.Request) -> web.Response:
         session = session_of(request)
         session.is_reward_final |= session.is_sealed
-        is_last = session.is_sealed and not session.in_flight
-        response = as_json(_rows(session))
+        agents = request.query.getall("agent", [])
+        is_last = session.is_sealed and not session.in_flight and not agents
+        response = as_json(_rows(session, agents))
         if is_last:
             await response.prepare(request)
             await response.write_eof()
@@ -152,8 +153,10 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     app.router.add_delete(one, of_session(delete))
 
 
-def _rows(session: Session) -> list[dict[str, Any]]:
-    """One row per trajectory. Images are left out; `images` has their number.
+def _rows(session: Session, agents: Collection[str] = ()) -> list[dict[str, Any]]:
+    """One row per trajectory, of these agents alone where some are named, by name or role.
+
+    Images are left out; `images` has their number.
 
     A turn may be on several paths, of which one trains it: its reward is in the rows of all.
     """
@@ -165,6 +168,7 @@ def _rows(session: Session) -> list[dict[str, Any]]:
             "agent": trajectory.agent_name,
             "role": trajectory.role,
             "parent": trajectory.parent,
+            "trainable": trajectory.trainable,
             "token_ids": trajectory.token_ids,
             "loss_mask": trajectory.loss_mask,
             "output_mask": trajectory.output_mask,
@@ -186,4 +190,5 @@ def _rows(session: Session) -> list[dict[str, Any]]:
             "edited": counters.edited,
         }
         for trajectory in session.trajectories
+        if not agents or {trajectory.agent_name, str(trajectory.role)} & {*agents}
     ]

@@ -38,6 +38,7 @@ _COUNTS = {
     "turns": ("Sampled turns", ("sampled", "extended", "siblings", "constrained", "final")),
     "retries": ("Requests answered with the sample of an earlier one", ("joined", "replayed")),
     "lost": ("Answers that no client got, or that it may not have read", ("undelivered", "cut")),
+    "passed": ("Requests to other backends", ("passed",)),
     "calls": ("Sampled tool calls", ("calls", "malformed")),
 }
 

@@ -9,6 +9,7 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment, RewardResult, StepResult, TerminationReason
+from strands_env.core.types import Trajectory
 from strands_env.rewards.turns import turns_of_calls
 from strands_env.sandbox import BubblewrapSandbox, Isolation, Network, Sandbox, SandboxLimits, SandboxSlots
 
@@ -51,6 +52,7 @@ class HarnessEnvironment(Environment):
             `{anthropic_url}/reward`, for programs that bring their own grader. Whatever runs in the sandbox can then
             send a reward, the policy's commands too. A program that fails, or is refused at a limit, before it has sent
             one scores 0; one that ends well without is an error of the reward.
+        trained_agents: Names or roles (`main`, `subagent`) of the program's agents that are trained; all if None.
         score_failures: Score the episode of a program that failed. False ends it as a failure, without a reward and
             out of training; a policy can then hide its bad episodes by crashing.
         limits: The program's limits; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
@@ -76,6 +78,7 @@ class HarnessEnvironment(Environment):
         max_parallel: int | None = None,
         final_answer: bool | str = False,
         program_reward: bool = False,
+        trained_agents: Sequence[str] | None = None,
         score_failures: bool = True,
         limits: SandboxLimits | None = None,
         isolation: Isolation | str = Isolation.BUBBLEWRAP,
@@ -92,6 +95,9 @@ class HarnessEnvironment(Environment):
         if program_reward and options.get("reward_fn") is not None:
             raise ValueError("program_reward and reward_fn both score the episode: give one")
         super().__init__(**({**options, "reward_fn": self.sent_reward} if program_reward else options))
+        if isinstance(trained_agents, str):
+            raise ValueError(f"trained_agents must be a list of names or roles, got {trained_agents!r}")
+        self.trained_agents = trained_agents
         self.program = ProgramRun(
             harness,
             limits={
@@ -135,6 +141,12 @@ class HarnessEnvironment(Environment):
             raise ValueError("a harness starts with an empty history; put what went before into the message")
         await self.prepare(action)
         return await self.program.run(agent, action, self.sandbox, prompt=action.message)
+
+    def is_trained(self, trajectory: Trajectory) -> bool:
+        """Decides which trajectories are meant to be trained: those of `trained_agents`."""
+        wanted = self.trained_agents
+        is_wanted = wanted is None or trajectory.agent_name in wanted or trajectory.role in wanted
+        return is_wanted and super().is_trained(trajectory)
 
     async def sent_reward(self, action: Action, result: StepResult) -> RewardResult:
         """The reward that the program sent; those of other agents' turns stay in `info`."""
