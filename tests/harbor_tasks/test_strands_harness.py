@@ -16,7 +16,7 @@ from strands_env.commands.cli import main
 from strands_env.core import Action, StepResult, TaskContext, TerminationReason
 from strands_env.environments.harbor import HarborEnv, TaskTrial
 from strands_env.environments.harbor.sandbox import HarborSandbox
-from strands_env.sandbox import Sandbox
+from strands_env.sandbox import Sandbox, SandboxUnsupportedError
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel, call
 from strands_env.testing.sandboxes import AgentSandboxContract
@@ -57,6 +57,17 @@ class TestTaskContainer(AgentSandboxContract):
 
     def make_sandbox(self) -> Sandbox:
         return TaskSandbox(self.task)
+
+
+async def test_a_container_whose_output_only_comes_in_the_end_says_so() -> None:
+    class Docker:
+        async def exec(self, line: str, **_: Any) -> Any:
+            return SimpleNamespace(return_code=3, stdout=line, stderr=None)
+
+    sandbox = HarborSandbox(Docker())
+    assert (await sandbox.execute("true")).exit_code == (await sandbox.execute_code("1", "sh")).exit_code == 3
+    with pytest.raises(SandboxUnsupportedError, match=r"HarborSandbox cannot stream output: use execute\(\)"):
+        await anext(sandbox.execute_streaming("true"))
 
 
 async def episode(task: Path, script: Any, **options: Any) -> StepResult:

@@ -19,10 +19,12 @@ from strands_env.eval.errors import EvalError
 from strands_env.options import EvalOptions
 from strands_env.recipe.environments import make_env_factory
 from strands_env.sandbox import SandboxUnavailableError
+from strands_env.sandbox.images import ImageSandbox
 from strands_env.testing import ScriptedModel, call
 from strands_sglang import SGLangModel
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.testing import ScriptedClient
+from tests.container_support import require_images
 
 from .sandbox_support import FolderSandbox, requires_isolation
 
@@ -78,6 +80,14 @@ async def test_tools_work_in_the_sandbox_and_nothing_is_written_or_printed_here(
     assert not os.listdir(tmp_path) and capfd.readouterr() == ("", "")
     env.model_factory = lambda: ScriptedModel([call("shell", command="ls /workspace"), "Done."])
     assert "here" not in text_of(results_of(await env.rollout(Action(message="Go.")))[0])
+
+
+@requires_harness
+async def test_a_whole_image_can_be_its_sandbox() -> None:
+    image = ImageSandbox(require_images(), workdir="/app")
+    env = make_env([call("shell", command="id -un; busybox seq 2; pwd"), "Done."], sandbox=image)
+    (seen,) = results_of(await env.rollout(Action(message="Go.")))
+    assert json.loads(text_of(seen))["output"] == "root\n1\n2\n/app\n"
 
 
 @requires_harness

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from strands import Agent
 from strands.sandbox import StreamChunk
-from strands.vended_tools import file_editor, shell
 
 from strands_env.sandbox import BubblewrapSandbox, ExecResult, Outcome, SandboxLimits, SandboxSlots
 from strands_env.testing import ScriptedModel, call
@@ -186,14 +185,14 @@ def test_text_of_a_result_is_complete() -> None:
     assert ExecResult(outcome=Outcome.ERROR, exit_code=2).to_text() == "[exit code 2]"
 
 
-async def test_tools_of_the_sdk_run_in_it() -> None:
+async def test_an_agent_in_it_has_the_tools_of_the_sdk() -> None:
     script = [
-        call("file_editor", command="create", path="/workspace/note", file_text="hello"),
-        call("shell", command="cat note; pwd; exit 3"),
+        call("sandbox_file_editor", command="create", path="/workspace/note", file_text="hello"),
+        call("sandbox_shell", command="cat note; pwd; exit 3"),
         "Done.",
     ]
     async with BubblewrapSandbox(limits=LIMITS) as sandbox:
-        agent = Agent(model=ScriptedModel(script), tools=[file_editor, shell], sandbox=sandbox, callback_handler=None)
+        agent = Agent(model=ScriptedModel(script), sandbox=sandbox, callback_handler=None)
         await agent.invoke_async("go")
     results = [
         block["toolResult"] for message in agent.messages for block in message["content"] if "toolResult" in block

@@ -252,6 +252,7 @@ class Sandbox(PosixShellSandbox):
         The result keeps both ends of a long output, as ever. Where the call is cancelled, so is the command.
 
         Args:
+            on_output: It must not raise.
             options: Further arguments of `exec`.
 
         Raises:
