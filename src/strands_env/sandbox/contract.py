@@ -361,8 +361,8 @@ class Sandbox(PosixShellSandbox):
         from strands.vended_tools.file_editor import make_file_editor
         from strands.vended_tools.shell import make_shell
 
-        names = "sandbox_file_editor", "sandbox_shell"
-        return [make(sandbox=self, name=name) for make, name in zip((make_file_editor, make_shell), names, strict=True)]
+        editor = make_file_editor(sandbox=self, name="sandbox_file_editor")
+        return [editor, make_shell(sandbox=self, name="sandbox_shell")]
 
     async def __aenter__(self) -> Self:
         await self.start()
