@@ -64,7 +64,8 @@ class Team:
     def __post_init__(self) -> None:
         self.client = Replay([self.answer], cycle=True)
         limits = {"context_window_limit": 4000} if self.compaction else {}
-        self.model = SGLangModel(tokenizer=tokenizer(), client=self.client, injected_context="keep", **limits)
+        policy: Any = self.rng.choice(["keep", "rerender"])
+        self.model = SGLangModel(tokenizer=tokenizer(), client=self.client, injected_context=policy, **limits)
 
     def answer(self, prompt: list[int], _: Any) -> Any:
         found = re.match(r"<\|im_start\|>system\nI am ([\w.]+)!", tokenizer().decode(prompt))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import warnings
 from importlib.util import find_spec
@@ -148,9 +149,26 @@ async def test_the_paths_of_a_subagent_have_its_name() -> None:
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
     paths = {path.agent_name: tokenizer.decode(list(path.tokens.token_ids)) for path in result.trajectories}
     assert paths.keys() == {"agent", "subagent"}
-    subagent, main = sorted(result.trajectories, key=lambda path: path.is_main)[-2:]
-    assert (subagent.role, subagent.parent, main.role, main.parent) == ("subagent", main.agent_id, "main", None)
+    assert {(path.agent_name, str(path.role), path.agent_id, path.parent) for path in result.trajectories} == {
+        ("agent", "main", "agent-0", None), ("subagent", "subagent", "agent-1", "agent-0"),
+    }  # fmt: skip
     assert "The answer." in paths["subagent"] and "Go." not in paths["subagent"]
+
+
+@requires_harness
+async def test_the_date_of_prompts_is_that_of_the_environment_for_subagents_too() -> None:
+    shown: list[str] = []
+    main = iter([call("subagent", task=SUBTASK), "Waiting.", "Done."])
+
+    def script(messages: list[dict[str, Any]]) -> Any:
+        shown.extend(re.findall(r"Date: (\S+)", json.dumps(messages).replace("\\n", " ")))
+        return "Answer." if is_subagent(messages) else next(main)
+
+    env = make_env(script, sandbox=FolderSandbox(), today="2001-02-03")
+    await env.rollout(Action(message="Go."))
+    assert shown == ["2001-02-03"] * 2
+    with pytest.raises(ValueError, match="today='soon': expected a day, as in '2026-01-31'"):
+        make_env(script, sandbox=FolderSandbox(), today="soon")
 
 
 @requires_harness

@@ -6,6 +6,8 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import date
 from typing import Any
 
 from strands import Agent
@@ -31,12 +33,28 @@ from strands_sglang.exceptions import install_command, refuse_unknown
 
 try:
     from strands_harness import create_harness
+    from strands_harness.plugins import environment as environment_plugin
 except ModuleNotFoundError as error:
     if error.name != "strands_harness":
         raise
     raise ModuleNotFoundError(
         f"StrandsHarnessEnv needs the package strands-harness: {install_command('strands-harness')}", name=error.name
     ) from None
+
+_today: ContextVar[date | None] = ContextVar("strands_env_today", default=None)
+
+
+class _Date(date):
+    """The dates of the plug-in `environment`, which has no option for them."""
+
+    @classmethod
+    def today(cls) -> date:  # type: ignore[override]
+        """The day of the step, where it has one."""
+        return _today.get() or date.today()
+
+
+if hasattr(environment_plugin, "date"):
+    environment_plugin.date = _Date
 
 SUBAGENT = "subagent"
 """Name of sub-agents in trajectories."""
@@ -70,17 +88,32 @@ class StrandsHarnessEnv(Environment):
         sandbox: Any `Sandbox`; the environment closes it. None makes a `BubblewrapSandbox`.
         harness: Further arguments of `create_harness`, which are also those of `strands.Agent`: `{"builtin_tools":
             ["shell"], "instructions": "..."}`. Its `tools`, `plugins` and `hooks` are those of sub-agents, too.
+        today: The day that the plug-in `environment` shows, as in `"2026-01-31"`; None for the real one. With it a
+            rollout has the same prompts on every day.
         **options: Further arguments of `Environment`. A `system_prompt` replaces that of the harness.
 
     Raises:
         TypeError: An unknown argument in `harness`, or one that the environment gives itself.
+        ValueError: `today` is no day.
+        RuntimeError: The day cannot be fixed with this version of strands-harness.
         SandboxUnavailableError: Isolation is unavailable on this machine; the message says how to get it.
     """
 
     def __init__(
-        self, *, sandbox: Sandbox | None = None, harness: Mapping[str, Any] | None = None, **options: Any
+        self,
+        *,
+        sandbox: Sandbox | None = None,
+        harness: Mapping[str, Any] | None = None,
+        today: date | str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
+        try:
+            self.today = None if today is None else date.fromisoformat(str(today))
+        except ValueError:
+            raise ValueError(f"today={today!r}: expected a day, as in '2026-01-31'") from None
+        if today is not None and getattr(environment_plugin, "date", None) is not _Date:
+            raise RuntimeError(f"today={today!r}: this strands-harness takes its date from elsewhere; leave it out")
         self.harness = dict(harness or {})
         for name in _PLACES.keys() & self.harness.keys():
             raise TypeError(f"harness has {name!r}, which the environment makes from {_PLACES[name]}: leave it out")
@@ -114,9 +147,11 @@ class StrandsHarnessEnv(Environment):
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Run the agent; nothing of it goes on in the background afterwards."""
+        token = _today.set(self.today)
         try:
             return await super().interact(agent, action)
         finally:
+            _today.reset(token)
             for reference in self._teams.get(agent, ()):  # parents come before those they made, and make no more
                 if (member := reference()) is not None:
                     await end_background_tasks(member)
