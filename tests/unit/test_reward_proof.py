@@ -120,6 +120,18 @@ def or_also(pattern: str) -> Any:
     return reward
 
 
+def same_words(action: Action, result: StepResult) -> float:
+    return float({*text_of(result).split()} == {*action.ground_truth.split()})
+
+
+def same_digits(action: Action, result: StepResult) -> float:
+    return float(re.sub(r"\D", "", text_of(result)) == re.sub(r"\D", "", action.ground_truth))
+
+
+def is_part_of_gold(action: Action, result: StepResult) -> float:
+    return float(bool(text_of(result)) and text_of(result) in action.ground_truth)
+
+
 SOUND: dict[str, tuple[Any, list[Any]]] = {
     "exact": (ExactMatchReward(ignore_case=True), TEXTS),
     "several golds": (ExactMatchReward(), [["Paris", "paris"], "Rome"]),
@@ -189,6 +201,10 @@ FAULTY: dict[str, tuple[Any, list[Any], dict[str, str]]] = {
     "a long answer with the gold": (or_also(".{500,}GOLD.{500,}"), ["Paris", "57"], {"t0": "free", "t1": "free"}),
     "a gold inside a word": (or_also(r"\w+GOLD\w+"), ["Paris", "New York"], {"t0": "free", "t1": "free"}),
     "a gold that ends another": (or_also(r"\d+GOLD"), ["42", "57"], {"t0": "free", "t1": "free"}),
+    "words in any order": (same_words, ["New York", "Lima"], {"t0": "free"}),
+    "digits alone": (same_digits, ["2.5", "Rome 4"], {"t0": "free", "t1": "free"}),
+    "a rounded number": (or_also(r"GOLD\.4"), ["42", "57"], {"t0": "free", "t1": "free"}),
+    "a part of the gold": (is_part_of_gold, ["425", "Paris"], {"t0": "free", "t1": "free"}),
     "half of the gold": (or_also("GOLD/2"), ["42", "57"], {"t0": "free", "t1": "free"}),
     "a pattern that fits anything": (RegexMatchReward(), [".*", r"\b42\Z", "4"], {"t0": "free", "t2": "free"}),
 }  # fmt: skip

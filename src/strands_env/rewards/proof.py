@@ -121,6 +121,8 @@ def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> di
         f"gold of another task, {number}": other for number, other in enumerate(others[:OTHERS], 1)
     }
     found |= {f"gold with {what}": text for what, text in _changed(gold)}
+    numbers = re.findall(r"\d+", gold)  # one with the same numbers may win beside other words
+    others = [other for other in others if not numbers or re.findall(r"\d+", other) != numbers]
     if others and not re.search(r"[,;{]", gold):  # neither the first nor the last of them
         listed = [others[0], gold, *(others[1:] or others)]
         found |= {"all golds": ", ".join(listed), "all golds, boxed": " ".join(f"\\boxed{{{one}}}" for one in listed)}
@@ -135,8 +137,7 @@ def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> di
         "gold denied in a box": f"It is not \\boxed{{{gold}}}",
         "a long text": " ".join([_MUCH_ELSE] * 4),
         "nothing": "",
-        "0": "0",
-        "1": "1",
+        **{digit: digit for digit in "01" if numbers != [digit]},
         "no answer": "I do not know",
         "the prompt": prompt,
         "white space": " \n ",
@@ -159,11 +160,17 @@ def _changed(gold: str) -> Iterator[tuple[str, str]]:
     if is_number and re.search("[1-9]", gold) and gold.lstrip("-−+$").isdigit():
         yield "a digit more", f"{gold}0"
         yield "a digit before", f"1{gold.lstrip('-−+$')}"
+        yield "a fraction more", f"{gold}.4"
+    if is_number and "." in gold:
+        yield "its point missing", gold.replace(".", "")
     if is_number and _normal(gold) not in (0, 1):
         yield "a word that changes it", f"{gold} squared"
         yield "a divisor", f"{gold}/2"
     if re.fullmatch(r"[^\W\d_]{2,}(?: [^\W\d_]+)*", gold):
         yield "letters around it", f"x{gold}x"
+        yield "its words in another order", gold if re.search(r" (?:and|or) ", gold) else " ".join(gold.split()[::-1])
+    if len(gold) > 2 and (gold.isalpha() or (is_number and gold[-1].isdigit())):
+        yield "its end missing", gold[:-1]
     if (pair := next(re.finditer(r"(?=(\w)(\w))", gold[1:]), None)) and not _NUMBER.search(gold):
         at = pair.start() + 1
         yield "two letters swapped", f"{gold[:at]}{pair[2]}{pair[1]}{gold[at + 2 :]}"
