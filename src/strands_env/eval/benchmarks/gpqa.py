@@ -23,18 +23,21 @@ _ARTICLE = r"(?!(?<=[AI])[^\S\n]+(?!(?:because|since|as|is|for|which|with|or|and
 _LETTER = rf"(?P<letter>[A-J]){_END}{_ARTICLE}"
 _OPTION = r"(?i:(?:option|choice|letter|lettre|letra|lettera)\W{0,3})"
 _ANSWER = (
-    r"(?<![A-Za-z])(?i:answer|ans\b|option|choice|antwort|lösung|réponse|respuesta|risposta|resposta|antwoord|svar|ответ"
-    r"|odpowiedź|odpověď|cevap|jawaban|đáp\ án|الإجابة|उत्तर|答案|选项|答え|正解|정답)"
+    r"(?<![A-Za-z])(?i:answer|ans\b|option|choice|antwort|lösung|réponse|respuesta|risposta|resposta|antwoord|svar(?:et)?|ответ"
+    r"|odpowiedź|odpověď|cevap|jawaban(?:nya)?|đáp\ án|الإجابة|उत्तर|答案|选项|答え|正解|정답)"
 )
-_IS = r"(?i:\b(?:is|was|ist|lautet|est|es|è|é|är|(?:should|would|must)\s+be)\b|(?<=ans)\.|[:=]|\s-+\s|は|은|는|是|为)"
+_IS = (
+    r"(?i:\b(?:is|was|ist|lautet|est|es|è|é|är|là|adalah|هي|(?:should|would|must|has\s+to)\s+be)\b"
+    r"|(?<=ans)\.|[:=→]|\s[-—–]+\s|は|은|는|是|为)"
+)
+_ADVERB = r"(?i:(?:I\s+(?:think|believe)|it\s+is|likely|probably|definitely|clearly|donc|also|quindi)\b\W{0,3})"
 _LABEL = (
-    rf"{_ANSWER}(?i:\s+(?:choice|option|letter|correct[ae]?|corrett?a))?(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?)?(?:,\s*\w+,)?"
-    rf"\W{{0,4}}{_IS}\W{{0,8}}(?:(?:la|a|die|de)\s)?"
-    r"(?i:(?:I\s+(?:think|believe)|it\s+is|(?:most\s+)?likely|probably|definitely|clearly|actually)\b\W{0,3}){0,2}"
+    rf"{_ANSWER}(?i:\s+(?:choice|option|letter|finale?|correct[ae]?|corrett?a|giusta|juste|الصحيحة|đúng))?"
+    rf"(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?)?(?:,[^,.\n]{{1,20}},)?\W{{0,4}}{_IS}\W{{0,8}}(?:(?:la|a|die|de)\s)?{_ADVERB}{{0,2}}"
 )
 _ALONE = r"[^\w\n]*$"
 _CLAUSE_ENDS = r"\)?[^\S\n]*(?=[.,;!\n]|\Z)"
-_RIGHT = r"\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+_RIGHT = r"\)?\s+is\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|possible\s+answer)\b"
 # What stands before and after a stated letter, with its weight: one of more weight overrules those before it.
 _STATED = [
     (weight, re.compile(rf"{before}{_OPTION}?{_LETTER}{after}", re.MULTILINE))
@@ -44,22 +47,23 @@ _STATED = [
         (3, r"(?i:\banswer)\s+\(", ""),
         (3, r"^\W*(?i:answer)\s+", _ALONE),
         (3, r"\\f?boxed\W{0,6}", ""),
-        (3, r"(?:答案|选项|选择|选|应为)\W{0,4}[是为]?\W{0,4}(?:选项)?", ""),
+        (3, r"(?:答案|选项|选择|选|应为|而是)\W{0,4}(?:应该)?[是为]?\W{0,4}(?:选项)?", ""),
         (2, r"^[^\w\n]*", _ALONE),
-        (1, r"(?i:\b(?:but|rather|actually|instead|no,|wait,|it\s+is|it['’]s)\W{0,4})", _CLAUSE_ENDS),  # not B but C
+        (1, r"(?i:\b(?:but|rather|actually|instead|no,|wait,)\W{0,4})", _CLAUSE_ENDS),  # not B but C
+        (1, rf"(?i:\bit(?:['’]s|\s+(?:is|must\s+be|has\s+to\s+be))\W{{0,4}}){_ADVERB}?", _CLAUSE_ENDS),
         (1, r"\b(?i:reconsider|hmm|wait|actually|instead|correction)\b[^\n]{0,60}?(?<!\w)", _RIGHT),
         (
             1,
             r"(?i:\b(?:so|thus|therefore|hence|it\s+is)\b\W{0,4}(?:the\s+(?:answer|option|choice)\W{0,3})?)",
             _CLAUSE_ENDS,
         ),
-        (1, r"(?i:\b(?:choose|chose|pick|select|go\s+with)\b\W{0,4})", _CLAUSE_ENDS),
+        (1, r"(?i:\b(?:choose|chose|pick|select|conclude|go(?:ing)?\s+with)\b\W{0,4})", _CLAUSE_ENDS),
     )
 ]
-_SMALL = re.compile(rf"(\\f?boxed\{{\W*|{_ANSWER}\s*:\s*\(?|\A\W*)([a-j])(?=\W*\}}|\)?[^\w\n]*$)", re.MULTILINE)
+_SMALL = re.compile(rf"(\\f?boxed\{{\W*|{_LABEL}|\A\W*)([a-j])(?=\W*\}}|\)?[^\w\n]*$)", re.MULTILINE)
 # "A or B", "(A) (B)", "A; B", "A..D", "B, though C is also right".
 _OTHER = (
-    r"[A-J](?!\w)(?!\)?(?:,?\s+(?:and|or)\s+\(?[A-J]\)?)*\s+(?:is|are|was|were|has|have|does|do|can(?:not)?|could|would"
+    rf"[A-HJ]{_ARTICLE}(?!\w)(?!\)?(?:,?\s+(?:and|or)\s+\(?[A-J]\)?)*\s+(?:is|are|was|were|has|have|does|do|can(?:not)?|could|would"
     r"|fails?|contradicts?)\b)"
 )
 _HEDGE = re.compile(
