@@ -59,8 +59,8 @@ _SMALL = "|".join(NUMBER_WORDS)
 _LARGE = "hundred|thousand|million|billion|trillion"
 _IN_WORDS = re.compile(
     rf"""\b(?i:(?!one\b)|(?<=is\ )|(?<=[=:]\ )|\A|(?=one[\s-]+(?:{_LARGE})\b))
-        (?<!point\ )(?!one\s+of\b)(?i:{_SMALL})(?i:(?:[\s-]+and)?[\s-]+(?:{_SMALL}|{_LARGE}))*\b
-        (?![-\w]|\s+(?i:point|and\s+an?\s+(?:half|third|quarter)|half|halves|thirds?|quarters?|[a-z]+ths?)\b)""",
+        (?<!point\ )(?!one\s+(?:of|by)\b)(?i:{_SMALL})(?i:(?:[\s-]+and)?[\s-]+(?:{_SMALL}|{_LARGE}))*\b
+        (?![-\w]|\s+(?i:point|and\s+an?\s+(?:half|third|quarter)|half|halves|thirds?|quarters?|[a-z]+ths?)\b)(?:!(?=\s|\Z))?""",
     re.VERBOSE,
 )
 _LEAD = re.compile(

@@ -62,8 +62,8 @@ _PART_BEFORE = re.compile(
         |\d\s*by|(?:divided|multiplied)\ by|per|sqrt|log|ln|sin|cos|tan|base|mod(?:ulo)?
         |step|case|part|problem|question|equation|example|page|chapter|section|figure|exercise|line)
       | n['’]t|(?:[\d)}]|\b[a-z])[^\S\n]*[-+/^]|[^\S\n][<>]|\d\s*\*(?!\*)|[≤≥≠√×]|\bout\ of
-      |\d\W{0,3}(?:\b[^\W\d_]+\W{1,3})?\b(?:or|maybe|perhaps|possibly)|\b(?:either|[^\W\d_]+\s+or))
-      (?:\s+(?:of|the|be|to|equal|a|an))*[\s*_`"']*(?:\$|\\[(\[])?\s*\Z""",
+      |\d[kKM]?\W{0,3}(?:\b[^\W\d_]+\W{1,3})?\b(?:or|maybe|perhaps|possibly)|\b(?:either|[^\W\d_]+\s+or))
+      (?:\s+(?:of|the|be|to|equal|a|an))*(?:\s+[a-z]\s*=)?[\s*_`"']*(?:\$|\\[(\[])?\s*\Z""",
     re.VERBOSE,
 )
 _PART_AFTER = re.compile(
@@ -76,7 +76,7 @@ _PART_AFTER = re.compile(
     re.VERBOSE,
 )
 _ANOTHER_AFTER = re.compile(
-    r"""(?i)[\s*_`"'$)\]}]*(?:(?:,\s*[-$]*\d[\d.]*)*[,;(]?\s*\(?(?:or|and)\s+[-$]*\d[\d.,]*(?!\s*[-+*/=^]|\w|\s+(?:is|are)\b)
+    r"""(?i)[\s*_`"'$)\]}]*(?:(?:,\s*[-$]*\d[\d.]*)*[,;(]?\s*\(?(?:or|and)\s+[-$]*\d[\d.,]*[kKM]?(?!\s*[-+*/=^]|\w|\s+(?:is|are)\b)
       | [,;(]\s*\(?(?:(?:or|otherwise|else|alternatively)\b[\s,]*(?:maybe|possibly|perhaps)?
         |maybe|possibly|perhaps)\s+[-$]*\d
       | [.;]\s+or\s+[-$]*\d
@@ -90,6 +90,11 @@ _NO_ANSWER = re.compile(
     r"(?i)\b(?:no\s+answer|unknown(?=\s*[.!,;]|\s*\Z)|no\s+idea|unable\s+to|(?:could|can|do|did)(?:\s+not|n['’]t)\s+"
     r"(?:finish|know|solve|determine|find|answer|say|tell)|cannot\s+(?:finish|solve|determine|find|answer|say|tell))\b"
 )
+_ITEM = (
+    r"(?!(?:so|thus|hence|therefore|then|finally|well|ok|okay|sure|indeed|is|are|was|were|as|which|since|because|not)\b)"
+    r"[^\s,;:!?]+(?:[ ][^\s,;:!?]+)?"
+)
+_LIST = re.compile(rf"(?i)\W*{_ITEM}(?:,\s*{_ITEM}){{2,}}")
 _CORRECTION = r"(?:actually|wait|correction|sorry|oops|hmm+|scratch\s+that|instead|rather)"
 _TAKEN_BACK = re.compile(
     rf"(?i)\b(?:(?:final|correct|right|true)\s+answer|answer|(?:{_CORRECTION}|no)\b"
@@ -120,6 +125,11 @@ def is_part(before: str, after: str) -> bool:
 def has_no_answer(sentence: str) -> bool:
     """Whether a sentence says that there is none: `I could not finish`."""
     return _NO_ANSWER.search(sentence) is not None
+
+
+def is_list(sentence: str) -> bool:
+    """Whether a sentence is a list of short items, of which none is the answer: `yes, 0, New York`."""
+    return _LIST.fullmatch(sentence) is not None
 
 
 def later_answers(after: str) -> list[str]:

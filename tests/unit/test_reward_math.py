@@ -709,6 +709,11 @@ P \cup Q | \boxed{Q \cup P} | 1
 7 | Paris or 7 | 0
 7 cm | 7 cm or Rome | 0
 7 | 7 or so | 1
+7 | yes, 7, New York | 0
+7 | 7, yes, New York, no | 0
+7 | So, 7, as expected. | 1
+7 | The result, 7, is prime. | 1
+7 | yes, 7 | 1
 7 | If the answer is 7, I would be surprised. | 0
 7 | One might think the answer is 7. | 0
 7 | If we add 3 and 4, the answer is 7. | 1

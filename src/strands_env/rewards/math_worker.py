@@ -25,7 +25,7 @@ from strands_env.mathematics import Node, as_asked, foreign_nouns, judge, ordere
 from strands_env.mathematics.nodes import is_plain_name
 from strands_env.mathematics.vocabulary import UNITS
 from strands_env.numerals import NUMERAL, without_markup
-from strands_env.sentences import has_no_answer, is_denied, is_part, later_answers
+from strands_env.sentences import has_no_answer, is_denied, is_list, is_part, later_answers
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
@@ -121,6 +121,8 @@ def candidates(answer: str) -> list[list[str]]:
         if not _DENIAL.search(clause):
             found += [*([clause[verb.end() :]] for verb in [*_COPULA.finditer(clause)][-1:]), [clause]]
     numbers = without_markup(answer)
+    if is_list(sentence):
+        return found
     for pattern, text in ((_FORMULA, _REMARK.split(sentence)[0]), (_FORMULA, answer), (_NUMBER, numbers)):
         if runs := _runs(pattern, text):
             return [*found, *runs[-1:]] if runs[-1] else found
