@@ -17,8 +17,8 @@ from aiohttp import web
 
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import dumps
-from .passing import OtherBackend, OtherBackends
 from .requests import origin_of, read_body
+from .telemetry import Call
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,7 @@ class Exchange:
 
     Attributes:
         headers: Of the answer.
+        call: What is known of it.
         refused: The refusal that went into a stream, in place of a status.
     """
 
@@ -112,8 +113,9 @@ class Exchange:
     ) -> None:
         self.dialect, self.route, self.origin = dialect, route, origin_of(request)
         self.headers: dict[str, str] = {}
+        self.call = Call(f"POST {route.path}")
         self.refused: Refused | None = None
-        self._request, self._hold, self._ping_interval = request, hold, ping_interval
+        self.request, self._hold, self._ping_interval = request, hold, ping_interval
         assert isinstance(request.protocol, Connection)
         self._connection: Connection = request.protocol
         self._stream: web.StreamResponse | None = None
@@ -121,14 +123,10 @@ class Exchange:
     async def read(self) -> dict[str, Any]:
         """The body, with what the path says."""
         for name, value in self.route.query.items():
-            if self._request.query.get(name) != value:
+            if self.request.query.get(name) != value:
                 raise Refused(f"this path needs ?{name}={value}", param=name)
-        path = {name: value for name, value in self._request.match_info.items() if name != "session"}
-        return {**await read_body(self._request), **path, **self.route.fields}
-
-    async def pass_on(self, backends: OtherBackends, backend: OtherBackend) -> web.StreamResponse:
-        """Have another backend answer."""
-        return await backends.pass_on(self._request, self.dialect, backend)
+        path = {name: value for name, value in self.request.match_info.items() if name != "session"}
+        return {**await read_body(self.request), **path, **self.route.fields}
 
     async def wait(self, sampling: asyncio.Future[Any], *, stream: bool) -> None:
         """Wait for a reply; a stream's head is held back for a while, then pings follow."""
@@ -177,5 +175,5 @@ class Exchange:
             response.headers.update({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         elif body is not None:
             response.content_length = len(body)
-        await response.prepare(self._request)
+        await response.prepare(self.request)
         return response

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
 
+from ..backends.http.options import bearer, checked_headers, checked_url
 from .dialects.wire import Refused, WireDialect
 
 _SENT = ("Accept", "Content-Type", "Content-Encoding", "anthropic-version", "anthropic-beta", "OpenAI-Beta")
@@ -34,22 +34,15 @@ class OtherBackend:
         key: Its key, or None.
 
     Raises:
-        ValueError: The address is not `http(s)://HOST[:PORT][/PATH]`. Its text, which may hold a password, is not told.
+        ValueError: No address of a server, or a key that no header can hold.
     """
 
     url: str
     key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.url)
-            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_address = False
-        if not is_address or parts.username is not None or parts.query or parts.fragment:
-            raise ValueError(
-                "the address of another backend must be http(s)://HOST[:PORT][/PATH], without user or query"
-            )
+        checked_url("another backend", self.url)
+        checked_headers({"key": self.key or ""})
 
 
 class OtherBackends:
@@ -79,12 +72,12 @@ class OtherBackends:
         headers = {name: request.headers[name] for name in _SENT if name in request.headers}
         if backend.key is not None:
             name = next(iter(dialect.key_headers), None)
-            headers |= {"Authorization": f"Bearer {backend.key}"} if name is None else {name: backend.key}
+            headers |= bearer(backend.key) if name is None else {name: backend.key}
         query = [(name, value) for name, value in request.query.items() if name != dialect.key_query]
         response = None
         try:
             async with self._http.post(
-                backend.url.rstrip("/").removesuffix("/v1") + path,
+                backend.url.strip().rstrip("/").removesuffix("/v1") + path,
                 params=query,
                 data=await request.read(),
                 headers=headers,

@@ -20,7 +20,7 @@ from ..trajectory import Message, Role, Trajectory, Turn, digest
 from .answers import Answer, Answers
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json, hide
-from .dialects.wire import Origin, Refused, WireDialect, WireRequest
+from .dialects.wire import Origin, Refused, WireRequest
 from .exact_json import dumps
 from .options import MaxSecondsReachedError, SessionOptions
 from .passing import OtherBackend, OtherBackendError, OtherBackends
@@ -28,7 +28,7 @@ from .requests import new_key
 from .reward import Reward
 from .session_log import SessionLog
 from .state import LogFile
-from .telemetry import Phase, Telemetry, note_reply, note_request
+from .telemetry import Call, Phase, Telemetry
 from .translation import Translation
 
 
@@ -248,7 +248,7 @@ class Session:
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
                 self._note(wire, exchange, counters)
-                note_request(self.id, wire, origin)
+                exchange.call.asks(self.id, wire, origin)
             # Prepare.
             prepared = await self._prepare(wire, origin, counters if write_count is None else Counters())
             if write_count is not None:
@@ -257,7 +257,7 @@ class Session:
             key = _key_of(wire, origin, prepared)
             answer = self.answers.claim(key, is_retry=origin.is_retry, joins_equal=self.options.join_equal)
             if answer is None:
-                answer = await self._start(wire, origin, prepared, key, counters)
+                answer = await self._start(wire, exchange, prepared, key, counters)
             elif answer.task.done():
                 counters.replayed += 1
             else:
@@ -266,7 +266,7 @@ class Session:
             with self.answers.delivering(answer):
                 await exchange.wait(answer.task, stream=wire.stream)
                 try:
-                    body = self._write(dialect, wire, answer)
+                    body = self._write(exchange, wire, answer)
                     self.log.flush()
                 except Refused as refused:
                     body = exchange.refuse(refused, stream=wire.stream)
@@ -291,7 +291,7 @@ class Session:
             raise Refused(str(reached), code="rollout_limit")
         self._passing += 1
         try:
-            response = await exchange.pass_on(self.other_backends, other)
+            response = await self.other_backends.pass_on(exchange.request, exchange.dialect, other)
         except OtherBackendError as error:
             self.failure = error
             raise
@@ -367,9 +367,10 @@ class Session:
         return prepared
 
     async def _start(
-        self, wire: WireRequest, origin: Origin, prepared: PreparedTurn, key: bytes, counters: Counters
+        self, wire: WireRequest, exchange: Exchange, prepared: PreparedTurn, key: bytes, counters: Counters
     ) -> Answer:
         """Begin to sample a turn, with the words that ask for a final answer where a limit is reached."""
+        origin = exchange.origin
         if is_final := self._must_end(wire, origin):
             # Not in the key: a repeat comes without them.
             self.has_ended = True
@@ -379,7 +380,7 @@ class Session:
                 self.has_ended = False
                 raise
         answer = Answer(key=key, counters=counters, is_final=is_final)
-        answer.task = task = asyncio.create_task(self._sample(prepared))
+        answer.task = task = asyncio.create_task(self._sample(prepared, exchange.call))
         self._tasks.add(task)
         self.answers.add(answer)
         self.log.asked(answer, agent=prepared.request.agent, has_tools=bool(prepared.request.tools))
@@ -397,7 +398,7 @@ class Session:
         task.add_done_callback(finish)
         return answer
 
-    async def _sample(self, prepared: PreparedTurn) -> SampledTurn:
+    async def _sample(self, prepared: PreparedTurn, call: Call) -> SampledTurn:
         request = prepared.request
         main = self.main_agent(request.agent, has_tools=bool(request.tools))
         left: float | None = None
@@ -408,10 +409,10 @@ class Session:
             try:
                 async with asyncio.timeout(left) as time_limit, self._slots:  # the wait for a slot counts too
                     if self.options.max_parallel is not None:
-                        self.telemetry.note(Phase.WAIT, began)
+                        self.telemetry.note(Phase.WAIT, call, began)
                         began = time.time_ns()
                     sampled = await self.conversation.sample(prepared)
-                    self.telemetry.note(Phase.SAMPLING, began)
+                    self.telemetry.note(Phase.SAMPLING, call, began)
             except TimeoutError:
                 if not time_limit.expired():
                     raise
@@ -421,8 +422,9 @@ class Session:
             main.turn, main.messages = sampled.turn, [*prepared.messages, sampled.reply.message]
         return sampled
 
-    def _write(self, dialect: WireDialect, wire: WireRequest, answer: Answer) -> bytes:
+    def _write(self, exchange: Exchange, wire: WireRequest, answer: Answer) -> bytes:
         """The whole answer, before its first byte is sent; one that cannot be written is refused and forgotten."""
+        dialect = exchange.dialect
         try:
             sampled = answer.task.result()
         except asyncio.CancelledError:
@@ -433,7 +435,7 @@ class Session:
             raise hide(error) from error
         try:
             reply = self.translation.write(wire, answer, sampled)
-            note_reply(reply, sampled.turn)
+            exchange.call.is_answered(reply, sampled.turn)
             if wire.kept_by is not None:
                 self.log.kept(answer, wire.messages)
             return b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))

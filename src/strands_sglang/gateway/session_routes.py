@@ -60,21 +60,20 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         what = "no session takes rewards with this key: send its reward_key, or the admin key"
         raise Refused(what, status=401, code="invalid_api_key")
 
-    def set_reward(session: Session, body: Mapping[str, Any]) -> None:
+    def set_reward(session: Session, body: Mapping[str, Any]) -> Reward:
         if unknown := body.keys() - {"reward", "turns", "info"}:
             raise Refused(f"unknown fields {sorted(unknown)}; known are reward, turns, info")
         if "reward" not in body:
             raise Refused("reward is missing: a number, or null for no score of the whole", param="reward")
         try:
-            session.set_reward(body["reward"], turns=body.get("turns"), info=body.get("info"))
+            return session.set_reward(body["reward"], turns=body.get("turns"), info=body.get("info"))
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
 
     async def reward(request: web.Request) -> web.Response:
         check_reward_key(request)
         session = session_of(request)
-        set_reward(session, await read_body(request))
-        return as_json({"id": session.id, **(session.reward or Reward()).to_json()})
+        return as_json({"id": session.id, **set_reward(session, await read_body(request)).to_json()})
 
     async def create(request: web.Request) -> web.Response:
         body = await read_body(request) if request.can_read_body else {}

@@ -5,15 +5,16 @@ Labels of metrics are names of ours alone: whatever clients call themselves, the
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -23,11 +24,11 @@ from opentelemetry.context import Context
 from ..telemetry import TRACER, turn_ids
 from ..trajectory import Turn
 from .counters import Counters
-from .delivery import Exchange
 from .dialects.reading import label
 from .dialects.wire import Origin, Refused, WireReply, WireRequest
 
 if TYPE_CHECKING:
+    from .delivery import Exchange
     from .session_table import SessionTable
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -43,10 +44,6 @@ _COUNTS = {
 }
 
 
-_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
-"""The request at work; sampling that it starts belongs to it."""
-
-
 class Phase(StrEnum):
     """A part of a request whose time is taken."""
 
@@ -60,41 +57,43 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Call:
-    """A request and its answer, as far as it got."""
+    """What is known of a request and its answer, for its span."""
 
+    name: str
     began: int = field(default_factory=time.time_ns)
-    session: str = ""
-    wire: WireRequest | None = None
-    origin: Origin | None = None
-    reply: WireReply | None = None
     turn: Turn | None = None
+    attributes: dict[str, Any] = field(default_factory=lambda: {"gen_ai.provider.name": "strands_sglang"})
     phases: list[tuple[Phase, int, int]] = field(default_factory=list)
 
-    def finish(self, route: str, parent: Context | None, status: int, problem: str) -> None:
-        """Make the span, with a child for each phase that is long enough to be seen."""
+    def asks(self, session: str, wire: WireRequest, origin: Origin) -> None:
+        """It was read."""
+        model, agent = label(wire.model), origin.agent
+        self.name = f"chat {model}"
+        self.attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
+        self.attributes |= {"gen_ai.conversation.id": session, "user_agent.name": origin.client}
+        self.attributes |= {"gen_ai.agent.name": label(agent)} if agent else {}
+
+    def is_answered(self, reply: WireReply, turn: Turn) -> None:
+        """Its reply was written."""
+        self.turn = turn
+        self.attributes |= {
+            "gen_ai.response.id": reply.id,
+            "gen_ai.response.finish_reasons": (reply.finish,),
+            "gen_ai.usage.input_tokens": reply.prompt_tokens,
+            "gen_ai.usage.output_tokens": reply.output_tokens,
+            "gen_ai.usage.cache_read.input_tokens": reply.cached_tokens,
+        }
+
+    def finish(self, parent: Context | None, status: int, problem: str) -> None:
+        """Make its span, with a child for each phase that is long enough to be seen."""
         # At once, when all is known: half the price of a span that is open meanwhile.
-        span = TRACER.start_span(route, parent, trace.SpanKind.SERVER, start_time=self.began)
+        span = TRACER.start_span(self.name, parent, trace.SpanKind.SERVER, start_time=self.began)
         if not span.is_recording():
             return
-        attributes: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "strands_sglang"}
-        if self.wire is not None and self.origin is not None:
-            attributes["gen_ai.request.model"] = model = label(self.wire.model)
-            attributes["gen_ai.conversation.id"] = self.session
-            attributes["user_agent.name"] = self.origin.client
-            if self.origin.agent is not None:
-                attributes["gen_ai.agent.name"] = label(self.origin.agent)
-            span.update_name(f"chat {model}")
-        if self.reply is not None and self.turn is not None:
-            attributes["gen_ai.response.id"] = self.reply.id
-            attributes["gen_ai.response.finish_reasons"] = (self.reply.finish,)
-            attributes["gen_ai.usage.input_tokens"] = self.reply.prompt_tokens
-            attributes["gen_ai.usage.output_tokens"] = self.reply.output_tokens
-            attributes["gen_ai.usage.cache_read.input_tokens"] = self.reply.cached_tokens
-            attributes |= turn_ids(self.turn)
+        span.set_attributes(self.attributes | ({} if self.turn is None else turn_ids(self.turn)))
         if problem:
-            attributes |= {"error.type": problem, "http.response.status_code": status}
+            span.set_attributes({"error.type": problem, "http.response.status_code": status})
             span.set_status(trace.StatusCode.ERROR)
-        span.set_attributes(attributes)
         for phase, began, ended in self.phases:
             if ended - began >= _SHORTEST_SPAN:
                 TRACER.start_span(phase.value, trace.set_span_in_context(span), start_time=began).end(ended)
@@ -116,53 +115,42 @@ class Telemetry:
 
     @contextmanager
     def request(self, request: web.Request, exchange: Exchange) -> Iterator[None]:
-        """Count a request, and make a span of it at its end. A trace of the client's is continued."""
-        call, status, problem = Call(), 200, ""
-        token = _CALL.set(call)
+        """Count a request, and make its span at the end. A trace of the client's is continued."""
+        call, refused, status, problem = exchange.call, None, 200, ""
         try:
             yield
-            if exchange.refused is not None:  # in a stream whose head said 200
-                status, problem = exchange.refused.status, exchange.refused.code or "refused"
-        except BaseException as error:
-            is_gone = isinstance(error, OSError) or not isinstance(error, Exception)
-            status = error.status if isinstance(error, Refused | web.HTTPException) else 500
-            status = _CLIENT_GONE if is_gone else status
-            problem = getattr(error, "code", None) or type(error).__name__
+            refused = exchange.refused  # in a stream whose head said 200
+        except (OSError, asyncio.CancelledError):
+            status, problem = _CLIENT_GONE, "client_gone"
+            raise
+        except Refused as error:
+            refused = error
+            raise
+        except Exception as error:
+            status, problem = getattr(error, "status", 500), type(error).__name__  # aiohttp's errors have one
             raise
         finally:
-            _CALL.reset(token)
+            if refused is not None:
+                status, problem = refused.status, refused.code or "refused"
             self._requests[exchange.dialect.name, str(status)] += 1
-            self._take_time(Phase.REQUEST, time.time_ns() - call.began)
-            parent = propagate.extract(request.headers) if "traceparent" in request.headers else None
-            call.finish(f"POST {exchange.route.path}", parent, status, problem)
+            self.note(Phase.REQUEST, call)
+            call.finish(
+                propagate.extract(request.headers) if "traceparent" in request.headers else None, status, problem
+            )
 
-    def note(self, phase: Phase, began: int) -> None:
-        """Take the time of a phase that began at this time, in nanoseconds, and ends now."""
-        ended, call = time.time_ns(), _CALL.get()
-        self._take_time(phase, ended - began)
-        if call is not None:
+    def note(self, phase: Phase, call: Call, began: int | None = None) -> None:
+        """Take the time of a phase that began at this time, in nanoseconds, or with its request, and ends now."""
+        began, ended = began or call.began, time.time_ns()
+        self._buckets[phase][bisect_left(_BOUNDS, (ended - began) / 1e9)] += 1
+        self._seconds[phase] += (ended - began) / 1e9
+        if phase is not Phase.REQUEST:
             call.phases.append((phase, began, ended))
-
-    def _take_time(self, phase: Phase, nanoseconds: int) -> None:
-        seconds = nanoseconds / 1e9
-        self._buckets[phase][bisect_left(_BOUNDS, seconds)] += 1
-        self._seconds[phase] += seconds
 
     def metrics(self, table: SessionTable) -> bytes:
         """Everything, in the text format of Prometheus."""
-        from prometheus_client.core import CollectorRegistry
-        from prometheus_client.exposition import generate_latest
-        from prometheus_client.registry import Collector
+        from prometheus_client import generate_latest
 
-        telemetry = self
-
-        class Gathered(Collector):
-            def collect(self) -> Iterator[Any]:
-                return telemetry._collect(table)
-
-        registry = CollectorRegistry()
-        registry.register(Gathered())
-        return generate_latest(registry)
+        return generate_latest(SimpleNamespace(collect=lambda: self._collect(table)))
 
     def _collect(self, table: SessionTable) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -172,44 +160,25 @@ class Telemetry:
         total = {name: sum(getattr(count, name) for count in counts) for _, names in _COUNTS.values() for name in names}
         roots = sum((count.roots for count in counts if count.roots), Counter[str]())
         closed = sum(session.is_sealed for session in sessions)
-
-        def family(kind: Any, name: str, text: str, label: str, values: Mapping[str, float]) -> Any:
-            made = kind(f"strands_gateway_{name}", f"{text}.", labels=[label])
-            for value, number in values.items():
-                made.add_metric([value], number)
-            return made
-
-        requests = CounterMetricFamily("strands_gateway_requests", "Requests.", labels=["dialect", "status"])
-        for labels, number in self._requests.items():
-            requests.add_metric(labels, number)
-        yield requests
         states = {"open": len(sessions) - closed, "closed": closed, "stored": len(table) - len(sessions)}
-        yield family(GaugeMetricFamily, "sessions", "Sessions held", "state", states)
-        if table.folder is not None:
-            size = table.folder.size
-            yield GaugeMetricFamily("strands_gateway_state_bytes", "Size of the state folder.", size)
-        in_flight = sum(session.in_flight for session in sessions)
-        yield GaugeMetricFamily("strands_gateway_in_flight", "Turns being sampled.", in_flight)
         cached = total["cached_tokens"] / max(total["input_tokens"], 1)
-        yield GaugeMetricFamily("strands_gateway_cached_share", "Share of prompt tokens found in the cache.", cached)
-        yield family(CounterMetricFamily, "roots", "New roots", "reason", roots)
+        families: list[tuple[Any, str, str, tuple[str, ...], Mapping[Any, float]]] = [
+            (CounterMetricFamily, "requests", "Requests", ("dialect", "status"), self._requests),
+            (GaugeMetricFamily, "sessions", "Sessions held", ("state",), {(name,): n for name, n in states.items()}),
+            (GaugeMetricFamily, "in_flight", "Turns being sampled", (), {(): sum(each.in_flight for each in sessions)}),
+            (GaugeMetricFamily, "cached_share", "Share of prompt tokens found in a cache", (), {(): cached}),
+            (CounterMetricFamily, "roots", "New roots", ("reason",), {(name,): n for name, n in roots.items()}),
+        ]
         for name, (text, fields) in _COUNTS.items():
-            values = {field.removesuffix("_tokens"): total[field] for field in fields}
-            yield family(CounterMetricFamily, name, text, "kind", values)
+            kinds = {(field.removesuffix("_tokens"),): total[field] for field in fields}
+            families.append((CounterMetricFamily, name, text, ("kind",), kinds))
+        for kind, name, text, labels, values in families:
+            family = kind(f"strands_gateway_{name}", f"{text}.", labels=labels)
+            for value, number in values.items():
+                family.add_metric(value, number)
+            yield family
         times = HistogramMetricFamily("strands_gateway_seconds", "Times of requests.", labels=["phase"])
         for phase, buckets in self._buckets.items():
             bounds = [*map(str, _BOUNDS), "+Inf"]
             times.add_metric([phase], list(zip(bounds, accumulate(buckets), strict=True)), self._seconds[phase])
         yield times
-
-
-def note_request(session: str, wire: WireRequest, origin: Origin) -> None:
-    """Note what the request at work asks for."""
-    if (call := _CALL.get()) is not None:
-        call.session, call.wire, call.origin = session, wire, origin
-
-
-def note_reply(reply: WireReply, turn: Turn) -> None:
-    """Note the answer to the request at work."""
-    if (call := _CALL.get()) is not None:
-        call.reply, call.turn = reply, turn
