@@ -6,9 +6,10 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
-from strands_env.core import Action, Environment, ModelFactory, TaskContext
+from strands_env.core import Action, TaskContext
 from strands_env.eval import Benchmark, DatasetError, EvalError
 from strands_env.eval.run.benchmark import Row, field
 from strands_env.eval.run.tasks import Tasks, stream
@@ -23,12 +24,7 @@ class DataBenchmark(Benchmark):
     """Tasks of a local file with columns for question and answer."""
 
     benchmark_name = "data"
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """An agent without tools, scored by an exact match without regard to case."""
-        options = {"reward_fn": ExactMatchReward(ignore_case=True), **options}
-        return lambda: Environment(model_factory=model_factory, **options)
+    reward_class = partial(ExactMatchReward, ignore_case=True)
 
     def action(self, row: Row, index: int) -> Action | None:
         """The question; other columns go into the task context."""

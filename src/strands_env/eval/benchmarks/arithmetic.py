@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from strands_env.core import Action, Environment, ModelFactory, TaskContext
+from strands_env.core import Action
 from strands_env.environments import CalculatorEnv
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
@@ -30,12 +30,10 @@ class ArithmeticEvaluator(Benchmark):
     benchmark_name = "arithmetic"
     has_local_rows = True
     default_sampling: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 64, "temperature": 0.0}
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """A calculator with three worked examples."""
-        options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": NumberReward(), "max_tool_iters": 3, **options}
-        return lambda: ArithmeticEnv(model_factory=model_factory, **options)
+    env_class = ArithmeticEnv
+    env_options: ClassVar[Mapping[str, Any]] = {"max_tool_iters": 3}
+    system_prompt = SYSTEM_PROMPT
+    reward_class = NumberReward
 
     def count(self) -> int:
         """The limit, or `TASKS`."""
@@ -55,5 +53,4 @@ class ArithmeticEvaluator(Benchmark):
 
     def action(self, row: Row, index: int) -> Action:
         """The question."""
-        context = TaskContext(id=f"arithmetic_{row['id']}", ground_truth=str(row["value"]))
-        return Action(message=f"What is {row['expression']}?", task_context=context)
+        return self.task(row["id"], f"What is {row['expression']}?", str(row["value"]))

@@ -20,7 +20,7 @@ from typing import Any
 
 from strands.types.tools import AgentTool, ToolUse
 
-from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, field, read_lines
 from strands_env.rewards import turns_of
@@ -232,10 +232,5 @@ class BFCLEvaluator(Benchmark):
             return None
         history = [{"role": item["role"], "content": [{"text": item["content"]}]} for item in messages[:-1]]
         hidden: dict[str, Any] = {"category": row["category"], "functions": row["function"]}
-        context = TaskContext(
-            id=f"{self.benchmark_name}_{row['id']}",
-            ground_truth=row["ground_truth"] or [],
-            conversation_history=history,
-            **hidden,
-        )
-        return Action(message="\n\n".join([*system, messages[-1]["content"]]), task_context=context)
+        message = "\n\n".join([*system, messages[-1]["content"]])
+        return self.task(row["id"], message, row["ground_truth"] or [], conversation_history=history, **hidden)

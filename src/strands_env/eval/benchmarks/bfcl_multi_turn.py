@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from keyword import iskeyword
-from typing import Any
+from typing import Any, ClassVar
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -33,7 +33,6 @@ from strands_env.core import (
     RewardFunction,
     RewardResult,
     StepResult,
-    TaskContext,
     TerminationReason,
 )
 from strands_env.core.threads import default_threads
@@ -215,14 +214,16 @@ class BFCLMultiTurnEvaluator(Benchmark):
     """BFCL, several turns: 800 tasks of four categories; needs bfcl-eval, its data or --data FOLDER."""
 
     benchmark_name = "bfcl-multi-turn"
+    env_class = MultiTurnEnv
+    env_options: ClassVar[Mapping[str, Any]] = {"max_tool_output_chars": None}
+    reward_class = MultiTurnReward
     has_local_rows = True
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """The requests of a task, checked by the package."""
         _package("eval_checker.multi_turn_eval.multi_turn_checker")
-        options = {"reward_fn": MultiTurnReward(), "max_tool_output_chars": None, **options}
-        return lambda: MultiTurnEnv(model_factory=model_factory, **options)
+        return super().environment(model_factory, **options)
 
     def rows(self) -> Iterator[Row]:
         """The tasks of all categories that the folder has, with their functions and expected calls."""
@@ -241,10 +242,9 @@ class BFCLMultiTurnEvaluator(Benchmark):
         if row["ground_truth"] is None or not row["question"]:
             return None
         kept = ("id", "question", "initial_config", "involved_classes", "function", "missed_function")
-        hidden: dict[str, Any] = {"entry": {key: row[key] for key in kept if key in row}}
-        context = TaskContext(id=f"{self.benchmark_name}_{row['id']}", ground_truth=row["ground_truth"], **hidden)
+        entry = {key: row[key] for key in kept if key in row}
         first = [message["content"] for message in row["question"][0]]
-        return Action(message="\n\n".join(first), task_context=context)
+        return self.task(row["id"], "\n\n".join(first), row["ground_truth"], entry=entry)
 
 
 def _without_missed(row: Row, offered: list[Row]) -> dict[str, Any]:

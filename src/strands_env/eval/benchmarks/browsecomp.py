@@ -14,9 +14,8 @@ import urllib.request
 from collections.abc import Iterator
 from importlib import util
 from pathlib import Path
-from typing import Any
 
-from strands_env.core import Action, TaskContext
+from strands_env.core import Action
 from strands_env.eval.benchmarks.facts import FactsBenchmark
 from strands_env.eval.benchmarks.grading import MATCH, load_published
 from strands_env.eval.errors import DatasetError
@@ -67,9 +66,8 @@ class BrowseCompEvaluator(FactsBenchmark):
             problem, answer = decrypt(problem, canary), decrypt(answer, canary)
         known = util.find_spec("inspect_evals") is not None
         query = load_published("browse_comp.prompts", "QUERY_TEMPLATE") if known else QUERY
-        kept: dict[str, Any] = {"question": problem, "problem_topic": row.get("problem_topic")}
-        context = TaskContext(id=f"{self.benchmark_name}_{index}", ground_truth=answer, **kept)
-        return Action(message=query.format(Question=problem), task_context=context)
+        kept = {"question": problem, "problem_topic": row.get("problem_topic")}
+        return self.task(str(index), query.format(Question=problem), answer, **kept)
 
 
 def decrypt(text: str, password: str) -> str:

@@ -6,10 +6,9 @@ paper, so its scores are not the published ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
-from strands_env.core import Environment, ModelFactory
+from strands_env.core import Environment, RewardFunction
 from strands_env.eval.benchmarks.grading import FACTS, FACTS_VERIFIED, GradedAnswerReward, Grading
 from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark
 
@@ -29,20 +28,21 @@ class FactsBenchmark(QuestionBenchmark):
     """Questions with one expected answer; a subclass names its data set, its columns and its grading."""
 
     grading: ClassVar[Grading] = FACTS
+    has_judge = True
 
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """A conversation, graded by `judge_model` (the evaluated model itself if not given).
-
-        `search`, a `SearchProvider`, gives it tools for search.
-        """
-        judge, search = options.pop("judge_model", None) or model_factory, options.pop("search", None)
-        options = {"reward_fn": GradedAnswerReward(judge, cls.grading), **options}
+    @staticmethod
+    def env_class(*, search: Any = None, **options: Any) -> Environment:
+        """A conversation, with tools for search where there is a `SearchProvider`."""
         if search is None:
-            return lambda: Environment(model_factory=model_factory, **options)
+            return Environment(**options)
         from strands_env.environments import SearchEnv
 
-        return lambda: SearchEnv(model_factory=model_factory, provider=search, **options)
+        return SearchEnv(provider=search, **options)
+
+    @classmethod
+    def reward_class(cls, judge: Any) -> RewardFunction:
+        """The verdict of a judge."""
+        return GradedAnswerReward(judge, cls.grading)
 
 
 class SimpleQAVerifiedEvaluator(FactsBenchmark):

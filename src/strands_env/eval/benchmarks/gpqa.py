@@ -8,7 +8,7 @@ import unicodedata
 from collections import deque
 from typing import ClassVar
 
-from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, RewardFunction, RewardResult, StepResult
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 from strands_env.sentences import is_denied, is_supposed, takes_back
 
@@ -156,8 +156,7 @@ class GPQAEvaluator(Benchmark):
         # By the record and not its place, so that a part of the data has the choices of the whole.
         random.Random(f"{self.seed}/{name}").shuffle(order)
         listed = "\n".join(f"({letter}) {choices[place]}" for letter, place in zip(LETTERS, order, strict=True))
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=LETTERS[order.index(0)])
-        return Action(message=f"{question.strip()}\n\n{listed}", task_context=context)
+        return self.task(name, f"{question.strip()}\n\n{listed}", LETTERS[order.index(0)])
 
 
 class GPQADiamondEvaluator(GPQAEvaluator):

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import util
 from typing import Any
 
@@ -41,16 +42,16 @@ class HLEEvaluator(QuestionBenchmark):
     dataset = HubDataset(path="cais/hle", split="test")
     question_fields = ("question",)
     kept_fields = ("category", "raw_subject", "answer_type")
+    has_judge = True
+    reward_class = partial(HLEReward, grading=MATCH)
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """Reasoning without tools, graded by `judge_model` (the evaluated model itself if not given)."""
-        judge = options.pop("judge_model", model_factory)
         # The published prompt where its package is installed: scores compare under the same prompt only.
         known = util.find_spec("inspect_evals") is not None
         prompt = load_published("hle.prompts", "SYSTEM_MC") if known else SYSTEM_PROMPT
-        options = {"system_prompt": prompt, "reward_fn": HLEReward(judge, MATCH), **options}
-        return lambda: Environment(model_factory=model_factory, **options)
+        return super().environment(model_factory, **{"system_prompt": prompt, **options})
 
     def rows(self) -> Iterable[Row]:
         """The rows without a picture."""

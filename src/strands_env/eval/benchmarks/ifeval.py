@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, RewardFunction, RewardResult, StepResult
 from strands_env.core.threads import reward_threads
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 from strands_sglang.exceptions import install_command
@@ -292,6 +292,4 @@ class IFEvalEvaluator(Benchmark):
         keywords = row.get("kwargs") or [{} for _ in names]
         arguments = [{key: value for key, value in (item or {}).items() if value is not None} for item in keywords]
         name = field(row, "key") or str(index)
-        rules = {"instructions": list(names), "arguments": arguments}
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", **rules)
-        return Action(message=prompt, task_context=context)
+        return self.task(name, prompt, instructions=list(names), arguments=arguments)

@@ -15,7 +15,7 @@ import re
 import zlib
 from typing import Any
 
-from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, RewardFunction, RewardResult, StepResult
 from strands_env.core.threads import reward_threads
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 from strands_env.sandbox import BubblewrapSandbox, SandboxLimits, judge
@@ -176,5 +176,4 @@ class LiveCodeBenchEvaluator(Benchmark):
             "private_tests": field(row, "private_test_cases") or "",
         }
         hidden |= {key: str(row[key]) for key in ("platform", "difficulty", "contest_date") if row.get(key) is not None}
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", **hidden)
-        return Action(message=f"{question.strip()}\n\n{task}", task_context=context)
+        return self.task(name, f"{question.strip()}\n\n{task}", **hidden)

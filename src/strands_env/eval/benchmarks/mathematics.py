@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
-from strands_env.core import Environment, ModelFactory
 from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark, Row, field
 from strands_env.eval.run.tasks import Tasks
+from strands_env.rewards import MathRewardFunction
 
 _AIME = {
     "2024": HubDataset(path="HuggingFaceH4/aime_2024", split="train", size=30),
@@ -19,15 +18,10 @@ SYSTEM_PROMPT = r"Reason step by step, and put your final answer within \boxed{}
 
 
 class MathBenchmark(QuestionBenchmark):
-    """Problems with one final answer; a subclass names its data set and its fields."""
+    """Problems with one final answer (extra `math`); a subclass names its data set and its fields."""
 
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """Reasoning without tools, scored by `MathRewardFunction` (extra `math`)."""
-        from strands_env.rewards import MathRewardFunction
-
-        options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": MathRewardFunction(), **options}
-        return lambda: Environment(model_factory=model_factory, **options)
+    system_prompt = SYSTEM_PROMPT
+    reward_class = MathRewardFunction
 
 
 class AIMEEvaluator(MathBenchmark):

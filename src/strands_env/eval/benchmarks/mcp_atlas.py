@@ -8,14 +8,14 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import aiohttp
 from strands.types.exceptions import ToolProviderException
 from strands.types.tools import AgentTool, ToolUse
 
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult
 from strands_env.core.scope import fail_step
 from strands_env.eval.benchmarks.grading import GradedAnswerReward, Grading
 from strands_env.eval.errors import DatasetError
@@ -133,12 +133,9 @@ class MCPAtlasEvaluator(Benchmark):
 
     benchmark_name = "mcp-atlas"
     dataset: ClassVar[HubDataset] = HubDataset(path="ScaleAI/MCP-Atlas", split="train")
-
-    @classmethod
-    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """The container's tools, scored by `judge_model` (the evaluated model itself if not given)."""
-        options = {"reward_fn": ClaimsReward(options.pop("judge_model", model_factory)), **options}
-        return lambda: MCPAtlasEnv(model_factory=model_factory, **options)
+    env_class = MCPAtlasEnv
+    reward_class = ClaimsReward
+    has_judge = True
 
     def action(self, row: Row, index: int) -> Action | None:
         """The question, its tools, and the claims as ground truth."""
@@ -154,7 +151,4 @@ class MCPAtlasEvaluator(Benchmark):
         enabled = [tool["name"] if isinstance(tool, dict) else tool for tool in listed]
         if not claimed:
             return None
-        context = TaskContext(
-            id=f"{self.benchmark_name}_{name}", ground_truth=list(claimed), **{"enabled_tools": enabled}
-        )
-        return Action(message=prompt, task_context=context)
+        return self.task(name, prompt, list(claimed), enabled_tools=enabled)

@@ -21,7 +21,7 @@ from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.backends import model_factory_from_args
-from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult
 from strands_env.core.chat import spoken_text
 from strands_env.core.types import check_factory
 from strands_env.environments.chat import ask, user_agent
@@ -355,10 +355,7 @@ class Tau2Evaluator(Benchmark):
         if opening[-1].role != "assistant" or opening[-1].tool_calls:
             return None  # neither of the two would speak next
         history = _history(opening, "assistant")
-        context = TaskContext(
-            id=f"{self.benchmark_name}_{task.id}", conversation_history=history, **{"task": dict(row)}
-        )
-        return Action(message=str(task.user_scenario), task_context=context)
+        return self.task(task.id, str(task.user_scenario), conversation_history=history, task=dict(row))
 
 
 class Tau2AirlineEvaluator(Tau2Evaluator):

@@ -162,9 +162,12 @@ class Benchmark(Evaluator):
     has_local_rows: ClassVar[bool] = False
     """`rows` needs nothing from elsewhere even without `data_path`, so that the first row can be tried early."""
     env_class: ClassVar[Callable[..., Environment]] = Environment
+    env_options: ClassVar[Mapping[str, Any]] = {}
     system_prompt: ClassVar[str | None] = None
-    reward_class: ClassVar[Callable[[], RewardFunction] | None] = None
+    reward_class: ClassVar[Callable[..., RewardFunction] | None] = None
     """Parts of `environment`; the prompt is that of the class if None."""
+    has_judge: ClassVar[bool] = False
+    """The reward takes a model that judges: the option `judge_model`, else the evaluated model itself."""
     default_sampling: ClassVar[Mapping[str, Any]] = {}
     """Sampling parameters of the command line where the user gives none; a temperature only for single samples."""
 
@@ -179,15 +182,20 @@ class Benchmark(Evaluator):
         """The environment to evaluate a bare model with, when the user names none."""
         if cls.reward_class is None:
             raise NotImplementedError(f"{cls.__name__} has no environment of its own: name one (--env module:function)")
-        options = {"reward_fn": cls.reward_class(), **options}
-        if cls.system_prompt is not None:
-            options.setdefault("system_prompt", cls.system_prompt)
+        judge = [options.pop("judge_model", None) or model_factory] if cls.has_judge else []
+        prompt = {} if cls.system_prompt is None else {"system_prompt": cls.system_prompt}
+        options = {"reward_fn": cls.reward_class(*judge), **prompt, **cls.env_options, **options}
         make = cls.env_class
         return lambda: make(model_factory=model_factory, **options)
 
     def action(self, row: Row, index: int) -> Action | None:
         """The task of a row, None to leave the row out."""
         raise NotImplementedError
+
+    def task(self, name: str, message: Any, ground_truth: Any = None, **context: Any) -> Action:
+        """A task of this benchmark: its name among the others, and what its context holds."""
+        context = {"id": f"{self.benchmark_name}_{name}", "ground_truth": ground_truth, **context}
+        return Action(message=message, task_context=TaskContext(**context))
 
     def rows(self) -> Iterable[Row]:
         """All rows, from `data_path` or from `dataset`."""
@@ -317,8 +325,7 @@ class QuestionBenchmark(Benchmark):
             return None
         name = field(row, *self.id_fields) or str(index)
         columns = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer, **columns)
-        return Action(message=self.message(row, question), task_context=context)
+        return self.task(name, self.message(row, question), answer, **columns)
 
 
 def _keys(row: Row) -> str:
