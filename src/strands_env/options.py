@@ -181,14 +181,13 @@ class EvalOptions:
     project: str | None = _option("trackers", None, "default: the benchmark", "--project", metavar="NAME")
 
     def __post_init__(self) -> None:
-        for name in ("n_samples_per_prompt", "max_concurrency", "max_attempts", "limit"):
-            value = getattr(self, name)
-            if (value is not None or name != "limit") and (type(value) is not int or value < 1):
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        if self.max_failures is not None and self.max_failures < 0:
-            raise ValueError(f"max_failures must be None or at least 0, got {self.max_failures!r}")
-        if self.sample_timeout is not None and not self.sample_timeout > 0:
-            raise ValueError(f"sample_timeout must be seconds above 0 or None, got {self.sample_timeout!r}")
+        from strands_sglang.exceptions import check_positive  # brings the SDK, which help does without
+
+        names = ("n_samples_per_prompt", "max_concurrency", "max_attempts")
+        check_positive(whole=True, **{name: getattr(self, name) for name in names})
+        check_positive(whole=True, optional=True, limit=self.limit)
+        check_positive(whole=True, optional=True, zero=True, max_failures=self.max_failures)
+        check_positive("seconds", optional=True, sample_timeout=self.sample_timeout)
         if self.sampling_seed is not None and (type(self.sampling_seed) is not int or abs(self.sampling_seed) >= 2**63):
             raise ValueError(f"sampling_seed must be None or an integer of at most 63 bits, got {self.sampling_seed!r}")
         if not 0 <= self.proof_seconds < math.inf:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strands_env.commands.terminal import announce, explained, format_number, one_line, say
+from strands_env.commands.terminal import announce, explained, format_number, one_line, run_user_code, show
 from strands_sglang.command_line import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -25,9 +23,7 @@ CALLED = 200
 
 def run(args: argparse.Namespace) -> int:
     """Check."""
-    # The findings say what is wrong.
-    logging.basicConfig(level=logging.WARNING if args.verbose else logging.CRITICAL)
-    sys.path.insert(0, "")  # hooks in the folder one is in
+    run_user_code(verbose=args.verbose, level=logging.CRITICAL)  # the findings say what is wrong
     if args.env is None and args.benchmark is None and args.data_path is None:
         raise CommandError("nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE)
     if args.env is None and args.benchmark is None and Path(args.data_path).is_dir():
@@ -67,39 +63,36 @@ def run(args: argparse.Namespace) -> int:
                 run_watched(proving, dry_run.BLOCKED_SECONDS)
         except LoopBlockedError as error:
             trial.errors.append(str(error))
-    if args.json:
-        say(json.dumps(_to_dict(trial), default=str))
-    else:
-        _show(trial)
+    show(_to_dict(trial), _lines(trial), as_json=args.json)
     return Exit.INCOMPLETE if trial.errors else Exit.OK
 
 
-def _show(trial: DryRun) -> None:
+def _lines(trial: DryRun) -> Iterator[str]:
     from strands_env.core.limits import shorten
     from strands_env.recipe.dry_run import ANSWER
 
     for spec in trial.tools:
-        say(f"tool        {signature(spec)}")
-        say(f"            {one_line(str(spec.get('description') or ''))[:160]}")
+        yield f"tool        {signature(spec)}"
+        yield f"            {one_line(str(spec.get('description') or ''))[:160]}"
     if not trial.tools:
-        say("tools       none")
+        yield "tools       none"
     if trial.prompt is not None:
-        say(f"prompt      {trial.prompt_tokens} tokens, as the model reads it:")
-        say("\n".join(f"  | {line}" for line in shorten(trial.prompt, SHOWN).splitlines()))
+        yield f"prompt      {trial.prompt_tokens} tokens, as the model reads it:"
+        yield from (f"  | {line}" for line in shorten(trial.prompt, SHOWN).splitlines())
     if trial.result is not None and trial.result.reward is not None:
         value = trial.result.reward.reward
-        say(f"reward      {'none' if value is None else format_number(value)} for the answer {ANSWER!r}")
+        yield f"reward      {'none' if value is None else format_number(value)} for the answer {ANSWER!r}"
     for one in trial.calls:
-        say(f"call        {one['name']}() gave {one_line(one['text'])[:CALLED]!r}")
+        yield f"call        {one['name']}() gave {one_line(one['text'])[:CALLED]!r}"
     if trial.proof is not None:
-        say(f"proof       {trial.proof.table()}")
+        yield f"proof       {trial.proof.table()}"
     for error in trial.errors:
-        say(f"error       {one_line(error)}")
+        yield f"error       {one_line(error)}"
     for warning in trial.warnings:
-        say(f"warning     {one_line(warning)}")
+        yield f"warning     {one_line(warning)}"
     errors, warnings = len(trial.errors), len(trial.warnings)
     verdict = f"errors: {errors}, warnings: {warnings}" if errors or warnings else "nothing to change"
-    say(f"checked     {verdict}")
+    yield f"checked     {verdict}"
 
 
 def signature(spec: Mapping[str, Any]) -> str:

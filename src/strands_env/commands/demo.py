@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from strands_env.commands.terminal import announce, columns, one_line, say
+from strands_env.commands.terminal import announce, columns, one_line, show
 from strands_env.core import Action, ModelFactory, StepResult
 from strands_env.core.seeds import RolloutSeed, derive_seed
 from strands_env.eval.benchmarks.arithmetic import ArithmeticEvaluator
@@ -69,13 +69,10 @@ async def _demo(args: argparse.Namespace, models: Any, announce: Any) -> Exit:
     finally:
         await models.engine.close()
     right = sum(one.is_right for one in answered)
-    if args.json:
-        counts = totals.to_dict()
-        del counts["examples"]
-        shown = {"rollouts": len(answered), "right": right, **counts, "example": example}
-        say(json.dumps(shown))
-    else:
-        _show(answered, example, totals, right)
+    counts = totals.to_dict()
+    del counts["examples"]
+    document = {"rollouts": len(answered), "right": right, **counts, "example": example}
+    show(document, summary_lines(answered, example, totals, right), as_json=args.json)
     return Exit.OK if right else Exit.FAILED
 
 
@@ -139,22 +136,25 @@ async def _example(drifted: list[AnsweredQuestion], engine: Any) -> dict[str, An
 # ---- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _show(answered: list[AnsweredQuestion], example: dict[str, Any] | None, totals: DriftTotals, right: int) -> None:
-    say()
+def summary_lines(
+    answered: list[AnsweredQuestion], example: dict[str, Any] | None, totals: DriftTotals, right: int
+) -> Iterator[str]:
+    """The rollouts, and the place where one drifts."""
+    yield ""
     for one in answered:
         text, width = _text(one.result), max(20, columns(sys.stdout) - 29)
         shown = text if len(text) <= width else f"{text[: width - 3]}..."
-        say(f"  {'right' if one.is_right else 'wrong'}  {one.question:19} {shown}")
-    say()
+        yield f"  {'right' if one.is_right else 'wrong'}  {one.question:19} {shown}"
+    yield ""
     if example is None:
-        say(
+        yield (
             f"Tokenising the text again would change none of these {totals.sampled_tokens} tokens: that happens, more "
             "rarely the shorter the rollouts. Try another --seed."
         )
     else:
-        say("\n".join(_lines(example, totals)))
-    say(f"\nnext        {_NEXT}")
-    say(f"{right} of {len(answered)} answers right")
+        yield from _lines(example, totals)
+    yield f"\nnext        {_NEXT}"
+    yield f"{right} of {len(answered)} answers right"
 
 
 def _text(result: StepResult) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from strands_env.commands.arguments import add_drift
-from strands_env.commands.terminal import announce, explained, one_line, say
+from strands_env.commands.terminal import announce, explained, one_line, show
 from strands_sglang.command_line import CommandError, Exit
 
 EXAMPLES = 10
@@ -32,14 +31,12 @@ def run(args: argparse.Namespace) -> int:
             f"{args.run!r} holds no tokens: it was run with --no-tokens, or by a provider without token data",
             Exit.USAGE,
         )
-    if args.json:
-        say(json.dumps(totals.to_dict()))
-        return Exit.OK
-    say(f"{saved.name}: {totals}: {totals.changed_tokens} of {totals.sampled_tokens} sampled tokens")
+    lines = [f"{saved.name}: {totals}: {totals.changed_tokens} of {totals.sampled_tokens} sampled tokens"]
     for kind, places in totals.kinds.most_common():
-        say(f"{kind:<14} {places} {'place' if places == 1 else 'places'}")
+        lines.append(f"{kind:<14} {places} {'place' if places == 1 else 'places'}")
     for example in totals.examples:
         before = " ".join(repr(text) for text in example.sampled)
         after = " ".join(repr(text) for text in example.retokenized)
-        say(f"  {one_line(example.name)} token {example.start}: sampled {before}, comes back as {after}")
+        lines.append(f"  {one_line(example.name)} token {example.start}: sampled {before}, comes back as {after}")
+    show(totals.to_dict(), lines, as_json=args.json)
     return Exit.OK

@@ -6,11 +6,10 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import json
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from strands_env.backends import BACKENDS
 from strands_env.commands.progress import TrackedProgress, make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import announce, explained, format_number, note, run_user_code, say, write_to
+from strands_env.commands.terminal import announce, explained, format_number, note, run_user_code, show, write_to
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
 from strands_env.eval import (
@@ -37,8 +36,9 @@ from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
+from strands_env.options import EvalOptions
 from strands_env.recipe.evaluation import Evaluation, build_evaluation
-from strands_env.recipe.recording import Recorder
+from strands_env.recipe.recording import Recorder, Replay
 from strands_env.recipe.resolve import resolve
 from strands_env.trackers import BackgroundTracker, make_tracker, numbers_of
 from strands_sglang.command_line import CommandError, Exit
@@ -65,15 +65,7 @@ def run(args: argparse.Namespace) -> int:
         if args.record is not None and args.resume:
             raise EvalError("--record: a recording holds a whole run; leave out --resume")
         recorder = None if args.record is None else Recorder(args.record, options)
-        evaluation = build_evaluation(
-            options,
-            vars(args),
-            resume=args.resume,
-            note=lambda text: note("eval", f"note: {text}"),
-            announce=partial(announce, quiet=quiet),
-            progress=make_display(quiet=quiet),
-            tape=recorder,
-        )
+        evaluation = prepare(options, vars(args), "eval", quiet=quiet, resume=args.resume, tape=recorder)
         evaluator = evaluation.evaluator
         trackers = _track(evaluator)
     assert evaluator.paths is not None
@@ -93,15 +85,34 @@ def run(args: argparse.Namespace) -> int:
     return _show(evaluator, status, as_json=args.json, trackers=trackers)
 
 
+def prepare(
+    options: EvalOptions,
+    given: Mapping[str, Any],
+    command: str,
+    *,
+    quiet: bool,
+    resume: bool = False,
+    tape: Recorder | Replay | None = None,
+) -> Evaluation:
+    """`build_evaluation` with a command's own notes and display."""
+    return build_evaluation(
+        options,
+        given,
+        resume=resume,
+        note=lambda text: note(command, f"note: {text}"),
+        announce=partial(announce, quiet=quiet),
+        progress=make_display(quiet=quiet),
+        tape=tape,
+    )
+
+
 def _list(*, as_json: bool) -> Exit:
-    infos = describe_benchmarks()
-    if as_json:
-        say(json.dumps([asdict(info) for info in infos]))
-        return Exit.OK
+    infos, lines = describe_benchmarks(), []
     width = max(len(info.name) for info in infos)
     for info in infos:
         text = info.description if info.is_available else f"cannot be loaded: {info.description}"
-        say(f"{info.name:{width}}  {text}{'' if info.origin == 'built-in' else f' ({info.origin})'}")
+        lines.append(f"{info.name:{width}}  {text}{'' if info.origin == 'built-in' else f' ({info.origin})'}")
+    show([asdict(info) for info in infos], lines, as_json=as_json)
     return Exit.OK
 
 
@@ -142,7 +153,7 @@ def _track(evaluator: Evaluator) -> list[BackgroundTracker]:
     about: dict[str, Any] = {"project": project, "name": folder.name, "config": options.to_saved(), "folder": folder}
     trackers = [BackgroundTracker(make_tracker(kind, **about)) for kind in options.track]
     if trackers:
-        evaluator.progress = TrackedProgress(evaluator.progress, trackers)
+        evaluator.displays.append(TrackedProgress(trackers))
     return trackers
 
 
@@ -196,23 +207,22 @@ def _show(
     complaint = None
     if status is Exit.OK:
         status, complaint = _ending(evaluator, summary, failure)
-    if as_json:
-        document = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
-        say(json.dumps({**document, "metrics": without_nan(metrics)}, default=str))
-    else:
+    lines: list[str] = []
+    if not as_json:
         drift: DriftTotals | None = None
         if evaluator.options.keep_tokens and BACKENDS[saved.options.backend].has_tokens:
             tokenizer = saved.tokenizer().tokenizer
             drift = None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
         title = evaluator.benchmark_name or str(evaluator.options.benchmark)
-        say("\n".join(summary_lines(summary, title=title, wall_s=saved.wall_s, drift=drift)))
+        lines += summary_lines(summary, title=title, wall_s=saved.wall_s, drift=drift)
         for name, value in metrics.items():
-            say(f"{name:<11} {format_number(value) if isinstance(value, int | float) else value}")
-        say(f"results     {path}")
+            lines.append(f"{name:<11} {format_number(value) if isinstance(value, int | float) else value}")
+        next_step = f"look at it  strands-env report {path.parent}"
         if status is Exit.INTERRUPTED:
-            say("interrupted; everything finished is saved: continue with --resume")
-        else:
-            say(f"look at it  strands-env report {path.parent}")
+            next_step = "interrupted; everything finished is saved: continue with --resume"
+        lines += [f"results     {path}", next_step]
+    document = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
+    show({**document, "metrics": without_nan(metrics)}, lines, as_json=as_json)
     left_out = getattr(evaluator, "rows_left_out", 0)
     if left_out:
         read = getattr(evaluator, "rows_read", 0)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from pathlib import Path
 
-from strands_env.commands.terminal import say
+from strands_env.commands.terminal import show
 from strands_env.eval import EvalError
 from strands_env.eval.errors import NoResultsError
 from strands_env.eval.saved import SavedRun
@@ -75,12 +74,10 @@ def _write_rollouts(args: argparse.Namespace, target: Path) -> int:
         else:
             samples = [path for _, paths in rollouts for path in paths]
             rows = save_samples(samples, target) if samples else 0
-    if args.json:
-        say(json.dumps({"path": str(target), "rows": rows, "left_out": dict(left)}))
-    else:
-        say(f"{target}  {rows} rows, format {args.format}")
-        if left:
-            say("left out    " + ", ".join(f"{count} {reason}" for reason, count in left.most_common()))
+    lines = [f"{target}  {rows} rows, format {args.format}"]
+    if left:
+        lines.append("left out    " + ", ".join(f"{count} {reason}" for reason, count in left.most_common()))
+    show({"path": str(target), "rows": rows, "left_out": dict(left)}, lines, as_json=args.json)
     if not rows:
         raise CommandError("nothing was written: every rollout was left out, see above", Exit.USAGE)
     return Exit.OK
@@ -104,12 +101,13 @@ def _write_prompts(args: argparse.Namespace, target: Path) -> int:
     rows = draw_rows(rows, args.draw, seed=args.seed) if args.draw and rows else rows
     count = write_rows(rows, target)
     left = len(records) - len(selected)
-    if args.json:
-        say(json.dumps({"path": str(target), "rows": count, "prompts": len(records), "left_out": left}))
-    else:
-        unmeasured = sum(not each.measured for each in records)
-        say(f"{target}  {count} rows of {len(selected)} prompts")
-        say(f"left out    {left} of {len(records)} prompts; {unmeasured} have no measured rollout")
+    unmeasured = sum(not each.measured for each in records)
+    lines = [
+        f"{target}  {count} rows of {len(selected)} prompts",
+        f"left out    {left} of {len(records)} prompts; {unmeasured} have no measured rollout",
+    ]
+    document = {"path": str(target), "rows": count, "prompts": len(records), "left_out": left}
+    show(document, lines, as_json=args.json)
     if not rows:
         raise CommandError("nothing was written: no prompt of the run has such a pass rate", Exit.USAGE)
     return Exit.OK

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import keyword
 import re
 import shlex
@@ -12,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from strands_env.commands.terminal import say
+from strands_env.commands.terminal import show
 from strands_sglang.command_line import CommandError, Exit
 
 _FILES = {
@@ -55,8 +54,6 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"cannot write {str(folder)!r}: {error.strerror or error}", Exit.REFUSED) from error
     check = f"cd {shlex.quote(args.name)} && strands-env check --env {module} --data tasks.jsonl"
     evaluate = f"strands-env eval --data tasks.jsonl --env {module} -n 4 --temperature 1 -o runs/first"
-    if args.json:
-        say(json.dumps({"files": files, "next": [check, evaluate]}))
-    else:
-        say("\n".join([*files, f"next        {check}", f"then        {evaluate}"]))
+    lines = [*files, f"next        {check}", f"then        {evaluate}"]
+    show({"files": files, "next": [check, evaluate]}, lines, as_json=args.json)
     return Exit.OK

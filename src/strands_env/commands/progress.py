@@ -44,35 +44,25 @@ def describe(state: ProgressState) -> str:
 
 
 class TrackedProgress:
-    """A display that also reports a run's progress to trackers, which must not block, every `seconds`."""
+    """Reports a run's progress to trackers, which must not block, every `seconds`."""
 
-    def __init__(self, display: Progress | None, trackers: Sequence[Tracker], *, seconds: float = 5.0) -> None:
-        self._display = display
+    def __init__(self, trackers: Sequence[Tracker], *, seconds: float = 5.0) -> None:
         self._trackers = trackers
         self._seconds = seconds
         self._last = 0.0
         self._step = -1
 
     def start(self, state: ProgressState) -> None:
-        """The run begins."""
-        if self._display is not None:
-            self._display.start(state)
+        """Nothing to report."""
 
     def update(self, state: ProgressState) -> None:
-        """Report to them, unless the last report is too recent."""
-        if self._display is not None:
-            self._display.update(state)
+        """Report, unless the last report is too recent."""
         if time.monotonic() - self._last >= self._seconds:
             self._last = time.monotonic()
-            self._tell(state)
+            self.finish(state)
 
     def finish(self, state: ProgressState) -> None:
-        """Report the last state to them."""
-        if self._display is not None:
-            self._display.finish(state)
-        self._tell(state)
-
-    def _tell(self, state: ProgressState) -> None:
+        """Report, unless nothing has changed."""
         step = state.resumed + state.done
         if step == self._step:
             return

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import webbrowser
 from pathlib import Path
 
-from strands_env.commands.terminal import announce, note, say
+from strands_env.commands.terminal import announce, note, show
 from strands_sglang.command_line import Exit, server_of
 
 
@@ -49,12 +48,9 @@ def run(args: argparse.Namespace) -> int:
                 tokenizer_note=reason,
                 reward_threshold=args.reward_threshold,
             )
-    if args.json:
-        say(json.dumps({"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": reason}))
-    else:
-        say(f"{written.path}  {written.samples} samples, {written.size / 1e6:.1f} MB")
-        if reason:
-            say(reason)
+    lines = [f"{written.path}  {written.samples} samples, {written.size / 1e6:.1f} MB", *([reason] if reason else [])]
+    document = {"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": reason}
+    show(document, lines, as_json=args.json)
     if args.open and not webbrowser.open(address := written.path.resolve().as_uri()):
         note("report", f"no browser could be started here: open {address} in one")
     return Exit.OK

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Coroutine
@@ -16,7 +15,7 @@ from typing import Any
 
 from strands_env.commands.progress import make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import explained, format_number, note, run_user_code, say
+from strands_env.commands.terminal import explained, format_number, note, run_user_code, show
 from strands_env.core import Environment
 from strands_env.core.rollout import EnvFactory
 from strands_env.eval import EvalError, read_scores, summarize
@@ -67,16 +66,14 @@ def _rescore(
         target.results.parent.mkdir(parents=True, exist_ok=True)
         os.replace(new.run, target.run)
         os.replace(new.results, target.results)  # the last: with it the run is there
-    if args.json:
-        written = str(target.results) if complaint is None else None
-        counts = {"results": written, "changed": changes.changed, "failed": changes.failed}
-        say(json.dumps({**counts, "before": before.to_dict(), **after.to_dict()}, default=str))
-    else:
-        say("\n".join(summary_lines(after, title=f"{saved.name}, scored again")))
-        old, now = format_number(before.mean_reward.value), format_number(after.mean_reward.value)
-        say(f"changed     {changes.changed} of {changes.samples} rewards; mean reward {old} before, {now} now")
-        if complaint is None:
-            say(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
+    written = str(target.results) if complaint is None else None
+    counts = {"results": written, "changed": changes.changed, "failed": changes.failed}
+    lines = summary_lines(after, title=f"{saved.name}, scored again")
+    old, now = format_number(before.mean_reward.value), format_number(after.mean_reward.value)
+    lines.append(f"changed     {changes.changed} of {changes.samples} rewards; mean reward {old} before, {now} now")
+    if complaint is None:
+        lines.append(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
+    show({**counts, "before": before.to_dict(), **after.to_dict()}, lines, as_json=args.json)
     if (error := changes.error) is not None and args.verbose:
         note("rescore", f"the reward raised:\n{error.traceback.rstrip()}")
     elif error is not None and error.raised_at is not None:

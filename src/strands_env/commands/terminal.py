@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from strands_sglang.command_line import CommandError, Exit, complain, safe
 
@@ -30,6 +31,12 @@ def say(text: str = "") -> None:
     """A line of the result."""
     if sys.stdout is not None:  # None after `>&-`
         sys.stdout.write(f"{safe(text)}\n")
+
+
+def show(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """The result of a command: as JSON, or in lines."""
+    for line in [json.dumps(document, default=str)] if as_json else lines:
+        say(line)
 
 
 def note(command: str, text: object) -> None:
@@ -61,9 +68,9 @@ def write_to(stream: TextIO, text: str) -> None:
         stream.flush()
 
 
-def run_user_code(*, verbose: bool) -> None:
-    """Make what the user wrote in this folder importable, and log where it raised, if `verbose`."""
-    logging.basicConfig(level=logging.WARNING if verbose else logging.ERROR, format="%(name)s: %(message)s")
+def run_user_code(*, verbose: bool, level: int = logging.ERROR) -> None:
+    """Make what the user wrote in this folder importable, and log from `level`, or where it raised, if `verbose`."""
+    logging.basicConfig(level=logging.WARNING if verbose else level, format="%(name)s: %(message)s")
     sys.path.insert(0, "")
 
 

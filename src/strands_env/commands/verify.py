@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from strands_env.commands.terminal import announce, explained, format_number, one_line, say
+from strands_env.commands.terminal import announce, explained, format_number, one_line, show
 from strands_env.eval import EvalError, Verification, verify_run
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
@@ -36,10 +36,8 @@ def verify(args: argparse.Namespace) -> Exit:
             mismatch = asyncio.run(_score(saved, args))
         elif args.max_kl is not None:
             raise EvalError("--max-kl is for scoring again: give --base-url or --model")
-    if args.json:
-        say(json.dumps({"files": files.to_dict(), "mismatch": None if mismatch is None else mismatch.to_dict()}))
-    else:
-        _show(saved, files, mismatch)
+    document = {"files": files.to_dict(), "mismatch": None if mismatch is None else mismatch.to_dict()}
+    show(document, _lines(saved, files, mismatch), as_json=args.json)
     if not files.is_intact:
         return Exit.REFUSED
     if mismatch is not None and not mismatch.tokens:
@@ -67,33 +65,33 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
         await client.close()
 
 
-def _show(saved: SavedRun, files: Verification, mismatch: Mismatch | None) -> None:
-    say(f"{saved.paths.results}: {files.samples} samples, {files.with_tokens} with tokens")
+def _lines(saved: SavedRun, files: Verification, mismatch: Mismatch | None) -> Iterator[str]:
+    yield f"{saved.paths.results}: {files.samples} samples, {files.with_tokens} with tokens"
     if files.torn_bytes:
-        say(f"torn        {files.torn_bytes} bytes of an interrupted write at the end; a resume cuts them off")
+        yield f"torn        {files.torn_bytes} bytes of an interrupted write at the end; a resume cuts them off"
     for damage in files.damages[:SHOWN]:
-        say(f"damaged     {damage}")
+        yield f"damaged     {damage}"
     if files.is_intact:
-        say("files       whole")
+        yield "files       whole"
     if mismatch is None:
         return
     numbers = mismatch.to_dict()
-    say(f"scored      {mismatch.trajectories} trajectories, {mismatch.tokens} sampled tokens")
+    yield f"scored      {mismatch.trajectories} trajectories, {mismatch.tokens} sampled tokens"
     for reason, count in mismatch.skipped.items():
-        say(f"skipped     {count} trajectories: {reason}")
+        yield f"skipped     {count} trajectories: {reason}"
     if not mismatch.tokens:
         return
-    say(f"mismatch KL {mismatch.kl:.3g} nats a token")
+    yield f"mismatch KL {mismatch.kl:.3g} nats a token"
     parts = [f"{name} {format_number(numbers[f'{name}_abs_difference'], 6)}" for name in ("mean", "p99", "max")]
-    say(f"difference  {', '.join(parts)}  (of log-probabilities, absolute)")
-    say("worst tokens")
+    yield f"difference  {', '.join(parts)}  (of log-probabilities, absolute)"
+    yield "worst tokens"
     tokenizer = saved.tokenizer().tokenizer
 
     def texts(token: int) -> str:
         return f"id {token}" if tokenizer is None else f"{str(tokenizer.decode([token]))!r}"
 
     for one in mismatch.worst:
-        say(
+        yield (
             f"  {one_line(one.sample)} token {one.position} {texts(one.token_id)}: recorded {one.recorded:.4f}, "
             f"scored {one.scored:.4f} ({one.scored - one.recorded:+.2g})"
         )

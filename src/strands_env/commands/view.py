@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from strands_env.commands.summary import summary_lines
-from strands_env.commands.terminal import format_number, one_line, say
+from strands_env.commands.terminal import format_number, one_line, say, show
 from strands_env.eval import EvalSample, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
@@ -41,20 +41,18 @@ def show_run(args: argparse.Namespace) -> Exit:
         }
         prompts.append({"prompt": name, "text": text, "samples": samples, "mean": score.mean})
     chosen = prompts[: 50 if args.limit is None else args.limit]
-    if args.json:
-        say(json.dumps({**summary.to_dict(), "prompts_shown": without_nan(chosen)}))
-        return Exit.OK
-    say("\n".join(summary_lines(summary, title=str(args.run), wall_s=saved.wall_s)))
-    say()
+    lines = [*summary_lines(summary, title=str(args.run), wall_s=saved.wall_s), ""]
     width = max((len(one_line(each["prompt"])) for each in chosen), default=0)
     for each in chosen:
         scores = " ".join(each["samples"].values())
-        say(f"{one_line(each['prompt']):{width}}  {format_number(each['mean'])}  {each['text'][:60]}  [{scores}]")
+        name, mean = one_line(each["prompt"]), format_number(each["mean"])
+        lines.append(f"{name:{width}}  {mean}  {each['text'][:60]}  [{scores}]")
     if len(prompts) > len(chosen):
-        say(f"... and {len(prompts) - len(chosen)} more (--limit)")
+        lines.append(f"... and {len(prompts) - len(chosen)} more (--limit)")
     if prompts:
         sample = f"{prompts[0]['prompt']}/{next(iter(prompts[0]['samples']))}"
-        say(f"\none sample  strands-env report {args.run} {shlex.quote(sample)}")
+        lines += ["", f"one sample  strands-env report {args.run} {shlex.quote(sample)}"]
+    show({**summary.to_dict(), "prompts_shown": without_nan(chosen)}, lines, as_json=args.json)
     return Exit.OK
 
 

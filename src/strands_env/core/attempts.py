@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from strands_sglang.exceptions import check_positive
+
 T = TypeVar("T")
 
 
@@ -32,10 +34,8 @@ class RetryPolicy:
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_attempts, bool) or self.max_attempts < 1:
-            raise ValueError(f"max_attempts counts the first rollout and must be at least 1, got {self.max_attempts!r}")
-        if self.delay < 0 or self.max_delay < 0:
-            raise ValueError(f"delays must not be negative, got delay={self.delay!r}, max_delay={self.max_delay!r}")
+        check_positive("rollouts, the first included", whole=True, max_attempts=self.max_attempts)
+        check_positive("seconds", zero=True, delay=self.delay, max_delay=self.max_delay)
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter must be between 0 and 1, got {self.jitter!r}")
 

@@ -97,23 +97,25 @@ def build_evaluation(
         with announce(None if isinstance(tape, Replay) else loading(options)):
             return make_model_factory(options, tape)
 
-    def evaluate(env_factory: Any, executor: Executor | None = None) -> Evaluator:
-        config = options.identity()
-        return kind(env_factory, executor=executor, options=options, config=config, progress=progress)
-
     # The model is loaded last: every other mistake has been reported by then.
     models = DeferredModels(load)
     env_factory: Any = dict
     if options.env is None or (is_inline and not makes_own_models):  # else a worker makes it, or it loads its model
         env_factory = make_env_factory(options, models)
-    if is_inline:
-        evaluator = evaluate(env_factory)
-    else:
+    executor: Executor | None = None
+    if not is_inline:
         from strands_env.distributed import ProcessExecutor, RayExecutor
 
         make_executor = ProcessExecutor if options.executor == "processes" else RayExecutor
         make = "strands_env.recipe.environments:make_env_factory"
-        evaluator = evaluate(None, make_executor(make, {"options": options}, n_workers=options.workers or 2))
+        executor = make_executor(make, {"options": options}, n_workers=options.workers or 2)
+    evaluator = kind(
+        env_factory if is_inline else None,
+        executor=executor,
+        options=options,
+        config=options.identity(),
+        progress=progress,
+    )
     if not isinstance(tape, Replay):
         _check_data(evaluator, options)
     _check_output(evaluator, resume=resume, note=note)
@@ -121,8 +123,7 @@ def build_evaluation(
         return Evaluation(evaluator=evaluator)
     if makes_own_models:
         with announce(loading(options)):
-            env_factory = make_env_factory(options)
-        evaluator = evaluate(env_factory)
+            evaluator.env_factory = env_factory = make_env_factory(options)
     if mistakes := find_mistakes(env_factory):
         raise EvalError(f"{'; '.join(mistakes)} ('strands-env check' shows more)")
     tasks: Tasks | None = None

@@ -102,7 +102,7 @@ class Evaluator:
         self.paths = None if self.options.output_path is None else StorePaths.of(self.options.output_path)
         self.config = dict(config or {})
         self.about = dict(about or {})
-        self.progress = progress
+        self.displays = [] if progress is None else [progress]
         self.proof: RewardProof | None = None
         self.results = CollectedResults()
         self.lost = 0
@@ -176,7 +176,7 @@ class Evaluator:
             count = len(tasks) if isinstance(tasks, Sized) else self.count() if actions is None else None
         if self.proof is None:
             await self.prove(tasks if isinstance(tasks, list | tuple) else actions)
-        run = Run(self.options, tasks, count, self.run_config(), name=self.benchmark_name, progress=self.progress)
+        run = Run(self.options, tasks, count, self.run_config(), name=self.benchmark_name, displays=self.displays)
         self._run = run
         try:
             self.results = await run.run(self._sampler(run.check_environment))

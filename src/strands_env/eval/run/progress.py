@@ -100,19 +100,20 @@ class Progress(Protocol):
 
 
 class GuardedProgress:
-    """A display that cannot end a run: what it raises is logged once, and it is not drawn again. None draws nothing."""
+    """Displays that cannot end a run: what one raises is logged once, and it is not drawn again."""
 
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self._broken = False
+    def __init__(self, *displays: Progress | None) -> None:
+        self._displays = [display for display in displays if display is not None]
+        self._broken: set[int] = set()
 
     def __call__(self, name: Literal["start", "update", "finish"], state: ProgressState) -> None:
-        """Call this method of the display; a broken one still gets `end`, so that it can restore the terminal."""
-        if self._progress is None or (self._broken and name != "finish"):
-            return
-        try:
-            getattr(self._progress, name)(state)
-        except Exception:
-            if not self._broken:
-                logger.exception("call=<%s> | the display of the progress raised and is left out", name)
-            self._broken = True
+        """Call this method of each; a broken one still gets `finish`, so that it can restore the terminal."""
+        for place, display in enumerate(self._displays):
+            if place in self._broken and name != "finish":
+                continue
+            try:
+                getattr(display, name)(state)
+            except Exception:
+                if place not in self._broken:
+                    logger.exception("call=<%s> | a display of the progress raised and is left out", name)
+                self._broken.add(place)

@@ -67,7 +67,7 @@ class Run:
         config: RunConfig,
         *,
         name: str,
-        progress: Progress | None,
+        displays: Sequence[Progress],
     ) -> None:
         self._options = options
         self._paths = None if options.output_path is None else StorePaths.of(options.output_path)
@@ -76,7 +76,7 @@ class Run:
         self._seed = secrets.randbits(48) if options.sampling_seed is None else options.sampling_seed
         self._writer: ResultWriter | None = None
         self.state = ProgressState(name=name)
-        self._progress = GuardedProgress(progress)
+        self._progress = GuardedProgress(*displays)
         self._results: dict[str, list[EvalSample | Entry | None]] = {}  # by prompt and index
         self._failed_prompts: set[str] = set()
         self.namer = TaskNamer()
