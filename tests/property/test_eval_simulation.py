@@ -22,6 +22,7 @@ import pytest
 from strands_env.core import Action, TerminationReason
 from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, read_results, verify_run
 from strands_env.eval.store import ResultLog, config, results
+from strands_sglang import lines
 from tests.unit.eval_support import FakeEnv, outcome, task, with_tokens
 from tests.unit.simulation import CrashError, SimulatedDisk, simulate
 
@@ -33,7 +34,7 @@ OUTPUT = Path("/simulated/run/results.jsonl")
 
 @pytest.fixture(autouse=True)
 def _no_system(monkeypatch):
-    monkeypatch.setattr(results, "lock", lambda fd, path: None)
+    monkeypatch.setattr(results, "lock", lambda fd: None)
     monkeypatch.setattr(config, "versions", lambda: {"python": "3"})
     monkeypatch.setattr("strands_env.eval.run.sampling.time", SimpleNamespace(perf_counter=lambda: 0.0))
     monkeypatch.setattr("strands_env.eval.run.sampling.logger.disabled", True)
@@ -101,12 +102,12 @@ class Saved:
 
 @contextmanager
 def running_on(disk: SimulatedDisk) -> Iterator[None]:
-    for module in (config, results):
+    for module in (config, results, lines):
         module.os = disk  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        for module in (config, results):
+        for module in (config, results, lines):
             module.os = os  # type: ignore[attr-defined]
 
 
