@@ -818,6 +818,15 @@ n \equiv 3 \pmod{7} | \boxed{n = 7k - 4} | 1
 n \equiv 3 \pmod{7} | \boxed{n = 7k+4} | 0
 n \equiv 3 \pmod{7} | \boxed{n = 14k+3} | 0
 5 \text{ kg} | \boxed{5 \text{ kg of apples}} | 1
+\gcd(m,n) | \boxed{1} | 0
+36 | \boxed{\text{lcm}(12,18)} | 1
+x = A^{-1}b | \boxed{x = bA^{-1}} | 0
+x^2 | \boxed{f(y)=x^2} | n
+3rd | \boxed{\text{third place}} | 1
+11 | \boxed{11_{10}} | 1
+255 | \boxed{0xFF} | n
+5 \text{ minutes} | It takes 5 hours. | 0
+60 \text{ mph} | It travels 60 miles per hour. | 1
 """
 """Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""
 
@@ -840,6 +849,16 @@ What is 100 + 1? | 101 | \boxed{101_2} | 0
 What is 250 + 5? | 255 | \boxed{FF_{16}} | 1
 Convert 11_2 to decimal. | 3 | \boxed{11_2} | n
 How many apples? | 2 | \boxed{2\text{nd}} | 0
+How many minutes does it take? | 120 | It takes 120 seconds. | 0
+Find the acceleration in $\text{m/s}^2$. | 9.8 | \boxed{9.8 \text{ km/s}^2} | 0
+How many days are in a week? | 7 | \boxed{7 \text{ weeks}} | 0
+How many degrees is the angle? | 45 | \boxed{45 \text{ radians}} | 0
+What is the temperature in degrees Celsius? | 10 | \boxed{10^\circ F} | 0
+Find the lengths in cm. | 2, 3 | \boxed{2 \text{ m}, 3 \text{ m}} | 0
+What is 66_7 + 33_7? Express your answer in base 7. | 132_7 | \boxed{132} | 1
+Find 1011_2 in base ten. | 11 | \boxed{1011_2} | n
+Write 11 (base 10) in base 2. | 1011_2 | \boxed{1011} | 1
+What is the area of a triangle with base 6 and height 4? | 12 | \boxed{12.0} | 1
 In which century was it? | 21 | \boxed{21^{\text{st}}} | 1
 Let A and B be matrices. | A(B+C) | \boxed{BA + CA} | 0
 """

@@ -7,11 +7,11 @@ depends on what was asked (`5` for `5 cm` does not, `0.5%` for `0.5` does).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
-from sympy import Integer, Rational, Symbol
+from sympy import Integer, Rational, Symbol, oo
 
 from .chemistry import is_species
 from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbol, rename, times, variable_of
@@ -166,8 +166,6 @@ def _same_quantity(gold: Node, answer: Node) -> bool | None:
 
 def _same_bare(gold: Node, answer: Node, quantity: Node, bare: Node) -> bool | None:
     """A quantity and something without a unit."""
-    if bare.kind in ("relation", "option", "word", "phrase", "cases", "congruence"):
-        return _BY_KIND[bare.kind](gold, answer)
     inner, unit = quantity.args[0], quantity.detail
     factor, dimension, nouns = _worth(unit)
     if not dimension and not nouns and _verdict_with(gold, answer, quantity, times(inner, factor)):
@@ -232,9 +230,11 @@ def _same_based(gold: Node, answer: Node) -> bool | None:
         equal = int(*gold.args) == int(*answer.args)
         return None if equal and gold.args[1] != answer.args[1] else equal
     based, other = (gold, answer) if gold.kind == "based" else (answer, gold)
-    # Neither the digits without their base nor the value is what was asked for, unless the question says so.
-    is_near = other.kind == "scalar" and (str(other.args[0]) == based.args[0] or other.args[0] == int(*based.args))
-    return None if is_near else False
+    is_equal = other.kind == "scalar" and bool(other.args[0] == int(*based.args))
+    if based.args[1] == 10:
+        return is_equal
+    # Neither the value nor the digits without their base are what was asked for, unless the question says so.
+    return None if is_equal or (other.kind == "scalar" and str(other.args[0]) == based.args[0]) else False
 
 
 def _same_congruence(gold: Node, answer: Node) -> bool | None:
@@ -245,10 +245,12 @@ def _same_congruence(gold: Node, answer: Node) -> bool | None:
             is_least = 0 <= inner.args[0] < modulus.args[0]  # then the modulus may be left out, like a unit
             return is_least if inner.args[0] == other.args[0] else None if equal else False
         residue = inner.args[-1] if inner.kind == "relation" else inner
-        if (values := _values_of(other)) is not None and inner.kind == "relation":
-            name, least, period = values
-            found = Node("congruence", (Node("relation", (name, least), ("equiv",)), period))
-            return _verdict_with(gold, answer, other, found)
+        if other.kind == inner.kind == "relation" and other.detail == ("=",) and all(map(is_number, other.args)):
+            value = other.args[1].args[0]
+            step = value.diff(*value.free_symbols) if len(value.free_symbols) == 1 else oo
+            if step in (modulus.args[0], -modulus.args[0]):  # `n = 7k + 3`
+                least = Node("scalar", (value.subs(value.free_symbols.pop(), 0),))
+                return same(inner.args[0], other.args[0]) and _same_residues((residue,), (least,), modulus)
         return None if other.kind in ("scalar", "relation") and same(residue, other) is not False else False
     (one, modulus), (other, other_modulus) = gold.args, answer.args
     relations = [node for node in (one, other) if node.kind == "relation"]
@@ -261,17 +263,6 @@ def _same_congruence(gold: Node, answer: Node) -> bool | None:
     one_list, other_list = (node.args if node.kind == "group" else (node,) for node in residues)
     equal = _same_residues(one_list, other_list, modulus)
     return same(*residues) if equal is None else equal
-
-
-def _values_of(relation: Node) -> tuple[Node, Node, Node] | None:
-    """Name, one value and the step of `n = 7k + 3`."""
-    if relation.kind != "relation" or relation.detail != ("=",) or not all(map(is_number, relation.args)):
-        return None
-    (name, node), symbols = relation.args, relation.args[1].args[0].free_symbols
-    step = node.args[0].diff(*symbols) if len(symbols) == 1 else None
-    if not is_symbol(name) or step is None or not step.is_Integer:
-        return None
-    return name, Node("scalar", (node.args[0].subs(symbols.pop(), 0),)), Node("scalar", (abs(step),))
 
 
 def _same_residues(gold: Sequence[Node], answer: Sequence[Node], modulus: Node) -> bool | None:
@@ -337,6 +328,10 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
         return False  # `x = 7 = 8`
     if relation is answer and all(is_symbol(one) and str(one.args[0]) in "ABCDEFGHIJ" for one in (first, last)):
         return None  # `B = A` chooses neither
+    if first.kind == "call" and relation is answer and is_number(last) and re.fullmatch("[a-z]", first.args[1]):
+        names = {symbol.name for symbol in last.args[0].free_symbols}
+        if names and first.args[1] not in names:  # `f(y) = x^2`
+            return None
     if is_name(first) and (relation is gold or is_plain_name(first)):
         return _verdict_with(gold, answer, relation, last)
     if first.kind == "word" and not re.match(r"\\(?:int|lim|sum|prod)", str(first.args[0])):
@@ -439,8 +434,6 @@ _UNIT_VECTORS = tuple(Symbol(f"vec {letter}") for letter in "ijk")
 def _same_group(gold: Node, answer: Node) -> bool | None:
     if "dots" in (gold.kind, answer.kind):
         return False
-    if "word" in (gold.kind, answer.kind):
-        return _same_word(gold, answer)
     if gold.kind == answer.kind:
         return _same_groups(gold, answer)
     group, other = (gold, answer) if gold.kind == "group" else (answer, gold)
@@ -529,7 +522,7 @@ def _same_sets(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind == "such" and _same_in_order(gold.args, answer.args):
         return True
     is_empty = Node("named", (), "empty") in (gold, answer)
-    if gold.kind == answer.kind == "named" or {"scalar", "word"} & {gold.kind, answer.kind}:
+    if gold.kind == answer.kind == "named" or "scalar" in (gold.kind, answer.kind):
         return False
     if is_empty and "group" in (gold.kind, answer.kind):
         return False
@@ -543,7 +536,7 @@ def _same_sets(gold: Node, answer: Node) -> bool | None:
     return False if is_known else None
 
 
-_BY_KIND = {
+_BY_KIND: dict[str, Callable[[Node, Node], bool | None]] = {
     "undefined": lambda gold, answer: None if gold.kind == "undefined" else False,
     "option": _same_option,
     "phrase": _same_phrase,
@@ -551,9 +544,10 @@ _BY_KIND = {
     "date": lambda gold, answer: False,
     "cases": _same_cases,
     "congruence": _same_congruence,
+    "relation": _same_relation,
+    "word": _same_word,
     "time": _same_time,
     "quantity": _same_quantity,
-    "relation": _same_relation,
     "dots": _same_group,
     "group": _same_group,
     "named": _same_sets,
@@ -563,6 +557,5 @@ _BY_KIND = {
     "ratio": _same_ratio,
     "based": _same_based,
     "call": lambda gold, answer: False,
-    "word": _same_word,
 }
 """By kind, the first that one of both nodes has; scalars come last."""

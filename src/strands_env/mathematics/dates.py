@@ -17,6 +17,8 @@ _FORMS = [
         r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})",
     )
 ]
+_AS_TEXT = re.compile(r"\d+(?:-\d+){2,}|\d{1,2}/\d{1,2}/\d{4}|\d{3,4}-\d{4}")
+"""`2021-05-05`, `3/4/2020`, `1914-1918`, `555-1234`: text, not arithmetic."""
 _LOOKS = re.compile(r"\\ordinal|\\(?:text|mathrm|textrm)(?=\s*\{)|[{}]|\\(?=[ ,;])|\\[,;]")
 
 
@@ -25,7 +27,7 @@ def date(text: str) -> Node | None:
     plain = " ".join(_LOOKS.sub(" ", text).split())
     found = next((match for form in _FORMS if (match := form.fullmatch(plain))), None)
     if found is None:
-        return None
+        return Node("word", (plain,)) if _AS_TEXT.fullmatch(plain) else None
     month = found["month"].lower()
     number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
     return Node("date", (int(found["year"] or 0), number, int(found["day"])))

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Any, NamedTuple
 
-from .vocabulary import FUNCTIONS, PROSE, UNITS, is_bare_unit, pairs, words
+from .vocabulary import FUNCTIONS, OPERATORS, PROSE, UNITS, is_bare_unit, pairs, words
 
 
 class Unreadable(Exception):
@@ -99,6 +99,7 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
         (r"\^\s*(?:\\(?:circ|degree)(?![A-Za-z])|\{\s*\\(?:circ|degree)\s*\})", r"\\degree "),
         (r"\^\s*(?:\\prime(?![A-Za-z])|\{\s*\\prime\s*\})", "'"),
         (r"\\(?:mathop|operatorname)\*?\s*\{\s*([A-Za-z]+)\s*\}", r"\\\1 "),
+        (rf"{_IN_TEXT}({'|'.join(OPERATORS)})\s*\}}(?=\s*(?:\(|\\begin|\\left|[A-Z]\b))", r"\\\1 "),
         (r"\\(?:mathrm|text|textrm|mathit|rm)\s*\{\s*([eid])\s*\}", r" \1 "),
         (r"\\mathbb\s*\{?([RZNQC])\}?", r"\\mathbb\1 "),
         (r"\\mathbb(?![RZNQC] )\s*", " "),
@@ -130,20 +131,14 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
             r"\1_{\2}",
         ),
         (r"(?i)(?<=\d)\s*(am|pm)\b", r" \\text{\1} "),
+        (r"(?:\bdegrees?|\\degree)\s+(C|F)(?:elsius|ahrenheit)\b", r"\\degree \1"),
+        (r"(?<![\w.])0x([\dA-Fa-f]{2,})\b", r"\1_{16}"),
         (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times "),
         (r"(?<![A-Za-z\\])(sq|cu)\.?\s+(?=[a-z])", lambda power: "square " if power[1] == "sq" else "cubic "),
-        *(
-            (
-                rf"(?<![A-Za-z\\])([A-Za-z])\$?\s*(?:{_IN_TEXT})?\s*(?:\b(?:is|are|must\s+be)\s+)?(?:strictly\s+)?{words}\b\s*\}}?",
-                rf"\1 \\{sign} ",
-            )
-            for words, sign in (
-                (r"(?:(?:greater|more|larger)\s+than\s+or\s+equal\s+to|at\s+least|no\s+less\s+than)", "ge"),
-                (r"(?:(?:less|smaller)\s+than\s+or\s+equal\s+to|at\s+most|no\s+(?:more|greater)\s+than)", "le"),
-                (r"(?:greater|more|larger)\s+than", "gt"),
-                (r"(?:less|smaller)\s+than", "lt"),
-                (r"not\s+equal\s+to", "ne"),
-            )
+        (
+            rf"(?<![A-Za-z\\])([A-Za-z])\$?\s*(?:{_IN_TEXT})?\s*(?:(?:is|are|must\s+be)\s+)?(?:(?:(greater|more|larger)|less"
+            rf"|smaller)\s+than(\s+or\s+equal\s+to)?|(at\s+(?:(least)|most)))\b\s*\}}?",
+            lambda found: rf"{found[1]} \{'lg'[bool(found[2] or found[5])]}{'te'[bool(found[3] or found[4])]} ",
         ),
         # Micrometres and kiloohms, whose letters are Greek.
         (
@@ -174,8 +169,27 @@ _LEXEME = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _NAMES = frozenset(FUNCTIONS) | frozenset(
-    ["pi", "infty", "infinity", "oo", "theta", "alpha", "beta", "gamma", "lambda", "mod", "cup", "cap"]
+    [
+        "gcd",
+        "lcm",
+        "max",
+        "min",
+        "det",
+        "pi",
+        "infty",
+        "infinity",
+        "oo",
+        "theta",
+        "alpha",
+        "beta",
+        "gamma",
+        "lambda",
+        "mod",
+        "cup",
+        "cap",
+    ]
 )
+_SPELLINGS = {"infinity": "infty", "oo": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|sc|up|md)?|mathrm|mathbf|mathit|mathsf|mathtt|mathcal|mathscr|mathfrak|boldsymbol|bm|mbox|hbox|emph|pmb|bold)\s*(?=\{)"
 )
@@ -315,28 +329,16 @@ def _words(tokens: list[Token]) -> list[Token]:
         is_term = is_term and bool({"+", "-"} & {*following[:1], *(token.value for token in result[-1:])})
         is_prose = not is_term and any(_is_word(token) for token in run)
         for token in run:
-            name = token.value
-            if name == "mod":
-                result.append(Token("mark", "mod", True))
-            elif name.lower() in ("and", "or") and (
-                token.kind == "word" or len(run) == 1 or not is_prose or after_number
-            ):
+            name, is_word = token.value, token.kind == "word"
+            is_unit = (after_number and is_bare_unit(name)) or (is_divisor and name in UNITS)
+            is_joint = name.lower() in ("and", "or") and (is_word or len(run) == 1 or not is_prose or after_number)
+            is_name = name in _NAMES or name.lower() in ("infinity", "pi")
+            if name == "mod" or is_joint:
                 result.append(Token("mark", name.lower(), True))
-            elif (
-                token.kind == "letters"
-                and not (after_number and name in UNITS)
-                and (name in _NAMES or name.lower() in ("infinity", "pi"))
-            ):
-                name = {"infinity": "infty", "oo": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(
-                    name.lower() if len(name) > 2 else name, name
-                )
+            elif is_name and not is_word and not (after_number and name in UNITS):
+                name = _SPELLINGS.get(name.lower() if len(name) > 2 else name, name)
                 result.append(Token("command", "\\" + name, token.spaced))
-            elif (
-                token.kind == "word"
-                or is_prose
-                or (after_number and is_bare_unit(name))
-                or (is_divisor and name in UNITS)
-            ):
+            elif is_word or is_prose or is_unit:
                 result.append(Token("word", name, token.spaced))
             else:
                 result.extend(Token("letter", letter, token.spaced and not place) for place, letter in enumerate(name))

@@ -33,10 +33,9 @@ def ordered_letters(gold: str, answer: str, question: str) -> frozenset[str]:
     runs = list(itertools.chain(*products))
     ordered = {letter for run in runs if _is_word(run, runs) for letter in run}
     letters = {*"".join(runs)} - {"e", "i"}
-    if any(_has_order(own) for own in products):
-        ordered |= letters
-    if any(map(_MATRIX.search, texts)) or re.search(r"(?i)\bmatri(?:x|ces)\b", question):
-        ordered |= set() if _DIVISOR.search(gold) else {letter for letter in letters if letter.isupper()}
+    is_ordered = any(map(_has_order, products)) or (any(map(_MATRIX.search, texts)) and not _DIVISOR.search(gold))
+    if is_ordered or re.search(r"(?i)\bmatri(?:x|ces)\b", question):
+        ordered |= {letter for letter in letters if is_ordered or letter.isupper()}
     return frozenset(ordered)
 
 

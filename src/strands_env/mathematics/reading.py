@@ -219,7 +219,7 @@ class Reader(ScalarReader):
     def _member(self) -> Node:
         """A structure, or a scalar with or without a unit."""
         for structure in (
-            *(self._point, self._capitals, self._date_text, self._brackets),
+            *(self._point, self._capitals, self._brackets),
             *(self._environment, self._named_set, self._base_number),
         ):
             start = self._at
@@ -286,16 +286,6 @@ class Reader(ScalarReader):
         while self._peek().kind == "letter" and self._peek().value.isupper() and not (name and self._peek().spaced):
             name += self._token().value
         return Node("word", (name,)) if len(name) > 1 else self._fail("no word of capitals")
-
-    def _date_text(self) -> Node:
-        """`2021-05-05`, `3/4/2020`, `1914-1918`, `555-1234`: text, not arithmetic."""
-        text = ""
-        while self._peek().value in ("-", "/") or self._peek().kind == "number":
-            if text and self._peek().spaced:
-                break
-            text += self._token().value
-        is_date = re.fullmatch(r"\d+(?:-\d+){2,}|\d{1,2}/\d{1,2}/\d{4}|\d{3,4}-\d{4}", text)
-        return Node("word", (text,)) if is_date else self._fail("no date")
 
     def _with_smaller(self, node: Node, name: str) -> Node:
         """`3 hours 20 minutes`, `30° 15'` in the smaller unit."""

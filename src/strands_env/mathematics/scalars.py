@@ -331,29 +331,31 @@ class ScalarReader:
                 return (sympy.floor if name == "lfloor" else sympy.ceiling)(value)
             case "begin":
                 return self._matrix()
-            case "gcd" | "lcm" | "max" | "min":
-                return self._many(name)
         if name in FUNCTIONS:
             return self._function(name)
         if name in NAMING:
             return self._named_thing(name)
-        if name in OPERATORS:
+        if name in OPERATORS or (name in ("Gamma", "zeta") and self._peek().value == "("):
             return self._operator(name)
-        if name in ("Gamma", "zeta") and self._peek().value == "(":
-            value = self._inner(self._atom)
-            if name == "Gamma" and value.is_Rational and abs(value) > 10_000:
-                raise Undefined("a number too large")
-            return (sympy.gamma if name == "Gamma" else sympy.zeta)(value)
         if name in SYMBOLS:
             return self._symbol(name)
         raise Unreadable(f"\\{name} is not known")
 
     def _operator(self, name: str) -> Any:
-        r"""`\\det A` is a name; of a matrix or a number it is computed."""
-        value = self._inner(self._atom)
-        if (isinstance(value, sympy.MatrixBase) and name in _OF_MATRICES) or (value.is_number and name in _OF_NUMBERS):
-            return (_OF_MATRICES | _OF_NUMBERS)[name](value)
-        return Symbol(f"{name} {value}")
+        r"""`\\gcd(12, 18)`, `\\det A`: computed of numbers and matrices, else the name of something."""
+        if self._take("("):
+            values = [self._inner(self._sum)]
+            while self._take(","):
+                values.append(self._inner(self._sum))
+            self._expect(")")
+        else:
+            values = [self._inner(self._atom)]
+        if name == "Gamma" and values[0].is_Rational and abs(values[0]) > 10_000:
+            raise Undefined("a number too large")
+        if isinstance(values[0], sympy.MatrixBase):
+            return getattr(values[0], _OF_MATRICES[name])() if name in _OF_MATRICES else self._fail("of a matrix")
+        known = _OF_FORMULAS | (_OF_NUMBERS if all(value.is_number for value in values) else {})
+        return known[name](*values) if name in known else Symbol(f"{name} {', '.join(map(str, values))}")
 
     def _named_thing(self, prefix: str) -> Any:
         r"""`\\angle ABC`, `\\overline{AB}`: the name of something."""
@@ -402,15 +404,6 @@ class ScalarReader:
 
         return sign * self._inner(read)
 
-    def _many(self, name: str) -> Any:
-        self._expect("(")
-        values = [self._inner(self._sum)]
-        while self._take(","):
-            values.append(self._inner(self._sum))
-        self._expect(")")
-        function = {"gcd": sympy.gcd, "lcm": sympy.lcm, "max": sympy.Max, "min": sympy.Min}[name]
-        return function(values) if name in ("gcd", "lcm") else function(*values)
-
     def _matrix(self) -> Any:
         name = self._name()
         if not ("matrix" in name or name == "array"):
@@ -433,8 +426,12 @@ class ScalarReader:
         return matrix
 
 
-_OF_MATRICES: dict[str, Callable[..., Any]] = {"det": Matrix.det, "tr": Matrix.trace, "rank": Matrix.rank}
-_OF_NUMBERS: dict[str, Callable[..., Any]] = {"Re": sympy.re, "Im": sympy.im, "arg": sympy.arg, "sgn": sympy.sign}
+_OF_FORMULAS = {"max": sympy.Max, "min": sympy.Min, "Gamma": sympy.gamma, "zeta": sympy.zeta}
+_OF_MATRICES = {"det": "det", "tr": "trace", "rank": "rank"}
+_OF_NUMBERS = {
+    **{"Re": sympy.re, "Im": sympy.im, "arg": sympy.arg, "sgn": sympy.sign},
+    **{"gcd": lambda *values: sympy.gcd(values), "lcm": lambda *values: sympy.lcm(values)},
+}
 _STARTING = frozenset(
     ("frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", *SYMBOLS, *NAMING, *OPERATORS)
 )

@@ -30,8 +30,9 @@ class Reading:
 
 
 def foreign_nouns(node: Node, known: str, asked: str) -> set[str]:
-    """Nouns behind numbers that are no unit, nothing one counts, and not in these texts: `42 dozen`."""
-    found = {name for name, _ in node.detail} if node.kind == "quantity" else set[str]()
+    """Nouns behind cardinal numbers that are no unit, nothing one counts, and not in these texts: `42 dozen`."""
+    is_counted = node.kind == "quantity" and node.args[0].detail != "ordinal"
+    found = {name for name, _ in node.detail} if is_counted else set[str]()
     for arg in node.args:
         if isinstance(arg, Node):
             found |= foreign_nouns(arg, known, asked)
@@ -79,8 +80,9 @@ def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
     if len(parts) > 2 and not parts[0].strip():  # `(1) 4; (2) 5`: answers to parts of a question
         inner = [readings(part.strip(" ,;"), ordered) for part in parts[1:]]
         return [Reading(Node("group", tuple(each[0].node for each in inner), "tuple"))] if all(inner) else []
-    special = date(text) or formula(text)
-    found = [] if special is None else [Reading(special)]
+    if (day := date(text)) is not None:
+        return [Reading(day)]
+    found = [] if (substance := formula(text)) is None else [Reading(substance)]
 
     def add(source: str, *, certain: bool, **options: bool) -> bool:
         try:

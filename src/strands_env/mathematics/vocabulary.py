@@ -23,7 +23,7 @@ def pairs(text: str) -> dict[str, str]:
 
 FUNCTIONS = words(
     "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh arsinh arcosh artanh asin "
-    "acos atan ln log lg exp sqrt gcd lcm max min floor ceil binom"
+    "acos atan ln log lg exp sqrt floor ceil binom"
 )
 SYMBOLS = words(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
@@ -31,8 +31,8 @@ SYMBOLS = words(
     "partial Pr Aut Gal ord imath jmath"
 )
 """Commands that are symbols, or names of functions that nothing more is known of."""
-OPERATORS = words("Re Im arg deg dim ker det tr rank Var Cov sgn sign")
-"""Functions of matrices, complex numbers and the like, in front of brackets or a letter: `\\det A`."""
+OPERATORS = words("gcd lcm max min Re Im arg deg dim ker det tr rank Var Cov sgn sign")
+"""Functions of several numbers, of matrices and the like, in front of brackets or a letter: `\\det A`."""
 NAMING = words("angle triangle overline vec hat bar tilde overrightarrow widehat widetilde odot square")
 """Commands that make a name of the letters behind them."""
 MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}

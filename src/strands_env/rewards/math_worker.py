@@ -55,10 +55,11 @@ _REMARK = re.compile(
 """Begins what is said about an answer behind it."""
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_NAMES = "|".join(sorted({*UNITS} - {"in"}, key=len, reverse=True))
 _NUMBER = re.compile(
     rf"""(?i)(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])
-      | (?<![A-Za-z0-9_.:])-?\$?{NUMERAL}
-        (?:{"|".join(name for name in UNITS if not name.isascii())}|(?:st|nd|rd|th)\b)?""",
+      | (?<![A-Za-z0-9_.:])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b
+          |\s?(?:(?:square|cubic)\s)?(?:{_NAMES})(?:\^?[23])?(?:\s?(?:/|per\s)(?:{_NAMES})(?:\^?[23])?)?(?![A-Za-z]))?""",
     re.VERBOSE,
 )
 _FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:(?<!\d)[.。](?:\s|$)|\.\s+(?=[A-Z])|[.。]?\s*(?:\n|$))")
