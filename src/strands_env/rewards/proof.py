@@ -322,25 +322,23 @@ class RewardProof:
             if verdict is not TaskVerdict.SOUND:
                 lines += [f"  {verdict:<9} {row.id}: {row.reason}" for row in rows[:SHOWN]]
                 if len(rows) > SHOWN:
-                    others = [row.id for row in rows[SHOWN:]]
-                    more = f" ... and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-                    lines.append(f"  {verdict:<9} and {len(others)} more: {' '.join(others[:SHOWN])}{more}")
+                    lines.append(
+                        f"  {verdict:<9} and {len(rows) - SHOWN} more: {_listed([row.id for row in rows[SHOWN:]])}"
+                    )
+        notes = []
         for form, names in self.lost_forms.items():
-            more = f" ... and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            where = f" ({' '.join(names[:SHOWN])}{more})" if len(names) < len(self.rows) else ""
-            times = f"{len(names)} of {len(self.rows)} tasks{where}"
-            lines.append(f"  note      the gold loses when written {form} in {times}")
+            where = f" ({_listed(names)})" if len(names) < len(self.rows) else ""
+            notes.append(f"the gold loses when written {form} in {len(names)} of {len(self.rows)} tasks{where}")
         if self.highest_wrong > 0:
-            lines.append(f"  note      a wrong answer scores up to {self.highest_wrong:.3g}")
+            notes.append(f"a wrong answer scores up to {self.highest_wrong:.3g}")
         if self.unscored_wrong[0]:
             number, first = self.unscored_wrong
-            lines.append(f"  note      {number} wrong answers are not scored, and such rollouts lost: {first}")
-        if self.equal_golds:
-            one, two = self.equal_golds[0]
-            lines.append(f"  note      golds are equal under the reward: {one[:40]!r} and {two[:40]!r}")
+            notes.append(f"{number} wrong answers are not scored, and such rollouts lost: {first}")
+        for one, two in self.equal_golds[:1]:
+            notes.append(f"golds are equal under the reward: {one[:40]!r} and {two[:40]!r}")
         if self.raised[0]:
-            lines.append(f"  note      the reward raised on {self.raised[0]} answers: {self.raised[1]}")
-        return "\n".join(lines)
+            notes.append(f"the reward raised on {self.raised[0]} answers: {self.raised[1]}")
+        return "\n".join([*lines, *(f"  note      {note}" for note in notes)])
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -456,20 +454,16 @@ async def _try(
     try:
         examples = examples_of(reward_fn, task)
     except Exception as error:  # the user's method, whose fault is a finding
-        why = f"{type(error).__name__}: {error}"
-        failed = _Trial(name="examples", text="examples()", is_right=True, scores=(None,), why=why, has_raised=True)
-        return _TaskTrials(trials=[failed], declares=True)
+        return _TaskTrials(why=f"examples() raised {type(error).__name__}: {error}", declares=True)
     if examples is None:
         if hasattr(getattr(reward_fn, "function", reward_fn), "examples"):
             return None
         truth = task.task_context.ground_truth
         if truth is None or truth == "":  # where other tasks have a gold, one without cannot be scored
             return _TaskTrials(why="it has no ground truth") if any(golds) else None
-        reads_texts = any(golds) or type(as_reward_function(reward_fn)).__name__ in READS_TEXTS
-        kind = type(truth).__name__
-        return (
-            _TaskTrials(why=f"its ground truth is no text or number but {kind} {truth!r:.60}") if reads_texts else None
-        )
+        if not any(golds) and type(as_reward_function(reward_fn)).__name__ not in READS_TEXTS:
+            return None
+        return _TaskTrials(why=f"its ground truth is no text or number but {type(truth).__name__} {truth!r:.60}")
     names = [f"right example {number}" for number in range(1, len(examples.right) + 1)]
     if not examples.every and len(names) == len(_RIGHT):
         names = list(_RIGHT)
@@ -602,6 +596,10 @@ def _judge(tried: _TaskTrials, losing: Sequence[_Trial], free: Sequence[_Trial])
         why = f" ({trial.why})" if trial.why else ""
         return TaskVerdict.UNSOLVED, f"{trial.text[:60]!r} scores {_shown(trial.scores[0])}{why}"
     return TaskVerdict.SOUND, ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " ".join(names[:SHOWN]) + (f" ... and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _numbers(trial: _Trial) -> list[float]:

@@ -76,7 +76,6 @@ _HEDGE = re.compile(
         (?:(?!not\b|n['’]t)[^.\n]){{0,40}}?\b(?:right|correct|possible|valid|acceptable|plausible|works?|fits?)\b""",
     re.VERBOSE,
 )
-_DENIED = re.compile(rf"(?i:\bnot\s+{_OPTION}?)\(?[A-J]\)?(?!\w)")
 _JUDGED = re.compile(rf"{_LETTER}{_RIGHT}")
 _MENTIONED = re.compile(rf"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?){_LETTER}")
 _LISTED = re.compile(r"^[^\w\n]*(?P<letter>[A-J])(?:[.):]|[^\S\n]-)[^\S\n]", re.MULTILINE)
@@ -93,7 +92,7 @@ def find_letter(text: str) -> str | None:
     """
     text = re.sub(r"[*`]|__|\\(?:text|math)(?:bf|it|rm|sf)?\b", "", unicodedata.normalize("NFKC", text))
     text = _SMALL.sub(lambda small: small[1] + small[2].upper(), text)
-    text = _DENIED.sub("not", text).replace("<answer>", "Answer: ").replace("</answer>", "\n")
+    text = text.replace("<answer>", "Answer: ").replace("</answer>", "\n")
     denied, supposed = {}, set()
     for found in deque(re.finditer(rf"(?<!{_WORD}){_LETTER}", text), maxlen=400):
         start, end = found.span()
