@@ -12,7 +12,6 @@ import io
 import itertools
 import urllib.request
 from collections.abc import Iterator
-from importlib import util
 from pathlib import Path
 
 from strands_env.core import Action
@@ -64,8 +63,7 @@ class BrowseCompEvaluator(FactsBenchmark):
             return None
         if canary is not None:
             problem, answer = decrypt(problem, canary), decrypt(answer, canary)
-        known = util.find_spec("inspect_evals") is not None
-        query = load_published("browse_comp.prompts", "QUERY_TEMPLATE") if known else QUERY
+        query = load_published("browse_comp.prompts", "QUERY_TEMPLATE", QUERY)
         kept = {"question": problem, "problem_topic": row.get("problem_topic")}
         return self.task(str(index), query.format(Question=problem), answer, **kept)
 

@@ -58,6 +58,10 @@ _STATED = [
             _CLAUSE_ENDS,
         ),
         (1, r"(?i:\b(?:choose|chose|pick|select|conclude|go(?:ing)?\s+with)\b\W{0,4})", _CLAUSE_ENDS),
+        # Only where nothing above is there: the one that is called right, named as an option, or listed.
+        (0, r"(?<!\w)", _RIGHT),
+        (-1, r"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?)", ""),
+        (-2, r"^[^\w\n]*", r"(?:[.):]|[^\S\n]-)[^\S\n]"),
     )
 ]
 _SMALL = re.compile(rf"(\\f?boxed\{{\W*|{_LABEL}|\A\W*)([a-j])(?=\W*\}}|\)?[^\w\n]*$)", re.MULTILINE)
@@ -76,9 +80,6 @@ _HEDGE = re.compile(
         (?:(?!not\b|n['’]t)[^.\n]){{0,40}}?\b(?:right|correct|possible|valid|acceptable|plausible|works?|fits?)\b""",
     re.VERBOSE,
 )
-_JUDGED = re.compile(rf"{_LETTER}{_RIGHT}")
-_MENTIONED = re.compile(rf"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?){_LETTER}")
-_LISTED = re.compile(r"^[^\w\n]*(?P<letter>[A-J])(?:[.):]|[^\S\n]-)[^\S\n]", re.MULTILINE)
 
 
 def find_letter(text: str) -> str | None:
@@ -107,19 +108,15 @@ def find_letter(text: str) -> str | None:
             weights.setdefault(found.end("letter"), weight)
     # A letter that is denied where it was stated, or later, is no answer any more.
     ends = sorted(end for end in weights if end not in supposed and end > denied.get(text[end - 1], 0))
-    if ends:
-        last = ends[-1]
-        if any((hedge := _HEDGE.match(text, end)) and hedge.end() >= last for end in ends):
-            return None  # `A or B`, of which one may be stated
-        others = [end for end in ends if text[end - 1] != text[last - 1]]
-        if others and max(weights[end] for end in others) >= max(weights[end] for end in ends if end > others[-1]):
-            return text[last - 1] if takes_back(text[others[-1] : last]) else None
-        return text[last - 1]
-    for pattern in (_JUDGED, _MENTIONED, _LISTED):
-        named = {found["letter"] for found in pattern.finditer(text) if found.end("letter") not in supposed} - {*denied}
-        if named:
-            return named.pop() if len(named) == 1 else None
-    return None
+    least = min(1, max((weights[end] for end in ends), default=1))
+    ends = [end for end in ends if weights[end] >= least]
+    if not ends or any((hedge := _HEDGE.match(text, end)) and hedge.end() >= ends[-1] for end in ends):
+        return None  # `A or B`, of which one may be stated
+    letter, last = text[ends[-1] - 1], ends[-1]
+    others = [end for end in ends if text[end - 1] != letter]
+    if others and max(weights[end] for end in others) >= max(weights[end] for end in ends if end > others[-1]):
+        return letter if takes_back(text[others[-1] : last]) else None
+    return letter
 
 
 class ChoiceReward(RewardFunction):

@@ -115,8 +115,10 @@ def _say_once(reason: str) -> None:
     logger.warning("%s | grading with a prompt of our own: scores are not the published ones", reason)
 
 
-def load_published(module: str, name: str) -> str:
-    """A prompt of the package inspect-evals."""
+def load_published(module: str, name: str, own: str | None = None) -> str:
+    """A prompt of the package inspect-evals; `own` where that is not installed."""
+    if own is not None and util.find_spec("inspect_evals") is None:
+        return own
     text: Any = getattr(import_module(f"inspect_evals.{module}"), name)
     return str(getattr(text, "prompt", text))
 

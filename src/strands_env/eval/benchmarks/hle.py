@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib import util
 from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, RewardResult, StepResult
@@ -49,8 +48,7 @@ class HLEEvaluator(QuestionBenchmark):
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """Reasoning without tools, graded by `judge_model` (the evaluated model itself if not given)."""
         # The published prompt where its package is installed: scores compare under the same prompt only.
-        known = util.find_spec("inspect_evals") is not None
-        prompt = load_published("hle.prompts", "SYSTEM_MC") if known else SYSTEM_PROMPT
+        prompt = load_published("hle.prompts", "SYSTEM_MC", SYSTEM_PROMPT)
         return super().environment(model_factory, **{"system_prompt": prompt, **options})
 
     def rows(self) -> Iterable[Row]:
