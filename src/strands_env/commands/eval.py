@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import sys
@@ -19,7 +18,7 @@ from strands_env.commands.progress import TrackedProgress, make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import announce, explained, format_number, note, run_user_code, show, write_to
 from strands_env.core import TerminationReason
-from strands_env.core.garbage import rare_collections, tune_garbage_collection
+from strands_env.core.garbage import rare_collections
 from strands_env.eval import (
     EvalError,
     Evaluator,
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         trackers = _track(evaluator)
     assert evaluator.paths is not None
     try:
-        with _no_empty_run(evaluator.paths), _tuned_garbage_collection():
+        with _no_empty_run(evaluator.paths), rare_collections(is_tuned=True):
             status = asyncio.run(_evaluate(evaluation))
     except TooManyFailuresError as error:
         status = Exit.GAVE_UP
@@ -130,19 +129,6 @@ def _no_empty_run(paths: StorePaths) -> Iterator[None]:
                 with contextlib.suppress(OSError):  # a tracker may have written into it
                     paths.results.parent.rmdir()
         raise
-
-
-@contextlib.contextmanager
-def _tuned_garbage_collection() -> Iterator[None]:
-    """Restores the settings for a program that called this command."""
-    is_frozen = gc.get_freeze_count() > 0
-    with rare_collections():
-        tune_garbage_collection()
-        try:
-            yield
-        finally:
-            if not is_frozen:
-                gc.unfreeze()
 
 
 def _track(evaluator: Evaluator) -> list[BackgroundTracker]:

@@ -38,14 +38,21 @@ def _raise_thresholds() -> None:
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """Walk survivors rarely for a while; thresholds of `gc` that are higher already stay."""
-    before = gc.get_threshold()
+def rare_collections(*, is_tuned: bool = False) -> Iterator[None]:
+    """Walk survivors rarely for a while; thresholds of `gc` that are higher already stay.
+
+    `is_tuned`: as `tune_garbage_collection` does, and taken back at the end.
+    """
+    before, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    if is_tuned:
+        tune_garbage_collection()
     _raise_thresholds()
     try:
         yield
     finally:
         gc.set_threshold(*before)
+        if is_tuned and not is_frozen:
+            gc.unfreeze()
 
 
 def tune_garbage_collection() -> None:

@@ -132,12 +132,11 @@ class SavedRun:
         """
         totals, length = DriftTotals(tokenizer=tokenizer, max_examples=examples), 0
         with ResultReader(self.paths.results) as reader:
-            for entry in reader.entries:
-                for item in recorded_trajectories(reader.read(entry, with_tokens=True).step_result):
-                    length += len(item.tokens)
-                    if budget is not None and length > budget:
-                        return None
-                    totals.add(item.tokens.token_ids, item.tokens.output_mask, name=f"{entry.prompt_id}/{entry.index}")
+            for name, item in reader.trajectories():
+                length += len(item.tokens)
+                if budget is not None and length > budget:
+                    return None
+                totals.add(item.tokens.token_ids, item.tokens.output_mask, name=name)
         return totals
 
     def threshold(self, threshold: float | None) -> float:

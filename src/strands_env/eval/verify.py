@@ -17,7 +17,6 @@ import numpy as np
 from strands_env.core import Trajectory
 from strands_env.eval.errors import EvalError
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_sglang.backends import as_backend
 from strands_sglang.backends.vllm import VLLMClient
@@ -145,18 +144,11 @@ async def measure_mismatch(
     """
     mismatch = Mismatch()
     with ResultReader(source.results) as reader:
-        work = _work(reader, limit)
+        work = reader.trajectories(limit)
         async with asyncio.TaskGroup() as group:
             for _ in range(CONCURRENCY):
                 group.create_task(_scorer(client, work, mismatch, vocab_size))
     return mismatch
-
-
-def _work(reader: ResultReader, limit: int | None) -> Iterator[tuple[str, Trajectory]]:
-    for entry in reader.entries[:limit]:
-        result = reader.read(entry, with_tokens=True).step_result
-        for item in recorded_trajectories(result):
-            yield f"{entry.prompt_id}/{entry.index}", item
 
 
 async def _scorer(

@@ -12,7 +12,7 @@ from strands_env.core.types import as_reward_function
 from strands_env.eval import Evaluator, get_benchmark, list_benchmarks
 from strands_env.eval.errors import EvalError
 from strands_env.options import REWARDS
-from strands_env.recipe.tasks import DataBenchmark, benchmark_of
+from strands_env.recipe.tasks import DataBenchmark, benchmark_of, name_errors
 from strands_sglang.exceptions import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -120,12 +120,8 @@ def load_reward(name: str) -> Any:
 
 def call_user(what: str, function: Any, *args: Any, **options: Any) -> Any:
     """Call a user's function, naming it in what it raises."""
-    try:
-        return function(*args, **options)
-    except (EvalError, ModuleNotFoundError):
-        raise
-    except NotImplementedError as error:
-        raise EvalError(str(error)) from error
-    except Exception as error:
-        logger.warning("what=<%s> | it raised", what, exc_info=True)
-        raise EvalError(f"{what} cannot be made: {type(error).__name__}: {error} (-v shows where)") from error
+    with name_errors(what, EvalError, ModuleNotFoundError):
+        try:
+            return function(*args, **options)
+        except NotImplementedError as error:
+            raise EvalError(str(error)) from error

@@ -75,7 +75,7 @@ class FunctionBenchmark(Benchmark):
 
     def _actions(self) -> Iterator[Action]:
         name = self.benchmark_name
-        with _name_errors(name):
+        with name_errors(f"the tasks of {name!r}", DatasetError):
             tasks = type(self).function()
             if not isinstance(tasks, Iterable):
                 raise DatasetError(f"{name!r} must return an iterable of Actions, got {tasks!r}")
@@ -87,7 +87,7 @@ class FunctionBenchmark(Benchmark):
                 yield action
 
     async def _later(self) -> AsyncIterator[Action]:
-        with _name_errors(self.benchmark_name):
+        with name_errors(f"the tasks of {self.benchmark_name!r}", DatasetError):
             tasks = type(self).function()
             tasks = await tasks if inspect.isawaitable(tasks) else tasks
             async with aclosing(stream(tasks)) as actions:  # which takes iterables of both kinds
@@ -109,13 +109,12 @@ def benchmark_of(name: str, function: Callable[[], Any]) -> type[Benchmark]:
 
 
 @contextmanager
-def _name_errors(name: str) -> Iterator[None]:
+def name_errors(what: str, kind: type[EvalError], *passing: type[Exception]) -> Iterator[None]:
+    """Turn what a user's code raises into errors of a kind that name it; ours pass."""
     try:
         yield
-    except EvalError:
-        raise
     except Exception as error:
-        logger.warning("tasks=<%s> | the function raised", name, exc_info=True)
-        raise DatasetError(
-            f"the tasks of {name!r} cannot be made: {type(error).__name__}: {error} (-v shows where)"
-        ) from error
+        if isinstance(error, (EvalError, *passing)):
+            raise
+        logger.warning("what=<%s> | it raised", what, exc_info=True)
+        raise kind(f"{what} cannot be made: {type(error).__name__}: {error} (-v shows where)") from error

@@ -14,10 +14,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Self, overload
 
-from strands_env.core import Phase
+from strands_env.core import Phase, Trajectory
 from strands_env.core.deadline import to_the_end
 from strands_env.eval.errors import StoreCorruptError, StoreError, StoreLockedError, naming_errors
-from strands_env.eval.sample import EvalSample
+from strands_env.eval.sample import EvalSample, recorded_trajectories
 from strands_env.eval.store.config import StorePaths, expected_samples, load_run, sync_folder
 from strands_env.eval.store.line import Entry, read_entry, read_sample, write_sample
 from strands_sglang.lines import append_lines, lock, read_lines
@@ -114,6 +114,12 @@ class ResultReader:
         except StoreCorruptError as error:
             where = f"sample {entry.prompt_id}/{entry.index} of {str(self.paths.results)!r}"
             raise StoreCorruptError(f"{where} cannot be read, or was changed meanwhile: {error}") from error
+
+    def trajectories(self, limit: int | None = None) -> Iterator[tuple[str, Trajectory]]:
+        """The recorded trajectories of all samples, or of the first, each with the name of its sample."""
+        for entry in self.entries[:limit]:
+            for item in recorded_trajectories(self.read(entry, with_tokens=True).step_result):
+                yield f"{entry.prompt_id}/{entry.index}", item
 
     def __enter__(self) -> Self:
         return self
