@@ -186,7 +186,7 @@ class Silent(telemetry.Telemetry):
         """Nothing around a request."""
         return nullcontext()
 
-    def note(self, phase: Any, began: int) -> None:
+    def note(self, phase: Any, call: Any, began: int | None = None) -> None:
         """Nothing of a phase."""
 
 
@@ -198,8 +198,9 @@ class Dropped(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-async def telemetry_costs(passes: int, rounds: int, seed: int, delay: float) -> dict[str, list[float]]:
+async def telemetry_costs(passes: int, rounds: int, seed: int, delay: float) -> list[dict[str, Any]]:
     """The cost of a request against one without telemetry: median, lowest and highest of the passes."""
+    what = f"latency, model {1000 * delay:g} ms" if delay else "CPU, model at once"
     clock = time.perf_counter if delay else time.process_time
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(Dropped()))
@@ -230,9 +231,12 @@ async def telemetry_costs(passes: int, rounds: int, seed: int, delay: float) -> 
                     taken[arm].append(clock() - started)
                     case.take(answer)
             for arm, values in ratios.items():
-                values.append(statistics.median(taken[arm]) / statistics.median(taken["off"]))
+                values.append(round(statistics.median(taken[arm]) / statistics.median(taken["off"]), 3))
     provider.shutdown()
-    return {arm: [round(pick(values), 3) for pick in (statistics.median, min, max)] for arm, values in ratios.items()}
+    return [
+        {"ratio": what, "arm": arm, "median": median(values, 3), "lowest": min(values), "highest": max(values)}
+        for arm, values in ratios.items()
+    ]
 
 
 # ---- beside litellm's proxy, in processes of their own ---------------------------------------------------------------
@@ -351,10 +355,7 @@ def main() -> None:
         asyncio.run(serve(args.serve))
     elif args.telemetry:
         passes, rounds = (1, 30) if args.quick else (args.passes, 60)
-        costs = {
-            name: asyncio.run(telemetry_costs(passes, rounds, args.seed, delay))
-            for name, delay in (("cpu, model at once", 0.0), ("latency, model 20 ms", 0.02))
-        }
+        costs = [row for delay in (0.0, 0.02) for row in asyncio.run(telemetry_costs(passes, rounds, args.seed, delay))]
         print_figures("gateway", telemetry=costs)
     elif args.litellm:
         print_figures("gateway", litellm=asyncio.run(beside(args.litellm, args.passes, args.port)))

@@ -34,6 +34,7 @@ BENCHMARKS = {
     "evaluator": "evaluator --executor inline processes ray",
     "chaos": "chaos",
     "gateway": "gateway",
+    "gateway_telemetry": "gateway --telemetry --passes 8",
     "peers": "peers",
     "containers": "containers --kills 500",
 }

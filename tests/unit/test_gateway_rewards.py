@@ -140,3 +140,16 @@ async def test_a_reward_is_set_in_process_with_any_real_number() -> None:
         for wrong in ({"value": float("nan")}, {"value": True}, {"value": 1.0, "info": {"a": object()}}):
             with pytest.raises(ValueError, match=r"finite number|JSON values"):
                 r.session.set_reward(**wrong)
+
+
+async def test_a_reward_that_was_exported_is_final_after_a_restart_too(tmp_path: Any) -> None:
+    async with rig([completion("Hello.")], state=tmp_path) as r:
+        await r.chat([USER])
+        await reward(r, {"reward": 1, "turns": [1]})
+        await r.session.close()
+        await r.call("GET", f"/sessions/{r.session.id}/trajectories?agent=main")  # a part: the log stays
+        name = r.session.id
+    async with rig([], state=tmp_path) as r:
+        r.session = r.gateway.sessions[name]
+        assert r.session.reward is not None and r.session.reward.turns == {0: 1.0}
+        await reward(r, {"reward": 2}, status=409)
