@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _CLIENT_GONE = 499  # nothing is answered then; nginx counts it so
-_SHORTEST_SPAN = 1_000_000  # nanoseconds
+_SHORTEST_SPAN = 5_000_000  # nanoseconds
 _COUNTS = {
     "tokens": ("Tokens of sampled turns", ("input_tokens", "cached_tokens", "output_tokens")),
     "turns": ("Sampled turns", ("sampled", "extended", "siblings", "constrained", "final")),
