@@ -42,8 +42,8 @@ class Exit(IntEnum):
     """Done. Also a run without a reward function, which says that nothing was scored."""
     INCOMPLETE = 1
     """`eval`: finished, but samples were lost, and `--resume` tries them again. `check`: something has to change.
-    `doctor`: the template cannot be used. `compare --fail-if-worse`: the second run is significantly worse. `report
-    --max-kl`: the mismatch is larger."""
+    `health`: findings. `doctor`: the template cannot be used. `compare --fail-if-worse`: the second run is worse.
+    `report --max-kl`: the mismatch is larger."""
     FAILED = 1
     """The same status: the command was right, its work failed. The model server does not answer, the port is taken."""
     USAGE = 2

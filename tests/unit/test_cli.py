@@ -73,7 +73,7 @@ def test_a_command_that_became_an_option_names_what_took_its_place(capsys: pytes
     for name, now in FORMER_COMMANDS.items():
         assert env_cli.main([name, "runs/first"]) == 2
         assert capsys.readouterr() == ("", f"strands-env {name} is now: {now}\n")
-    assert len(COMMANDS) <= 12
+    assert len(COMMANDS) <= 13
 
 
 def test_no_command_is_wrong_usage_and_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:

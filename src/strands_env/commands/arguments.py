@@ -107,6 +107,13 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     _add_json(parser, "look once, as JSON")
 
 
+def add_health(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `health`."""
+    parser.add_argument("rows", help="folder or .jsonl of a run, .parquet of samples, .json of a gateway, slime's log")
+    parser.add_argument("--tokenizer", metavar="ID", help="for drift (default: the run's; none: no drift)")
+    _add_json(parser)
+
+
 def add_check(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `check`."""
     parser.add_argument("benchmark", nargs="?", help="benchmark whose environment and first task are tried")
@@ -183,6 +190,7 @@ COMMANDS: dict[str, tuple[AddArguments, str]] = {
     "rescore": (add_rescore, "score saved rollouts with another reward; nothing is sampled again"),
     "export": (add_export, "write a run as training data: Parquet or JSON Lines"),
     "watch": (add_watch, "watch a run in progress"),
+    "health": (add_health, "find what is unsound in rollouts, and what to do about it"),
     "check": (add_check, "try an environment and prove its reward on the tasks; try container tasks"),
     "init": (add_init, "make a folder with an environment, a reward, tasks, a test and a training"),
     "demo": (add_demo, "sample rollouts of a small model, and see what re-tokenising would change"),

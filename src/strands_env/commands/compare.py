@@ -15,9 +15,10 @@ from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
+from strands_env.report.health import CHECKS
 from strands_sglang.command_line import CommandError, Exit
 
-MAX_LOST = 0.02
+MAX_LOST = CHECKS["lost"].allowed
 """Share of a run's samples that may be lost before `--fail-if-worse` refuses to answer."""
 
 

@@ -11,6 +11,7 @@ from strands_env.core.jsonable import without_secrets
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import Entry, ResultReader
 from strands_env.report.details import TokenTexts, details
+from strands_env.report.health import HealthRow, find_problems, row_of
 from strands_env.report.overview import Overview
 from strands_env.report.page import now, page
 
@@ -66,7 +67,8 @@ def write_report(
         texts = TokenTexts(tokenizer, token_budget)
         with page(target, title=name, scripts=_SCRIPTS) as writer:
             # Chunk by chunk: the tokens of a whole run do not fit into memory.
-            for number, chunk in enumerate(_chunks(reader, order, texts, saved.system_prompt)):
+            rows: list[HealthRow] = []
+            for number, chunk in enumerate(_chunks(reader, order, texts, saved.system_prompt, rows)):
                 writer.add(f"chunk-{number}", chunk)
             data = {
                 **overview.to_dict(order),
@@ -75,6 +77,7 @@ def write_report(
                 "made": now(),
                 "chunk": CHUNK,
                 "header": saved.header,
+                "health": [finding.to_dict() for finding in find_problems(rows)[0]],
                 "drift": None if texts.drift is None or not texts.drift.trajectories else texts.drift.to_dict(),
                 "run": without_secrets({key: saved.document.get(key) for key in ("config", "environment", "about")}),
                 "has_texts": tokenizer is not None,
@@ -86,12 +89,14 @@ def write_report(
 
 
 def _chunks(
-    reader: ResultReader, order: list[Entry], texts: TokenTexts, system_prompt: str | None
+    reader: ResultReader, order: list[Entry], texts: TokenTexts, system_prompt: str | None, rows: list[HealthRow]
 ) -> Iterator[dict[str, Any]]:
     for start in range(0, len(order), CHUNK):
         vocabulary: dict[int, str] = {}
-        samples = [
-            details(reader.read(entry, with_tokens=True), texts, vocabulary, system_prompt)
-            for entry in order[start : start + CHUNK]
-        ]
+        samples = []
+        for entry in order[start : start + CHUNK]:
+            sample = reader.read(entry, with_tokens=True)
+            samples.append(document := details(sample, texts, vocabulary, system_prompt))
+            drifts = [path["drift"] for path in document.get("trajectories", ()) if "drift" in path]
+            rows.append(row_of(sample, [kind for spans in drifts for _, _, kind, _ in spans] if drifts else None))
         yield {"samples": samples, "vocabulary": vocabulary}

@@ -32,6 +32,7 @@ function overviewView(data) {
       chart("How rollouts ended", Object.keys(sum.terminations).length ? bars(sum.terminations) : none()),
       Object.keys(sum.errors).length ? chart("Errors", [bars(sum.errors), firstMessages(sum.errors, sum.messages)]) : null,
       Object.keys(sum.tool_errors).length ? chart("Exceptions of tools", [bars(sum.tool_errors), firstMessages(sum.tool_errors, sum.messages)]) : null),
+    data.health.length ? h("details", { class: "panel health", open: true }, h("summary", null, `Health: ${data.health.length} ${data.health.length === 1 ? "finding" : "findings"}`), healthView(data.health)) : null,
     h("details", { class: "panel" }, h("summary", null, "Configuration, versions and seeds"), h("pre", null, JSON.stringify(data.run, null, 2))),
   ];
 }
@@ -51,6 +52,9 @@ function placeOf(data, hash) {
 }
 
 const firstMessages = (counts, messages) => h("dl", { class: "messages-of" }, Object.keys(counts).filter((name) => messages[name]).map((name) => [h("dt", { class: "soft" }, name), h("dd", null, messages[name].slice(0, 300))]));
+
+const healthView = (findings) => h("dl", { class: "messages-of" }, findings.map((found) => [h("dt", null, `${found.check}: ${found.text}`),
+  h("dd", { class: "soft" }, found.advice, found.samples.slice(0, 8).map((name) => [" ", h("a", { href: `#${encodeURIComponent(name)}` }, name)]), found.samples.length > 8 ? ` and ${whole(found.samples.length - 8)} more` : "")]));
 
 const mean = (values) => { const known = values.filter(isNumber); return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null; };
 

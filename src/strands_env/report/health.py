@@ -1,0 +1,177 @@
+"""Health of rollouts: one function over rows of any source, which says what is unsound and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from strands_env.core import Outcome, TerminationReason
+from strands_env.eval.drift import DriftKind
+from strands_env.eval.sample import EvalSample
+from strands_env.rewards.turns import turns_of
+from strands_env.training import samples_from_step
+from strands_env.training.sample import TrainingSample
+from strands_sglang.trajectory import Role
+
+LOOP = 4
+"""Equal calls in a row that are a loop."""
+IMPROBABLE = -25.0
+"""Log-probability that no token has in a million samples, whatever the vocabulary."""
+
+
+class Check(NamedTuple):
+    """A check: the share that may be unsound (if any, one may be), of what, the finding in words, and what to do."""
+
+    allowed: float
+    unit: str
+    finding: str
+    advice: str
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "no-call": Check(0, "rollouts", "made no model call", "read the program's output: its address or key may be wrong"),
+    "lost": Check(0.02, "rollouts", "were lost to infrastructure", "mend what their errors name, then eval --resume"),
+    "ungraded": Check(0, "rollouts", "have no reward: it failed", "fix it, then score them again with rescore"),
+    "time-out": Check(0.02, "rollouts", "ran out of time", "raise step_timeout, bound tool_timeout, run fewer at once"),
+    "cut": Check(0.05, "rollouts", "hold a reply cut at its length", "raise max_new_tokens, or see if replies end"),
+    "truncated": Check(0.2, "rollouts", "were ended by a limit", "raise that limit, or give smaller tasks"),
+    "empty": Check(0.02, "rollouts", "end in an empty reply", "look at one: template or stop strings may be wrong"),
+    "loop": Check(0.02, "rollouts", f"repeat a call {LOOP} times", "look at the tool's answers: they may not help"),
+    "malformed": Check(0.05, "calls", "cannot be parsed", "check parser and template with strands-sglang doctor"),
+    "failing-tool": Check(0.02, "calls", "are of tools that never worked", "try the tools with strands-env check"),
+    "roots": Check(0.05, "rollouts", "began anew", "find what edits the history: each root costs its prompt again"),
+    "equal-rewards": Check(0.8, "groups", "have equal rewards", "they train nothing: try export --format prompts"),
+    "logprobs": Check(1e-4, "tokens", "have none, or an impossible one", "compare with a server: report --server"),
+    "drift": Check(0.05, "rollouts", "hold broken text", "look at one: the model or its tokenizer may be damaged"),
+}
+"""Every check, in the order of findings."""
+_END_OF_OTHERS = {Outcome.INFRASTRUCTURE: "lost", Outcome.GRADER: "ungraded"}
+_END_OF_POLICY = {
+    **dict.fromkeys((TerminationReason.TASK_COMPLETE, TerminationReason.NOT_TERMINATED), ""),
+    **dict.fromkeys((TerminationReason.TIMEOUT, TerminationReason.TASK_TIME_LIMIT_REACHED), "time-out"),
+    TerminationReason.MAX_TOKENS_REACHED: "cut",
+}
+_DAMAGE = (DriftKind.BROKEN_UTF8, DriftKind.SPECIAL_TOKEN, DriftKind.OTHER_TEXT)
+"""Drift that a sound model hardly shows; other merges of the same text are usual."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HealthRow:
+    """One rollout or session, or `times` rollouts that ended alike.
+
+    Attributes:
+        counts: By check, how many are unsound, by kind, and of how many. No entry where the source does not say.
+        working_tools: Tools of which a call succeeded.
+    """
+
+    name: str
+    group: str | None = None
+    reward: float | None = None
+    times: int = 1
+    counts: dict[str, tuple[dict[str, int], int]] = field(default_factory=dict)
+    working_tools: Collection[str] = ()
+
+    def count(self, check: str, kinds: Mapping[str, int], of: int = 1) -> None:
+        """Set what a check counts."""
+        self.counts[check] = ({kind: count * self.times for kind, count in kinds.items() if count}, of * self.times)
+
+    def count_end(self, reason: Any, outcome: Outcome | None = None) -> None:
+        """Count how it ended, if that is known: in one way at most. `outcome` where it is not the reason's own."""
+        if reason not in set(TerminationReason):
+            return
+        ended = TerminationReason(reason)
+        end = _END_OF_OTHERS.get(outcome or ended.outcome()) or _END_OF_POLICY.get(ended, "truncated")
+        for check in ("lost", "ungraded", "time-out", "cut", "truncated"):
+            self.count(check, {ended.value: check == end})
+
+    def count_paths(self, samples: Sequence[TrainingSample]) -> None:
+        """Count what tokens tell."""
+        if any(sample.finish_reason == "length" for sample in samples):
+            self.count("cut", {"length": 1})
+        # Paths that branch share the prompt before the branch. Sub-agents and summaries have prompts of their own.
+        own = [each for each in samples if each.role is Role.MAIN]
+        roots = {each.token_ids[: each.prompt_length].tobytes() for each in own}
+        self.count("roots", {"history": len(roots) > 1})
+        for values in [each.logprobs[each.loss_mask == 1] for each in samples if each.logprobs is not None]:
+            missing, impossible = np.isnan(values).sum(), ((values < IMPROBABLE) | (values > 1e-5)).sum()
+            kinds, of = self.counts.get("logprobs", ({}, 0))
+            added = Counter(kinds) + Counter(missing=int(missing), impossible=int(impossible))
+            self.counts["logprobs"] = (dict(added), of + len(values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A check that failed: `count` of `of`, by kind, with the rows in which it was found, the worst first."""
+
+    check: str
+    count: int
+    of: int
+    kinds: dict[str, int]
+    samples: list[str]
+
+    def __str__(self) -> str:
+        check = CHECKS[self.check]
+        kinds = ", ".join(f"{kind} {count}" for kind, count in self.kinds.items() if kind)
+        share = f"{self.count} of {self.of} {check.unit} {check.finding}"
+        return f"{share} ({kinds})" if kinds else share
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**asdict(self), "text": str(self), "advice": CHECKS[self.check].advice}
+
+
+def find_problems(rows: Sequence[HealthRow]) -> tuple[list[Finding], list[str]]:
+    """The findings in rows, in the order of `CHECKS`, and the names of the checks for which the rows say enough."""
+    rewards: dict[str, list[float]] = {}
+    for row in rows:
+        if row.group is not None and row.reward is not None:
+            rewards.setdefault(row.group, []).append(row.reward)
+    groups = [HealthRow(name=name) for name, values in rewards.items() if len(values) > 1]
+    for group in groups:
+        group.count("equal-rewards", {f"all {rewards[group.name][0]:g}": len(set(rewards[group.name])) == 1})
+    working = {tool for row in rows for tool in row.working_tools}
+    findings, checked = [], []
+    for name, check in CHECKS.items():
+        total, worst, bad, of = Counter[str](), Counter[str](), 0, 0
+        for row in (*rows, *groups):
+            kinds, all_of_row = row.counts.get(name, ({}, 0))
+            kinds = {kind: count for kind, count in kinds.items() if name != "failing-tool" or kind not in working}
+            total.update(kinds)
+            worst[row.name] += sum(kinds.values())
+            bad += min(sum(kinds.values()), all_of_row)
+            of += all_of_row
+        checked += [name] if of else []
+        if bad > max(check.allowed * of, check.allowed > 0):  # where some are allowed, one is chance
+            samples = [row for row, count in worst.most_common() if count]
+            findings.append(Finding(check=name, count=bad, of=of, kinds=dict(total.most_common()), samples=samples))
+    return findings, checked
+
+
+def row_of(sample: EvalSample, drift: Iterable[str] | None = None) -> HealthRow:
+    """The row of a sample; `drift` has the kinds of its drifted places, None where nobody looked."""
+    result, metrics = sample.step_result, sample.step_result.observation.metrics
+    row = HealthRow(name=f"{sample.prompt_id}/{sample.index}", group=sample.prompt_id, reward=sample.reward)
+    row.count_end(result.termination_reason, Outcome.INFRASTRUCTURE if sample.aborted else result.outcome)
+    turns = turns_of(result.observation.messages)
+    is_answered = result.termination_reason is TerminationReason.TASK_COMPLETE
+    row.count("no-call", {"": is_answered and not turns and not metrics.get("model_calls")})
+    row.count("empty", {"": is_answered and bool(turns) and not (result.observation.final_response or "").strip()})
+    calls = [call for turn in turns for call in turn.calls]
+    repeats = groupby(calls, key=lambda call: (call["name"], json.dumps(call["input"], default=str)))
+    row.count("loop", {name: 1 for (name, _), run in repeats if len(list(run)) >= LOOP})
+    malformed = metrics.get("parse_errors") or 0
+    row.count("malformed", {"": malformed}, max(len(calls), malformed))
+    errors = {each["toolUseId"] for turn in turns for each in turn.results if each.get("status") == "error"}
+    failed = Counter(call["name"] for call in calls if call["toolUseId"] in errors)
+    row.count("failing-tool", failed, len(calls))
+    row.working_tools = {call["name"] for call in calls if call["toolUseId"] not in errors}
+    row.count_paths(samples_from_step(result, placement=None))
+    if drift is not None:
+        row.count("drift", dict.fromkeys([kind for kind in drift if kind in _DAMAGE][:1], 1))
+    return row
