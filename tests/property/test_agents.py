@@ -67,25 +67,23 @@ class Team:
         policy: Any = self.rng.choice(["keep", "rerender"])
         self.model = SGLangModel(tokenizer=tokenizer(), client=self.client, injected_context=policy, **limits)
 
-    def answer(self, prompt: list[int], _: Any) -> Any:
+    def answer(self, prompt: list[int], fields: Any) -> Any:
         found = re.match(r"<\|im_start\|>system\nI am ([\w.]+)!", tokenizer().decode(prompt))
         asker = found[1] if found else f"{_loop_of.get()}.summary"
         text = f"{len(self.calls)} is what I say. "  # no two samples are equal
         if len(self.calls) < 24 and self.rng.random() < 0.7:
             text += "".join(self.random_call(asker) for _ in range(self.rng.randint(1, 2)))
         reply = completion(text, split=self.rng.random() < 0.3, stop=self.rng.random() < 0.97)
-        self.calls.append((prompt, list(reply.ids)))
+        self.calls.append((prompt, list(reply.ids)[: fields["sampling_params"].get("max_new_tokens")]))
         self.askers.append(asker)
         return reply
 
     def random_call(self, asker: str) -> str:
         kinds = ["look", "ask"] if asker.count(".") >= 2 else ["look", "subagent", "subagent", "ask", "team", "expert"]
         kind = self.rng.choice(kinds)
-        child = (
-            f"I am {asker}.{ {'subagent': 'sub', 'ask': 'tool', 'team': 'team'}.get(kind, 'x') }{next(self.numbers)}!"
-        )
-        argument = {"subagent": "task", "expert": "input", "look": "what"}.get(kind, "who")
-        return f"<tool_call>{json.dumps({'name': kind, 'arguments': {argument: child}})}</tool_call>"
+        argument, child = ARGUMENTS[kind]
+        arguments = {argument: f"I am {asker}.{child}{next(self.numbers)}!", "task": "work"}
+        return f"<tool_call>{json.dumps({'name': kind, 'arguments': arguments})}</tool_call>"
 
     def agent(self, system_prompt: str, **options: Any) -> Agent:
         """An agent that may ask others."""

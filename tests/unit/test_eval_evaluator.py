@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from importlib import import_module
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -811,7 +812,9 @@ class Keeps(Holds):
     def __init__(self, weight: float) -> None:
         self._set(weight)
         self.calls, self._last, self._scale = 0, None, 1
-        self.started = time.monotonic()
+        self.started = monotonic()
+        self._words, self._begun = 3, (time.monotonic())
+        self._cache: dict[str, float] = {}
 
     def _set(self, weight: float) -> None:
         self.kept, self._parts = weight * 2, (weight, "words")
@@ -821,6 +824,7 @@ class Keeps(Holds):
             self.calls += 1
 
         count()
+        self._cache["last"] = self.started
         self._last = self.name
         return self.kept
 
@@ -829,6 +833,13 @@ class Keeps(Holds):
     @cached_property
     def name(self) -> str:
         return f"{time.monotonic()}"
+
+
+class Tables(Holds):
+    """Keeps what it is given in a container under a name of its own."""
+
+    def __init__(self, weight: float) -> None:
+        self.table = {"weights": [weight]}
 
 
 def with_function_attribute(right):
@@ -850,6 +861,7 @@ def test_counters_caches_and_times_are_no_part_of_a_rewards_identity():
 IDENTITIES = {
     "a number under another name": Keeps,
     "a number in an object under another name": lambda right: Holds(Keeps(right)),
+    "a number in a table under another name": Tables,
     "an attribute of a function": with_function_attribute,
     "a default": with_default,
     "a default of a keyword": lambda right: with_default(0, named=right),

@@ -228,8 +228,8 @@ async def test_an_unknown_role_fails_the_step_also_in_a_tool() -> None:
 @pytest.mark.parametrize(
     ("is_trained", "message"),
     [
-        (lambda *_: 1 / 0, "Env.is_trained() of the main 'agent' failed: ZeroDivisionError: division by zero"),
-        (lambda *_: "yes", "Env.is_trained() of the main 'agent' must return True or False, got 'yes'"),
+        (lambda *_: 1 / 0, "is_trained() of the main 'agent' failed: ZeroDivisionError: division by zero"),
+        (lambda *_: "yes", "is_trained() of the main 'agent' must return True or False, got 'yes'"),
     ],
     ids=["raises", "text"],
 )

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .termination import EpisodeTimeoutError, Phase, WorkCancelledError
+from .termination import EpisodeTimeoutError, ErrorRecord, Phase, WorkCancelledError
 
 logger = logging.getLogger(__name__)
 
@@ -191,3 +191,14 @@ async def _finish_cleanup(task: asyncio.Future[Any], where: Phase | EpisodeProgr
 
 def _phase_of(where: Phase | EpisodeProgress) -> Phase:
     return where.phase if isinstance(where, EpisodeProgress) else where
+
+
+async def keep_error(cleanup: Coroutine[Any, Any, None]) -> ErrorRecord | None:
+    """Await a cleanup; its error is logged and recorded, and takes nothing away from what was sampled."""
+    try:
+        await cleanup
+    except Exception as error:
+        record = ErrorRecord.from_exception(error, Phase.CLEANUP)
+        logger.warning("error=<%s>, message=<%s> | cleanup failed", record.type, record.message)
+        return record
+    return None

@@ -9,8 +9,8 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -22,25 +22,15 @@ from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
-from strands_sglang.callers import outermost
 from strands_sglang.exceptions import check_positive, explain_arguments
-from strands_sglang.trajectory import Role
 
-from .deadline import EpisodeProgress, forget_frames, to_the_end, within
+from .deadline import EpisodeProgress, forget_frames, keep_error, to_the_end, within
 from .jsonable import copy_data
+from .labels import TrackedModel, decide_training, trajectories_of_step, watch_agent
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict
 from .overrides import flatten_tools, methods_with_action, tool_mistakes, warn_of_misspelt_overrides
-from .scope import (
-    DEFAULT_REASONS,
-    EpisodeLimiter,
-    LoopRecorder,
-    StepScope,
-    TrackedModel,
-    fail_step,
-    watch_agent,
-    with_short_ids,
-)
+from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope
 from .sdk_patches import inside_a_step
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
@@ -263,10 +253,10 @@ class Environment:
     def is_trained(self, trajectory: Trajectory) -> bool:
         """Decides which trajectories are meant to be trained, by their `role`, `agent_name` and `parent`.
 
-        The default: those of agents, as `model_for(trainable=...)` says, but no summaries, and no models of tools. An
-        exception is the step's error, and the step has no reward.
+        The default, in `trainable`: those of agents, unless `model_for(trainable=False)` made the model, but no
+        summaries, and no models of tools. An exception is the step's error, and the step has no reward.
         """
-        return trajectory.trainable and trajectory.role in (Role.MAIN, Role.SUBAGENT)
+        return trajectory.trainable
 
     def is_scored(self, reason: TerminationReason) -> bool:
         """Decides which steps the reward function scores, by how they ended. The default: the policy's outcomes.
@@ -299,10 +289,9 @@ class Environment:
         except Exception as error:
             return self._fail(error, Phase.SETUP)
         scope = StepScope(recorder=LoopRecorder(), limiter=self._new_limiter(), cancel_signal=cancel_signal)
-        main = TrackedModel(model=model, agent_name=self.agent_name, trainable=True, role=Role.MAIN, is_main=True)
-        scope.models.append(main)
+        scope.models.append(TrackedModel(model=model, agent_name=self.agent_name, trainable=True, is_main=True))
         seen = len(history)
-        with scope.active(), outermost(), inside_a_step():
+        with scope.active(), inside_a_step():
             try:
                 agent = self._build_agent(model, scope, history, action)
             except Exception as error:
@@ -395,7 +384,7 @@ class Environment:
         agent_name: str,
         *,
         trainable: bool = True,
-        role: Role | str = Role.SUBAGENT,
+        role: str = "subagent",
         model_factory: ModelFactory | None = None,
     ) -> Model:
         """A model for a sub-agent of the running step (agent as tool, Graph node, Swarm member).
@@ -406,7 +395,7 @@ class Environment:
 
         Args:
             trainable: Its tokens are meant to be trained, if `is_trained` agrees.
-            role: The part that it has in the episode, of `Role`.
+            role: The part that it has in the episode: a `Role`.
             model_factory: Makes the model; the environment's own factory if not given.
 
         Raises:
@@ -418,14 +407,10 @@ class Environment:
             raise RuntimeError(
                 f"model_for({agent_name!r}) needs a running step: make sub-agents in get_tools(), get_hooks() or a tool"
             )
-        try:
-            role = Role(role)
-        except ValueError as error:
-            fail_step(error)  # a tool would make a result of it
-            raise
+        part = scope.role_of(role)
         model = self._make_model(model_factory or self.model_factory)
         scope.watch(model)
-        scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable, role=role))
+        scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable, role=part))
         return model
 
     # ---- the parts of a step -----------------------------------------------------------------------------------------
@@ -553,11 +538,8 @@ class Environment:
         tokens: TokenObservation | None = None
         trajectories: list[Trajectory] = []
         try:  # whatever a subclass or a provider does here, what has been collected so far is kept
-            trajectories = with_short_ids([item for tracked in scope.models for item in tracked.trajectories()])
-            for item in trajectories:
-                item.trainable = self._is_trained(item)
-            if untrained := [item for item in trajectories if not item.trainable]:
-                metrics["untrained_tokens"] = sum(int(item.tokens.loss_mask_array.sum()) for item in untrained)
+            trajectories = trajectories_of_step(scope.models)
+            metrics |= decide_training(trajectories, self.is_trained)
             tokens = main.observe(trajectories)
             parse_errors = getattr(main.model, "tool_parse_errors", None)
             metrics |= await self._compute_metrics(agent.event_loop_metrics, parse_errors)
@@ -577,17 +559,6 @@ class Environment:
         return StepResult(
             observation=observation, error=error, trajectories=trajectories, tool_errors=recorder.tool_errors
         )
-
-    def _is_trained(self, trajectory: Trajectory) -> bool:
-        what = f"{type(self).__name__}.is_trained() of the {trajectory.role} {trajectory.agent_name!r}"
-        trajectory = replace(trajectory)  # an override cannot change what is recorded
-        try:
-            is_trained = self.is_trained(trajectory)
-        except Exception as error:
-            raise RuntimeError(f"{what} failed: {type(error).__name__}: {error}") from error
-        if not isinstance(is_trained, bool):
-            raise TypeError(f"{what} must return True or False, got {is_trained!r:.100}")
-        return is_trained
 
     async def _compute_metrics(self, event_loop_metrics: Any, parse_errors: Any) -> dict[str, Any]:
         """`compute_metrics`, on the environment's own thread if it has one: it may read what `reset` opened."""
@@ -657,14 +628,3 @@ class Environment:
         if self.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:
             model.update_config(max_trajectory_tokens=self.max_total_tokens)
         return model
-
-
-async def keep_error(cleanup: Coroutine[Any, Any, None]) -> ErrorRecord | None:
-    """Await a cleanup; its error is logged and recorded, and takes nothing away from what was sampled."""
-    try:
-        await cleanup
-    except Exception as error:
-        record = ErrorRecord.from_exception(error, Phase.CLEANUP)
-        logger.warning("error=<%s>, message=<%s> | cleanup failed", record.type, record.message)
-        return record
-    return None

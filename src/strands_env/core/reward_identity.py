@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import CodeType
 from typing import Any
@@ -27,6 +27,11 @@ NamedTemporaryFile id
 """
 _VOLATILE = frozenset(_VOLATILE_NAMES.split())
 """Functions that give another value in every process."""
+_CHANGING_NAMES = """
+append extend insert add update setdefault pop popitem clear remove discard sort reverse appendleft
+"""
+_CHANGING = frozenset(_CHANGING_NAMES.split())
+"""Methods that change a container."""
 _OF_OTHERS = {"strands_env", "strands_sglang", "strands", *sys.stdlib_module_names}
 
 
@@ -34,9 +39,9 @@ def identify_reward(reward_fn: Any) -> dict[str, Any]:
     """Options of a reward function as far as they can be read, and a digest of its own code.
 
     Options are arguments of the constructor, defaults of arguments, attributes of the user's classes, what a closure
-    holds, and values that cannot change, such as numbers and texts, under whatever attribute an instance or a function
-    keeps them; those of objects in them too. An attribute that a method sets after the constructor (a counter, a cache)
-    or that comes from a clock, a process or chance is state and no option. The code is the user's: of the function or
+    holds, and JSON values under whatever attribute an instance or a function keeps them; those of objects in them too.
+    An attribute that a method sets or may change after the constructor (a counter, a cache), or that comes from a
+    clock, a process or chance, is state and no option. The code is the user's: of the function or
     class, its bases, and what they name of the same module, without comments and docstrings. `code` is None where there
     is no source, and for rewards of this package, whose version is recorded beside them.
     """
@@ -60,7 +65,7 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
         parts = [function]
         parameters = inspect.signature(function).parameters.values()
         defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-        defaults |= _values(vars(function), set())
+        defaults |= _values(vars(function), _State(None))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # it has no value yet
                 defaults[name] = cell.cell_contents
@@ -90,7 +95,7 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
         }
         if not _is_ours(owner):
             known = {attribute for name in names for attribute in (name, f"_{name}")}
-            held |= _values(instance, _state_of(kind) | known)
+            held |= _values(instance, _State(kind, known))
         options = {**constants, **held, **given, **options}
     for part in filter(_is_own, parts):
         _read(part, code)
@@ -109,44 +114,67 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
     return {name: described(name, option) for name, option in options.items()}
 
 
-def _values(attributes: Mapping[str, Any], state: set[str]) -> dict[str, Any]:
-    """Those attributes that cannot change and have content."""
+def _values(attributes: Mapping[str, Any], state: _State) -> dict[str, Any]:
+    """Those attributes that have content and stay what they are."""
     values = {}
     for name, value in attributes.items():
-        if name not in state and isinstance(value, Hashable) and not callable(value):
-            with suppress(TypeError, ValueError, RecursionError):  # a tuple of lists; what only has a name
-                hash(value)
-                values[name] = plain(value)
+        is_container = isinstance(value, list | dict | set)
+        if name in state.assigned or callable(value) or (is_container and name in state.changed):
+            continue
+        with suppress(TypeError, ValueError, RecursionError):  # what only has a name
+            values[name] = value if is_container else plain(value)
     return values
 
 
-def _state_of(kind: type) -> set[str]:
-    """Attributes that are set after the constructor, or from something that is another in every process."""
-    members = {name: each for part in reversed(kind.__mro__) for name, each in vars(part).items()}
-    functions: dict[str, list[CodeType]] = {}
-    for name, member in members.items():
-        inner = [member, *(getattr(member, part, None) for part in ("__func__", "func", "fget", "fset"))]
-        functions[name] = [inspect.unwrap(each).__code__ for each in inner if inspect.isfunction(each)]
-    # Methods that the constructor calls are part of it.
-    constructing, pending = set[str](), ["__init__", "__post_init__", "__new__"]
-    while pending:
-        if (name := pending.pop()) not in constructing and name in functions:
-            constructing.add(name)
-            pending += [called for code in functions[name] for called in code.co_names]
-    state = {name for name, member in members.items() if isinstance(member, functools.cached_property)}
-    for name, codes in functions.items():
-        while codes:
-            code = codes.pop()
-            codes += filter(inspect.iscode, code.co_consts)
-            sources: set[str] = set()
-            for each in dis.get_instructions(code):
-                if each.opname == "STORE_ATTR":
-                    if name not in constructing or sources & _VOLATILE:
-                        state.add(str(each.argval))
-                    sources = set()
-                elif isinstance(each.argval, str):
-                    sources.add(each.argval)
-    return state
+class _State:
+    """Attributes of a class's instances that are no options.
+
+    Attributes:
+        assigned: Those set after the constructor, or from something that is another in every process.
+        changed: Those read where a method may change a container.
+    """
+
+    def __init__(self, kind: type | None, known: Iterable[str] = ()) -> None:
+        mro = () if kind is None else kind.__mro__
+        members = {name: each for part in reversed(mro) for name, each in vars(part).items()}
+        self.assigned = {name for name, each in members.items() if isinstance(each, functools.cached_property)}
+        self.assigned.update(known)
+        self.changed: set[str] = set()
+        functions: dict[str, list[CodeType]] = {}
+        for name, member in members.items():
+            inner = [member, *(getattr(member, part, None) for part in ("__func__", "func", "fget", "fset"))]
+            functions[name] = [inspect.unwrap(each).__code__ for each in inner if inspect.isfunction(each)]
+        # Methods that the constructor calls are part of it.
+        constructing, pending = set[str](), ["__init__", "__post_init__", "__new__"]
+        while pending:
+            if (name := pending.pop()) not in constructing and name in functions:
+                constructing.add(name)
+                pending += [called for code in functions[name] for called in code.co_names]
+        for name, codes in functions.items():
+            for code in codes:
+                self._read(code, is_constructing=name in constructing)
+
+    def _read(self, code: CodeType, *, is_constructing: bool) -> None:
+        sources, names, count = set[str](), set[str](), 0  # of a store; loaded since the last one, in so many steps
+        loaded, is_changing = set[str](), False
+        for each in dis.get_instructions(code):
+            if each.opname == "STORE_ATTR":
+                if count > 1:  # else it is the next target of one value: `self.a, self.b = ...`
+                    sources = names
+                if not is_constructing or sources & _VOLATILE:
+                    self.assigned.add(str(each.argval))
+                names, count = set(), 0
+                continue
+            count += 2 if isinstance(each.argval, tuple) else 1
+            if isinstance(each.argval, str):
+                names.add(each.argval)
+            if each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                loaded.add(str(each.argval))
+            is_changing = is_changing or each.opname in ("STORE_SUBSCR", "DELETE_SUBSCR")
+        if not is_constructing and (is_changing or loaded & _CHANGING):
+            self.changed |= loaded
+        for inner in filter(inspect.iscode, code.co_consts):
+            self._read(inner, is_constructing=is_constructing)
 
 
 def _module_of(value: Any) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, TypeAlias
 
-from .deadline import EpisodeProgress, to_the_end, within
-from .environment import Environment, keep_error
+from .deadline import EpisodeProgress, keep_error, to_the_end, within
+from .environment import Environment
 from .jsonable import name_of, redact
 from .reward_identity import identify_reward
 from .seeds import FIELD, RolloutSeed

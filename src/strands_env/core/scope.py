@@ -6,10 +6,10 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,14 +26,15 @@ from strands.hooks import (
 )
 from strands.models import Model
 
+from strands_sglang.callers import outermost
 from strands_sglang.exceptions import ToolLimitReachedError
 from strands_sglang.tool_limiter import ToolLimiter
 from strands_sglang.trajectory import Role
 
+from .labels import TrackedModel
 from .metrics import summarize, turn_metrics
 from .sdk_patches import only_reads
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
-from .types import TokenObservation, Trajectory
 
 DEFAULT_REASONS = {Phase.MODEL: TerminationReason.MODEL_ERROR, Phase.TOOL: TerminationReason.TOOL_ERROR}
 """Reasons for an error that says nothing by itself, by where it happened."""
@@ -43,48 +44,6 @@ _NOT_THE_TOOLS = "Validation failed for input parameters"
 """Beginning of the SDK's message about arguments that the model got wrong."""
 
 _current: ContextVar[StepScope | None] = ContextVar("strands_env_step", default=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackedModel:
-    """A model whose trajectories belong to the step.
-
-    Attributes:
-        role: The part of the agents it was made for.
-        is_main: It is the model of the environment's own agent.
-    """
-
-    model: Model
-    agent_name: str
-    trainable: bool
-    role: Role = Role.SUBAGENT
-    is_main: bool = False
-
-    def trajectories(self) -> list[Trajectory]:
-        """The trajectories that the model holds now."""
-        paths = trajectories_of(self.model) or ()
-        names = {path.agent_id: path.agent_name for path in paths if path.agent_name is not None}
-        return [
-            path.with_labels(
-                # Agents may share the main model: the path knows who asked. Others have the name they were made for.
-                agent_name=(path.agent_name or names.get(path.parent) if self.is_main else None) or self.agent_name,
-                # What was made for an agent is that agent's, also where a tool calls it, but not its own summaries.
-                role=path.role if self.is_main or path.parent in names else self.role,
-                trainable=self.trainable,
-                is_main=self.is_main and path.is_main,
-            )
-            for path in paths
-        ]
-
-    def observe(self, trajectories: Sequence[Trajectory]) -> TokenObservation | None:
-        """The path of the last call, out of the `trajectories` where they hold it with all its loss."""
-        manager = getattr(self.model, "token_manager", None)
-        main = next((item.tokens for item in trajectories if item.is_main), None)
-        if manager is None:
-            return None
-        if main is not None and len(main) == len(manager) and main.is_all_trained:
-            return main
-        return TokenObservation.from_token_manager(manager)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,12 +73,21 @@ class StepScope:
         """
         token = _current.set(self)
         try:
-            yield self
+            with outermost():  # agents of the step work for nobody who runs it
+                yield self
         finally:
             _current.reset(token)
             self.models.clear()
             self.failures.clear()
             self.recorder, self.limiter = LoopRecorder(), EpisodeLimiter()
+
+    def role_of(self, name: str) -> Role:
+        """The role of that name; an unknown one fails the step, also where a tool makes a result of the error."""
+        try:
+            return Role(name)
+        except ValueError as error:
+            self.failures.setdefault("role", (Phase.TOOL, error))
+            raise
 
     def watch(self, model: Model) -> None:
         """Record failures of a sub-agent's model, so that the step ends as what they are.
@@ -152,38 +120,6 @@ class StepScope:
         finally:
             if hasattr(events, "aclose"):
                 await events.aclose()
-
-
-def trajectories_of(model: Any) -> list[Trajectory] | None:
-    """The trajectories of a model; None where it has no token data.
-
-    Token data is found by name, so that any provider may have it: `trajectories`, or a `token_manager` alone, which
-    shows the path of the last call.
-    """
-    exported = getattr(model, "trajectories", None)
-    if isinstance(exported, list | tuple):
-        return [trajectory for trajectory in exported if isinstance(trajectory, Trajectory)]
-    manager = getattr(model, "token_manager", None)
-    if manager is None:
-        return None
-    tokens = TokenObservation.from_token_manager(manager)
-    return [] if tokens is None else [Trajectory(tokens=tokens, agent_name=None, is_main=True)]
-
-
-def watch_agent(agent: Any) -> None:
-    """Let the agent's model know it from the start, where the model asks who calls it."""
-    watch = getattr(agent.model, "watch_agent", None)
-    if watch is not None:
-        watch(agent)
-
-
-def with_short_ids(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories with agents numbered, the main one first: the same in every run of a rollout."""
-    ids: dict[str | None, str | None] = {None: None}
-    for path in sorted(trajectories, key=lambda path: not path.is_main):
-        if path.agent_id not in ids:
-            ids[path.agent_id] = f"agent-{len(ids) - 1}"
-    return [replace(path, agent_id=ids[path.agent_id], parent=ids.get(path.parent)) for path in trajectories]
 
 
 def fail_step(error: Exception, where: Phase = Phase.TOOL) -> None:

@@ -17,7 +17,8 @@ from strands.hooks import AfterModelCallEvent, AgentInitializedEvent, HookOrder,
 from strands.sandbox import StreamChunk
 
 from strands_env.core import Action, Environment, ModelFactory, TerminationReason
-from strands_env.core.scope import EpisodeLimiter, fail_step, watch_agent
+from strands_env.core.labels import watch_agent
+from strands_env.core.scope import EpisodeLimiter, fail_step
 from strands_env.core.sdk_patches import end_background_tasks
 from strands_env.core.termination import Phase
 from strands_env.rewards import ExactMatchReward

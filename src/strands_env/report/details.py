@@ -228,7 +228,6 @@ def _trajectory(
     document: dict[str, Any] = {
         "agent": item.agent_name,
         "role": item.role,
-        "parent": item.parent,
         "trainable": item.trainable,
         "discarded": item.is_discarded,
         "finish": item.finish_reason,

@@ -51,6 +51,11 @@ class Role(StrEnum):
     TOOL = "tool"
     """A tool that asks a model to do its work, as `web_fetch` does; an agent without tools inside a tool is one."""
 
+    @property
+    def is_agent(self) -> bool:
+        """True for agents, which are trained unless somebody decides otherwise."""
+        return self in (Role.MAIN, Role.SUBAGENT)
+
     @classmethod
     def _missing_(cls, value: object) -> Role:
         raise ValueError(f"unknown role {value!r}: expected one of {', '.join(cls)}")

@@ -168,7 +168,7 @@ class Trajectory(TokenView):
             agent_id=turns[-1].agent_id,
             role=turns[-1].role,
             parent=turns[-1].parent_agent,
-            trainable=turns[-1].role in (Role.MAIN, Role.SUBAGENT),
+            trainable=turns[-1].role.is_agent,
             is_main=is_main,
             is_discarded=is_discarded,
             finish_reason=turns[-1].completion.finish.type.value,

@@ -92,7 +92,7 @@ function tokensTab(sample, vocabulary, data, state) {
   state.trajectory = Math.min(state.trajectory, list.length - 1);
   const view = h("div");
   const show = () => view.replaceChildren(...tokenView(list[state.trajectory], data.has_texts ? vocabulary : null, state, sample.images));
-  const label = (item, i) => `${i + 1}: ${item.agent}${item.trainable ? "" : " (frozen)"}${item.discarded ? " (discarded)" : ""}, ${whole(item.ids.length)} tokens`;
+  const label = (item, i) => `${i + 1}: ${item.agent}${item.role === "main" ? "" : ` (${item.role})`}${item.trainable ? "" : " (frozen)"}${item.discarded ? " (discarded)" : ""}, ${whole(item.ids.length)} tokens`;
   show();
   return [data.tokenizer_note && h("p", { class: "soft" }, data.tokenizer_note),
     list.length > 1 && h("div", { class: "tools" }, h("label", null, "Trajectory ",

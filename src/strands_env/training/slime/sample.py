@@ -158,7 +158,8 @@ def _held_fields(call: RolloutCall, rollout: SlimeRollout) -> Fields:
     fields: Fields = {"status": SampleStatus.ABORTED}
     if not call.partial or rollout.episode is None:
         return fields
-    paths = [path for model in rollout.episode.models for path in model.trajectories if not path.is_discarded]
+    held = (path for model in rollout.episode.models for path in model.trajectories)
+    paths = [path for path in held if path.trainable and not path.is_discarded]
     if paths:  # the longest of them; slime looks whether anything is held
         path = max(paths, key=len)
         start = path.initial_prompt_length
