@@ -20,7 +20,7 @@ from strands.types.streaming import StreamEvent
 from strands.types.tools import ToolChoice, ToolSpec
 
 from .backends import Backend, GenerateClient
-from .callers import Callers
+from .callers import Caller, Callers
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.limits import CallCancelled
 from .conversation.messages import format_content_block, format_messages, format_tool_specs, sort_tool_results
@@ -30,7 +30,7 @@ from .exceptions import explain_arguments
 from .telemetry import note_turn
 from .tokenizer import Tokenizer
 from .tool_parsers import ToolParser
-from .trajectory import LengthLimit, TokenManager, join_routed_experts
+from .trajectory import LengthLimit, Location, Role, TokenManager, join_routed_experts
 from .trajectory.media import Processor
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,10 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         """Know an agent before its first call, so that calls for it (a summary of its history) are known as such."""
         self._callers.watch(agent)
 
+    def middleware_of(self, location: Location) -> list[str]:
+        """Names of the middleware around the calls of the agent."""
+        return self._callers.middleware_of(location.agent_id)
+
     def get_config(self) -> SGLangConfig:
         """The options in force."""
         return self.config
@@ -213,9 +217,14 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         Raises:
             StructuredOutputError: The answer was cut, or does not validate.
         """
+        caller = self._callers.identify(None, None)
+        if caller.role is not Role.TOOL:  # in a loop it may be the agent's own
+            caller = Caller()
         request = TurnRequest(
             messages=prompt,
             system=system_prompt,
+            role=caller.role,
+            parent_agent=caller.parent,
             constraints={"json_schema": json.dumps(output_model.model_json_schema())},
             as_root=True,
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 from provider_support import Replay, add, call, make, make_agent, tokenizer
 from strands import Agent, tool
@@ -87,6 +88,27 @@ async def test_agents_as_tools_of_two_levels_and_a_tool_that_asks_a_model() -> N
     }
     assert {path.agent_name: path.trainable for path in model.trajectories}["analyst"] is False
     assert [sample.agent_name for sample in samples_from_model(model)] == ["deep", "middle", "boss"]
+
+
+async def test_a_structured_answer_is_the_agents_own_unless_a_tool_asks_for_it() -> None:
+    class Answer(pydantic.BaseModel):
+        number: int
+
+    @tool(context="tool_context")
+    async def rate(tool_context: ToolContext) -> str:
+        """Rate."""
+        messages = [{"role": "user", "content": [{"text": "rate"}]}]
+        return str([event async for event in tool_context.agent.model.structured_output(Answer, messages)])
+
+    model, _ = make([calling("rate"), '{"number": 1}', "done", '{"number": 2}'])
+    agent = make_agent(model, name="boss", tools=[rate])
+    await agent.invoke_async("go")
+    with pytest.warns(DeprecationWarning):
+        await agent.structured_output_async(Answer, "number?")
+    parent = model.trajectories[1].agent_id
+    assert [(path.role, path.parent, path.trainable) for path in model.trajectories] == [
+        ("tool", parent, False), ("main", None, True), ("main", None, True),
+    ]  # fmt: skip
 
 
 async def test_an_agent_with_tools_of_its_own_inside_a_function_is_an_agent() -> None:
