@@ -184,7 +184,7 @@ class Silent(telemetry.Telemetry):
 
     def request(self, request: Any, exchange: Any) -> Any:
         """Nothing around a request."""
-        return nullcontext()
+        return nullcontext(exchange.call)
 
     def note(self, phase: Any, call: Any, began: int | None = None) -> None:
         """Nothing of a phase."""

@@ -120,6 +120,18 @@ async def test_a_stream_is_passed_piece_by_piece_and_a_broken_one_is_broken_off(
         assert r.session.counters.passed == 1 and r.session.failure is None
 
 
+async def test_a_client_that_goes_away_ends_its_request_upstream() -> None:
+    async with passing() as (r, upstream):
+        upstream.pieces = [b"data: 1\n\n"]
+        asking = asyncio.create_task(r.events("/v1/chat/completions", {"model": "haiku"}))
+        await until(lambda: upstream.requests)
+        transport = upstream.requests[0].transport
+        assert transport is not None
+        asking.cancel()
+        await until(transport.is_closing)
+        assert r.session.counters.passed == 0 and r.session.failure is None
+
+
 async def test_who_may_not_use_the_session_reaches_no_other_backend() -> None:
     async with passing(max_body=1000, limits={"max_requests": 2}) as (r, upstream):
         body, other = {"model": "haiku", "messages": [USER]}, r.gateway.open()
@@ -145,6 +157,7 @@ async def test_an_error_is_passed_unless_it_is_about_the_key(status: int, told: 
         upstream.headers = {"Location": f"{upstream.url}/elsewhere", "Retry-After": "7"}
         said = await r.chat([USER], model="haiku", status=told)
         assert len(upstream.requests) == 1 and (KEY in str(said)) == (told == status)
+        assert f'requests_total{{dialect="chat",status="{told}"}} 1.0' in await r.call("GET", "/metrics")
         assert r.session.counters.passed == (told == status)
 
 

@@ -20,6 +20,7 @@ from strands.telemetry import tracer as sdk_tracer
 from strands_sglang.command_line import CommandError
 from strands_sglang.commands import gateway as command
 from strands_sglang.exceptions import SGLangThrottledError
+from strands_sglang.gateway import answers
 from strands_sglang.gateway import telemetry as gateway_telemetry
 from tests.provider_support import completion, make
 from tests.unit.gateway_support import CALL, CHAT_TOOLS, Rig, rig, slow, until
@@ -59,7 +60,8 @@ async def test_metrics_count_requests_tokens_roots_and_times() -> None:
     assert seen["seconds_bucket", "+Inf", "request"] == 5 >= seen["seconds_bucket", "0.005", "request"]
 
 
-async def test_counts_never_fall_and_show_retries_and_answers_that_were_lost() -> None:
+async def test_counts_never_fall_and_show_retries_and_answers_that_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "_GRACE", 0.01)
     async with rig([completion("Hello."), slow("Never.", 30)]) as r:
         await r.chat([USER], headers={"Idempotency-Key": "k"})
         await r.chat([USER], headers={"Idempotency-Key": "k"})

@@ -385,8 +385,10 @@ class Gateway:
     def _endpoint(self, dialect: WireDialect, route: Route) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             exchange = Exchange(request, dialect, route, hold=self.hold, ping_interval=self.ping_interval)
-            with self.telemetry.request(request, exchange):
-                return await self._session_of(request, dialect).serve(exchange)
+            with self.telemetry.request(request, exchange) as call:
+                response = await self._session_of(request, dialect).serve(exchange)
+                call.status = response.status
+                return response
 
         self._dialects[handle] = dialect
         return handle

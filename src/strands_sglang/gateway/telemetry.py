@@ -62,6 +62,7 @@ class Call:
 
     name: str
     began: int = field(default_factory=time.time_ns)
+    status: int = 200
     turn: Turn | None = None
     attributes: dict[str, Any] = field(default_factory=lambda: {"gen_ai.provider.name": "strands_sglang"})
     phases: list[tuple[Phase, int, int]] = field(default_factory=list)
@@ -115,11 +116,13 @@ class Telemetry:
         self._seconds = dict.fromkeys(Phase, 0.0)
 
     @contextmanager
-    def request(self, request: web.Request, exchange: Exchange) -> Iterator[None]:
+    def request(self, request: web.Request, exchange: Exchange) -> Iterator[Call]:
         """Count a request, and make its span at the end. A trace of the client's is continued."""
         call, refused, status, problem = exchange.call, None, 200, ""
         try:
-            yield
+            yield call
+            if call.status >= 400:  # of another backend
+                status, problem = call.status, str(call.status)
             refused = exchange.refused  # in a stream whose head said 200
         except (OSError, asyncio.CancelledError):
             status, problem = _CLIENT_GONE, "client_gone"
