@@ -11,12 +11,12 @@ from typing import Any
 
 from strands_env.commands.summary import summary_lines
 from strands_env.commands.terminal import format_number, one_line, say, show
-from strands_env.eval import EvalSample, summarize
+from strands_env.eval import EvalSample, ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
-from strands_env.report.details import messages_of
-from strands_env.report.overview import Overview
+from strands_env.report.details import messages_of, task_of
+from strands_env.report.overview import SNIPPET
 from strands_sglang.command_line import CommandError, Exit
 from strands_sglang.exceptions import did_you_mean
 
@@ -24,22 +24,18 @@ from strands_sglang.exceptions import did_you_mean
 def show_run(args: argparse.Namespace) -> Exit:
     """Show a run, prompt by prompt."""
     saved = SavedRun.of(args.run)
-    overview = Overview(replace(saved.options, reward_threshold=saved.threshold(args.reward_threshold)))
+    table = ScoreTable(replace(saved.options, reward_threshold=saved.threshold(args.reward_threshold)))
+    rows: dict[str, dict[str, Any]] = {}
     with ResultReader(saved.paths.results) as reader:
-        order = reader.in_task_order()
-        for entry in order:
-            overview.add(reader.read(entry))
-    table, rows = overview.table, overview.to_dict(order)
+        for sample in map(reader.read, reader.in_task_order()):
+            name, result = sample.prompt_id, sample.step_result
+            table.add(name, sample)
+            text = task_of(sample.action.text, None, SNIPPET)["text"]
+            row = rows.setdefault(name, {"prompt": name, "text": text, "samples": {}})
+            reward = result.termination_reason.value if sample.reward is None else f"{sample.reward:g}"
+            row["samples"][sample.index] = reward
     summary = summarize(table)
-    indices, rewards, reasons = rows["samples"][:3]
-    prompts = []
-    for (name, text, _, first, count), score in zip(rows["prompts"], table.by_prompt(), strict=True):
-        places = range(first, first + count)
-        samples = {
-            indices[place]: rows["reasons"][reasons[place]] if rewards[place] is None else f"{rewards[place]:g}"
-            for place in places
-        }
-        prompts.append({"prompt": name, "text": text, "samples": samples, "mean": score.mean})
+    prompts = [{**row, "mean": score.mean} for row, score in zip(rows.values(), table.by_prompt(), strict=True)]
     chosen = prompts[: 50 if args.limit is None else args.limit]
     lines = [*summary_lines(summary, title=str(args.run), wall_s=saved.wall_s), ""]
     width = max((len(one_line(each["prompt"])) for each in chosen), default=0)
@@ -50,8 +46,8 @@ def show_run(args: argparse.Namespace) -> Exit:
     if len(prompts) > len(chosen):
         lines.append(f"... and {len(prompts) - len(chosen)} more (--limit)")
     if prompts:
-        sample = f"{prompts[0]['prompt']}/{next(iter(prompts[0]['samples']))}"
-        lines += ["", f"one sample  strands-env report {args.run} {shlex.quote(sample)}"]
+        first = f"{prompts[0]['prompt']}/{next(iter(prompts[0]['samples']))}"
+        lines += ["", f"one sample  strands-env report {args.run} {shlex.quote(first)}"]
     show({**summary.to_dict(), "prompts_shown": without_nan(chosen)}, lines, as_json=args.json)
     return Exit.OK
 

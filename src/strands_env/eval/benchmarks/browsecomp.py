@@ -21,7 +21,6 @@ from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Row, field, read_rows
 
 URL = "https://openaipublic.blob.core.windows.net/simple-evals/browse_comp_test_set.csv"
-QUESTIONS = 1266
 QUERY = """{Question}
 
 Answer in this form:
@@ -35,10 +34,7 @@ class BrowseCompEvaluator(FactsBenchmark):
 
     benchmark_name = "browsecomp"
     grading = MATCH
-
-    def count(self) -> int | None:
-        """The limit, or the number of questions."""
-        return QUESTIONS if self.limit is None else min(self.limit, QUESTIONS)
+    size = 1266
 
     def rows(self) -> Iterator[Row]:
         """The rows of the published file, or of `data_path`, a copy of it (`.csv`) or any other data file."""
