@@ -10,6 +10,7 @@ from provider_support import tokenizer
 from strands import tool
 
 from strands_env.core import Action, Environment, Outcome, Phase, StepResult, TerminationReason
+from strands_env.core.reward_identity import identify_reward
 from strands_env.environments import ActorUser, ChatEnv
 from strands_env.eval import Evaluator as Evaluation
 from strands_env.rewards import actions_from_cases, from_evaluator, prove_reward
@@ -202,6 +203,11 @@ async def test_cases_are_the_tasks_of_an_evaluation() -> None:
     )
     results = await run.run(tasks)
     assert {name: samples[0].reward for name, samples in results.items()} == {"sum": 1.0, "case-1": 0.0}
+
+
+def test_another_evaluator_is_another_reward_for_a_resumed_run() -> None:
+    one, same, other = (identify_reward(from_evaluator(Contains(value))) for value in ("a", "a", "b"))
+    assert one == same != other
 
 
 def test_what_is_no_evaluator_is_refused() -> None:

@@ -98,11 +98,11 @@ class HealthRow:
         own = [each for each in samples if each.role is Role.MAIN]
         roots = {each.token_ids[: each.prompt_length].tobytes() for each in own}
         self.count("roots", {"history": len(roots) > 1})
-        for values in [each.logprobs[each.loss_mask == 1] for each in samples if each.logprobs is not None]:
-            missing, impossible = np.isnan(values).sum(), ((values < IMPROBABLE) | (values > 1e-5)).sum()
-            kinds, of = self.counts.get("logprobs", ({}, 0))
-            added = Counter(kinds) + Counter(missing=int(missing), impossible=int(impossible))
-            self.counts["logprobs"] = (dict(added), of + len(values))
+        trained = [each.logprobs[each.loss_mask == 1] for each in samples if each.logprobs is not None]
+        values = np.concatenate([np.zeros(0), *trained])
+        missing = int(np.isnan(values).sum())
+        impossible = int(((values < IMPROBABLE) | (values > 1e-5)).sum())  # above 0 by more than float32 rounds
+        self.count("logprobs", {"missing": missing, "impossible": impossible}, len(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,13 +62,15 @@ def from_evaluator(
     """
     if not callable(getattr(evaluator, "evaluate", evaluator)):
         raise TypeError(f"evaluator must be an Evaluator, or a function that makes one, got {evaluator!r:.200}")
-    return _EvaluatorReward(evaluator, fields)
+    options = evaluator.to_dict() if hasattr(evaluator, "to_dict") else None
+    return _EvaluatorReward(evaluator, fields, options)
 
 
 class _EvaluatorReward(RewardFunction):
-    def __init__(self, evaluator: Any, fields: Callable[[Action, StepResult], Mapping[str, Any]] | None) -> None:
+    def __init__(self, evaluator: Any, fields: Any, options: Mapping[str, Any] | None) -> None:
         self.evaluator = evaluator
         self.fields = fields
+        self.options = options  # by which a resumed run knows it
         self.asks_models = not hasattr(evaluator, "evaluate") or hasattr(evaluator, "model")
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
