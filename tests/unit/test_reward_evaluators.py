@@ -65,7 +65,7 @@ class Outputs(evaluators.Evaluator):
         self.case = evaluation_case
         if isinstance(self.outputs[0], Exception):
             raise self.outputs[0]
-        return list(self.outputs)
+        return None if self.outputs[0] == "nothing" else list(self.outputs)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ async def test_several_outputs_are_one_score_of_those_that_judge(outputs: list[A
 
 @pytest.mark.parametrize(
     "output",
-    [ValueError("no judge"), AttributeError("'NoneType' object has no attribute 'score'"), None],
-    ids=["raises", "none-inside", "no-output"],
+    [ValueError("no judge"), AttributeError("'NoneType' object has no attribute 'score'"), None, "nothing"],
+    ids=["raises", "none-inside", "no-output", "no-list"],
 )
 @pytest.mark.parametrize("answer", ["3", ""], ids=["answered", "silent"])
 async def test_an_evaluator_that_fails_is_the_graders_failure(output: Any, answer: str) -> None:

@@ -98,7 +98,7 @@ class _EvaluatorReward(RewardFunction):
         except (AttributeError, TypeError) as error:
             # Else it could be taken for a reward function that cannot read an answer which the policy never gave.
             raise RuntimeError(f"the evaluator {name!r} failed: {type(error).__name__}: {error}") from error
-        if not all(isinstance(output, EvaluationOutput) for output in outputs):
+        if not isinstance(outputs, list) or not all(isinstance(output, EvaluationOutput) for output in outputs):
             raise RuntimeError(f"the evaluator {name!r} must return a list of EvaluationOutput, got {outputs!r:.200}")
         info = {"evaluator": name, "outputs": [output.model_dump(mode="json") for output in outputs]}
         verdicts = [output for output in outputs if not output.not_applicable]
