@@ -15,6 +15,7 @@ from slime_support import AddEnv, Rig, Sample, TwoPaths, as_slime_flattens, chec
 from strands import Agent, tool
 from strands.agent import AgentResult
 from strands.telemetry import EventLoopMetrics
+from strands.types.tools import ToolContext
 
 from strands_env.core import RewardResult
 from strands_env.training import slime
@@ -76,6 +77,28 @@ async def test_slime_can_flatten_a_batch_with_fan_out(rig: Rig, first: int) -> N
     assert sorted(sample.rollout_id for sample in samples) == [0, 1, 1, 2, 3]
     for sample in samples:
         check(sample)
+
+
+class Asking(AddEnv):
+    """A tool asks the agent's model; nothing it answers is trained."""
+
+    def get_tools(self) -> list[Any]:
+        @tool(context="tool_context")
+        async def ask(tool_context: ToolContext) -> str:
+            """Ask a model."""
+            return str(await Agent(model=tool_context.agent.model, callback_handler=None).invoke_async("what?"))
+
+        return [ask]
+
+
+async def test_slime_is_given_agents_alone_each_with_its_role(rig: Rig) -> None:
+    rig.args.strands_env_fanout, rig.environment = True, Asking
+    rig.serve(*map(completion, ('<tool_call>{"name": "ask", "arguments": {}}</tool_call>', "read", "done")))
+    (sample,) = await rig.run(Sample(index=0))
+    check(sample)
+    notes = sample.metadata["strands_env"]
+    assert (notes["agent_name"], notes["role"], notes["parent"]) == ("agent", "main", None)
+    assert rollout_metrics(rig.args, [sample])["untrained_tokens"] == len(completion("read").ids)
 
 
 async def test_without_fan_out_lost_paths_are_said_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

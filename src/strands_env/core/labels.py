@@ -90,7 +90,7 @@ def decide_training(trajectories: Sequence[Trajectory], is_trained: Callable[[Tr
     """Ask which trajectories are meant to be trained.
 
     Returns:
-        The metric `untrained_tokens`, where there are any.
+        The metric `untrained_tokens`.
 
     Raises:
         RuntimeError: The decision of the environment failed.
@@ -105,5 +105,5 @@ def decide_training(trajectories: Sequence[Trajectory], is_trained: Callable[[Tr
         if not isinstance(decision, bool):
             raise TypeError(f"{what} must return True or False, got {decision!r:.100}")
         path.trainable = decision
-    untrained = sum(int(path.tokens.loss_mask_array.sum()) for path in trajectories if not path.trainable)
-    return {"untrained_tokens": untrained} if untrained else {}
+    untrained = [path.tokens.loss_mask_array for path in trajectories if not path.trainable]
+    return {"untrained_tokens": sum(int(mask.sum()) for mask in untrained)}

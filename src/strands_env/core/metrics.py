@@ -45,7 +45,7 @@ class Metrics(TypedDict, total=False):
 
     `model_latency_s` is measured around every model call of the step's agent; `tool_s` is wall time in which at least
     one tool ran, so parallel tools count once. Sub-agents are tools of the agent and counted as such.
-    `untrained_tokens` are those sampled on trajectories that are not meant to be trained, where there are any.
+    `untrained_tokens` are those sampled on trajectories that are not meant to be trained.
     """
 
     message_count: int

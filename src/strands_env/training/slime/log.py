@@ -45,7 +45,8 @@ def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
     """Means over rollouts, each counted once: rewards, lengths, ends, tool calls, cache hits, weight versions.
 
     `untrained/other_paths` is the share of sampled tokens that only paths hold which are not exported,
-    `untrained/off_policy` of those that `--mask-offpolicy-in-partial-rollout` takes the loss off.
+    `untrained/off_policy` of those that `--mask-offpolicy-in-partial-rollout` takes the loss off, `untrained_tokens`
+    the number of those sampled by summaries, tools and whatever else is not meant to be trained.
 
     A mean over nothing is NaN. Elements may be samples or lists of samples.
     """
@@ -69,7 +70,7 @@ def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
     if sampled := sum(counts["sampled"] for counts in tokens):
         for reason in ("other_paths", "off_policy"):
             metrics[f"untrained/{reason}"] = sum(counts[reason] for counts in tokens) / sampled
-    for name in ("tool_calls", "tool_iters", "tool_s", "wall_s", "reward_latency_s"):
+    for name in ("tool_calls", "tool_iters", "tool_s", "wall_s", "reward_latency_s", "untrained_tokens"):
         measured = [(note.get("metrics") or {}).get(name) for note in notes]
         values = [value for value in measured if isinstance(value, int | float)]
         if values:
