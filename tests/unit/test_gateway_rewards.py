@@ -35,6 +35,8 @@ async def test_a_reward_is_kept_for_the_whole_and_for_turns_and_is_in_the_rows()
         assert [(row["reward"], row["turns"], row["turn_rewards"], row["reward_info"]) for row in rows] == [
             (1.0, [0, 1], [-0.5, 2.0], {"tests": [3, None]}), (1.0, [2], [None], {"tests": [3, None]}),
         ]  # fmt: skip
+        twice = await reward(r, {"reward": 1, "turns": {"1": 0, second["id"]: 0}}, status=400)
+        assert "turn 1 twice" in twice["error"]["message"]
         # One for each turn, and a new body is the whole reward.
         await reward(r, {"reward": None, "turns": [None, 0, 7]})
         assert r.session.reward is not None
@@ -77,7 +79,7 @@ async def test_the_keys_of_agents_and_of_other_sessions_set_no_reward() -> None:
         ('{"reward": 1, "turns": {"1": 0}}', "index of a sampled turn"), ('{"reward": 1, "turns": [0, 0]}', "index of"),
         ('{"reward": 1, "turns": {"-1": 0}}', "index of"), ('{"reward": 1, "turns": {"0": "1"}}', "finite number"),
         ('{"reward": 1, "turns": {"0": null}}', "finite number"), ('{"reward": 1, "turns": [true]}', "finite number"),
-        ('{"reward": 1, "turns": {"0": 1, "00": 1}}', "twice"), ('{"reward": 1, "turns": "0"}', "object or a list"),
+        ('{"reward": 1, "turns": {"00": 1}}', "index of"), ('{"reward": 1, "turns": "0"}', "object or a list"),
         ('{"reward": 1, "turns": false}', "object or a list"),
         ('{"reward": 1, "turns": {"chatcmpl-0123456789abcdef01234567": 1}}', "index of"),
         ('{"reward": 1, "info": [1]}', "mapping"), ('{"reward": 1, "info": 0}', "mapping"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Self
@@ -29,12 +29,12 @@ class Reward:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, value: Any, turns: Any, info: Any, find_turn: Callable[[str | int], int | None]) -> Self:
+    def of(cls, value: Any, turns: Any, info: Any, names: Mapping[str, int]) -> Self:
         """A reward, checked.
 
         Args:
             turns: Numbers by index or by the id of the reply, or a list with a number or None for each turn.
-            find_turn: The index of the turn of a name, None for an unknown one.
+            names: See `Translation.turn_names`.
 
         Raises:
             TypeError: `turns` or `info` has another type.
@@ -47,7 +47,7 @@ class Reward:
             raise TypeError(f"turns must be an object or a list of numbers, got {quote(turns)}")
         by_index: dict[int, float] = {}
         for name, reward in (turns or {}).items():
-            if (index := find_turn(name)) is None:
+            if (index := names.get(str(name)[-24:])) is None:
                 raise ValueError(f"turns names {quote(name)}: give the index of a sampled turn, or the id of a reply")
             if index in by_index:
                 raise ValueError(f"turns names turn {index} twice")

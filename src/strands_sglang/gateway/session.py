@@ -169,7 +169,7 @@ class Session:
             Refused: Another reward is final.
             StateFullError: It could not be written down.
         """
-        reward = Reward.of(value, turns, info, self.translation.find_turn)
+        reward = Reward.of(value, turns, info, self.translation.turn_names())
         if self.is_reward_final and reward != self.reward:
             what = f"the reward of session {self.id} has been exported and cannot be changed; set it before that"
             raise Refused(what, status=409, code="reward_final")
@@ -180,7 +180,7 @@ class Session:
 
     def restore_reward(self, reward: Mapping[str, Any]) -> None:
         """Set a reward that was set before a restart."""
-        self.reward = Reward.of(reward["reward"], reward["turns"], reward["info"], self.translation.find_turn)
+        self.reward = Reward.of(reward["reward"], reward["turns"], reward["info"], self.translation.turn_names())
 
     def main_agent(self, agent: str | None, *, has_tools: bool) -> MainAgent:
         """The agent that began, which is this one if none did before."""

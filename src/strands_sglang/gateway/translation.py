@@ -148,13 +148,10 @@ class Translation:
             output_ids=list(completion.output_ids) if wire.token_ids else None,
         )
 
-    def find_turn(self, name: str | int) -> int | None:
-        """The index of the turn of a name, which is its index or the id of its reply; None for an unknown one."""
-        turns = self._conversation.forest.turns
-        if isinstance(name, str) and len(name) >= 24:  # each dialect puts a prefix before the id
-            return next((turn.index for turn in turns if self._reply_id(turn.index) == name[-24:]), None)
-        index = int(name) if str(name).isdecimal() and not isinstance(name, bool) else -1
-        return index if 0 <= index < len(turns) else None
+    def turn_names(self) -> dict[str, int]:
+        """The turns by their index and by the id of their reply, without the prefix of a dialect."""
+        indices = range(len(self._conversation.forest.turns))
+        return {name: index for index in indices for name in (str(index), self._reply_id(index))}
 
     def _reply_id(self, turn: int) -> str:
         return self._receipts.client_id(f"reply {turn}")  # no call has a blank in its id
