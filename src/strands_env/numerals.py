@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
 
-from strands_env.sentences import has_no_answer, is_denied, is_part
+from strands_env.sentences import has_no_answer, is_denied, is_list, is_part
 
 _LONG = 4000
 """Digits above which a number is compared as text: Python converts no more than 4,300."""
@@ -140,7 +140,7 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
             answer, is_stated = numeral, True
         elif numeral is not None and (not is_stated or (answer is None and re.search(r"[=≈]\s*\Z", head))):
             answer = None if re.search(r"\d \Z", head) else numeral  # numbers side by side
-    return found, answer, rest + text[end:]
+    return found, None if is_list(text.strip()) else answer, rest + text[end:]
 
 
 def number_in_words(text: str) -> int | None:

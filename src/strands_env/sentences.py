@@ -24,7 +24,7 @@ _DENIED_BEFORE = re.compile(
         (?:\b(?:not|never|cannot|nicht|kein|pas|jamais|no\ es|non\ è|não\ é|не
             |reject(?:ed|s)?|eliminated?|excluded?|ruled?\ out|discard(?:ed)?|anything\ but
             |except(?:\ for)?|nobody\ says|other\ than|(?:differs?|different|far)\ from|unequal\ to
-            |exceeds?|neither)|n['’]t)
+            |exceeds?|neither)|n['’]t|不是|并非|不等于)
         (?:\s+(?:be|is|equal|to|the|final|answer|option|choice|letter|it))*
       | \b(?:wrong|incorrect|worst|second-best)\s+(?:\w+\s+)?(?:answer|option|choice|one|solution|result|value)\s*
         (?:is|was|would\ be|:|=)(?:\s+(?:option|choice))?
@@ -35,7 +35,7 @@ _DENIED_BEFORE = re.compile(
     re.VERBOSE,
 )
 _STATING = (
-    r"(?:\s+(?:that|(?:the|my|this|our|a)\b|final|correct|right|true|answer|option|choice|letter|result|value|it|is|was|were|be"
+    r"(?:\s+(?:that|(?:the|my|this|our|a)\b|final|correct|right|true|answer|option|choice|letter|result|value|it(?:['’]s)?|is|was|were|be"
     r"|would|equals?))*"
 )
 _SUPPOSED = re.compile(
@@ -129,7 +129,7 @@ def has_no_answer(sentence: str) -> bool:
 
 def is_list(sentence: str) -> bool:
     """Whether a sentence is a list of short items, of which none is the answer: `yes, 0, New York`."""
-    return _LIST.fullmatch(sentence) is not None
+    return len(sentence) <= 300 and _LIST.fullmatch(sentence) is not None
 
 
 def later_answers(after: str) -> list[str]:

@@ -481,6 +481,9 @@ def test_rewards_without_tokens_are_refused() -> None:
                 "Paris or 8",
                 "If the answer is 8, I would be surprised.",
                 "Many say the answer is 8.",
+                "People say it's 8.",
+                "red, 8, blue",
+                "不是8",
             )
         ],
         *[

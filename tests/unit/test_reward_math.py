@@ -716,6 +716,9 @@ P \cup Q | \boxed{Q \cup P} | 1
 7 | yes, 7 | 1
 7 | If the answer is 7, I would be surprised. | 0
 7 | One might think the answer is 7. | 0
+7 | Suppose it is 7. | 0
+7 | Some think it is 7. | 0
+7 | The answer is 7 if I am not mistaken. | 1
 7 | If we add 3 and 4, the answer is 7. | 1
 7 | 7 (or 8) | 0
 7 | 7, maybe 8 | 0

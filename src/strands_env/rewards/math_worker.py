@@ -25,7 +25,7 @@ from strands_env.mathematics import Node, as_asked, foreign_nouns, judge, ordere
 from strands_env.mathematics.nodes import is_plain_name
 from strands_env.mathematics.vocabulary import UNITS
 from strands_env.numerals import NUMERAL, without_markup
-from strands_env.sentences import has_no_answer, is_denied, is_list, is_part, later_answers
+from strands_env.sentences import has_no_answer, is_denied, is_list, is_part, is_supposed, later_answers
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
@@ -50,7 +50,7 @@ _DENIAL = re.compile(
 )
 _REMARK = re.compile(
     r"(?i),?\s+(?:because|since|as|which|so|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
-    r"|\s+\((?:that\s+is|i\.e|which|because|since|as)\b|;\s+(?=[^;]*\bwould\b)"
+    r"|\s+\((?:that\s+is|i\.e|which|because|since|as)\b|;\s+(?=[^;]*\bwould\b)|,?\s+\(?(?:if|unless)\s+I\b"
 )
 """Begins what is said about an answer behind it."""
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
@@ -120,7 +120,8 @@ def candidates(answer: str) -> list[list[str]]:
     for clause in dict.fromkeys([sentence, *reversed(clauses)]):
         clause = _REMARK.split(clause)[0]
         if not _DENIAL.search(clause):
-            found += [*([clause[verb.end() :]] for verb in [*_COPULA.finditer(clause)][-1:]), [clause]]
+            verbs = [*_COPULA.finditer(clause)][-1:]
+            found += [*([clause[verb.end() :]] for verb in verbs if not is_supposed(clause[: verb.start()])), [clause]]
     numbers = without_markup(answer)
     if is_list(sentence):
         return found
