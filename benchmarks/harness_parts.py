@@ -87,7 +87,8 @@ async def measure(part: str, policy: str, tokenizer: Any) -> dict[str, Any]:
         if "memory" in harness:
             Path(folder, "count.md").write_text("Count them with wc.")
             harness = {**harness, "memory": {"dir": folder}}
-        result = await StrandsHarnessEnv(model_factory=make, harness=harness).rollout(Action(message="Count them."))
+        env = StrandsHarnessEnv(model_factory=make, harness=harness, today="2026-01-31")
+        result = await env.rollout(Action(message="Count them."))
     if result.termination_reason is not TerminationReason.TASK_COMPLETE:
         raise SystemExit(f"{part} ended as {result.termination_reason}: {result.error}")
     rows = result.trajectories

@@ -16,19 +16,19 @@ def make_env(*, model_factory: Any, sample: Any, options: dict[str, Any]) -> Env
         model_factory: Makes the model of the rollout.
         sample: slime's sample. With `task_dir` in its metadata, and perhaps `work`, it is a task of Harbor's, scored by
             its tests; else a prompt with a label, which the final answer has to be.
-        options: `harness` (arguments of `create_harness`), and arguments of the environment.
+        options: `harness` (arguments of `create_harness`), `today`, and arguments of the environment.
     """
     task = sample.metadata
     if "task_dir" not in task:
         return StrandsHarnessEnv(model_factory=model_factory, reward_fn=ExactMatchReward(ignore_case=True), **options)
     from strands_env.environments.harbor import HarborEnv
 
-    options = dict(options)
+    own = {name: value for name, value in options.items() if name in ("harness", "today")}
     return HarborEnv(
         model_factory=model_factory,
         task_dir=task["task_dir"],
         work=task.get("work"),
         agent="strands-harness",
-        agent_options={"harness": options.pop("harness", {})},
-        **options,
+        agent_options=own,
+        **{name: value for name, value in options.items() if name not in own},
     )

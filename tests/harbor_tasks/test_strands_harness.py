@@ -153,11 +153,17 @@ async def test_the_example_for_slime_makes_it(tmp_path: Path) -> None:
     pytest.importorskip("strands_harness")
     make_env = runpy.run_path(str(ROOT / "examples" / "strands_harness" / "harness_env.py"))["make_env"]
     sample = SimpleNamespace(metadata={"task_dir": str(make_task(tmp_path)), "work": None})
-    options = {"harness": {"builtin_tools": ["shell"]}, "max_tool_iters": 9, "step_timeout": 60.0}
-    env = make_env(model_factory=lambda: ScriptedModel([SOLVED, "Done."]), sample=sample, options=options)
+    prompts: list[str] = []
+
+    def reply(messages: Any) -> Any:
+        prompts.append(str(messages))
+        return SOLVED if len(prompts) == 1 else "Done."
+
+    options = {"harness": {"builtin_tools": ["shell"]}, "today": "2026-01-31", "max_tool_iters": 9}
+    env = make_env(model_factory=lambda: ScriptedModel(reply), sample=sample, options=options)
     result = await env.rollout(ACTION)
     assert reward_of(result) == 1.0, result.error
-    assert '"edit"' not in (result.observation.tools or "")
+    assert '"edit"' not in (result.observation.tools or "") and "Date: 2026-01-31" in prompts[0]
 
 
 def test_the_command_line_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
