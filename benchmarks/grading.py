@@ -160,7 +160,7 @@ async def our_scores(pairs: Sequence[Pair]) -> list[float | None]:
     function = MathRewardFunction()
     found = []
     for pair in pairs:
-        action = Action(message="?", task_context=TaskContext(ground_truth=pair.gold))
+        action = Action(message=pair.question, task_context=TaskContext(ground_truth=pair.gold))
         reward = (await function.compute(action, answered(pair.answer))).reward
         found.append(reward if reward is None or isinstance(reward, float) else float(str(reward)))
     return found

@@ -30,6 +30,7 @@ class Pair:
     gold: str
     answer: str
     right: bool
+    question: str = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Case:
     right: Sequence[str]
     wrong: Sequence[str]
     value: object
+    question: str = "?"
+    """What ours is told was asked; the other graders have no place for it."""
 
 
 FAMILIES: dict[str, Callable[[random.Random], Case]] = {}
@@ -106,7 +109,7 @@ def _pairs(name: str, make: Callable[[random.Random], Case], rng: random.Random,
             answer = _written(text, rng, wrong if is_right else right)
             if (case.gold, answer) not in seen and len(seen) < count:
                 seen.add((case.gold, answer))
-                yield Pair(family=name, gold=case.gold, answer=answer, right=is_right)
+                yield Pair(family=name, gold=case.gold, answer=answer, right=is_right, question=case.question)
 
 
 def _written(text: str, rng: random.Random, others: Sequence[str]) -> str:
@@ -629,6 +632,103 @@ def piecewise(rng: random.Random) -> Case:
         @n@b @u & x \le @e \\ @l & x > @e @d | @n@b @u & x > @f \\ @l & x \le @f @d | @n@b -@u & x > @e \\ @l & x \le @e @d
         f(x) = @u | @n@b @l & x > @e \\ @u & x \le @e @d""", **values)
     return Case(gold, right, wrong, (first, second, edge))
+
+
+@family
+def orders(rng: random.Random) -> Case:
+    """Products whose order counts: of matrices, of vectors, and letters that are a word."""
+    (a, b, c), factor = rng.sample("ABCMPQ", k=3), rng.randint(2, 9)
+    values = {"a": a, "b": b, "c": c, "n": factor, "m": factor + 1, "x": a.lower(), "y": b.lower(), "z": c.lower()}
+    gold, right, wrong = rng.choice([
+        (r"@n@a@b^{-1}", r"@n @a @b^{-1} | (@n@a)@b^{-1} | @a(@n@b^{-1})", r"@n@b^{-1}@a | @m@a@b^{-1} | @n@a^{-1}@b | @n@a@b | @n@a@b^T"),
+        (r"(@a@b)^{-1}", r"@b^{-1}@a^{-1} | \left(@a@b\right)^{-1}", r"@a^{-1}@b^{-1} | (@b@a)^{-1} | @a^{-1}@b | @b@a"),
+        (r"@b^T@a^T", r"(@a@b)^T | (@a@b)^{T} | @b^{\top}@a^{\top}", r"@a^T@b^T | (@b@a)^T | @b@a | @b^{-1}@a^{-1}"),
+        (r"@c = @a^{-1}@b", r"@a^{-1}@b | @c=@a^{-1} @b", r"@b@a^{-1} | @c = @b@a^{-1} | @c = @b^{-1}@a | @c = @a@b"),
+        (r"@a@b - @b@a", r"-@b@a + @a@b | -(@b@a - @a@b)", r"0 | @b@a - @a@b | @a@b + @b@a | 2@a@b"),
+        (r"@n\vec @x\times\vec @y", r"-@n\vec @y\times\vec @x | @n\,\vec{@x}\times\vec{@y} | \vec @x\times @n\vec @y",
+         r"@n\vec @y\times\vec @x | @n\vec @x\cdot\vec @y | @m\vec @x\times\vec @y | 0 | \vec @z\times\vec @y"),
+        (r"\vec @x\times(\vec @y + @n\vec @z)", r"\vec @x\times\vec @y + @n\vec @x\times\vec @z | \vec @x\times\vec @y - @n\vec @z\times\vec @x",
+         r"(\vec @y + @n\vec @z)\times\vec @x | \vec @x\times\vec @y + @n\vec @z\times\vec @x | \vec @x\times\vec @y | \vec @x\cdot\vec @y"),
+    ])
+    if rng.random() < 0.25:
+        word = rng.choice(["dog", "act", "tea", "cat", "pot", "nail", "rose"])
+        other = rng.choice([each for order in permutations(word) if (each := "".join(order)) != word])
+        return Case(word, [word, rf"\text{{{word}}}"], [other, rf"\text{{{other}}}", f"2 {word}", other.upper()], word)
+    return Case(forms(gold, **values)[0], forms(right, **values), forms(wrong, **values), (gold, a, b, c, factor))
+
+
+@family
+def functions(rng: random.Random) -> Case:
+    """Functions by the name of their variable, and by their value."""
+    (name, other), (x, y, t) = rng.sample("fghp", k=2), rng.sample("xytsuv", k=3)
+    factor, added = rng.randint(2, 12), rng.randint(1, 20)
+    values = {"f": name, "g": other, "x": x, "y": y, "t": t, "n": factor, "m": factor + 1, "a": added}
+    if rng.random() < 0.5:
+        right = forms("@n@x+@a | @f(@t)=@n@t+@a | @f(@y) = @a+@n@y | @f(@x)=@a + @n@x", **values)
+        wrong = forms("@f(@y)=@n@x+@a | @f(@x)=@n@y+@a | @g(@x)=@n@x+@a | @f(@x)=@m@x+@a | @f(@t)=@n+@a | @n | @a", **values)
+        return Case(forms("@f(@x)=@n@x+@a", **values)[0], right, wrong, (name, x, factor, added))
+    right = forms("@f(@y,@x)=@y-@n@x | @f(@x,@t)=@x-@n@t | @f(@x,@y)=-@n@y+@x", **values)
+    wrong = forms("@f(@y,@x)=@x-@n@y | @f(@x,@y)=@y-@n@x | @f(@x,@t)=@x-@n@y | @g(@x,@y)=@x-@n@y | @f(@x,@y)=@x-@m@y | 0", **values)
+    return Case(forms("@f(@x,@y)=@x-@n@y", **values)[0], right, wrong, (name, x, y, factor))
+
+
+@family
+def asked(rng: random.Random) -> Case:
+    """What only the question says: a unit, a base, a rank."""
+    number, kind = rng.randint(11, 99), rng.randrange(4)
+    values = {"n": number, "o": number + 1, "k": number * 1000}
+    if kind < 2:
+        ask, others, long, short = rng.choice([
+            ("How many metres is it?", "km cm", r"@n \text{ metres}", r"@k \text{ mm}"),
+            ("What is its mass, in grams?", "kg mg", r"@n \text{ grams}", r"@k \text{ mg}"),
+            ("How many seconds does it take?", "hours minutes", r"@n \text{ seconds}", r"@k \text{ ms}"),
+            ("What is the area in square feet?", "ft m^2", r"@n \text{ square feet}", r"@n \text{ sq ft}"),
+            ("What is its speed in miles per hour?", "km/h miles", r"@n \text{ mph}", r"@n \text{ miles per hour}"),
+        ])
+        right = ["@n", long, short, "!It is @n."]
+        wrong = ["@o", *(rf"{name}@n \text{{{each}}}" for each in others.split() for name in ("", "x = "))]
+        return Case(str(number), forms(" | ".join(right), **values), forms(" | ".join(wrong), **values), (ask, number), ask)
+    if kind == 2:
+        base = rng.randint(2, 8)
+        digits, rest = "", number
+        while rest:
+            digits, rest = str(rest % base) + digits, rest // base
+        values |= {"d": digits, "b": base, "c": base + 1}
+        wrong = forms("@d_@c | @d0_@b | @d0 | -@d", **values)
+        return Case(f"{digits}_{base}", forms("@d | @d_@b | @d_{@b}", **values), wrong, (base, number), f"Write it in base {base}.")
+    place = rng.randint(4, 19)
+    values |= {"p": place, "q": place + 1}
+    if rng.random() < 0.5:
+        ask, right, wrong = "How many are there?", "@p | !There are @p.", r"@pth | @p^{\text{th}} | @qth | @q"
+    else:
+        ask, right, wrong = "Which place did she take?", r"@p | @pth | @p^{\text{th}} | !She took the @pth place.", r"@qth | @q | @q^{\text{th}}"
+    return Case(str(place), forms(right, **values), forms(wrong, **values), (ask, place), ask)
+
+
+@family
+def wording(rng: random.Random) -> Case:
+    """Words for relations, units and emptiness; a letter as a times sign."""
+    number, kind = rng.randint(3, 99), rng.randrange(5)
+    values = {"n": number, "o": number + 1, "p": rng.randint(5, 30), "h": f"{rng.randint(1, 9)}.{rng.randint(11, 99)}"}
+    if kind == 0:
+        sign, said, turned = rng.choice([(">", "greater than", "less than"), (r"\le", "at most", "at least"), ("<", "smaller than", "larger than")])
+        values |= {"s": sign, "w": said, "v": turned}
+        right = forms(r"x \text{ is @w } @n | x is @w @n | !x is @w @n | !The answer is: x is @w @n. | x @s @n", **values)
+        return Case(forms("x @s @n", **values)[0], right, forms(r"x \text{ is @v } @n | x is @w @o | !x is @v @n | @n", **values), (sign, number))
+    if kind == 1:
+        right = forms(r"@h x 10^@p | @h x 10^{@p} | @hx10^{@p} | @h X 10^{@p} | @he@p | @h*10^@p", **values)
+        return Case(forms(r"@h \times 10^{@p}", **values)[0], right, forms(r"@h x 10^{-@p} | @h x 10 | @o x 10^{@p} | @h x^{@p} | @h", **values), str(values))
+    if kind == 2:
+        right = forms(r"@n sq ft | @n sq. ft. | @n \text{ sq ft} | @n \text{ square feet} | !@n sq ft", **values)
+        return Case(forms(r"@n \text{ ft}^2", **values)[0], right, forms(r"@o sq ft | @n \text{ cu ft} | @n ft | @n \text{ sq m} | @o", **values), number)
+    if kind == 3:
+        right = forms(r"@n years old | @n \text{ years old} | @n | !She is @n years old. | @n \text{ years}", **values)
+        return Case(forms(r"@n \text{ years}", **values)[0], right, forms(r"@o years old | @n days old | @o | -@n", **values), number)
+    family_, others = rng.choice([
+        (r"\text{none} | \emptyset | \text{no solution} | \text{There are no solutions} | \text{no real solutions}", r"0 | \{0\} | \text{one} | \mathbb{R}"),
+        (r"\text{undefined} | \text{does not exist} | \text{DNE} | !The limit does not exist.", r"0 | \infty | 1 | \text{defined}"),
+    ])
+    return Case(family_.split(" | ")[0], forms(family_), [*forms(others), str(number)], family_)
 
 
 BY_HAND = (

@@ -757,6 +757,7 @@ abc | \boxed{cba} | 1
 xy | \boxed{yx} | 1
 \vec a\times\vec b | \boxed{\vec b\times\vec a} | 0
 \vec a\times\vec b | \boxed{-\vec b\times\vec a} | 1
+\vec a\times 2\vec b | \boxed{2\vec a\times\vec b} | 1
 \vec a\cdot\vec b | \boxed{\vec b\cdot\vec a} | 1
 \vec a\cdot\vec b | \boxed{\vec a\times\vec b} | 0
 \vec a\times(\vec b+2\vec c) | \boxed{\vec a\times\vec b-2\vec c\times\vec a} | 1

@@ -138,7 +138,7 @@ class ScalarReader:
                 continue
             sign = -1 if self._take("-") else 1
             factor, is_divided = sign * self._factor(), mark in ("/", r"\div")
-            while is_divided and self._tight and self._starts_factor():
+            while (mark == r"\times" or (is_divided and self._tight)) and self._starts_factor():
                 factor = factor * self._factor()
             product = cross if mark == r"\times" else operator.mul
             value = self._divide(value, factor) if is_divided else product(value, factor)
