@@ -781,6 +781,7 @@ A^2 + AB + BA + B^2 | \boxed{A^2+2AB+B^2} | 0
 \frac{GM}{r^2} | \boxed{\frac{MG}{r^2}} | 1
 mgh | \boxed{hmg} | 1
 act | \boxed{cat} | 0
+red | \boxed{Red} | 1
 2 dog | \boxed{2 god} | 0
 DNE | \boxed{\text{undefined}} | 1
 u + at | \boxed{at + u} | 1

@@ -31,7 +31,7 @@ def ordered_letters(gold: str, answer: str, question: str) -> frozenset[str]:
     ]
     products = [["".join(_FACTOR.findall(run)) for run in _PRODUCT.findall(text)] for text in texts]
     runs = list(itertools.chain(*products))
-    ordered = {letter for run in runs if _is_word(run, runs) for letter in run}
+    ordered = {letter for run in runs if reads_as_word(run, runs) for letter in run}
     letters = {*"".join(runs)} - {"e", "i"}
     is_ordered = any(map(_has_order, products)) or (any(map(_MATRIX.search, texts)) and not _DIVISOR.search(gold))
     if is_ordered or re.search(r"(?i)\bmatri(?:x|ces)\b", question):
@@ -39,7 +39,7 @@ def ordered_letters(gold: str, answer: str, question: str) -> frozenset[str]:
     return frozenset(ordered)
 
 
-def _is_word(run: str, runs: Sequence[str]) -> bool:
+def reads_as_word(run: str, runs: Sequence[str]) -> bool:
     """Whether letters side by side are a word: `god`, but not `mgh`, which has no vowel, nor `abc` for `cba`."""
     letters = sorted(run)
     is_product = {*run} <= {*"abcdxyz"} and any(list(each) == letters for each in runs)

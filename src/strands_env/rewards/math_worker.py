@@ -23,6 +23,7 @@ sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this p
 
 from strands_env.mathematics import Node, as_asked, foreign_nouns, judge, ordered_letters, plain, readings
 from strands_env.mathematics.nodes import is_plain_name
+from strands_env.mathematics.products import reads_as_word
 from strands_env.mathematics.vocabulary import UNITS
 from strands_env.numerals import NUMERAL, without_markup
 from strands_env.sentences import has_no_answer, is_denied, is_list, is_part, is_supposed, later_answers
@@ -215,7 +216,9 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     is_named = is_named and {*whole.casefold().split()} <= {*plain(answer).casefold().split()}
     for items in ([], *choices):
         text = ", ".join(dict.fromkeys(items)) if items else answer
-        if whole and plain(text) == whole:
+        stated = plain(text)
+        is_same_word = whole.isalpha() and reads_as_word(whole, ()) and stated.casefold() == whole.casefold()
+        if whole and (stated == whole or is_same_word):
             return {**info, "matched": True, "answer_parsed": info["gold_parsed"] or [whole]}
         if not items:
             continue
