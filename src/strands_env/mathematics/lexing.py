@@ -131,6 +131,10 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
             r"\1_{\2}",
         ),
         (r"(?i)(?<=\d)\s*(am|pm)\b", r" \\text{\1} "),
+        (
+            r"(?<![A-Za-z\\])([A-Z])\s*(?=\([^()=]*,[^()=]*\)\s*(?:$|[,;.)\]}]|and\b|\\(?:text|\})))",
+            r"\1 = ",
+        ),  # `P(1, 2)`
         (r"(?:\bdegrees?|\\degree)\s+(C|F)(?:elsius|ahrenheit)\b", r"\\degree \1"),
         (r"(?<![\w.])0x([\dA-Fa-f]{2,})\b", r"\1_{16}"),
         (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times "),

@@ -219,7 +219,7 @@ class Reader(ScalarReader):
     def _member(self) -> Node:
         """A structure, or a scalar with or without a unit."""
         for structure in (
-            *(self._point, self._capitals, self._brackets),
+            *(self._capitals, self._brackets),
             *(self._environment, self._named_set, self._base_number),
         ):
             start = self._at
@@ -269,16 +269,6 @@ class Reader(ScalarReader):
         parts = PARTS.get(self._peek().value.lower(), 1)
         self._at += parts > 1
         return Node("scalar", (Rational(value, parts),))
-
-    def _point(self) -> Node:
-        """`P(1, 2)`: a name in front of coordinates."""
-        name = self._token()
-        if name.kind != "letter" or not name.value.isupper() or self._peek().value != "(":
-            raise Unreadable("no point")
-        point = self._brackets()
-        if point.detail not in ("()", "tuple") or any(item.kind != "scalar" for item in point.args):
-            raise Unreadable("no coordinates")
-        return Node("relation", (Node("scalar", (Symbol(name.value),)), point), ("=",))
 
     def _capitals(self) -> Node:
         """`CAT`, `HHT`: capitals side by side are a word, not a product whose order is free."""

@@ -64,20 +64,17 @@ QUANTITIES = words(
 )
 """Names that an answer may have in front of its value: `Area = 5`."""
 COUNTED = words(
-    "unit units time times way ways people person persons child children man men woman women boy boys girl girls "
-    "student students teacher teachers point points step steps side sides edge edges vertex vertices face faces "
-    "solution solutions root roots digit digits number numbers integer integers pair pairs triple triples element "
-    "elements set sets subset subsets triangle triangles square squares rectangle rectangles book books ball balls "
-    "coin coins card cards marble marbles apple apples orange oranges cat cats dog dogs bird birds car cars page pages "
-    "term terms box boxes bag bags game games month months quart quarts cup cups item items "
+    "unit time way people person child children man men woman women boy girl student teacher point step side edge "
+    "vertex vertices face solution root digit number integer pair triple element set subset triangle square rectangle "
+    "book ball coin card marble apple orange cat dog bird car page term box boxes bag game month quart cup item "
     "个 種 种 只 隻 条 次 人 名 位 本 件 张 块 支 枚 组 对 岁 题 根 颗 辆 项 方法 元素"
 )
 """Nouns that may stand behind a number without being in the question."""
 MULTIPLIERS = words(
-    "dozen score gross lakh crore hundred thousand million billion trillion bn mn mil half halve halves third thirds "
-    "quarter quarters fourth fifth sixth seventh eighth ninth tenth hundredth thousandth percent double twice triple "
-    "squared square cubed cube factorial reciprocal negative minus plus times ppm ppb below above zero pi inverse root "
-    "power log one two three four five six seven eight nine ten off short over under"
+    "dozen score gross lakh crore hundred thousand million billion trillion bn mn mil half halve third quarter fourth "
+    "fifth sixth seventh eighth ninth tenth hundredth thousandth percent double twice triple squared square cubed cube "
+    "factorial reciprocal negative minus plus times ppm ppb below above zero pi inverse root power log one two three "
+    "four five six seven eight nine ten off short over under"
 )
 """Words that change the value of the number in front."""
 RELATIONS = pairs(
