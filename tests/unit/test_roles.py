@@ -230,6 +230,22 @@ async def test_an_environment_labels_the_paths_of_all_its_models(tmp_path: Path)
     assert facts == [(p.agent_name, p.agent_id, p.role, p.parent, True) for p in result.trajectories[::2]]
 
 
+async def test_the_agent_of_an_environment_that_a_tool_runs_is_a_main_one() -> None:
+    inner: list[StepResult] = []
+
+    def get_tools(env: Environment) -> list[Any]:
+        @tool
+        async def practise() -> str:
+            """Run another episode."""
+            inner.append(await make_env(["inside"], lambda env: []).step(GO))
+            return "done"
+
+        return [practise]
+
+    result = await make_env([calling("practise"), "done"], get_tools).step(GO)
+    assert [path.role for path in (*result.trajectories, *inner[0].trajectories)] == ["main", "main"]
+
+
 async def test_a_role_that_the_environment_gives_and_a_decision_of_its_own() -> None:
     def is_trained(self: Environment, trajectory: Trajectory) -> bool:
         return trajectory.role is not Role.MAIN

@@ -1,7 +1,7 @@
 """Training samples out of step results and models.
 
 A rollout gives one sample per path of the trajectory forest. A sampled token carries loss in the first path that holds
-it and is context in the others. Left out are the paths of agents that are not trained and, unless asked
+it and is context in the others. Left out are the paths that are not `trainable` and, unless asked
 for, completions that a retry threw away; used paths own what they share with discarded ones, so nothing is lost.
 """
 
@@ -94,7 +94,7 @@ def samples_from_model(
     include_discarded: bool = False,
     experts_shape: tuple[int, int] | None = None,
 ) -> list[TrainingSample]:
-    """The samples of everything a model has sampled since its last `reset`, without an environment.
+    """The samples of what a model's agents have sampled since its last `reset`, without an environment.
 
     Args:
         model: A model with `trajectories` (`SGLangModel`), or with a `token_manager` alone.
