@@ -7,12 +7,15 @@ slow rollouts among them: sampled again until they are short, they would bias wh
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from strands_sglang.exceptions import check_positive
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -48,18 +51,21 @@ class RetryPolicy:
 
 async def run_attempts(
     attempt: Callable[[], Awaitable[T]],
-    is_lost: Callable[[T], bool],
+    find_loss: Callable[[T], str | Exception | None],
     retry: RetryPolicy,
-    on_lost: Callable[[T, int], object] = lambda result, attempts: None,
+    name: str = "",
 ) -> T:
     """The result of the first attempt that is not lost, else of the last one.
 
     Args:
-        on_lost: Called with each result that is lost, and the number of attempts so far.
+        find_loss: Why a result is lost; None for one that is not.
+        name: Of the rollout, for the log.
     """
     attempts = 1
-    while is_lost(result := await attempt()):
-        on_lost(result, attempts)
+    while (loss := find_loss(result := await attempt())) is not None:
+        words = "rollout=<%s>, attempt=<%d>, attempts=<%d>, reason=<%s> | rollout lost"
+        traceback = loss if isinstance(loss, Exception) else None
+        logger.warning(words, name, attempts, retry.max_attempts, loss, exc_info=traceback)
         if attempts >= retry.max_attempts:
             break
         await asyncio.sleep(retry.pause(attempts))

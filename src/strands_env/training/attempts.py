@@ -6,7 +6,6 @@ An attempt is repeated if it raised, was lost to infrastructure, or gave nothing
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from strands_env.core.attempts import RetryPolicy, run_attempts
 from strands_env.core.termination import ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.core.types import StepResult
 from strands_env.training.sample import SampleStatus, TrainingSample
-
-logger = logging.getLogger(__name__)
 
 RETRY_PAUSE = 1.0
 """Seconds before the first further attempt of a rollout; `RetryPolicy` has the others."""
@@ -113,13 +110,13 @@ async def drive_rollout(
         except Exception as error:  # the boundary of a rollout: whatever it was, the others go on
             return failed(error)
 
-    def note(rollout: R, attempts: int) -> None:
-        words = "attempt=<%d>, attempts=<%d>, error=<%s> | rollout lost"
-        reason = "it sampled nothing" if rollout.failure is None else rollout.failure.message
-        logger.warning(words, attempts, 1 + retries, reason, exc_info=rollout.error)
+    def find_loss(rollout: R) -> str | Exception | None:
+        if not rollout.is_lost or is_stopping():
+            return None
+        return rollout.error or (rollout.failure.message if rollout.failure else "it sampled nothing")
 
     policy = RetryPolicy(max_attempts=1 + retries, delay=RETRY_PAUSE if pause is None else pause)
-    return await run_attempts(guarded, lambda rollout: rollout.is_lost and not is_stopping(), policy, note)
+    return await run_attempts(guarded, find_loss, policy)
 
 
 async def collect_rollouts(

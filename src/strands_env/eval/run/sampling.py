@@ -88,12 +88,10 @@ class SampleRunner:
                 set_context(copied, **{SEED_FIELD: seed})
             return await self._attempt(copied)
 
-        def note(lost: tuple[StepResult, bool], attempts: int) -> None:
-            words = "task=<%s>, reason=<%s>, attempt=<%d>, attempts=<%d> | sample lost to infrastructure"
-            reason = lost[0].termination_reason.value
-            logger.warning(words, action.task_context.id, reason, attempts, self.retry.max_attempts)
+        def find_loss(made: tuple[StepResult, bool]) -> str | None:
+            return made[0].termination_reason.value if made[0].outcome.is_lost else None
 
-        result, escaped = await run_attempts(attempt, lambda made: made[0].outcome.is_lost, self.retry, note)
+        result, escaped = await run_attempts(attempt, find_loss, self.retry, action.task_context.id)
         if not self.options.keep_tokens and (result.trajectories or result.observation.tokens is not None):
             result.observation.tokens = result.observation.tools = None
             result.trajectories = []
