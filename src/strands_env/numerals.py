@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
 
-from strands_env.sentences import has_no_answer, is_denied, is_list, is_part
+from strands_env.sentences import ANSWER, IS, has_no_answer, is_denied, is_list, is_part
 
 _LONG = 4000
 """Digits above which a number is compared as text: Python converts no more than 4,300."""
@@ -84,8 +84,8 @@ _OTHER_AFTER = re.compile(
     re.VERBOSE,
 )
 _STATED = re.compile(
-    r"(?i:\banswer\b(?:\s+(?:to|for)\b[^.\n]{0,80}?)?\s*(?:\bis\b|\bwas\b|\b(?:should|would|must)\s+be\b|=|:|\bequals\b)"
-    r"|\bactually,?(?:\s+it\s+is)?|\bcorrection:|\b(?:wait|no|rather|instead)\b[^.\n\d]{0,40}?\b(?:it|that)(?:['’]s|\s+is))[\s:=\"'(\[$]*(?:(?i:indeed|thus|probably|exactly|simply|equal\s+to)\s+)?\Z"
+    rf"(?:{ANSWER}(?i:\s+(?:to|for)\b[^.\n]{{0,80}}?)?\s*(?:{IS}|\bequals\b)"
+    r"|(?i:\bactually,?(?:\s+it\s+is)?|\bcorrection:|\b(?:wait|no|rather|instead)\b[^.\n\d]{0,40}?\b(?:it|that)(?:['’]s|\s+is)))[\s:=\"'(\[$]*(?:(?i:indeed|thus|probably|exactly|simply|equal\s+to)\s+)?\Z"
     r"|####\s*\Z"
 )
 

@@ -7,6 +7,17 @@ from __future__ import annotations
 
 import re
 
+ANSWER = (
+    r"(?<![A-Za-z])(?i:answer|antwort|lösung|réponse|respuesta|risposta|resposta|antwoord|svar(?:et)?|ответ|odpowiedź|odpověď"
+    r"|cevap|jawaban(?:nya)?|đáp\ án|الإجابة|उत्तर|答案|答え|正解|정답)(?![A-Za-z])"
+)
+"""The answer, in several languages."""
+IS = (
+    r"(?:(?i:\b(?:is|was|ist|lautet|est|es|è|é|är|là|adalah|هي)\b(?!n['’]t)|(?:should|would|must|has\s+to)\s+be\b)"
+    r"|[:：=→]|\s[-—–]+\s|は|은|는|是|为)"
+)
+"""Between the word for the answer and the answer."""
+
 _OPENING = r"[\s*_`\"'$:(\[\\]*(?:f?box(?:ed)?\s*\{[\s$(\\{]*)?\Z"
 _CLOSING = r"[\s*_`\"'$)\]}\\]*"
 _SAME_CLAUSE = r"(?:(?!\b(?:so|thus|hence|therefore|and|but|because|since|instead)\b)[^,;:.!?\n])*"

@@ -490,6 +490,8 @@ def test_rewards_without_tokens_are_refused() -> None:
             ("42", answer, 1)
             for answer in ("forty-two", "Forty two.", "The answer is forty-two apples.", "**forty-two**")
         ],
+        ("7", "La réponse est 7. J'ai vérifié 2 fois.", 1),
+        ("7", "答案是7。一共3步。", 1),
         ("5000", "5k", 1),
         ("5000", "about $5K", 1),
         ("1000000", "1M", 1),

@@ -717,6 +717,12 @@ P \cup Q | \boxed{Q \cup P} | 1
 7 | If the answer is 7, I would be surprised. | 0
 7 | One might think the answer is 7. | 0
 7 | Suppose it is 7. | 0
+7 | Die Antwort ist 7. (Probe: 3+4) | 1
+7 | La réponse est 7, car 3 + 4 = 7 et non 8. | 1
+7 | La respuesta es 7. Hay 3 pasos. | 1
+7 | 答案是7。一共3步。 | 1
+7 | 答えは7です。 | 1
+7 | 정답은 7입니다. | 1
 7 | Some think it is 7. | 0
 7 | The answer is 7 if I am not mistaken. | 1
 7 | If we add 3 and 4, the answer is 7. | 1

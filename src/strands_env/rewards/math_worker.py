@@ -26,7 +26,7 @@ from strands_env.mathematics.nodes import is_plain_name
 from strands_env.mathematics.products import reads_as_word
 from strands_env.mathematics.vocabulary import UNITS
 from strands_env.numerals import NUMERAL, without_markup
-from strands_env.sentences import has_no_answer, is_denied, is_list, is_part, is_supposed, later_answers
+from strands_env.sentences import ANSWER, IS, has_no_answer, is_denied, is_list, is_part, is_supposed, later_answers
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
@@ -36,10 +36,7 @@ PR_SET_PDEATHSIG = 1
 
 _OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?\d[\d.,]*(?<![.,])|(?<=\s)[A-Za-z](?![A-Za-z])|\\[a-z]+(?![A-Za-z{]))")
-_MARKER = re.compile(
-    r"(?i)(?:final\s+)?answer\s*(?:\*\*)?\s*(?:is(?!n['’]t)|=|:|：|\s-+\s)\s*(?:\*\*)?\s*:?(?!\s*$)"
-    r"|答案\s*(?:是|为|为：|：|:)\s*[：:]?|故选|####"
-)
+_MARKER = re.compile(rf"(?i:final\s+)?{ANSWER}\s*(?:\*\*)?\s*{IS}\s*(?:\*\*)?\s*[:：]?(?!\s*$)|故选|####")
 _COPULA = re.compile(
     r"(?i)\b(?:is|are|was|were|be|equals|has|have|ist|sind|lautet|beträgt|est(?:\s+de)?|sont)\b\s*:?|[是为為有]\s*[：:]?|(?<=[A-Za-z]):\s"
     r"|(?<=\w)\s+(?=(?:does\s+not\s+exist|doesn['’]t\s+exist|diverges|converges)\b)"
@@ -50,7 +47,7 @@ _DENIAL = re.compile(
     r"|anything\s+but|otherwise|(?<!no )doubt|nicht|kein)\b|n['’]t\b|不是|并非"
 )
 _REMARK = re.compile(
-    r"(?i),?\s+(?:because|since|as|which|so|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
+    r"(?i),?\s+(?:because|since|as|which|so|denn|weil|car|parce|puisque|porque|perché|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
     r"|\s+\((?:that\s+is|i\.e|which|because|since|as)\b|;\s+(?=[^;]*\bwould\b)|,?\s+\(?(?:if|unless)\s+I\b"
 )
 """Begins what is said about an answer behind it."""
@@ -63,7 +60,7 @@ _NUMBER = re.compile(
           |\s?(?:(?:square|cubic)\s)?(?:{_NAMES})(?:\^?[23])?(?:\s?(?:/|per\s)(?:{_NAMES})(?:\^?[23])?)?(?![A-Za-z]))?""",
     re.VERBOSE,
 )
-_FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:(?<!\d)[.。](?:\s|$)|\.\s+(?=[A-Z])|[.。]?\s*(?:\n|$))")
+_FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(])|\.?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
-from strands_env.sentences import is_denied, is_supposed, takes_back
+from strands_env.sentences import ANSWER, IS, is_denied, is_supposed, takes_back
 
 LETTERS = "ABCD"
 SYSTEM_PROMPT = 'Answer the multiple-choice question. Reason first; end with the line "Answer: X", X being the letter.'
@@ -22,18 +22,10 @@ _END = rf"(?!{_WORD}|['’]\w|-\w|[^\S\n]*[=+/^<>])"  # the letter is no word, f
 _ARTICLE = r"(?!(?<=[AI])[^\S\n]+(?!(?:because|since|as|is|for|which|with|or|and|but|not|if|due|from)\b)[a-z])"
 _LETTER = rf"(?P<letter>[A-J]){_END}{_ARTICLE}"
 _OPTION = r"(?i:(?:option|choice|letter|lettre|letra|lettera)\W{0,3})"
-_ANSWER = (
-    r"(?<![A-Za-z])(?i:answer|ans\b|option|choice|antwort|lösung|réponse|respuesta|risposta|resposta|antwoord|svar(?:et)?|ответ"
-    r"|odpowiedź|odpověď|cevap|jawaban(?:nya)?|đáp\ án|الإجابة|उत्तर|答案|选项|答え|正解|정답)"
-)
-_IS = (
-    r"(?i:\b(?:is|was|ist|lautet|est|es|è|é|är|là|adalah|هي|(?:should|would|must|has\s+to)\s+be)\b"
-    r"|(?<=ans)\.|[:=→]|\s[-—–]+\s|は|은|는|是|为)"
-)
 _ADVERB = r"(?i:(?:I\s+(?:think|believe)|it\s+is|likely|probably|definitely|clearly|donc|also|quindi)\b\W{0,3})"
 _LABEL = (
-    rf"{_ANSWER}(?i:\s+(?:choice|option|letter|finale?|correct[ae]?|corrett?a|giusta|juste|الصحيحة|đúng))?"
-    rf"(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?)?(?:,[^,.\n]{{1,20}},)?\W{{0,4}}{_IS}\W{{0,8}}(?:(?:la|a|die|de)\s)?{_ADVERB}{{0,2}}"
+    rf"(?:{ANSWER}|\b(?i:ans|option|choice)\b|选项)(?i:\s+(?:choice|option|letter|finale?|correct[ae]?|corrett?a|giusta|juste|الصحيحة|đúng))?"
+    rf"(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?)?(?:,[^,.\n]{{1,20}},)?\W{{0,4}}(?:{IS}|(?<=ns)\.)\W{{0,8}}(?:(?:la|a|die|de)\s)?{_ADVERB}{{0,2}}"
 )
 _ALONE = r"[^\w\n]*$"
 _CLAUSE_ENDS = r"\)?[^\S\n]*(?=[.,;!\n]|\Z)"
