@@ -276,8 +276,8 @@ async def ready(log: Path, url: str | None, http: aiohttp.ClientSession) -> str:
     """The address of a server: the one it prints, or the one given, once it is healthy."""
     for _ in range(1200):
         if url is None:
-            printed = log.read_text().split()
-            if printed and printed[0].startswith("http"):
+            printed = [word for word in log.read_text().split() if word.startswith("http")]
+            if printed:
                 return printed[0]
         else:
             try:

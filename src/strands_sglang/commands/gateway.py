@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import multiprocessing
 import os
 import signal
+import socket
 import sys
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +20,7 @@ from ..command_line import CommandError, Exit, add_kind, json_object, port, posi
 
 if TYPE_CHECKING:
     from ..gateway import OtherBackend
+    from ..gateway.workers import Worker
 
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
 PASS_KEY_VARIABLE = "STRANDS_GATEWAY_PASS_KEY"
@@ -39,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--auto-sessions", action="store_true", help="make a session for any key (development)")
     parser.add_argument("--state", metavar="FOLDER", help="keep sessions there, so that they survive this process")
     parser.add_argument("--state-limit", type=positive, default=16, metavar="GIB", help="most of it (%(default)s GiB)")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: %(default)s)")
     parser.add_argument("--session-ttl", type=seconds, metavar="SECONDS", help="seal sessions idle for this long")
     parser.add_argument(
         "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
@@ -64,10 +70,30 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
     if wrong := _find_misuse(args):
         raise CommandError(wrong, Exit.USAGE)
+    if args.workers == 1:
+        _run(partial(serve, args))
+        return Exit.OK
+    _run(partial(_serve_with_workers, args))
+    return Exit.OK
+
+
+async def _serve_with_workers(args: argparse.Namespace) -> None:
+    from ..gateway.supervisor import supervise
+
+    where = {"host": args.host, "port": args.port, "state": args.state}
+    print_lost(*await supervise(partial(work, args), args.workers, **where, on_ready=print_address))
+
+
+def work(args: argparse.Namespace, worker: Worker, listener: socket.socket, tell: Callable[[Any], None]) -> None:
+    """Serve as one of several workers, which shares the listening socket and tells its parent how it goes."""
+    _run(partial(serve, args, worker=worker, listener=listener, tell=tell))
+
+
+def _run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     from ..exceptions import StateError, StrandsSGLangError  # brings the SDK, which help does without
 
     try:
-        asyncio.run(serve(args))
+        asyncio.run(main())
     except (TypeError, ValueError) as error:
         raise CommandError(error, Exit.USAGE) from error
     except OSError as error:
@@ -77,7 +103,6 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(error, Exit.REFUSED) from error
     except StrandsSGLangError as error:
         raise CommandError(error) from error
-    return Exit.OK
 
 
 def _find_misuse(args: argparse.Namespace) -> str | None:
@@ -92,12 +117,21 @@ def _find_misuse(args: argparse.Namespace) -> str | None:
         return f"--host {args.host} can be reached from other machines: give --admin-key KEY, or {ADMIN_KEY_VARIABLE}"
     if args.model and args.tokenizer:
         return "--tokenizer would have no effect: the model of --model brings its own; leave it out"
+    if args.model and args.workers > 1:
+        return "--workers N needs a server at --base-url: the embedded engine of --model lives in one process"
     if args.chat_template and not os.path.isfile(args.chat_template):
         return f"--chat-template: no such file: {args.chat_template!r}"
     return None
 
 
-async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> None:
+async def serve(
+    args: argparse.Namespace,
+    stop: asyncio.Event | None = None,
+    *,
+    worker: Worker | None = None,
+    listener: socket.socket | None = None,
+    tell: Callable[[Any], None] | None = None,
+) -> None:
     """Serve until `stop` is set, by default by SIGINT or SIGTERM; the first line printed is the address."""
     from ..gateway.options import ConversationOptions
     from ..gateway.server import Gateway
@@ -106,7 +140,9 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if args.port:  # loading a model takes seconds, so a port that is taken is found first
+        if (parent := multiprocessing.parent_process()) is not None:  # a worker ends with it, however that ends
+            asyncio.get_running_loop().add_reader(parent.sentinel, stop.set)
+    if args.port and listener is None:  # loading a model takes seconds, so a port that is taken is found first
         probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, args.host, args.port)
         probe.close()
         await probe.wait_closed()
@@ -129,30 +165,50 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event | None = None) -> 
                 client=client,
                 tokenizer=tokenizer,
                 model_name=name,
-                host=args.host,
+                host=args.host if worker is None else None,
                 port=args.port,
-                hosts=args.allowed_host,
+                listener=listener,
+                unix_path=None if worker is None else worker.http_path,
+                worker=worker,
+                hosts=[args.host, *args.allowed_host],
                 other_backends=dict(map(_other_backend, args.passes)),
                 admin_key=args.admin_key,
                 auto_sessions=args.auto_sessions,
                 session_ttl=args.session_ttl,
                 state=args.state,
-                state_limit=args.state_limit * 2**30,
+                state_limit=args.state_limit * 2**30 // args.workers,
                 client_sampling=args.client_sampling,
                 join_equal=args.join_equal,
                 strict=args.strict,
                 **options,
             )
         )
-        sys.stdout.write(f"listening on {gateway.url} model {name}\n")
-        sys.stdout.flush()
+        if tell is not None:
+            tell(name)
+        else:
+            print_address(gateway.url, name)
         await stop.wait()
-        if args.state is None and (lost := [each for each in gateway.sessions.loaded if not each.is_exported]):
-            tokens = sum(session.conversation.forest.sampled_tokens for session in lost)
-            sys.stderr.write(
-                f"{len(lost)} session{'s' * (len(lost) != 1)} with {tokens} sampled tokens end here, as they were kept "
-                "in memory only: --state FOLDER keeps them\n"
-            )
+        lost = [each for each in gateway.sessions.loaded if args.state is None and not each.is_exported]
+        tokens = sum(session.conversation.forest.sampled_tokens for session in lost)
+        if tell is not None:
+            tell((len(lost), tokens))
+        else:
+            print_lost(len(lost), tokens)
+
+
+def print_address(url: str, model: str) -> None:
+    """Print the first line."""
+    sys.stdout.write(f"listening on {url} model {model}\n")
+    sys.stdout.flush()
+
+
+def print_lost(sessions: int, tokens: int) -> None:
+    """Say what was kept in memory only."""
+    if sessions:
+        sys.stderr.write(
+            f"{sessions} session{'s' * (sessions != 1)} with {tokens} sampled tokens end here, as they were kept in "
+            "memory only: --state FOLDER keeps them\n"
+        )
 
 
 def _other_backend(text: str) -> tuple[str, OtherBackend]:

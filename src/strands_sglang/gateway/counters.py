@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..conversation import PreparedTurn
+    from ..trajectory import Turn
 
 _MOST_NAMES = 100  # of anything that clients name; the others are counted together
 OTHERS = "(others)"
@@ -88,6 +92,28 @@ class Counters:
         for counts, names in ((self.ignored, ignored), (self.unknown_tools, unknown_tools)):
             for name in names:
                 counts[_bound_name(name, counts)] += 1
+
+    def count_turn(self, prepared: PreparedTurn, turn: Turn, *, is_final: bool, is_sibling: bool) -> None:
+        """Count a sampled turn, and what its client did to the reply before it."""
+        location, messages = prepared.location, prepared.messages
+        self.sampled += 1
+        self.input_tokens += prepared.prompt_length
+        self.cached_tokens += min(turn.completion.cached_tokens or 0, prepared.prompt_length)
+        self.output_tokens += len(turn.completion.output_ids)
+        self.final += is_final
+        self.siblings += is_sibling
+        self.constrained += bool(prepared.request.constraints)
+        self.malformed += (malformed := sum(call.error is not None for call in turn.calls))
+        self.calls += len(turn.calls) - malformed
+        self.continued += any(message.role == "assistant" for message in messages)
+        if location.parent is None:
+            self.roots[str(location.reason)] += 1
+            return
+        # The last reply as the client returned it, beside the one that was sampled.
+        returned, reply = messages[location.first_new - 1], location.parent.reply
+        self.extended += 1
+        self.ids_rewritten += returned.call_ids != reply.call_ids
+        self.reasoning_dropped += bool(reply.reasoning) and not returned.reasoning
 
     def nonzero(self) -> dict[str, Any]:
         """The counts that are not zero, as JSON values."""

@@ -6,8 +6,10 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import zlib
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +21,9 @@ from .dialects import KEY_HEADERS
 from .dialects.reading import label, want_object
 from .dialects.wire import Origin, Refused
 from .exact_json import loads
+
+SESSION_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
+"""A name that a caller may give a session."""
 
 BODY_SECONDS = 120.0
 """Time in which the whole body of a request has to arrive."""
@@ -77,11 +82,15 @@ def unpack(raw: bytes, encoding: str, most: int) -> bytes:
 
 def presented_key(request: web.Request, query: str | None = None) -> str | None:
     """The key of a request, or None; `query` names the parameter of the address that may hold it."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return key_in(request.headers) or (query and request.query.get(query)) or None
+
+
+def key_in(headers: Mapping[str, str]) -> str | None:
+    """The key that headers hold, by their names in lower case."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    header_key = next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
-    return header_key or (query and request.query.get(query)) or None
+    return next((key for name in KEY_HEADERS if (key := headers.get(name))), None)
 
 
 def new_key() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import re
 import secrets
 import socket
 import time
@@ -34,6 +33,7 @@ from .exact_json import object_text
 from .options import ConversationOptions, SessionOptions
 from .passing import OtherBackend, OtherBackends
 from .requests import (
+    SESSION_NAME,
     host_of,
     is_address,
     is_key,
@@ -48,10 +48,9 @@ from .session_routes import add_session_routes
 from .session_table import SessionTable
 from .state import DEFAULT_LIMIT, LogFile, StateFolder
 from .telemetry import Telemetry
+from .workers import Worker, WorkerConnection
 
 MAX_BODY = 64 * 2**20
-
-_AUTO_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 
 
 class Gateway:
@@ -82,6 +81,7 @@ class Gateway:
         strict, client_sampling, join_equal, volatile_rules: See `SessionOptions`.
         state: Folder in which sessions survive this process; None keeps them in memory alone.
         state_limit: Most bytes of that folder. Beyond it, new calls are refused.
+        worker: Its place among the workers that share `listener`; None for a gateway alone.
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.
@@ -117,6 +117,7 @@ class Gateway:
         volatile_rules: Collection[str] = tuple(VOLATILE_RULES),
         state: str | Path | None = None,
         state_limit: int = DEFAULT_LIMIT,
+        worker: Worker | None = None,
         max_body: int = MAX_BODY,
         hold: float = 10.0,
         ping_interval: float = 5.0,
@@ -135,6 +136,7 @@ class Gateway:
             raise ValueError(f"host={host!r} is reachable from other machines; give an admin_key")
         self.client, self.tokenizer, self.model_name = client, tokenizer, model_name
         self.auto_sessions, self.session_ttl = auto_sessions, session_ttl
+        self.worker = worker
         self.max_body, self.hold, self.ping_interval = max_body, hold, ping_interval
         self.options = SessionOptions(
             strict=strict,
@@ -156,7 +158,10 @@ class Gateway:
         self._sweeper: asyncio.Task[None] | None = None
         self.url = ""
         Conversation(tokenizer=tokenizer, client=client, **options)  # a wrong option fails here
-        folder = None if state is None else StateFolder(state, self._identity(), limit=state_limit)
+        folder = None
+        if state is not None:  # of a worker, its parent has the lock
+            owns, locks = (worker.owns, False) if worker is not None else (lambda name: True, True)
+            folder = StateFolder(state, self._identity(), limit=state_limit, owns=owns, locks=locks)
         self.sessions = SessionTable(self._make_session, folder)
 
     # ---- life ------------------------------------------------
@@ -174,12 +179,18 @@ class Gateway:
         runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=5)
         await runner.setup()
         self._runner = runner
-        loop = asyncio.get_running_loop()
+        loop, worker = asyncio.get_running_loop(), self.worker
 
-        def connection() -> Connection:
-            assert runner.server is not None
+        def connection(worker: Worker | None = None, read: bytes = b"") -> Connection:
             # Nothing is logged of a request. Bodies are unpacked by `read_body`, whose refusals are the dialect's.
-            return Connection(runner.server, loop=loop, access_log=None, auto_decompress=False)  # type: ignore[arg-type]
+            options: dict[str, Any] = {"loop": loop, "access_log": None, "auto_decompress": False}
+            if worker is not None:
+                return WorkerConnection(worker, read, runner.server, **options)
+            assert runner.server is not None
+            return Connection(runner.server, **options)
+
+        async def adopt(sock: socket.socket, read: bytes) -> None:
+            await loop.connect_accepted_socket(lambda: connection(worker, read), sock)
 
         try:
             self.url = "http://localhost"
@@ -190,10 +201,14 @@ class Gateway:
                 self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             if self._listener is not None:
                 self._listener.setblocking(False)
-                self._listeners.append(await loop.create_server(connection, sock=self._listener, backlog=1024))
+                self._listeners.append(
+                    await loop.create_server(lambda: connection(worker), sock=self._listener, backlog=1024)
+                )
             if self._unix_path is not None:
                 self._listeners.append(await loop.create_unix_server(connection, self._unix_path, backlog=1024))
                 os.chmod(self._unix_path, 0o666)  # what opens a session is its key
+            if worker is not None:
+                worker.start(adopt)
         except OSError:
             await self.close()
             raise
@@ -204,6 +219,8 @@ class Gateway:
         """Stop listening and abort what is in flight. Sessions keep their trajectories."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self.worker is not None:
+            await self.worker.close()
         await asyncio.gather(*[session.drop() for session in self.sessions.loaded])
         for listener in self._listeners:
             listener.close()
@@ -255,7 +272,8 @@ class Gateway:
             object_text(value, what)
         if not isinstance(join_equal, bool | None):
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
-        name, key = name or uuid.uuid4().hex, key or new_key()
+        owned = (lambda make: make()) if self.worker is None else self.worker.owned
+        name, key = name or owned(lambda: uuid.uuid4().hex), key or owned(new_key)
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
         holder = self.sessions.by_key(key)
@@ -330,14 +348,25 @@ class Gateway:
             raise Refused("the session of this key is closed", status=409, code="session_closed")
         if session is None and self.auto_sessions and key and by_key is None:
             name = name or key
-            if name in self.sessions or not _AUTO_NAME.fullmatch(name) or not _AUTO_NAME.fullmatch(key):
+            if name in self.sessions or not SESSION_NAME.fullmatch(name) or not SESSION_NAME.fullmatch(key):
                 raise Refused("this key names no new session", status=403, code="wrong_session")
             return self.open(name=name, key=key)
         if session is None or not is_key(key, session.key):
             if session is not None and by_key is not None:
                 raise Refused("this key belongs to another session", status=403, code="wrong_session")
+            if session is None:
+                self.check_known(name or key or "")
             raise Refused("no session has this key", status=401, code="invalid_api_key")
         return session
+
+    def check_known(self, name: str) -> None:
+        """Refuse what names a session, by its name or its key, that only another worker knows, or one that died."""
+        worker = self.worker
+        if worker is not None and not worker.owns(name):
+            raise worker.away(worker.owner(name))
+        if worker is not None and worker.is_again and self.sessions.folder is None:
+            what = "the worker of this session ended, and its sessions with it: --state FOLDER keeps them"
+            raise Refused(what, status=410, code="session_lost")
 
     # ---- the application ------------------------------------------------
 

@@ -298,6 +298,7 @@ class Session:
         finally:
             self._passing -= 1
         counters.passed += 1
+        self.log.told()  # with the counts
         if isinstance(self.failure, OtherBackendError):
             self.failure = None
         return response
@@ -392,7 +393,7 @@ class Session:
             if answer.turn is None:
                 self.has_ended &= not is_final
             else:
-                _count_turn(prepared, answer, answer.turn, is_sibling=is_sibling)
+                counters.count_turn(prepared, answer.turn, is_final=is_final, is_sibling=is_sibling)
                 self.log.sampled(answer, prepared.messages)  # before those who wait for it wake up
 
         task.add_done_callback(finish)
@@ -455,26 +456,3 @@ def _key_of(wire: WireRequest, origin: Origin, prepared: PreparedTurn) -> bytes:
         (origin.idempotency_key or "").encode(),
         dumps([request.params, request.constraints, wire.tool_choice], sort_keys=True),
     )
-
-
-def _count_turn(prepared: PreparedTurn, answer: Answer, turn: Turn, *, is_sibling: bool) -> None:
-    """Count a sampled turn, and what its client did to the reply before it."""
-    counts, location, messages = answer.counters, prepared.location, prepared.messages
-    counts.sampled += 1
-    counts.input_tokens += prepared.prompt_length
-    counts.cached_tokens += min(turn.completion.cached_tokens or 0, prepared.prompt_length)
-    counts.output_tokens += len(turn.completion.output_ids)
-    counts.final += answer.is_final
-    counts.siblings += is_sibling
-    counts.constrained += bool(prepared.request.constraints)
-    counts.malformed += (malformed := sum(call.error is not None for call in turn.calls))
-    counts.calls += len(turn.calls) - malformed
-    counts.continued += any(message.role == "assistant" for message in messages)
-    if location.parent is None:
-        counts.roots[str(location.reason)] += 1
-        return
-    # The last reply as the client returned it, beside the one that was sampled.
-    returned, reply = messages[location.first_new - 1], location.parent.reply
-    counts.extended += 1
-    counts.ids_rewritten += returned.call_ids != reply.call_ids
-    counts.reasoning_dropped += bool(reply.reasoning) and not returned.reasoning

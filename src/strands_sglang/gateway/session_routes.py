@@ -15,10 +15,14 @@ from aiohttp.typedefs import Handler
 
 from ..exceptions import StateError
 from .delivery import as_json
+from .dialects import KEY_HEADERS
+from .dialects.reading import quote
 from .dialects.wire import Refused
-from .requests import is_key, presented_key, read_body
+from .exact_json import loads
+from .requests import SESSION_NAME, is_key, presented_key, read_body
 from .reward import Reward
 from .session import Session
+from .workers import OWN, join_metrics
 
 if TYPE_CHECKING:
     from .server import Gateway
@@ -41,6 +45,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     def session_of(request: web.Request) -> Session:
         session = gateway.sessions.get(request.match_info["session"])
         if session is None:
+            gateway.check_known(request.match_info["session"])
             raise Refused("unknown session", status=404, code="session_not_found")
         return session
 
@@ -76,12 +81,17 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         return as_json({"id": session.id, **set_reward(session, await read_body(request)).to_json()})
 
     async def create(request: web.Request) -> web.Response:
+        name = request.match_info.get("session")
+        if name is not None and not SESSION_NAME.fullmatch(name):
+            raise Refused(f"{quote(name)} cannot name a session: 1 to 128 letters, digits and ._~-")
+        if name in gateway.sessions:
+            raise Refused(f"there is a session {name!r} already", status=409, code="session_exists")
         body = await read_body(request) if request.can_read_body else {}
         if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
             raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits, join_equal")
         options: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
         try:
-            session = gateway.open(**options)
+            session = gateway.open(name=name, **options)
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
         # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.
@@ -97,7 +107,18 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
             await asyncio.sleep(0)  # one of an earlier process takes milliseconds to read
         if (folder := gateway.sessions.folder) is not None:
             listing["state"] = {"folder": str(folder.path), "bytes": folder.size, "limit": folder.limit}
+        for other in map(loads, (await ask_others(request)).values()):
+            listing["sessions"] += other["sessions"]
+            for name in ("bytes", "limit") if "state" in listing else ():
+                listing["state"][name] += other["state"][name]
         return as_json(listing)
+
+    async def ask_others(request: web.Request) -> dict[int, bytes]:
+        """The answers of all other workers to a request that is for all; none where they are asked already."""
+        if gateway.worker is None or OWN in request.headers:
+            return {}
+        keys = {name: request.headers[name] for name in ("Authorization", *KEY_HEADERS) if name in request.headers}
+        return await gateway.worker.ask_others(request.path, keys)
 
     def describe(name: str) -> dict[str, Any]:
         try:
@@ -109,6 +130,8 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
 
     async def metrics(request: web.Request) -> web.Response:
         text = gateway.telemetry.metrics(gateway.sessions)
+        if gateway.worker is not None and OWN not in request.headers:
+            text = join_metrics({gateway.worker.index: text, **await ask_others(request)})
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def show(session: Session) -> Any:
@@ -148,6 +171,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     app.router.add_get("/metrics", guarded(metrics))
     app.router.add_post("/sessions", guarded(create))
     app.router.add_get("/sessions", guarded(list_sessions))
+    app.router.add_post(one, guarded(create))
     app.router.add_get(one, of_session(show))
     app.router.add_get(f"{one}/trajectories", guarded(read))
     app.router.add_post(f"{one}/close", guarded(close))

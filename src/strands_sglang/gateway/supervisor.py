@@ -1,0 +1,181 @@
+"""The parent of several workers: it owns the listening socket, and starts a worker again that died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any
+
+from ..command_line import CommandError
+from .state import lock_folder
+from .workers import Worker, readable
+
+logger = logging.getLogger(__name__)
+
+Work = Callable[[Worker, socket.socket, Callable[[Any], None]], None]
+"""Serves as a worker until SIGTERM. It tells the model's name when it listens, and at its end how many sessions and
+sampled tokens it had in memory only."""
+
+_SECONDS_TO_END = 20.0
+_MOST_DEATHS = 5
+
+
+async def supervise(
+    work: Work,
+    count: int,
+    *,
+    host: str,
+    port: int,
+    state: str | None,
+    on_ready: Callable[[str, str], None],
+    method: str = "spawn",
+) -> tuple[int, int]:
+    """Serve with several workers until SIGINT or SIGTERM; returns the sessions and sampled tokens that end with them.
+
+    Args:
+        work: To be pickled.
+        on_ready: Called with the address and the model's name when all workers listen.
+        method: How processes are started. Not forked: threads and what a tokenizer has begun do not live on in a copy.
+
+    Raises:
+        CommandError: A worker cannot start.
+        OSError: The address is taken.
+        StateError: Another gateway uses the state folder.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with ExitStack() as stack:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = stack.enter_context(socket.create_server((host, port), family=family, backlog=1024))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strands-gateway-")))
+        lock = None if state is None else lock_folder(Path(state))
+        if lock is not None:
+            stack.callback(os.close, lock)
+        children = [
+            _Child(method, work, Worker(index=index, count=count, folder=folder), listener, lock)
+            for index in range(count)
+        ]
+        running: list[asyncio.Task[None]] = []
+        try:
+            for child in children:
+                child.start()
+            models = await asyncio.gather(*[child.ready() for child in children])
+            shown, bound = listener.getsockname()[:2]
+            on_ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}", models[0])
+            running = [asyncio.create_task(child.keep_alive()) for child in children]
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+            for task in running:
+                if task.done():
+                    task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            lost = await asyncio.gather(*[child.end() for child in children])
+    return sum(sessions for sessions, _ in lost), sum(tokens for _, tokens in lost)
+
+
+class _DiedError(CommandError):
+    """A worker ended without a reason before it listened."""
+
+
+class _Child:
+    """A worker's process."""
+
+    def __init__(self, method: str, work: Work, worker: Worker, listener: socket.socket, lock: int | None) -> None:
+        self._context: Any = multiprocessing.get_context(method)
+        self._work, self._worker, self._listener, self._lock = work, worker, listener, lock
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._told: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        self._pipe, pipe = self._context.Pipe(duplex=False)
+        self._process = self._context.Process(
+            target=_run_worker, args=(self._work, self._worker, self._listener, _Descriptor(self._lock), pipe)
+        )
+        self._process.start()
+        pipe.close()
+
+    async def _receive(self) -> Any:
+        """What the process tells next; None when it has ended."""
+        assert self._pipe is not None
+        await readable(self._pipe)
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            return None
+
+    async def ready(self) -> str:
+        """Wait until it listens; the model's name."""
+        told = await self._receive()
+        if isinstance(told, CommandError):
+            raise told
+        if told is None:
+            await asyncio.to_thread(self._process.join)
+            raise _DiedError(f"worker {self._worker.index} ended with status {self._process.exitcode} at its start")
+        return str(told)
+
+    async def keep_alive(self) -> None:
+        """Start it again whenever it dies; `CommandError` when that fails."""
+        deaths = 0  # in a row, before it listens
+        while await self._receive() is None:
+            await asyncio.to_thread(self._process.join)
+            status, self._worker.is_again = self._process.exitcode, True
+            logger.warning("worker=<%d>, status=<%s> | a worker died and is started again", self._worker.index, status)
+            self.start()
+            try:
+                await self.ready()
+                deaths = 0
+            except _DiedError:
+                deaths += 1
+                await asyncio.sleep(deaths / 10)
+                if deaths == _MOST_DEATHS:
+                    raise
+
+    async def end(self) -> tuple[int, int]:
+        """End it; the sessions and sampled tokens that it had in memory only."""
+        if self._process is None:
+            return 0, 0
+        self._process.terminate()
+        lost = 0, 0
+        try:
+            async with asyncio.timeout(_SECONDS_TO_END):
+                while (told := await self._receive()) is not None:
+                    lost = told if isinstance(told, tuple) else lost
+        except TimeoutError:
+            self._process.kill()
+        await asyncio.to_thread(self._process.join)
+        return lost
+
+
+class _Descriptor:
+    """A descriptor for a child that is started with it, which has it as long as it lives."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self.descriptor = descriptor
+
+    def __getstate__(self) -> Any:
+        return None if self.descriptor is None else DupFd(self.descriptor)
+
+    def __setstate__(self, state: Any) -> None:
+        self.descriptor = None if state is None else state.detach()
+
+
+def _run_worker(work: Work, worker: Worker, listener: socket.socket, lock: _Descriptor, pipe: Connection) -> None:
+    """The life of a worker's process, which holds the folder's `lock`, too, and ends with its parent."""
+    try:
+        work(worker, listener, pipe.send)
+    except CommandError as error:
+        pipe.send(error)

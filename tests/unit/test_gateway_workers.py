@@ -1,0 +1,287 @@
+"""Several workers at one address: whose a request is, how connections change hands, and what a dead worker leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from strands_sglang.__main__ import main as command_line
+from strands_sglang.command_line import CommandError
+from strands_sglang.exceptions import StateError
+from strands_sglang.gateway import Gateway
+from strands_sglang.gateway.state import StateFolder
+from strands_sglang.gateway.supervisor import supervise
+from strands_sglang.gateway.workers import Worker
+from tests.conftest import ROOT
+from tests.provider_support import Replay, completion, tokenizer
+from tests.unit.gateway_support import trained_once, until
+
+USER = {"role": "user", "content": "Hi"}
+
+
+class Workers:
+    """Gateways that share a listener, in one process."""
+
+    def __init__(self, url: str, gateways: list[Gateway], http: aiohttp.ClientSession) -> None:
+        self.url, self.gateways, self.http = url, gateways, http
+
+    async def call(self, method: str, path: str, *, key: str | None = None, status: int = 200, **options: Any) -> Any:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with self.http.request(method, self.url + path, headers=headers, **options) as response:
+            assert response.status == status or (status == 200 and response.status == 201), await response.text()
+            return await response.json()
+
+    async def chat(self, session: Any, messages: Any = (USER,), *, root: bool = False, **options: Any) -> Any:
+        path = "/v1/chat/completions" if root else f"/s/{session['id']}/v1/chat/completions"
+        body = {"model": "m", "messages": list(messages)}
+        return await self.call("POST", path, key=session["key"], json=body, **options)
+
+    def owner(self, session: Any) -> Gateway:
+        return self.gateways[self.gateways[0].worker.owner(session["id"])]
+
+
+@asynccontextmanager
+async def workers(folder: Path, count: int = 2, *, limit: int = 100, **options: Any) -> AsyncIterator[Workers]:
+    """Gateways of so many workers, and a client of `limit` connections."""
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
+        client = Replay([completion("Hello.")], cycle=True)
+        gateways = []
+        for index in range(count):
+            worker = Worker(index=index, count=count, folder=folder)
+            gateways.append(
+                await stack.enter_async_context(
+                    Gateway(
+                        client=client,
+                        tokenizer=tokenizer(),
+                        host=None,
+                        listener=listener.dup(),
+                        unix_path=worker.http_path,
+                        worker=worker,
+                        **options,
+                    )
+                )
+            )
+        connector = aiohttp.TCPConnector(limit=limit)
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        yield Workers(f"http://127.0.0.1:{listener.getsockname()[1]}", gateways, http)
+
+
+@pytest.mark.parametrize("limit", [1, 100], ids=["one connection", "many"])
+async def test_every_session_is_its_workers_whatever_connection_a_request_takes(limit: int, tmp_path: Path) -> None:
+    async with workers(tmp_path, 3, limit=limit) as w:
+        sessions = [await w.call("POST", "/sessions", json={"labels": {"n": n}}) for n in range(12)]
+        assert len(Counter(map(w.owner, sessions))) > 1
+        for turn in range(3):
+            history = [USER, *[{"role": "assistant", "content": "Hello."}, USER] * turn]
+            await asyncio.gather(*[w.chat(each, history, root=turn == 1) for each in sessions])
+        for each in sessions:
+            session = w.owner(each).sessions[each["id"]]
+            assert session.counters.sampled == 3 and session.counters.extension_rate == 1.0 and trained_once(session)
+            assert not session.counters.undelivered and not session.counters.cut
+            (row,) = await w.call("GET", f"/sessions/{each['id']}/trajectories")
+            assert row["session"] == each["id"]
+        listed = (await w.call("GET", "/sessions"))["sessions"]
+        assert {each["id"] for each in listed} == {each["id"] for each in sessions} and len(listed) == 12
+        async with w.http.get(f"{w.url}/metrics") as response:
+            text = await response.text()
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        samples = [each for each in families["strands_gateway_turns"].samples if each.labels["kind"] == "sampled"]
+        assert sum(sample.value for sample in samples) == 36 and len(samples) == 3
+        assert {each.labels["worker"] for each in families["strands_gateway_in_flight"].samples} == {"0", "1", "2"}
+
+
+async def test_heads_in_pieces_large_bodies_and_keys_in_any_place_reach_the_worker(tmp_path: Path) -> None:
+    async with workers(tmp_path) as w:
+        sessions = [await w.call("POST", f"/sessions/mine-{n}", json={}) for n in range(6)]
+        long = {"role": "user", "content": "word " * 100_000}
+        assert {each["id"] for each in sessions} == {f"mine-{n}" for n in range(6)}
+        await w.call("POST", "/sessions/mine-0", json={}, status=409)
+        await w.call("POST", "/sessions/..%2Fmine", json={}, status=400)
+        for each in sessions:
+            await w.chat(each, [long], root=True)
+            assert w.owner(each).sessions[each["id"]].counters.requests == 1
+            google = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+            await w.call("POST", f"/v1beta/models/m:generateContent?key={each['key']}", json=google)
+            body = b'{"messages": [{"role": "user", "content": "Hi"}]}'
+            head = (
+                f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nX-API-KEY:  {each['key']}\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            ).encode()
+            reader, writer = await asyncio.open_connection(*w.url[len("http://") :].split(":"))
+            for piece in (head[:9], head[9:50], head[50:] + body[:5], body[5:]):
+                writer.write(piece)
+                await asyncio.sleep(0.005)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+
+async def test_no_worker_serves_what_another_owns(tmp_path: Path) -> None:
+    async with workers(tmp_path, admin_key="admin") as w:
+        made = [await w.call("POST", "/sessions", key="admin", json={}) for _ in range(8)]
+        one = made[0]
+        other = next(each for each in made if w.owner(each) is not w.owner(one))
+        await w.chat({"id": one["id"], "key": other["key"]}, status=401)
+        await w.chat({"id": one["id"], "key": "admin"}, status=401)
+        await w.chat({"id": "unknown", "key": one["key"]}, status=401)
+        await w.call("GET", "/sessions", key=one["key"], status=401)
+        await w.call("POST", "/sessions/named", key=one["key"], json={}, status=401)
+        await w.call("POST", f"/s/{one['id']}/reward", key=other["reward_key"], json={"reward": 1}, status=401)
+        await w.call("POST", f"/s/{one['id']}/reward", key=one["reward_key"], json={"reward": 1})
+        assert len((await w.call("GET", "/sessions", key="admin"))["sessions"]) == 8
+        # On one connection, without waiting for the first answer.
+        request = "GET /sessions/{} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer admin\r\n\r\n"
+        reader, writer = await asyncio.open_connection(*w.url[len("http://") :].split(":"))
+        for each in (one, other, one):
+            writer.write(request.format(each["id"]).encode())
+            await asyncio.sleep(0.02)
+        answers = b""
+        while answers.count(b'"counters"') < 3:
+            answers += await asyncio.wait_for(reader.read(1 << 16), 5)
+        writer.close()
+
+
+async def test_a_worker_that_is_away_is_said_to_be(tmp_path: Path) -> None:
+    async with workers(tmp_path) as w:
+        made = [await w.call("POST", "/sessions", json={}) for _ in range(8)]
+        gone = next(each for each in made if w.owner(each) is w.gateways[1])
+        await w.gateways[1].close()
+        async with aiohttp.ClientSession() as w.http:
+            refused = await w.chat(gone, status=503)
+            assert refused["error"]["message"] == "worker 1 of the gateway is being started again"
+            await w.call("GET", "/sessions", status=503)
+            kept = next(each for each in made if w.owner(each) is w.gateways[0])
+            await w.chat(kept)
+
+
+async def test_a_client_that_leaves_while_its_connection_changes_hands_breaks_nothing(tmp_path: Path) -> None:
+    async with workers(tmp_path) as w:
+        made = [await w.call("POST", "/sessions", json={}) for _ in range(6)]
+        for each in made * 3:
+            with socket.create_connection(w.url[len("http://") :].split(":")) as sock:
+                sock.sendall(f"GET /sessions/{each['id']} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        await asyncio.gather(*map(w.chat, made))
+
+
+def _work(folder: Path, state: str | None, worker: Worker, listener: socket.socket, tell: Any) -> None:
+    """Serves scripted replies; says the process's id as the model's name."""
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        client = Replay([completion("Hello.")], cycle=True)
+        options = {"listener": listener, "host": None, "unix_path": worker.http_path, "worker": worker, "state": state}
+        async with Gateway(client=client, tokenizer=tokenizer(), **options) as gateway:
+            (folder / f"{worker.index}").write_text(str(os.getpid()))
+            tell("tiny")
+            await stop.wait()
+            tell((len(gateway.sessions.loaded), 0))
+
+    if (folder / "fail").exists():
+        raise CommandError("the model server does not answer")
+    asyncio.run(serve())
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with state", "in memory"])
+async def test_a_dead_worker_is_replaced_and_its_sessions_taken_up_or_said_to_be_lost(
+    keeps: bool, tmp_path: Path
+) -> None:
+    tokenizer()
+    state, folder = str(tmp_path / "state") if keeps else None, tmp_path
+    addresses: asyncio.Queue[str] = asyncio.Queue()
+    async with aiohttp.ClientSession() as http:
+        parent = asyncio.create_task(
+            supervise(
+                partial(_work, folder, state), 2, host="127.0.0.1", port=0, state=state, method="fork",
+                on_ready=lambda url, model: addresses.put_nowait(url),
+            )
+        )  # fmt: skip
+        w = Workers(await addresses.get(), [], http)
+        made = [await w.call("POST", f"/sessions/s{n}", json={}) for n in range(6)]
+        for each in made:
+            await w.chat(each)
+        process = int((folder / "1").read_text())
+        os.kill(process, signal.SIGKILL)
+        await until(lambda: int((folder / "1").read_text()) != process)
+        statuses: Counter[int] = Counter()
+        for each in made:
+            async with http.get(f"{w.url}/sessions/{each['id']}") as response:
+                statuses[response.status] += 1
+                if response.status == 200:
+                    assert (await response.json())["counters"]["sampled"] == 1
+                else:
+                    assert "--state FOLDER keeps them" in (await response.json())["error"]["message"]
+        assert statuses.keys() == ({200} if keeps else {200, 410})
+        if keeps:
+            with pytest.raises(StateError, match="another gateway uses"):
+                StateFolder(tmp_path / "state", {})
+        (folder / "fail").touch()
+        os.kill(int((folder / "1").read_text()), signal.SIGKILL)
+        with pytest.raises(CommandError, match="the model server does not answer"):
+            await parent
+        if keeps:
+            StateFolder(tmp_path / "state", {"version": metadata.version("strands-rollout")}).close()
+
+
+def test_the_command_refuses_workers_for_an_engine_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["gateway", "--model", "tiny", "--workers", "2"]) == 2
+    assert "lives in one process" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed (apt-get install nginx)")
+async def test_replicas_behind_the_router_of_the_deployment(tmp_path: Path) -> None:
+    (config,) = [each for each in yaml.safe_load_all((ROOT / "deploy" / "gateway.yaml").read_text()) if "data" in each]
+    async with AsyncExitStack() as stack:
+        gateways = [
+            await stack.enter_async_context(
+                Gateway(client=Replay([completion("Hello.")], cycle=True), tokenizer=tokenizer(), state=tmp_path / name)
+            )
+            for name in ("0", "1")
+        ]
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        text = config["data"]["default.conf"].replace("listen 8080", f"listen 127.0.0.1:{port}")
+        for index, gateway in enumerate(gateways):
+            name = f"strands-gateway-{index}.strands-gateway-replicas:8080"
+            assert name in text
+            text = text.replace(name, gateway.url.removeprefix("http://"))
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = "".join([f"{kind}_temp_path {tmp_path};" for kind in kinds])
+        (tmp_path / "nginx.conf").write_text(
+            f"pid {tmp_path}/pid; error_log stderr; daemon off; events {{}} http {{ access_log off; {places} {text} }}"
+        )
+        nginx = await asyncio.create_subprocess_exec("nginx", "-c", tmp_path / "nginx.conf", "-p", tmp_path)
+        stack.push_async_callback(nginx.wait)
+        stack.callback(lambda: nginx.returncode is None and nginx.terminate())
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        w = Workers(f"http://127.0.0.1:{port}", gateways, http)
+        while True:
+            with suppress(aiohttp.ClientError):
+                await (await http.get(f"{w.url}/health")).read()
+                break
+            await asyncio.sleep(0.02)
+        made = [await w.call("POST", f"/sessions/task-{n}", json={}) for n in range(8)]
+        for each in made:
+            await w.chat(each)
+            await w.chat(each, [USER, {"role": "assistant", "content": "Hello."}, USER])
+            assert each["base_urls"]["anthropic"] == f"{w.url}/s/{each['id']}"
+            (row,) = await w.call("GET", f"/sessions/{each['id']}/trajectories")
+            assert row["extension_rate"] == 1.0
+        assert all(0 < len(gateway.sessions) < 8 for gateway in gateways)
+        for path in ("/sessions", "/v1/chat/completions"):
+            assert "name the session" in (await w.call("POST", path, json={}, status=404))["error"]["message"]
