@@ -47,8 +47,8 @@ NUMERAL = r"""(?:(?P<whole>\d+)\s(?=\d+/\d))?                                   
         (?P<scale>[ ](?i:thousand|million|billion|trillion|lakh|crore|bn)\b|[kKM]\b)?"""
 """A number as it is written, as a verbose pattern for a text from `without_markup`."""
 _CORE = re.compile(NUMERAL, re.VERBOSE)
-_SCALES = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SCALES |= {"lakh": 10**5, "crore": 10**7, "bn": 10**9, "k": 10**3, "m": 10**6}
+SCALES = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SCALES |= {"lakh": 10**5, "crore": 10**7, "bn": 10**9, "k": 10**3, "m": 10**6}
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
     " eighteen nineteen"
@@ -148,7 +148,7 @@ def number_in_words(text: str) -> int | None:
     total = group = 0
     least = 10**15
     for word in re.findall("[a-z]+", text.lower()):
-        value = NUMBER_WORDS.get(word, _SCALES.get(word, 100))
+        value = NUMBER_WORDS.get(word, SCALES.get(word, 100))
         if word == "and":
             is_next = group % 100 == 0 and group + total > 0
         elif word in NUMBER_WORDS:
@@ -177,5 +177,5 @@ def _read(core: re.Match[str], text: str, is_negative: bool) -> Numeral:
         value = f"{whole.lstrip('0')}.{part.rstrip('0')}{exponent}{core['scale'] or ''}"
         return Numeral(text, f"-{value}" if is_negative else value, is_percent)
     number = Fraction(digits) / Fraction(exponent[1:]) if exponent[:1] == "/" else Fraction(digits + exponent)
-    number = (number + Fraction(core["whole"] or 0)) * _SCALES[(core["scale"] or "").strip().lower()]
+    number = (number + Fraction(core["whole"] or 0)) * SCALES[(core["scale"] or "").strip().lower()]
     return Numeral(text, -number if is_negative else number, is_percent)

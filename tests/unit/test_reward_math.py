@@ -832,10 +832,11 @@ n \equiv 3 \pmod{7} | \boxed{n = 14k+3} | 0
 \gcd(m,n) | \boxed{1} | 0
 36 | \boxed{\text{lcm}(12,18)} | 1
 x = A^{-1}b | \boxed{x = bA^{-1}} | 0
-x^2 | \boxed{f(y)=x^2} | n
 3rd | \boxed{\text{third place}} | 1
 11 | \boxed{11_{10}} | 1
 255 | \boxed{0xFF} | n
+10 \text{ dozen} | \boxed{10} | 0
+10 \text{ dozen} | \boxed{120} | 1
 5 \text{ minutes} | It takes 5 hours. | 0
 60 \text{ mph} | It travels 60 miles per hour. | 1
 """
@@ -867,6 +868,7 @@ How many degrees is the angle? | 45 | \boxed{45 \text{ radians}} | 0
 What is the temperature in degrees Celsius? | 10 | \boxed{10^\circ F} | 0
 Find the lengths in cm. | 2, 3 | \boxed{2 \text{ m}, 3 \text{ m}} | 0
 What is 66_7 + 33_7? Express your answer in base 7. | 132_7 | \boxed{132} | 1
+Convert the decimal number 77 to base 5. | 302 | \boxed{302_5} | 1
 Find 1011_2 in base ten. | 11 | \boxed{1011_2} | n
 Write 11 (base 10) in base 2. | 1011_2 | \boxed{1011} | 1
 What is the area of a triangle with base 6 and height 4? | 12 | \boxed{12.0} | 1

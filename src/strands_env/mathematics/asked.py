@@ -19,13 +19,14 @@ from .vocabulary import NUMBER_WORDS, TEMPERATURES, UNITS, is_bare_unit
 _MARKUP = re.compile(r"\\(?:text|mathrm|rm)\b|\\[,;:]|[{}$]")
 _UNIT = re.compile(
     r"(?i)\bhow\s+many\s+(?:(?:more|fewer|total|whole|full)\s+)?((?:(?:square|cubic)\s+)?(?:[a-z]+s|feet))\b"
-    r"(?!\s*(?:,|/|per\b|and\b|or\b|an?\b|each\b|every\b))"
+    r"(?!\s*(?:,|/|and\b|or\b)|[^.?!]*\b(?:(?<!in )an?|per|each|every)\s+(?:second|minute|hour|day|week|month|year)\b)"
     r"|\bin\s+(?!(?:an?|the|one|each)\b)([a-z][a-z/]*(?:\^?[23²³])?(?:\s+[a-z]+){0,4})(?=\s*(?:[.,;?!)\]]|$))"
     r"|多少([^\W\d_]{1,2})"
 )
 _BASE = re.compile(
-    r"(?i)(?:\b(?:in|to|into|from)\s+|\()base[\s~-]*(\d+|[a-z]+)|\bbase[\s-](\d+|[a-z]+)\s+(?:number|numeral|repres|expan|nota)"
-    r"|\b(binary|ternary|octal|decimal|hexadecimal)\b|\d_(\d+|[a-z]+)"
+    r"(?i)(?:\b(?:in|to|into|from)\s+|\()base[\s~-]*(\d+|[a-z]+)"
+    r"|\bbase[\s-](\d+|[a-z]+)\s+(?:number|numeral|repres|expan|nota)"
+    r"|(?:\b(?:in|to|into)\s+)?\b(binary|ternary|octal|decimal|hexadecimal)\b|\d_(\d+|[a-z]+)"
 )
 _BASES = {"binary": 2, "ternary": 3, "octal": 8, "decimal": 10, "hexadecimal": 16, **NUMBER_WORDS}
 _RANK = re.compile(
@@ -41,10 +42,11 @@ def as_asked(
     if not re.search(r"[^\W\d_]{2}", question):
         return gold, answer
     question = _MARKUP.sub("", question)
-    names = {"".join(groups).lower() for groups in _BASE.findall(question)}
-    bases = {int(name) if name.isdigit() else _BASES.get(name, 0) for name in names} - {0}
-    target = {each.node.args[1] for each in gold if each.node.kind == "based"} & bases or bases
-    bases = {10} if not bases else set() if 10 in target else target
+    named = [(found[0], found[found.lastindex or 0].lower()) for found in _BASE.finditer(question)]
+    named = [(text, int(name) if name.isdigit() else _BASES.get(name, 0)) for text, name in named]
+    bases = {base for text, base in named if re.match("(?i)in|to", text)} or {base for _, base in named}
+    bases = ({each.node.args[1] for each in gold if each.node.kind == "based"} & bases or bases) - {0}
+    bases = {10} if not bases else bases - {10}
     units: set[Any] = {unit for groups in _UNIT.findall(question) if (unit := _unit("".join(groups)))}
     unit = units.pop() if len(units) == 1 else None
     rank = "ordinal" if _RANK.search(question) else "cardinal"

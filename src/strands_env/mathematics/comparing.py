@@ -324,10 +324,6 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
         return False  # `x = 7 = 8`
     if relation is answer and all(is_symbol(one) and str(one.args[0]) in "ABCDEFGHIJ" for one in (first, last)):
         return None  # `B = A` chooses neither
-    if first.kind == "call" and relation is answer and is_number(last) and re.fullmatch("[a-z]", first.args[1]):
-        names = {symbol.name for symbol in last.args[0].free_symbols}
-        if names and first.args[1] not in names:  # `f(y) = x^2`
-            return None
     if is_name(first) and (relation is gold or is_plain_name(first)):
         return _verdict_with(gold, answer, relation, last)
     if first.kind == "word" and not re.match(r"\\(?:int|lim|sum|prod)", str(first.args[0])):

@@ -22,6 +22,7 @@ from .lexing import Undefined, Unreadable
 from .nodes import Node, is_symbol, rename, variable_of
 from .scalars import ScalarReader
 from .vocabulary import (
+    FACTORS,
     FILLERS,
     MULTIPLES,
     NOT_NOUNS,
@@ -114,12 +115,7 @@ class Reader(ScalarReader):
     def _item(self) -> Node:
         if self._take(r"\ldots"):
             return Node("dots", ())
-        start = self._at
-        node = self._attempt(self._relation)
-        if node is None:
-            self._at = start
-            node = self._labelled()
-        return node
+        return self._attempt(self._relation) or self._labelled()
 
     def _labelled(self) -> Node:
         """Words in front of something: a name (`Area = 5`), or a phrase."""
@@ -241,7 +237,7 @@ class Reader(ScalarReader):
         if is_negative:
             node = Node("scalar", (-node.args[0],), None, node.digits)
         unit.update(self._unit())
-        for name, factor in MULTIPLES.items():
+        for name, factor in FACTORS.items():
             if unit.pop(name, 0):
                 node = Node("scalar", (node.args[0] * factor,), None, node.digits)
         powers = tuple(sorted((name, power) for name, power in unit.items() if power))

@@ -8,6 +8,7 @@ import re
 from sympy import Expr, Rational, pi
 
 from strands_env.numerals import NUMBER_WORDS as NUMBER_WORDS
+from strands_env.numerals import SCALES
 
 
 def words(text: str) -> list[str]:
@@ -35,7 +36,9 @@ OPERATORS = words("gcd lcm max min Re Im arg deg dim ker det tr rank Var Cov sgn
 """Functions of several numbers, of matrices and the like, in front of brackets or a letter: `\\det A`."""
 NAMING = words("angle triangle overline vec hat bar tilde overrightarrow widehat widetilde odot square")
 """Commands that make a name of the letters behind them."""
-MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MULTIPLES = {"hundred": 100} | {name: value for name, value in SCALES.items() if len(name) > 3}
+FACTORS = MULTIPLES | {"dozen": 12, "gross": 144, "bn": 10**9, "mn": 10**6}
+"""Words behind a number that multiply it."""
 _FIRST = words("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth")
 ORDINALS = {word: value for value, word in enumerate(_FIRST, 1)} | {"twentieth": 20, "thirtieth": 30, "hundredth": 100}
 PARTS = {name + plural: value for name, value in ORDINALS.items() if value > 2 for plural in ("", "s")}
