@@ -35,9 +35,9 @@ _REPLACED = [
         (r"\\(?:text|math)(?:bf|it|rm|sf)?\s*\{([^{}]*)\}", r"\1"),
         (r"(?<=\d)\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}", r" \1/\2"),
         (r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}", r"\1/\2"),
-        (r"\\f?box(?:ed)?\s*\{([^{}]*)\}", r"\1"),
         (rf"(?<=\d)\s*(?:×|\\times|\\cdot|·|x|\*)\s*10\s*{_POWER}", r"e\1\2"),
         (rf"(?<![\w.,])10\s*{_POWER}", r"1e\1\2"),
+        (r"\\f?box(?:ed)?\s*\{([^{}]*)\}", r"\1"),
     )
 ]
 NUMERAL = r"""(?:(?P<whole>\d+)\s(?=\d+/\d))?                                    # of a mixed number
@@ -62,6 +62,9 @@ _IN_WORDS = re.compile(
         (?<!point\ )(?!one\s+(?:of|by)\b)(?i:{_SMALL})(?i:(?:[\s-]+and)?[\s-]+(?:{_SMALL}|{_LARGE}))*\b
         (?![-\w]|\s+(?i:point|and\s+an?\s+(?:half|third|quarter)|half|halves|thirds?|quarters?|[a-z]+ths?)\b)(?:!(?=\s|\Z))?""",
     re.VERBOSE,
+)
+_EITHER = re.compile(
+    r"([-$]?\d[\d.,/]*(?<![.,])%?)[^\w\n]{1,3}or\s+([-$]*\.?\d(?:[\d.,/]*\d)?%?|[A-Za-z]+(?:-[A-Za-z]+)?)(?![\w/^])"
 )
 _LEAD = re.compile(
     r"(?P<sign>\b(?i:minus|negative)\s+|[负負]|(?<![\w)\]}])(?<![\d)\]}]\s)[-+][^\S\n]?)?"
@@ -119,6 +122,7 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         text = _IN_WORDS.sub(
             lambda found: found[0] if (value := number_in_words(found[0])) is None else str(value), text
         )
+    text = _EITHER.sub(lambda pair: pair[1] if _value(pair[1]) == _value(pair[2]) != "" else pair[0], text)
     found: list[Numeral] = []
     answer: Numeral | None = None
     is_stated, rest, end = False, "", 0
@@ -161,6 +165,11 @@ def number_in_words(text: str) -> int | None:
         if not is_next:
             return None
     return total + group
+
+
+def _value(text: str) -> Fraction | str:
+    number = only_number(text)
+    return "" if number is None else number.value
 
 
 def only_number(text: str) -> Numeral | None:

@@ -87,14 +87,11 @@ _PART_AFTER = re.compile(
     re.VERBOSE,
 )
 _ANOTHER_AFTER = re.compile(
-    r"""(?i)[\s*_`"'$)\]}]*(?:(?:,\s*[-$]*\d[\d.]*)*[,;(]?\s*\(?(?:or|and)\s+[-$]*\d[\d.,]*[kKM]?(?!\s*[-+*/=^]|\w|\s+(?:is|are)\b)
-      | [,;(]\s*\(?(?:(?:or|otherwise|else|alternatively)\b[\s,]*(?:maybe|possibly|perhaps)?
-        |maybe|possibly|perhaps)\s+[-$]*\d
-      | [.;]\s+or\s+[-$]*\d
-      | [^\W\d_]+\W{1,2}or\s+[-$]*\d
-      | (?:[^\W\d_]{1,3}\s+)?or\s+(?!so\b|equivalent|more\s+precise|exact|approx|about|roughly|in\s+other|simply
-        |(?:[a-z]+[-\s])?(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen|[a-z]+ty)\b)
-        [^\W\d_])""",
+    r"""(?i)[\s*_`"'$)\]}]*(?:,\s*[-$]*\d[\d.]*)*(?:
+        [,;(]?\s*\(?and\s+[-$]*\d[\d.,]*[kKM]?(?!\s*[-+*/=^]|\w|\s+(?:is|are)\b)
+      | [,;(]\s*\(?(?:otherwise|else|alternatively|maybe|possibly|perhaps)\b[\s,]*[-$]*\d
+      | [.,;(]?\s*\(?(?:[^\W\d_]{1,3}\s+|[^\W\d_]+\W{1,2}(?=or\s+[-$]*\d))?or\b[\s,]+
+        (?!so\b|equivalent|more\s+precise|exact|approx|about|roughly|in\s|as\s|simply)\S)""",
     re.VERBOSE,
 )
 _NO_ANSWER = re.compile(
