@@ -37,10 +37,11 @@ SGLANG_CPU = ROOT / "scripts" / "sglang-cpu"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder."""
+    """Mark every test of this folder; those with servers of their own come first, so that no process ends alone."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.integration)
+    items.sort(key=lambda item: "start_sglang_cpu" not in getattr(item, "fixturenames", ()))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -136,12 +137,21 @@ def sglang_vocab_size(sglang_tokenizer: Any) -> int:
     return len(sglang_tokenizer)
 
 
+@pytest.fixture(scope="session")
+def _stopping() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Commands that stop servers: a server looks only every five seconds whether it should end."""
+    commands: list[subprocess.Popen[bytes]] = []
+    yield commands
+    for command in commands:
+        command.wait(60)
+
+
 @pytest.fixture
-def start_sglang_cpu() -> Iterator[Callable[..., str]]:
+def start_sglang_cpu(_stopping: list[subprocess.Popen[bytes]]) -> Iterator[Callable[..., str]]:
     """Start genuine servers of the test's own: `start_sglang_cpu("--context-length", "512") -> base URL`.
 
     For tests that need special options, or break the server. Skipped where none is installed; install one with
-    `scripts/sglang-cpu install`. Takes about 25 seconds a server; all are stopped at the end of the test.
+    `scripts/sglang-cpu install`. Takes about 25 seconds a server; all are stopped after the test, beside the next one.
     """
     names: list[str] = []
     if platform.system() != "Linux" or shutil.which("bash") is None or _sglang_cpu("installed").returncode:
@@ -155,11 +165,15 @@ def start_sglang_cpu() -> Iterator[Callable[..., str]]:
 
     yield start
     for name in names:
-        _sglang_cpu("stop", "--name", name)
+        _stopping.append(subprocess.Popen(_command("stop", "--name", name), stdin=subprocess.DEVNULL))
+
+
+def _command(*arguments: str) -> list[str]:
+    return ["bash", str(SGLANG_CPU), *arguments]
 
 
 def _sglang_cpu(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", str(SGLANG_CPU), *arguments]
+    command = _command(*arguments)
     return subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
 
 
