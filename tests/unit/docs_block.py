@@ -12,7 +12,9 @@ from pathlib import Path
 
 AWAITING = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["strands", "strands_env.core", "strands_env.eval", "strands_sglang.model", __name__])
+# The heavy ones last; one that is not installed is left out.
+PRELOAD = ["strands", "strands_env.core", "strands_env.eval", "strands_sglang.model", __name__, "torch", "transformers"]
+PROCESSES.set_forkserver_preload(PRELOAD)
 
 
 def run(code: str, name: str, folder: str) -> None:
