@@ -123,6 +123,7 @@ async def test_a_request_is_a_span_that_leads_to_its_tokens(exported: InMemorySp
         history = [USER, first["choices"][0]["message"], USER]
         await r.messages(history, model="policy", headers=agent)
         (row,) = await r.call("GET", f"/sessions/{r.session.id}/trajectories")
+        r.gateway.telemetry.make_spans()
         calls = named(exported, "chat policy")
         assert [call.attributes["strands.turn.id"] for call in calls] == row["request_ids"]
         assert {call.attributes["strands.trajectory.id"] for call in calls} == {row["request_ids"][0]}
@@ -158,6 +159,7 @@ async def test_a_span_names_the_error_of_its_request_without_its_words(exported:
 async def test_the_wait_for_a_slot_is_a_span_of_its_own(exported: InMemorySpanExporter) -> None:
     async with rig([slow("Hello.", 0.02)] * 2, limits={"max_parallel": 1}) as r:
         await asyncio.gather(r.chat([USER]), r.chat([USER, USER]))
+        await until(lambda: len(named(exported, "chat m")) == 2)
         assert len(named(exported, "wait")) == 1 and len(named(exported, "sampling")) == 2
 
 

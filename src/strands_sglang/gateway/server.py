@@ -228,6 +228,7 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        self.telemetry.make_spans()
         await self.other_backends.close()
         self.sessions.close()
 

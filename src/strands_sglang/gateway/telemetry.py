@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from opentelemetry import propagate, trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, get_current
 
 from ..telemetry import TRACER, turn_ids
 from ..trajectory import Turn
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _CLIENT_GONE = 499  # nothing is answered then; nginx counts it so
 _SHORTEST_SPAN = 5_000_000  # nanoseconds
+# Seconds after which the spans of requests are made, many at once, which costs less than one by one in the requests.
+_SPAN_DELAY = 0.1
 _COUNTS = {
     "tokens": ("Tokens of sampled turns", ("input_tokens", "cached_tokens", "output_tokens")),
     "turns": ("Sampled turns", ("sampled", "extended", "siblings", "constrained", "final")),
@@ -62,7 +64,10 @@ class Call:
 
     name: str
     began: int = field(default_factory=time.time_ns)
+    ended: int = 0
     status: int = 200
+    problem: str = ""
+    parent: Context | None = None
     turn: Turn | None = None
     attributes: dict[str, Any] = field(default_factory=lambda: {"gen_ai.provider.name": "strands_sglang"})
     phases: list[tuple[Phase, int, int]] = field(default_factory=list)
@@ -86,20 +91,20 @@ class Call:
             "gen_ai.usage.cache_read.input_tokens": reply.cached_tokens,
         }
 
-    def finish(self, parent: Context | None, status: int, problem: str) -> None:
+    def make_span(self) -> None:
         """Make its span, with a child for each phase that is long enough to be seen."""
-        # At once, when all is known: half the price of a span that is open meanwhile.
-        span = TRACER.start_span(self.name, parent, trace.SpanKind.SERVER, start_time=self.began)
+        span = TRACER.start_span(self.name, self.parent, trace.SpanKind.SERVER, start_time=self.began)
         if not span.is_recording():
             return
-        span.set_attributes(self.attributes | ({} if self.turn is None else turn_ids(self.turn)))
-        if problem:
-            span.set_attributes({"error.type": problem, "http.response.status_code": status})
+        ids = {} if self.turn is None else turn_ids(self.turn)
+        span.set_attributes({**self.attributes, **ids, "http.response.status_code": self.status})
+        if self.status >= 400:  # another backend's have no other name
+            span.set_attributes({"error.type": self.problem or str(self.status)})
             span.set_status(trace.StatusCode.ERROR)
         for phase, began, ended in self.phases:
             if ended - began >= _SHORTEST_SPAN:
                 TRACER.start_span(phase.value, trace.set_span_in_context(span), start_time=began).end(ended)
-        span.end()
+        span.end(self.ended)
 
 
 class Telemetry:
@@ -111,36 +116,43 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.deleted = Counters()
+        self._ended: list[Call] = []
         self._requests: Counter[tuple[str, str]] = Counter()
         self._buckets = {phase: [0] * (len(_BOUNDS) + 1) for phase in Phase}
         self._seconds = dict.fromkeys(Phase, 0.0)
 
     @contextmanager
     def request(self, request: web.Request, exchange: Exchange) -> Iterator[Call]:
-        """Count a request, and make its span at the end. A trace of the client's is continued."""
-        call, refused, status, problem = exchange.call, None, 200, ""
+        """Count a request, whose span is made soon after its end. A trace of the client's is continued."""
+        call, refused = exchange.call, None
+        call.parent = propagate.extract(request.headers) if "traceparent" in request.headers else get_current()
         try:
             yield call
-            if call.status >= 400:  # of another backend
-                status, problem = call.status, str(call.status)
             refused = exchange.refused  # in a stream whose head said 200
         except (OSError, asyncio.CancelledError):
-            status, problem = _CLIENT_GONE, "client_gone"
+            call.status, call.problem = _CLIENT_GONE, "client_gone"
             raise
         except Refused as error:
             refused = error
             raise
         except Exception as error:
-            status, problem = getattr(error, "status", 500), type(error).__name__  # aiohttp's errors have one
+            call.status, call.problem = getattr(error, "status", 500), type(error).__name__  # aiohttp's errors have one
             raise
         finally:
             if refused is not None:
-                status, problem = refused.status, refused.code or "refused"
-            self._requests[exchange.dialect.name, str(status)] += 1
+                call.status, call.problem = refused.status, refused.code or "refused"
+            self._requests[exchange.dialect.name, str(call.status)] += 1
             self.note(Phase.REQUEST, call)
-            call.finish(
-                propagate.extract(request.headers) if "traceparent" in request.headers else None, status, problem
-            )
+            call.ended = time.time_ns()
+            if not self._ended:
+                asyncio.get_running_loop().call_later(_SPAN_DELAY, self.make_spans)
+            self._ended.append(call)
+
+    def make_spans(self) -> None:
+        """Make the spans of the requests that have ended."""
+        calls, self._ended = self._ended, []
+        for call in calls:
+            call.make_span()
 
     def note(self, phase: Phase, call: Call, began: int | None = None) -> None:
         """Take the time of a phase that began at this time, in nanoseconds, or with its request, and ends now."""
