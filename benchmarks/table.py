@@ -34,7 +34,7 @@ BENCHMARKS = {
     "evaluator": "evaluator --executor inline processes ray",
     "chaos": "chaos",
     "gateway": "gateway",
-    "gateway_telemetry": "gateway --telemetry --passes 24",
+    "gateway_telemetry": "gateway --telemetry --passes 12",
     "peers": "peers",
     "containers": "containers --kills 500",
 }
