@@ -60,7 +60,7 @@ def with_tokens(result: StepResult) -> StepResult:
         token_ids=[1, 2, 3, 4], prompt_length=2, loss_mask=[0, 0, 1, 1], logprobs=[None, None, -0.25, -1.5]
     )
     result.observation.tokens = tokens
-    result.trajectories = [Trajectory(agent_name="agent", tokens=tokens, routed_experts=b"\x01\x02")]
+    result.trajectories = [Trajectory(agent_name="agent", tokens=tokens, is_main=True, routed_experts=b"\x01\x02")]
     return result
 
 

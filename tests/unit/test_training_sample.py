@@ -218,16 +218,15 @@ def branching_model() -> SGLangModel:
     return SGLangModel(client=Replay(replies), tokenizer=tokenizer())
 
 
-async def test_discarded_completions_are_left_out_and_can_be_asked_for() -> None:
+async def test_discarded_completions_are_left_out() -> None:
     model = branching_model()
     messages: Any = [{"role": "user", "content": [{"text": "same"}]}]
     state = {"event_loop_cycle_id": "cycle"}
     for _ in range(2):
         async for _event in model.stream(messages, invocation_state=state):
             pass
+    assert [path.is_discarded for path in model.trajectories] == [False, True]
     assert len(samples_from_model(model)) == 1
-    both = samples_from_model(model, include_discarded=True)
-    assert [sample.is_discarded for sample in both] == [False, True]
 
 
 async def test_a_model_without_token_data_is_refused() -> None:

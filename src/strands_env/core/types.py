@@ -322,7 +322,15 @@ class StepResult(StoredModel):
     @property
     def main_trajectory(self) -> Trajectory | None:
         """The path of the last answer of the environment's own agent, or None where there is none."""
-        return next((trajectory for trajectory in self.trajectories if trajectory.is_main), None)
+        return next((trajectory for trajectory in self.recorded_trajectories if trajectory.is_main), None)
+
+    @property
+    def recorded_trajectories(self) -> list[Trajectory]:
+        """All trajectories; the observed path where there is no other."""
+        tokens = self.observation.tokens
+        if self.trajectories or tokens is None:
+            return self.trajectories
+        return [Trajectory(agent_name="agent", tokens=tokens, is_main=True)]
 
     def to_json(self) -> str:
         """The whole result as JSON; `from_json` gives an equal result back. Same as `model_dump_json`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from strands_env.core import Action, StepResult, Trajectory
+from strands_env.core import Action, StepResult
 
 
 class EvalSample(BaseModel):
@@ -46,11 +46,3 @@ class EvalSample(BaseModel):
         """The reward, None for a sample that was not scored or is aborted."""
         reward = self.step_result.reward
         return None if self.aborted or reward is None else reward.reward
-
-
-def recorded_trajectories(result: StepResult) -> list[Trajectory]:
-    """All token trajectories of a step; the observed one where the provider gives no others."""
-    if result.trajectories:
-        return result.trajectories
-    tokens = result.observation.tokens
-    return [] if tokens is None else [Trajectory(agent_name="agent", tokens=tokens)]

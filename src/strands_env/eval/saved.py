@@ -10,7 +10,6 @@ from typing import Any, Self
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, NoResultsError, StoreCorruptError, StoreError, naming_errors
 from strands_env.eval.metrics import ScoreTable
-from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
 from strands_env.eval.store.config import checksum_of, expected_samples
 from strands_env.eval.store.line import read_entry, read_sample
@@ -263,7 +262,7 @@ def verify_run(output_path: str | Path) -> Verification:
             if sample.id in ids:
                 verification.superseded += 1
             ids.add(sample.id)
-            verification.with_tokens += bool(recorded_trajectories(sample.step_result))
+            verification.with_tokens += bool(sample.step_result.recorded_trajectories)
     verification.samples, verification.torn_bytes = len(ids), sum(len(line) for _, line in torn)
     document: Mapping[str, Any] | None = None
     try:

@@ -10,7 +10,7 @@ import numpy as np
 
 from strands_env.core import StepResult, TokenObservation, Trajectory
 from strands_env.eval.drift import DriftTotals
-from strands_env.eval.sample import EvalSample, recorded_trajectories
+from strands_env.eval.sample import EvalSample
 from strands_sglang.trajectory.tokens import common_prefix
 
 MAX_TEXT = 100_000
@@ -96,10 +96,8 @@ def details(
     """JSON values of a sample with its tokens; `vocabulary` gets the texts of all ids that occur."""
     result = sample.step_result
     truth = sample.action.task_context.ground_truth
-    trajectories = recorded_trajectories(result)
-    main = next((place for place, item in enumerate(trajectories) if item is result.main_trajectory), None)
-    if main is None and len(trajectories) == 1 and result.observation.messages:
-        main = 0
+    trajectories = result.recorded_trajectories
+    main = next((place for place, item in enumerate(trajectories) if item.is_main), None)
     pictures = ReportImages(texts)
     document: dict[str, Any] = {
         "id": sample.id,

@@ -12,13 +12,12 @@ import numpy as np
 from strands_env.core import Outcome
 from strands_env.eval.drift import find_drift
 from strands_env.eval.errors import EvalError
-from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
 from strands_env.report.health import HealthRow, row_of
 from strands_env.report.training import is_slime_log
 from strands_env.training import load_samples
-from strands_env.training.sample import SampleStatus, TrainingSample
+from strands_env.training.sample import TrainingSample
 from strands_sglang.trajectory import Role
 
 
@@ -30,8 +29,8 @@ def rows_of_samples(samples: Iterable[TrainingSample]) -> list[HealthRow]:
     rows = []
     for name, (first, *others) in rollouts.items():
         rows.append(row := HealthRow(name=str(name), group=first.group_id, reward=first.reward))
-        is_lost = first.status in (SampleStatus.FAILED, SampleStatus.ABORTED)
-        row.count_end(first.metadata.get("termination_reason"), Outcome.INFRASTRUCTURE if is_lost else Outcome.POLICY)
+        outcome = Outcome.INFRASTRUCTURE if first.status.is_lost else Outcome.POLICY
+        row.count_end(first.metadata.get("termination_reason"), outcome)
         row.count_paths([first, *others])
     return rows
 
@@ -104,7 +103,7 @@ def read_rows(path: str | Path, tokenizer: str | None = None) -> list[HealthRow]
     with ResultReader(source) as reader:
         for entry in reader.entries:
             sample = reader.read(entry, with_tokens=True)
-            paths = recorded_trajectories(sample.step_result) if known is not None else ()
+            paths = sample.step_result.recorded_trajectories if known is not None else ()
             spans = [span for each in paths for span in find_drift(each.token_ids, known)]
             rows.append(row_of(sample, [span.kind for span in spans] if paths else None))
     return rows

@@ -13,7 +13,6 @@ from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, naming_errors
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import answer_of, task_of
@@ -110,7 +109,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
                     reward=sample.reward,
                     answer=answer_of(result),
                 )
-                for item in recorded_trajectories(result) if drift is not None else ():
+                for item in result.recorded_trajectories if drift is not None else ():
                     token_count += len(item.tokens)
                     drift.add(item.tokens.token_ids, item.tokens.output_mask)  # type: ignore[union-attr]
             summary = summarize(table, k_values=[1])

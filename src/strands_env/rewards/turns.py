@@ -158,7 +158,7 @@ def rewards_of_paths(
     Raises:
         ValueError: A turn with a reward does not exist, or a span is outside the main path or holds no sampled token.
     """
-    where, paths, main = Placement(placement), step_result.trajectories, step_result.main_trajectory
+    where, paths, main = Placement(placement), step_result.recorded_trajectories, step_result.main_trajectory
     if main is None or not (result.turn_rewards or result.span_rewards):
         return [None] * len(paths)
     rank = turns_of_calls(step_result)
@@ -193,7 +193,7 @@ def turns_of_calls(step_result: StepResult) -> dict[int, int]:
     main = step_result.main_trajectory
     if main is None:
         return {}
-    own = [path for path in step_result.trajectories if _is_of(main, path)]
+    own = [path for path in step_result.recorded_trajectories if _is_of(main, path)]
     if len(own) == 1:
         return {call: turn for turn, call in enumerate(_calls(main))}
     replies = len(turns_of(step_result.observation.messages))

@@ -23,7 +23,6 @@ RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]
 """Runs one rollout and returns its samples."""
 
 _ABORTED = frozenset({TerminationReason.ABORTED, TerminationReason.CANCELLED})
-_LOST = frozenset({SampleStatus.FAILED, SampleStatus.ABORTED})
 
 
 def status_of(reason: TerminationReason, error: ErrorRecord | None = None) -> SampleStatus:
@@ -63,7 +62,7 @@ class Rollout:
     @property
     def is_lost(self) -> bool:
         """Another attempt is due."""
-        return self.error is not None or not self.samples or any(sample.status in _LOST for sample in self.samples)
+        return self.error is not None or not self.samples or any(sample.status.is_lost for sample in self.samples)
 
     @property
     def failure(self) -> ErrorRecord | None:

@@ -1,8 +1,8 @@
 """Training samples out of step results and models.
 
 A rollout gives one sample per path of the trajectory forest. A sampled token carries loss in the first path that holds
-it and is context in the others. Left out are the paths that are not `trainable` and, unless asked
-for, completions that a retry threw away; used paths own what they share with discarded ones, so nothing is lost.
+it and is context in the others. Left out are the paths that are not `trainable`, and completions that a retry threw
+away; used paths own what they share with discarded ones, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ def samples_from_step(
     *,
     group_id: str | None = None,
     rollout_id: str | None = None,
-    include_discarded: bool = False,
     experts_shape: tuple[int, int] | None = None,
     placement: Placement | str | None = Placement.LAST,
     metadata: Mapping[str, Any] | None = None,
@@ -37,7 +36,6 @@ def samples_from_step(
         result: Returned by `Environment.step` or `rollout`.
         group_id: Id that all rollouts of the prompt share.
         rollout_id: Id of this rollout; a random one if None.
-        include_discarded: Keep completions that a retry threw away.
         experts_shape: `(layers, top_k)` of routed experts.
         placement: The tokens of a turn or span that get its reward; None leaves these rewards out.
         metadata: Added to every sample, beside `termination_reason`.
@@ -58,13 +56,10 @@ def samples_from_step(
     status = status_of(result.termination_reason, result.error)
     # What broke is never scored: a reward that was computed before it broke says nothing of the policy.
     reward = None if result.reward is None or status is SampleStatus.FAILED else result.reward.reward
-    trajectories = result.trajectories
-    if not trajectories and result.observation.tokens is not None:
-        trajectories = [Trajectory(agent_name="agent", tokens=result.observation.tokens, is_main=True)]
+    trajectories = result.recorded_trajectories
     token_rewards: list[NDArray[np.float64] | None] = [None] * len(trajectories)
     if result.reward is not None and placement is not None and status is not SampleStatus.FAILED:
-        with_paths = result.model_copy(update={"trajectories": trajectories})
-        token_rewards = rewards_of_paths(result.reward, with_paths, placement=placement)
+        token_rewards = rewards_of_paths(result.reward, result, placement=placement)
     fields: dict[str, Any] = {
         "group_id": group_id,
         "rollout_id": rollout_id or uuid.uuid4().hex,
@@ -78,7 +73,6 @@ def samples_from_step(
         return [TrainingSample(token_ids=nothing, prompt_length=0, loss_mask=nothing.astype(np.uint8), **fields)]
     return _samples(
         [(each, own) for each, own in zip(trajectories, token_rewards, strict=True) if each.trainable],
-        include_discarded,
         experts_shape=experts_shape,
         **fields,
     )
@@ -91,7 +85,6 @@ def samples_from_model(
     status: SampleStatus = SampleStatus.COMPLETED,
     group_id: str | None = None,
     rollout_id: str | None = None,
-    include_discarded: bool = False,
     experts_shape: tuple[int, int] | None = None,
 ) -> list[TrainingSample]:
     """The samples of what a model's agents have sampled since its last `reset`, without an environment.
@@ -100,7 +93,6 @@ def samples_from_model(
         model: A model with `trajectories` (`SGLangModel`), or with a `token_manager` alone.
         group_id: Id that all rollouts of the prompt share.
         rollout_id: Id of this rollout; a random one if None.
-        include_discarded: Keep completions that a retry threw away.
         experts_shape: `(layers, top_k)` of routed experts.
 
     Raises:
@@ -111,7 +103,6 @@ def samples_from_model(
         raise TypeError(f"{type(model).__name__} has no token data: expected trajectories or a token_manager")
     return _samples(
         [(each, None) for each in exported if each.trainable],
-        include_discarded,
         experts_shape=experts_shape,
         reward=reward,
         group_id=group_id,
@@ -120,13 +111,11 @@ def samples_from_model(
     )
 
 
-def _samples(
-    paths: Sequence[tuple[Trajectory, NDArray[np.float64] | None]], include_discarded: bool, **fields: Any
-) -> list[TrainingSample]:
+def _samples(paths: Sequence[tuple[Trajectory, NDArray[np.float64] | None]], **fields: Any) -> list[TrainingSample]:
     """A sample a path, with its token rewards. Skips paths without trained tokens, unless every path is one."""
     samples = []
     for trajectory, rewards_of_tokens in paths:
-        if trajectory.is_discarded and not include_discarded:
+        if trajectory.is_discarded:
             continue
         tokens = trajectory.tokens
         logprobs, mask = tokens.logprobs_array, tokens.loss_mask_array
@@ -148,7 +137,6 @@ def _samples(
                 agent_id=trajectory.agent_id,
                 role=trajectory.role,
                 parent=trajectory.parent,
-                is_discarded=trajectory.is_discarded,
                 finish_reason=trajectory.finish_reason,
                 **fields,
             )

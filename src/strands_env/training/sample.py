@@ -32,6 +32,11 @@ class SampleStatus(StrEnum):
     FAILED = "failed"
     """Something broke. Never trained, and no reward."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Neither scored nor trained."""
+        return self in (SampleStatus.ABORTED, SampleStatus.FAILED)
+
 
 class InvalidSampleError(ValueError):
     """A sample contradicts itself; the message names the first contradiction."""
@@ -70,7 +75,6 @@ class TrainingSample:
         rollout_id: Samples of one rollout share it.
         agent_id, role, parent: As of a `Trajectory`.
         trainable: Its tokens are meant to be trained.
-        is_discarded: The last completion was thrown away by a retry.
         finish_reason: End of the last completion of this path: `stop`, `length`, `abort`, `unknown` or None.
         metadata: Anything else, JSON values.
     """
@@ -97,7 +101,6 @@ class TrainingSample:
     role: Role = Role.MAIN
     parent: str | None = None
     trainable: bool = True
-    is_discarded: bool = False
     status: SampleStatus = SampleStatus.COMPLETED
     finish_reason: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -123,8 +126,7 @@ class TrainingSample:
     @property
     def is_scored(self) -> bool:
         """Its reward counts in the statistics of its group, also where no token is trained."""
-        ended = self.status in (SampleStatus.COMPLETED, SampleStatus.TRUNCATED)
-        return ended and self.trainable and self.reward is not None
+        return not self.status.is_lost and self.trainable and self.reward is not None
 
     def experts_array(self) -> NDArray[np.int32] | None:
         """Routed experts as `int32[tokens - 1, layers, top_k]`, or None; `ValueError` without a fitting shape."""

@@ -17,7 +17,7 @@ from typing import Self, overload
 from strands_env.core import Phase, Trajectory
 from strands_env.core.deadline import to_the_end
 from strands_env.eval.errors import StoreCorruptError, StoreError, StoreLockedError, naming_errors
-from strands_env.eval.sample import EvalSample, recorded_trajectories
+from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.config import StorePaths, expected_samples, load_run, sync_folder
 from strands_env.eval.store.line import Entry, read_entry, read_sample, write_sample
 from strands_sglang.lines import append_lines, lock, read_lines
@@ -118,7 +118,7 @@ class ResultReader:
     def trajectories(self, limit: int | None = None) -> Iterator[tuple[str, Trajectory]]:
         """The recorded trajectories of all samples, or of the first, each with the name of its sample."""
         for entry in self.entries[:limit]:
-            for item in recorded_trajectories(self.read(entry, with_tokens=True).step_result):
+            for item in self.read(entry, with_tokens=True).step_result.recorded_trajectories:
                 yield f"{entry.prompt_id}/{entry.index}", item
 
     def __enter__(self) -> Self:

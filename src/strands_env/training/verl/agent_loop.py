@@ -22,7 +22,6 @@ from strands_sglang.trajectory.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
-_ENDED = frozenset({SampleStatus.COMPLETED, SampleStatus.TRUNCATED})
 _WRONG_CODE = (TypeError, NameError, AttributeError, ImportError)
 """Errors of `make_environment` that will recur for every row, since it is given nothing of the row."""
 
@@ -201,7 +200,7 @@ async def run_rollout(
     # A `step` or `rollout` of its own may give a reward, though not every time.
     own = [getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step")]
     may_score = getattr(environment, "reward_fn", None) is not None or any(own)
-    if result is not None and rollout.status in _ENDED and result.reward is None and not may_score:
+    if result is not None and not rollout.status.is_lost and result.reward is None and not may_score:
         raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
     shape = backend.experts_shape or experts_shape
     if replays and shape is None:
