@@ -20,7 +20,7 @@ from ..trajectory.history import FollowedHistory, HistoryMemory
 from .answers import Answer
 from .counters import Counters
 from .dialects import RESPONSES
-from .records import message_from_json, message_to_json, restore_turn, turn_to_json
+from .records import from_json, restore_turn, to_json, turn_to_json
 from .state import LogFile
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ class SessionLog:
             return
         sampled, session = answer.task.result(), self._session
         turn, reply = sampled.turn, sampled.reply
-        event = turn_to_json(turn, session.conversation.forest.context_of(turn))
+        event: dict[str, Any] = {"turn": turn_to_json(turn, session.conversation.forest.context_of(turn))}
         event |= {"stop": [reply.stop_reason, reply.stop_string], "think_end": sampled.think_end}
         for has_tools, main in session.main_agents.items():
             if main.turn is turn:
                 event["main"] = [has_tools, self._history_to_json(messages)]
-        self.noted(answer, turn=event)
+        self.noted(answer, **event)
 
     def kept(self, answer: Answer, messages: Sequence[Message]) -> None:
         """An answer can be named instead of its history, which is `messages` as the client sent them."""
@@ -119,7 +119,7 @@ class SessionLog:
         base, start = (None, 0) if known is None else (known.end, len(known.messages))
         self._histories.remember(FollowedHistory(None, history, self._history_count), recalled=known)
         self._history_count += 1
-        return [base, list(map(message_to_json, history[start:]))]
+        return [base, to_json(history[start:])]
 
     # ---- reading ------------------------------------------------
 
@@ -132,7 +132,7 @@ class SessionLog:
         def read_history(value: list[Any]) -> list[Message]:
             base, new = value
             before = [] if base is None else histories.pop(base)  # the longer one takes its place
-            history = [*before, *map(message_from_json, new)]
+            history = [*before, *from_json(new)]
             histories[self._history_count] = history
             self._history_count += 1
             return history
@@ -146,10 +146,10 @@ class SessionLog:
             if "answer" in event:
                 answer = answers[event["answer"]]
                 if "turn" in event:
-                    turn = self._restore_answer(answer, event["turn"])
+                    turn = self._restore_answer(answer, event)
                     session.has_ended |= answer.is_final
-                    if "main" in event["turn"]:
-                        has_tools, history = event["turn"]["main"]
+                    if "main" in event:
+                        has_tools, history = event["main"]
                         main = session.main_agents[has_tools]
                         main.turn, main.messages = turn, [*read_history(history), turn.reply]
                 if "kept" in event:
@@ -191,7 +191,7 @@ class SessionLog:
         return answer
 
     def _restore_answer(self, answer: Answer, event: Mapping[str, Any]) -> Turn:
-        turn = answer.turn = restore_turn(self._session.conversation, event)
+        turn = answer.turn = restore_turn(self._session.conversation, event["turn"])
         self._session.translation.name_calls(turn)
         stop_reason, stop_string = event["stop"]
         reply = ModelReply(message=turn.reply, stop_reason=stop_reason, stop_string=stop_string)
