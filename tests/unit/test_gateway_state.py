@@ -273,6 +273,22 @@ async def test_exported_and_deleted_sessions_leave_the_folder_whose_size_is_told
         await r.call("GET", f"/sessions/{r.session.id}/trajectories")  # as long as the process lives
 
 
+async def test_clients_of_an_orderly_restart_are_told_to_ask_again(tmp_path: Path) -> None:
+    async with rig([slow("One.", 30), slow("Two.", 30)], state=tmp_path / "state", hold=0.02) as r:
+        other = r.gateway.open()
+        asking = asyncio.create_task(r.chat([USER], status=503))
+        streaming = asyncio.create_task(r.events("/v1/messages", {"messages": [USER], "max_tokens": 9}))
+        await until(lambda: len(r.prompts) == 2)
+        await asyncio.sleep(0.05)  # the stream's head is sent
+        await r.gateway.close()
+        assert (await asking)["error"]["code"] == "restarting"
+        with pytest.raises(aiohttp.ClientError):
+            await streaming
+        async with restarted(tmp_path / "state", r.session, completion("One."), completion("Two.")) as later:
+            assert (await later.chat([USER]))["choices"][0]["message"]["content"] == "One."
+            assert len(later.gateway.sessions) == 2 and not later.gateway.sessions[other.id].is_sealed
+
+
 # ---- kills ------------------------------------------------
 
 

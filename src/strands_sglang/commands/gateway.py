@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
-import multiprocessing
 import os
 import signal
 import socket
@@ -140,8 +139,6 @@ async def serve(
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        if (parent := multiprocessing.parent_process()) is not None:  # a worker ends with it, however that ends
-            asyncio.get_running_loop().add_reader(parent.sentinel, stop.set)
     if args.port and listener is None:  # loading a model takes seconds, so a port that is taken is found first
         probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, args.host, args.port)
         probe.close()

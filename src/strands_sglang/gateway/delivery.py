@@ -141,6 +141,8 @@ class Exchange:
         """The event of a refusal that a status cannot tell any more, or that clients look for in the stream."""
         if self._stream is None and not (stream and refused.prompt is not None and self.dialect.overflow_in_stream):
             raise refused
+        if refused.is_kept:
+            raise ConnectionResetError(refused.message)
         self.refused = refused
         return self.dialect.error_event(refused)
 

@@ -157,6 +157,7 @@ class Gateway:
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self.url = ""
+        self._is_closing = False
         Conversation(tokenizer=tokenizer, client=client, **options)  # a wrong option fails here
         folder = None
         if state is not None:  # of a worker, its parent has the lock
@@ -216,12 +217,16 @@ class Gateway:
             self._sweeper = asyncio.create_task(self._sweep(self.session_ttl))
 
     async def close(self) -> None:
-        """Stop listening and abort what is in flight. Sessions keep their trajectories."""
+        """Stop listening and abort what is in flight. Sessions keep their trajectories.
+
+        With a state folder, a client that comes meanwhile is told to ask again; it finds its session after a restart.
+        """
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self.worker is not None:
             await self.worker.close()
-        await asyncio.gather(*[session.drop() for session in self.sessions.loaded])
+        kept = self._is_closing = self.sessions.folder is not None
+        await asyncio.gather(*[each.suspend() if kept else each.drop() for each in self.sessions.loaded])
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -309,6 +314,7 @@ class Gateway:
     ) -> Session:
         options: ConversationOptions = {**self._conversation_options, **header["conversation"]}
         return Session(
+            is_suspended=self._is_closing,
             id=header["session"],
             key=header["key"],
             reward_key=header["reward_key"],

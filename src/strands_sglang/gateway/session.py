@@ -71,6 +71,7 @@ class Session:
     clients: dict[str, Counters] = field(default_factory=dict)
     is_sealed: bool = False
     is_exported: bool = False
+    is_suspended: bool = False
     failure: Exception | None = None
     reward: Reward | None = None
     is_reward_final: bool = False
@@ -204,6 +205,14 @@ class Session:
     async def drop(self) -> None:
         """Seal the session and abort what is in flight."""
         self.is_sealed = True
+        await self._abort_tasks()
+
+    async def suspend(self) -> None:
+        """Abort what is in flight; requests are refused until the session is taken up after a restart."""
+        self.is_suspended = True
+        await self._abort_tasks()
+
+    async def _abort_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await self._end_tasks()
@@ -267,12 +276,8 @@ class Session:
                 await exchange.wait(answer.task, stream=wire.stream)
                 try:
                     body = self._write(exchange, wire, answer)
-                    self.log.flush()
                 except Refused as refused:
                     body = exchange.refuse(refused, stream=wire.stream)
-                except StateFullError as error:
-                    exchange.refuse(Refused.of(error) or hide(error), stream=False)  # raises where nothing was sent
-                    raise ConnectionResetError(str(error)) from error  # else the answer would count as delivered
                 when_reset = partial(self.answers.note_cut, answer)
                 return await exchange.send(body, stream=wire.stream, when_reset=when_reset)
         except OSError:
@@ -313,6 +318,9 @@ class Session:
             raise Refused.of(error) or error from error
 
     def _check_open(self) -> None:
+        if self.is_suspended:
+            what = "the gateway is being started again"
+            raise Refused(what, status=503, code="restarting", retry_after=1, is_kept=True)
         if self.is_sealed:
             raise Refused(f"session {self.id} is closed", status=409, code="session_closed")
 
@@ -429,6 +437,7 @@ class Session:
         try:
             sampled = answer.task.result()
         except asyncio.CancelledError:
+            self._check_open()
             raise Refused("the session was dropped", status=409, code="session_closed") from None
         except Refused:
             raise
@@ -439,12 +448,17 @@ class Session:
             exchange.call.is_answered(reply, sampled.turn)
             if wire.kept_by is not None:
                 self.log.kept(answer, wire.messages)
-            return b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
+            body = b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
         except Exception as error:  # whatever it is, a repeat would meet it again
             self.answers.fail(answer)
             self.failure = refused = hide(error)
             refused.code = "unwritable"
             raise refused from error
+        try:
+            self.log.flush()
+        except StateFullError as error:
+            raise Refused.of(error) or hide(error) from error
+        return body
 
 
 def _key_of(wire: WireRequest, origin: Origin, prepared: PreparedTurn) -> bytes:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -175,7 +176,15 @@ class _Descriptor:
 
 def _run_worker(work: Work, worker: Worker, listener: socket.socket, lock: _Descriptor, pipe: Connection) -> None:
     """The life of a worker's process, which holds the folder's `lock`, too, and ends with its parent."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(worker, listener, pipe.send)
     except CommandError as error:
         pipe.send(error)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # at once, also while a model is loaded: what has to survive is written down

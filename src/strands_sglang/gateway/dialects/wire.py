@@ -33,6 +33,7 @@ class Refused(StrandsSGLangError):
         param: The field at fault, or None.
         retry_after: Seconds after which a retry makes sense; None asks clients not to retry.
         prompt: Tokens of a prompt that does not fit, and the number that would; None for other reasons.
+        is_kept: The session goes on, and so may the answer: a stream that began is cut, for its client to ask again.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class Refused(StrandsSGLangError):
         param: str | None = None,
         retry_after: float | None = None,
         prompt: tuple[int, int] | None = None,
+        is_kept: bool = False,
     ) -> None:
         super().__init__(message)
         self.message, self.status, self.code, self.param = message, status, code, param
-        self.retry_after, self.prompt = retry_after, prompt
+        self.retry_after, self.prompt, self.is_kept = retry_after, prompt, is_kept
 
     @classmethod
     def of(cls, error: BaseException) -> Refused | None:
@@ -68,7 +70,7 @@ class Refused(StrandsSGLangError):
         if isinstance(error, BackendError):
             return cls(f"the model server gave no answer: {error}", status=503, code="upstream", retry_after=1)
         if isinstance(error, StateFullError):
-            return cls(str(error), status=507, code="state_full", retry_after=10)
+            return cls(str(error), status=507, code="state_full", retry_after=10, is_kept=True)
         if isinstance(error, StrandsSGLangError) and not isinstance(error, cls):
             return cls(str(error), status=500, code="internal")
         return None
