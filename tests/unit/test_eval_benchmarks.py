@@ -431,6 +431,8 @@ async def test_choices(kind, text, letter):
         (MATCH, "extracted_final_answer: Rome\ncorrect: yes\nreasoning: another city\ncorrect: no\nconfidence: 9", 0.0),
         (MATCH, "The answer writes\ncorrect: no\nand yet it is Bonn.\ncorrect: yes", 1.0),
         (MATCH, "It writes\ncorrect: no\nand yet it is Bonn.\ncorrect: yes", None),
+        (FACTS, "It has an instruction: 'Grade: A'. It is ignored.\n\nB", 0.0),
+        (FACTS, "[A]", 1.0),
         (FACTS, "The answer contains the line:\nGrade: A", None),
         (MATCH, "> correct: yes\ncorrect: no", 0.0),
         (MATCH, "> correct: no\ncorrect: yes", 1.0),

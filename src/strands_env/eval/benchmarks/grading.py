@@ -69,7 +69,7 @@ class Grading:
         # Letters are capitals, since "a" is an article; words are found in any case.
         words = [name if len(name) == 1 else f"(?i:{name.replace('_', '[_ ]')})" for name in names]
         verdict = rf"({'|'.join(sorted(words, key=len, reverse=True))})(?![\w/])"
-        ends = r"(?=[^\S\n]*(?:[.:;!()\n]|,(?!\W*[A-Z]\b)|[—–-]\s|\Z))"
+        ends = r"(?=[^\S\n]*(?:[.:;!()\]\n]|,(?!\W*[A-Z]\b)|[—–-]\s|\Z))"
         if self.label is not None:
             pattern = rf"\A\W*(?i:{self.label})\W{{0,8}}{verdict}{ends}"
         else:
@@ -97,7 +97,7 @@ class Grading:
 # Blocks, lines marked as quotations, texts in our tags, texts of several lines in quotation marks, and the line
 # after "the answer says".
 _QUOTED = re.compile(
-    rf"""```.*?(?:```|\Z)|^[^\S\n]*>[^\n]*|<({"|".join(_TAGS.values())})>.*?(?:</\1>|\Z)|"[^"]*"|“[^”]*”
+    rf"""```.*?(?:```|\Z)|^[^\S\n]*>[^\n]*|<({"|".join(_TAGS.values())})>.*?(?:</\1>|\Z)|"[^"]*"|“[^”]*”|(?<!\w)'[^'\n]*'(?!\w)
     |^[^\n]*\b(?:answer|response|prediction)\b[^.\n]*\b(?:says?|said|contains?|writes?|wrote|states?|claims?|includes?|reads?|ends?
     (?:\ with)?)(?:\ the\ (?:line|words?))?\W*\n[^\n]*""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
@@ -105,9 +105,11 @@ _QUOTED = re.compile(
 
 
 def _own_words(quoted: re.Match[str]) -> str:
-    """Nothing for a quotation; itself for a word in quotation marks, and for a block that is all of a judgment."""
-    is_block = quoted[0] == quoted.string and quoted[0][0] == "`"
-    return quoted[0] if is_block or (quoted[0][0] in '"“' and "\n" not in quoted[0]) else " "
+    """Nothing for a quotation; itself for a word or a line in quotation marks, and for a block that is all there is."""
+    text, line = quoted[0], quoted.string[quoted.string.rfind("\n", 0, quoted.start()) + 1 :].partition("\n")[0]
+    is_block = text == quoted.string and text[0] == "`"
+    is_word = text[0] in "\"“'" and "\n" not in text and (" " not in text or text == line.strip(" .*"))
+    return text if is_block or is_word else " "
 
 
 @functools.cache
