@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from strands import Agent
@@ -365,19 +364,12 @@ class Environment:
         try:
             await self._set_up()
         except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
+            await self.__aexit__(type(error), error, None)
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._clean_up()
-        except Exception as failure:
-            if error is None:
-                raise
-            logger.warning("error=<%s> | cleanup failed after an error", failure)
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await (self._clean_up() if error is None else keep_error(self._clean_up()))
 
     def model_for(
         self,

@@ -122,12 +122,11 @@ class EpisodeTimeoutError(TimeoutError):
         return f"{self.where} took longer than its deadline of {self.seconds:g} s"
 
 
+@dataclass(eq=False, repr=False)
 class WorkCancelledError(Exception):
     """A part of the episode (`where`) ended in a cancellation that came from inside it, not from the caller."""
 
-    def __init__(self, where: Phase) -> None:
-        super().__init__(where)
-        self.where = where
+    where: Phase
 
     def __str__(self) -> str:
         return f"{self.where} was cancelled from inside"

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import dataclass
 
 
 class WorkerLostError(ConnectionError):
@@ -29,6 +30,7 @@ class WorkerLostError(ConnectionError):
         return f"{self.worker} was lost: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class QuarantinedTaskError(RuntimeError):
     """A task ended or blocked every worker that ran it alone, and is not run again by this executor.
 
@@ -40,11 +42,9 @@ class QuarantinedTaskError(RuntimeError):
         reason: The end of the last one.
     """
 
-    def __init__(self, task: str, deaths: int, reason: str) -> None:
-        super().__init__(task, deaths, reason)
-        self.task = task
-        self.deaths = deaths
-        self.reason = reason
+    task: str
+    deaths: int
+    reason: str
 
     def __str__(self) -> str:
         workers = "a worker" if self.deaths == 1 else f"{self.deaths} workers"

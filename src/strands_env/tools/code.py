@@ -66,14 +66,10 @@ class SandboxTools:
 class CodeTools(SandboxTools):
     """`execute_code` and `execute_command` over one sandbox; for `execute_code` its Python interpreter must last."""
 
-    def __init__(self, sandbox: Sandbox, *, max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS) -> None:
-        super().__init__(sandbox, max_output_chars=max_output_chars)
-        self._python = sandbox if isinstance(sandbox, PythonSandbox) else None
-
     @property
     def has_python(self) -> bool:
         """`execute_code` can be used."""
-        return self._python is not None
+        return isinstance(self.sandbox, PythonSandbox)
 
     @tool
     async def execute_code(self, code: str) -> dict[str, Any]:
@@ -84,11 +80,11 @@ class CodeTools(SandboxTools):
         Args:
             code: The Python code to run.
         """
-        if self._python is None:
+        if not isinstance(self.sandbox, PythonSandbox):
             raise TypeError(
                 f"execute_code needs a sandbox whose Python interpreter lasts, got {type(self.sandbox).__name__}"
             )
-        return await self._run(self._python.run_python(code))
+        return await self._run(self.sandbox.run_python(code))
 
     @tool
     async def execute_command(self, command: str) -> dict[str, Any]:

@@ -151,13 +151,12 @@ async def collect_rollouts(
     return [rollout.samples for rollout in rollouts]
 
 
+@dataclass(eq=False, repr=False)
 class FailureStreakError(RuntimeError):
     """Too many rollouts in a row failed, the last with `error`; the run ends instead of sampling forever."""
 
-    def __init__(self, count: int, error: ErrorRecord) -> None:
-        super().__init__(count, error)
-        self.count = count
-        self.error = error
+    count: int
+    error: ErrorRecord
 
     def __str__(self) -> str:
         return (

@@ -176,6 +176,15 @@ def image_tensors(sample: TrainingSample, expander: ProcessorExpander) -> dict[s
     return {name: torch.from_numpy(values) for name, values in image_inputs(sample, expander).items()}
 
 
+def small_experts(sample: TrainingSample, *types: type[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    """Routed experts in the first of these types that holds them; `InvalidSampleError` where there are none."""
+    experts = sample.experts_array()
+    if experts is None or not len(experts):
+        raise InvalidSampleError(f"routed experts were requested, but rollout {sample.rollout_id!r} has none")
+    highest = int(experts.max())
+    return experts.astype(next(each for each in types if highest <= np.iinfo(each).max))
+
+
 def token_level_rewards(sample: TrainingSample) -> list[float]:
     """Rewards over the response: those of turns and spans, and the rollout's on the last trained token."""
     rewards = np.zeros(sample.response_length)

@@ -16,9 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strands_env.training.export import check_fields, image_tensors, one_row, token_level_rewards
+from strands_env.training.export import check_fields, image_tensors, one_row, small_experts, token_level_rewards
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_sglang.trajectory.media import ProcessorExpander
 
@@ -98,7 +97,7 @@ def generator_output(
     if step_wise:
         output["is_last_step"] = lasts
     if routed_experts:
-        output["rollout_expert_indices"] = list(map(_experts, rows))
+        output["rollout_expert_indices"] = [small_experts(row, np.uint8, np.int16, np.int32) for row in rows]
     if expander is not None and any(row.media for row in rows):
         tensors = [image_tensors(row, expander) if row.media else None for row in rows]
         some = next(each for each in tensors if each is not None)
@@ -141,12 +140,3 @@ def _groups(rollouts: Sequence[Sequence[TrainingSample]], trajectory_ids: Sequen
     if empty and any(group is not None for group in groups):
         raise ValueError(f"rollouts {empty!r} have no sample that says their group: give group_ids or trajectory_ids")
     return groups
-
-
-def _experts(sample: TrainingSample) -> NDArray[np.integer[Any]]:
-    """The rows in the smallest type that holds them, of the three that SkyRL takes."""
-    experts = sample.experts_array()
-    if experts is None:
-        raise InvalidSampleError(f"rollout {sample.rollout_id!r} has no routed experts")
-    highest = int(experts.max(initial=0))
-    return experts.astype(np.uint8 if highest < 256 else np.int16 if highest < 1 << 15 else np.int32)

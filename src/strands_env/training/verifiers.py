@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strands_env.training.export import check_fields, reference_logprobs, with_all_sampled_tokens
-from strands_env.training.sample import InvalidSampleError, TrainingSample
+from strands_env.training.export import check_fields, reference_logprobs, small_experts, with_all_sampled_tokens
+from strands_env.training.sample import TrainingSample
 
 
 def message_nodes(
@@ -48,7 +47,10 @@ def message_nodes(
     for sample in samples:
         mask, logprobs = sample.trained_mask(), sample.full_logprobs()
         reference = None if sample.teacher_logprobs is None else reference_logprobs(sample)
-        experts = _experts(sample) if routed_experts else None
+        experts = None
+        if routed_experts:
+            rows = small_experts(sample, np.uint8, np.uint16)
+            experts = np.concatenate([rows, rows[-1:]])
         parent: int | None = None
         output = with_all_sampled_tokens(sample).loss_mask  # what was sampled and what was not, in turns
         edges = [0, *(np.flatnonzero(np.diff(output)) + 1).tolist(), len(output)]
@@ -91,11 +93,3 @@ def _train(node: dict[str, Any], mask: Sequence[int], logprobs: Sequence[float],
     node["mask"] = [place in trained for place in range(len(mask))]
     node["logprobs"] = [trained[place] for place in sorted(trained)]
     node["advantages"] = None if advantage is None else [advantage] * len(trained)
-
-
-def _experts(sample: TrainingSample) -> NDArray[Any]:
-    rows = sample.experts_array()
-    if rows is None or not len(rows):
-        raise InvalidSampleError(f"routed experts were requested, but rollout {sample.rollout_id!r} has none")
-    smallest = np.uint8 if rows.max() < 256 else np.uint16
-    return np.concatenate([rows, rows[-1:]]).astype(smallest)

@@ -62,8 +62,8 @@ class HarborEnv(Environment):
         reward_key: Name of the reward, where the verifier gives several.
         max_output_chars: Characters of each output stream in a tool result.
         command_seconds: Seconds of a command for which the agent names none.
-        harness: A program to do the task, in the container; see `HarnessEnvironment`, also for `score_failures`,
-            `environment` and `gateway_options`.
+        harness: A program to do the task, in the container; see `HarnessEnvironment`, also for `score_failures` and
+            `environment`.
         agent: `strands-harness` for the agent of `StrandsHarnessEnv`, in this process, with its tools in the container;
             or an agent of Harbor's, by its name, such as `terminus-2`, or as `module:Class`.
         agent_options: For `strands-harness` arguments of `StrandsHarnessEnv`, such as `harness`. For an agent of
@@ -101,7 +101,6 @@ class HarborEnv(Environment):
         session_limits: Mapping[str, Any] | None = None,
         score_failures: bool = True,
         environment: Mapping[str, str] | None = None,
-        gateway_options: Mapping[str, Any] | None = None,
         checkpoints: str | Path | None = None,
         start_from: Checkpoint | str | Path | None = None,
         gateway_host: str | None = None,
@@ -138,7 +137,7 @@ class HarborEnv(Environment):
         if work is not None:
             self._work = read_work(work) if isinstance(work, str | Path) else check_work(work)
         session: dict[str, Any] = {"limits": session_limits or {}, "score_failures": score_failures}
-        session |= {"environment": environment, "gateway_options": gateway_options}
+        session["environment"] = environment
         self.sandbox = HarborSandbox(None, gateway_host=gateway_host)
         self.program: ProgramRun | None = None
         self._strands: Environment | None = None

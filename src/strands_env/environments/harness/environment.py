@@ -59,7 +59,6 @@ class HarnessEnvironment(Environment):
         isolation: The barrier between the program and this machine; `none-i-accept-the-risk` turns it off.
         read_only: Files and folders of this machine to show in the sandbox, such as the program's.
         environment: Environment variables beside those of the harness.
-        gateway_options: Options of `Gateway`, e.g. `{"client_sampling": True}`.
         **options: Further arguments of `Environment`. Limits on tools do not apply: the program runs its own.
 
     Raises:
@@ -86,7 +85,6 @@ class HarnessEnvironment(Environment):
         environment: Mapping[str, str] | None = None,
         python: str | None = None,
         slots: SandboxSlots | None = None,
-        gateway_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         foreign = ("system_prompt", "max_tool_iters", "max_tool_calls", "max_parallel_tool_calls", "max_messages")
@@ -107,7 +105,6 @@ class HarnessEnvironment(Environment):
             sends_reward=program_reward,
             score_failures=score_failures,
             environment=environment,
-            gateway_options=gateway_options,
         )  # fmt: skip
         own: dict[str, Any] = {"limits": limits, "python": python, "slots": slots}
         if sandbox is None:

@@ -62,7 +62,6 @@ class ProgramRun:
     sends_reward: bool = False
     score_failures: bool = True
     environment: Mapping[str, str] | None = None
-    gateway_options: Mapping[str, Any] | None = None
     ended: dict[str, Any] | None = field(default=None, init=False)
     reward: Reward | None = field(default=None, init=False)
 
@@ -114,7 +113,7 @@ class ProgramRun:
 
         origin, host = None, getattr(sandbox, "gateway_host", None)
         # The program sees one session and nothing that makes or closes others.
-        options = {"host": "127.0.0.1", "model_name": "policy", **(self.gateway_options or {}), "admin": False}
+        options: dict[str, Any] = {"host": "127.0.0.1", "model_name": "policy", "admin": False}
         if sandbox is not None and sandbox.capabilities.network is Network.NONE:
             origin = f"http://127.0.0.1:{_PORT}"
             options |= {"host": None, "listener": await sandbox.listen(_PORT)}
