@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from strands.hooks import (
     AfterInvocationEvent,
@@ -42,7 +42,7 @@ from strands.types.tools import ToolResult
 from .conversation.messages import read_message, report_refused
 from .conversation.options import RefusedResults
 from .exceptions import MessageConversionError
-from .trajectory import Role, TrajectoryForest, Turn
+from .trajectory import CallOrigin, Role, TrajectoryForest, Turn
 
 _agents = itertools.count()
 """Numbers of agents, of all models: one may work for an agent with another model."""
@@ -94,21 +94,10 @@ def _place() -> _Place | None:
     return place
 
 
-class Caller(NamedTuple):
-    """The agent that makes a call.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller(CallOrigin):
+    """The agent that makes a call; with `is_hooked`, hooks on it report what becomes of its answers."""
 
-    Attributes:
-        name: Name of the agent, or None where it is not known.
-        id: Identity of the agent, or None where there is nothing to know it by.
-        role: Its part in the episode.
-        parent: Identity of the agent that it works for, or None.
-        is_hooked: Hooks on the agent report what becomes of its answers.
-    """
-
-    name: str | None = None
-    id: str | None = None
-    role: Role = Role.MAIN
-    parent: str | None = None
     is_hooked: bool = False
 
 
@@ -145,13 +134,15 @@ class Callers:
 
     def identify(self, invocation_state: Mapping[str, Any] | None, cancel_signal: threading.Event | None) -> Caller:
         """The caller of a model call, hooked if its agent is known."""
-        place = _place()
+        place, state = _place(), invocation_state or {}
+        cycle = state.get("event_loop_cycle_id")  # the SDK repeats a call within one
+        attempt = None if cycle is None else str(cycle)
         if cancel_signal is None:
             if place is None:
-                return Caller()
-            return Caller(role=place.role_within(None), parent=place.agent_id)
+                return Caller(attempt=attempt)
+            return Caller(role=place.role_within(None), parent_agent=place.agent_id, attempt=attempt)
         known = self._known_by(cancel_signal)
-        agent: Any = (invocation_state or {}).get("agent")
+        agent: Any = state.get("agent")
         if agent is None or getattr(agent, "cancel_signal", None) is not cancel_signal:
             agent = known.agent() if known.agent is not None else None
         is_hooked = agent is not None and getattr(agent, "model", None) is self._model()
@@ -162,10 +153,17 @@ class Callers:
             self._enter(known)  # the agent was not known when its run began
         while place is not None and (place.is_over or place.agent_id == known.id):
             place = place.outer
-        name, role, parent = getattr(agent, "name", None), Role.MAIN, None
+        role, parent = Role.MAIN, None
         if place is not None:
             role, parent = place.role_within(agent is None or _has_tools(agent)), place.agent_id
-        return Caller(name=name, id=known.id, role=role, parent=parent, is_hooked=is_hooked)
+        return Caller(
+            agent=getattr(agent, "name", None),
+            agent_id=known.id,
+            role=role,
+            parent_agent=parent,
+            attempt=attempt,
+            is_hooked=is_hooked,
+        )
 
     def watch(self, agent: Any) -> None:
         """Know an agent, from now on, by hooks."""
@@ -233,8 +231,8 @@ class Callers:
         for call in turn.calls:
             if call.error is not None:
                 self._answers[call.id] = f"Error: malformed tool call, the tool was not run: {call.error}"
-        if caller.is_hooked and caller.id is not None:
-            self._pending.setdefault(caller.id, []).append(turn)
+        if caller.is_hooked and caller.agent_id is not None:
+            self._pending.setdefault(caller.agent_id, []).append(turn)
 
     def _pending_of(self, agent: Any) -> tuple[_Known | None, list[Turn]]:
         signal = getattr(agent, "cancel_signal", None)

@@ -178,7 +178,6 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
             chosen = cast("dict[str, Any]", tool_choice).get("tool")
             forced = [spec["name"] for spec in tool_specs or ()] if chosen is None else [chosen["name"]]
         caller = self._callers.identify(invocation_state, cancel_signal)
-        cycle = (invocation_state or {}).get("event_loop_cycle_id")  # the SDK repeats a call within one
         malformed_calls = MalformedCalls.KEEP if caller.is_hooked else MalformedCalls.RENAME
         request = TurnRequest(
             messages=messages,
@@ -186,12 +185,8 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
             system=system_prompt if system_prompt_content is None else system_prompt_content,
             tools=tool_specs or (),
             forced_tools=forced,
-            agent=caller.name,
-            agent_id=caller.id,
-            role=caller.role,
-            parent_agent=caller.parent,
-            attempt=None if cycle is None else str(cycle),
             malformed_calls=malformed_calls,
+            **caller.origin,
         )
         try:
             sampled = await self.turn(request, cancel_signal=cancel_signal)
@@ -223,10 +218,9 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         request = TurnRequest(
             messages=prompt,
             system=system_prompt,
-            role=caller.role,
-            parent_agent=caller.parent,
             constraints={"json_schema": json.dumps(output_model.model_json_schema())},
             as_root=True,
+            **caller.origin,
         )
         prepared = await self.prepare_aside(request)
         completion = (await self.sample(prepared)).turn.completion

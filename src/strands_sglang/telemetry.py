@@ -17,12 +17,9 @@ TRACER = trace.get_tracer("strands_sglang")
 
 def turn_ids(turn: Turn) -> dict[str, str]:
     """The two attributes of a turn."""
-    root = turn
-    while root.parent is not None:
-        root = root.parent
     return {
         f"strands.{name}.id": next(iter(first.completion.request_ids), str(first.index))
-        for name, first in (("trajectory", root), ("turn", turn))
+        for name, first in (("trajectory", turn.root), ("turn", turn))
     }
 
 

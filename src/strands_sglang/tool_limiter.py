@@ -20,6 +20,7 @@ from .exceptions import (
     MaxToolIterationsReachedError,
     MaxTotalTokensReachedError,
     ToolLimitReachedError,
+    check_positive,
     explain_arguments,
 )
 
@@ -73,11 +74,13 @@ class ToolLimiter(HookProvider):
         max_total_tokens: int | None = None,
         max_messages: int | None = None,
     ) -> None:
-        self.max_tool_iters = _check_limit("max_tool_iters", max_tool_iters)
-        self.max_tool_calls = _check_limit("max_tool_calls", max_tool_calls)
-        self.max_parallel_tool_calls = _check_limit("max_parallel_tool_calls", max_parallel_tool_calls)
-        self.max_total_tokens = _check_limit("max_total_tokens", max_total_tokens)
-        self.max_messages = _check_limit("max_messages", max_messages)
+        self.max_tool_iters = max_tool_iters
+        self.max_tool_calls = max_tool_calls
+        self.max_parallel_tool_calls = max_parallel_tool_calls
+        self.max_total_tokens = max_total_tokens
+        self.max_messages = max_messages
+        limits = {name: limit for name, limit in vars(self).items() if name.startswith("max_")}
+        check_positive(whole=True, optional=True, zero=True, **limits)
         self.reset()
 
     def reset(self) -> None:
@@ -143,9 +146,3 @@ class ToolLimiter(HookProvider):
             raise MaxToolCallsReachedError(self.max_tool_calls, self.tool_call_count)
         if self.max_total_tokens is not None and self.total_tokens >= self.max_total_tokens:
             raise MaxTotalTokensReachedError(self.max_total_tokens, self.total_tokens)
-
-
-def _check_limit(name: str, limit: int | None) -> int | None:
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-        raise ValueError(f"{name}={limit!r} is not a valid limit; give an integer of at least 0, or None for no limit")
-    return limit

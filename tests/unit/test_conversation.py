@@ -289,13 +289,13 @@ async def test_results_may_refer_to_calls_by_ids_of_the_client() -> None:
 async def test_long_new_texts_are_prepared_on_a_thread(characters, is_parallel, off_loop, monkeypatch):
     monkeypatch.setattr("strands_sglang.conversation.conversation.LONG_TEXT", 300)
     threads: list[int] = []
-    render = Conversation._render_locked
+    render = Conversation._render
 
     def noted(self: Conversation, *args: Any) -> Any:
         threads.append(threading.get_ident())
         return render(self, *args)
 
-    monkeypatch.setattr(Conversation, "_render_locked", noted)
+    monkeypatch.setattr(Conversation, "_render", noted)
     monkeypatch.setattr(Codec, "is_parallel", is_parallel)
     conversation, client = make(["Ok. " * 50, "Fine.", "Fine."])
     messages: list[Any] = [user("Short.")]
@@ -314,7 +314,7 @@ async def test_long_new_texts_are_prepared_on_a_thread(characters, is_parallel, 
 async def test_the_loop_never_waits_for_a_thread_that_renders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strands_sglang.conversation.conversation.LONG_TEXT", 50)
     conversation, _ = make(["Ok."] * 3)
-    entered, go_on, render = threading.Event(), threading.Event(), Conversation._render_locked
+    entered, go_on, render = threading.Event(), threading.Event(), Conversation._render
 
     def noted(self: Conversation, request: TurnRequest, *rest: Any) -> Any:
         if request.messages[0]["content"] == [{"text": "a" * 60}]:
@@ -322,7 +322,7 @@ async def test_the_loop_never_waits_for_a_thread_that_renders(monkeypatch: pytes
             assert go_on.wait(60)
         return render(self, request, *rest)
 
-    monkeypatch.setattr(Conversation, "_render_locked", noted)
+    monkeypatch.setattr(Conversation, "_render", noted)
     long = asyncio.create_task(conversation.turn(TurnRequest(messages=[user("a" * 60)])))
     while not entered.is_set():
         await asyncio.sleep(0.001)

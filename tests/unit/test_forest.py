@@ -15,6 +15,7 @@ from strands_sglang.conversation.messages import read_message, read_messages
 from strands_sglang.exceptions import TrajectoryError
 from strands_sglang.fast_paths import FastPath
 from strands_sglang.trajectory import (
+    CallOrigin,
     Completion,
     Finish,
     FinishType,
@@ -51,7 +52,7 @@ class Episode:
         self._next = 0
 
     def locate(self, history: list[Any], context: bytes = CONTEXT, **caller: Any) -> Location:
-        return self.forest.locate(context, read_messages(history), **caller)
+        return self.forest.locate(context, read_messages(history), CallOrigin(**caller))
 
     def ids(self, count: int) -> array[int]:
         self._next += count

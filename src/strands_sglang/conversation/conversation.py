@@ -26,7 +26,7 @@ from typing import Any, NoReturn, Unpack
 from strands.types.tools import ToolSpec
 
 from ..backends import CONSTRAINTS, Backend, GenerateClient, as_backend
-from ..exceptions import MediaError, MessageConversionError, TemplateError, explain_arguments
+from ..exceptions import MediaError, MessageConversionError, explain_arguments
 from ..fast_paths import FastPath
 from ..tokenizer import LONG_TEXT, Tokenizer, TokenizerAdapter
 from ..tool_parsers import ToolParser, as_tool_parser
@@ -195,42 +195,33 @@ class Conversation:
         def read_new() -> None:
             for image in new:
                 with contextlib.suppress(MediaError):
-                    self._prompts.read_image(image)
+                    self._prompts.prepare_image(image)
 
         if new:
             await asyncio.to_thread(read_new)
 
     def find_problem(self, part: str | Image, *, role: str, tools: Sequence[ToolSpec] = ()) -> str | None:
         """Why a part cannot be shown in a message of a role (`user` or `tool`), or None if it can."""
-        prompt_format = self._prompts.format_of(self._tools_key(tools), tools, self._template_kwargs)
-        return self._prompts.find_problem(prompt_format, part, role)
+        return self._prompts.find_problem(self._prompts.format_of(tools), part, role)
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
-        messages, tools_key = self._read_history(request), self._tools_key(request.tools)
-        location = self._locate(request, messages, tools_key)
-        with self._lock:
-            return self._render_locked(request, messages, tools_key, location)
+        messages, tools_key = self._read_history(request), self._prompts.key_of(request.tools)
+        return self._render(request, messages, tools_key, self._locate(request, messages, tools_key))
 
     async def prepare_aside(self, request: TurnRequest) -> PreparedTurn:
         """`prepare`, in a thread where it would hold up the event loop: for a long text, or behind another one."""
-        messages, tools_key = self._read_history(request), self._tools_key(request.tools)
-        if self.expander is not None:
-            await self.read_images(messages)
+        messages, tools_key = self._read_history(request), self._prompts.key_of(request.tools)
+        await self.read_images(messages)
         location = self._locate(request, messages, tools_key)
         size = len(system_text(request.system)) if location.parent is None and request.system else 0
         for message in messages[location.first_new :]:
             size += message.size
-
-        def render() -> PreparedTurn:
-            with self._lock:
-                return self._render_locked(request, messages, tools_key, location)
-
         is_long = size >= LONG_TEXT and self._tokens.codec.is_parallel
         if is_long or not self._lock.acquire(blocking=False):
-            return await asyncio.to_thread(render)
+            return await asyncio.to_thread(self._render, request, messages, tools_key, location)
         try:
-            return self._render_locked(request, messages, tools_key, location)
+            return self._render(request, messages, tools_key, location)
         finally:
             self._lock.release()
 
@@ -252,47 +243,30 @@ class Conversation:
         return [*history, replace(shown, durable=durable)]
 
     def _locate(self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes) -> Location:
-        return self.forest.locate(
-            self._context(system_text(request.system), tools_key),
-            messages,
-            agent=request.agent,
-            agent_id=request.agent_id,
-            role=request.role,
-            parent_agent=request.parent_agent,
-            attempt=request.attempt,
-        )
+        return self.forest.locate(self._context(system_text(request.system), tools_key), messages, request)
 
-    def _render_locked(
+    def _render(
         self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes, location: Location
     ) -> PreparedTurn:
-        prompt_format = self._prompts.format_of(tools_key, request.tools, self._template_kwargs)
-        system = system_text(request.system)
-        parent = location.parent
-        branches = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
-        if parent is not None and (
-            request.as_root or (branches and drops_reasoning(prompt_format, messages[location.first_new :]))
-        ):
-            location, parent = location.as_root(), None
-        self._note_root(location)
-        if parent is None:
-            self.forest.reserve_call_ids(messages)
-            prompt = self._prompts.root(prompt_format, location, messages, system)
-        else:
-            sampled = parent.completion.output_ids
-            if self.expander is not None and any(token in sampled for token in self.expander.media_ids):
-                raise MediaError(
-                    "the model sampled a token that stands for an image, and a server would take it for one: this path "
-                    "cannot be extended; forbid the token with sampling_params={'logit_bias': ...}, or end the episode "
-                    "here"
-                )
-            try:
-                prompt = self._prompts.delta(prompt_format, parent, location, messages, system)
-            except TemplateError as error:
-                error.index = location.first_new
-                raise
-        if request.forced_tools and not request.constraints:
-            request = self._force_call(request, prompt_format)
-        return PreparedTurn(request=request, messages=messages, location=location, format=prompt_format, prompt=prompt)
+        with self._lock:
+            prompt_format = self._prompts.format_of(request.tools, tools_key)
+            system = system_text(request.system)
+            branches = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
+            if location.parent is not None and (
+                request.as_root or (branches and drops_reasoning(prompt_format, messages[location.first_new :]))
+            ):
+                location = location.as_root()
+            self._note_root(location)
+            if location.parent is None:
+                self.forest.reserve_call_ids(messages)
+                prompt = self._prompts.root(prompt_format, location, messages, system)
+            else:
+                prompt = self._prompts.delta(prompt_format, location.parent, location, messages, system)
+            if request.forced_tools and not request.constraints:
+                request = self._force_call(request, prompt_format)
+            return PreparedTurn(
+                request=request, messages=messages, location=location, format=prompt_format, prompt=prompt
+            )
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
         """Sample a prepared turn, read it and record it. Raises what `turn` raises of that."""
@@ -328,7 +302,7 @@ class Conversation:
         history, text = read_messages(messages), system_text(system)
         held, count = 0, 0
         if any(message.role == "assistant" for message in history):  # else none of it is held
-            turn, held = self.forest.held_part(self._context(text, self._tools_key(tools)), history)
+            turn, held = self.forest.held_part(self._context(text, self._prompts.key_of(tools)), history)
             count = 0 if turn is None else turn.expanded_end
         size = sum(message.size for message in history[held:])
         if not count:
@@ -348,8 +322,7 @@ class Conversation:
 
         A message that the template refuses or loses is a `TemplateError`.
         """
-        prompt_format = self._prompts.format_of(self._tools_key(tools), tools, self._template_kwargs)
-        return prompt_format.renderer.initial(chat)
+        return self._prompts.format_of(tools).renderer.initial(chat)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of every token by itself."""
@@ -410,14 +383,6 @@ class Conversation:
             logger.warning("tools=<%s> | a forced tool choice is ignored: %s", ", ".join(names), reason)
         return request
 
-    def _tools_key(self, tools: Sequence[ToolSpec]) -> bytes:
-        """The tools and all options that decide how they are printed, in bytes."""
-        if not isinstance(tools, Sequence):
-            raise MessageConversionError(f"tools is {tools!r:.100}, expected a list")
-        config = self.config
-        policies = (config["reasoning_policy"], config["control_tokens"], config["dropped_content"])
-        return encode_value([list(tools), self._template_kwargs(), *policies])
-
     def _context(self, system: str, tools_key: bytes) -> bytes:
         """Digest of what is printed before the messages."""
         last_parts, context = self._last_context
@@ -426,12 +391,6 @@ class Conversation:
             context = digest(b"context", system.encode("utf-8", "surrogatepass"), tools_key)
             self._last_context = parts, context
         return context
-
-    def _template_kwargs(self) -> dict[str, Any]:
-        kwargs = dict(self.config["chat_template_kwargs"])
-        if self.config["enable_thinking"] is not None:
-            kwargs["enable_thinking"] = self.config["enable_thinking"]
-        return kwargs
 
     def _record(self, prepared: PreparedTurn, completion: Completion, *, is_recalled: bool = False) -> SampledTurn:
         reader = prepared.format.reader(prepared.prompt.open)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypedDict
 
 from ..backends import Backend, SamplingParams
-from ..exceptions import did_you_mean
+from ..exceptions import check_positive, did_you_mean
 from ..template import ControlTokens, DroppedContent
 from ..trajectory.media import ImageEncoding
 
@@ -157,9 +157,6 @@ DEFAULTS: SGLangConfig = {
 SAMPLING_NAMES = frozenset(SamplingParams.model_fields)
 """Names that belong into `sampling_params`: as options they are refused with a sentence that says so."""
 
-_POSITIVE = ("context_window_limit", "prompt_logprobs_limit", "max_sampled_tokens", "max_trajectory_tokens")
-_LEAST = {**dict.fromkeys((*_POSITIVE, "max_image_pixels"), 1), "max_response_tokens": 0}
-
 
 def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Backend | None = None) -> SGLangConfig:
     """A new configuration with some options changed; the backend, where there is one, checks its own.
@@ -203,13 +200,10 @@ def _check(name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             choices = "True, False or 'appended'" if name == "return_prompt_logprobs" else "True or False"
             raise ValueError(f"{name} must be {choices}, got {value!r}")
-    elif name in _LEAST:
-        least = _LEAST[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ValueError(f"{name} must be an integer of at least {least} or None, got {value!r}")
+    elif name.startswith("max_") or name.endswith("_limit"):
+        check_positive(whole=True, optional=True, zero=name == "max_response_tokens", **{name: value})
     elif name == "abort_timeout":
-        if value is not None and not (isinstance(value, int | float) and value >= 0):
-            raise ValueError(f"{name} must be a number of seconds or None, got {value!r}")
+        check_positive("seconds", optional=True, zero=True, **{name: value})
     elif name == "enable_thinking" and not isinstance(value, bool | None):
         raise ValueError(f"enable_thinking must be True, False or None (the template's default), got {value!r}")
     return value

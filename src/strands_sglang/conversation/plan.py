@@ -152,10 +152,8 @@ class CallPlanner:
 
         if episode_limit is not None:
             left_of_episode()
-        root = call.location.parent
-        while root is not None and root.parent is not None:
-            root = root.parent
-        response = 0 if root is None else used - root.prompt_length
+        parent = call.location.parent
+        response = 0 if parent is None else used - parent.root.prompt_length
         context = info.context_length
         bounds = Bounds(
             reply=requested,

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 from strands.types.tools import ToolSpec
 
-from ..exceptions import ControlTokenError, MediaError, TemplateError
+from ..exceptions import ControlTokenError, MediaError, MessageConversionError, TemplateError
 from ..fast_paths import FastPath
 from ..template import (
     ChatTemplate,
@@ -31,7 +31,7 @@ from ..template import (
 from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import HermesToolParser, ToolParser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ThinkTokens
-from ..trajectory import Image, Location, Message, Role, Turn
+from ..trajectory import CallOrigin, Image, Location, Message, Turn, encode_value
 from ..trajectory.media import ImageEncoding, ImageExpander, Medium, PreparedImage, media_growth, place_images
 from .messages import (
     ChatConversation,
@@ -112,8 +112,8 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
-    """One model call, in terms that belong to no client.
+class TurnRequest(CallOrigin):
+    """One model call, in terms that belong to no client, and who makes it: a call extends turns of its own agent.
 
     Attributes:
         messages: The whole history: Strands messages, or messages that were read already.
@@ -124,12 +124,6 @@ class TurnRequest:
         constraints: Grammar of this call, e.g. `{"json_schema": text}`; the turn is marked as constrained.
         forced_tools: Names of tools of which the reply has to call one, by a grammar; empty for a free choice.
         fields: Fields of the backend's own, see `Backend.check_fields`.
-        agent: Name of who asks, for the record.
-        agent_id: Identity of who asks, the name by default. A call extends turns of its own agent.
-        role: The part of who asks in the episode.
-        parent_agent: Identity of the agent that who asks works for.
-        attempt: Mark of one step of the caller. The same agent with the same mark again means that the caller threw
-            the earlier sample of that step away. None: the call stands for itself.
         as_root: Render the whole history afresh, also where a path could be extended.
         malformed_calls: Treatment of calls that cannot be parsed.
         read_calls: False leaves every call in the text as it was sampled.
@@ -144,11 +138,6 @@ class TurnRequest:
     constraints: Mapping[str, Any] = field(default_factory=dict)
     forced_tools: Sequence[str] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
-    agent: str | None = None
-    agent_id: str | None = None
-    role: Role = Role.MAIN
-    parent_agent: str | None = None
-    attempt: str | None = None
     as_root: bool = False
     malformed_calls: MalformedCalls = MalformedCalls.RENAME
     read_calls: bool = True
@@ -208,24 +197,33 @@ class PromptBuilder:
         self._heads.clear()
         self._entered.clear()
 
-    def format_of(
-        self,
-        key: bytes,
-        tool_specs: Sequence[ToolSpec],
-        template_kwargs: Callable[[], Mapping[str, Any]],
-    ) -> PromptFormat:
-        """The format for these tools and template arguments, checked once a process.
+    @property
+    def _policies(self) -> list[str]:
+        return [str(self.options[name]) for name in ("reasoning_policy", "control_tokens", "dropped_content")]
 
-        `key` stands for both of them, and for the options.
+    @property
+    def _template_kwargs(self) -> dict[str, Any]:
+        thinking = self.options["enable_thinking"]
+        return {**self.options["chat_template_kwargs"], **({} if thinking is None else {"enable_thinking": thinking})}
+
+    def key_of(self, tools: Sequence[ToolSpec]) -> bytes:
+        """The tools and all options that decide how they are printed, in bytes."""
+        if not isinstance(tools, Sequence):
+            raise MessageConversionError(f"tools is {tools!r:.100}, expected a list")
+        return encode_value([list(tools), self._template_kwargs, *self._policies])
+
+    def format_of(self, tool_specs: Sequence[ToolSpec], key: bytes | None = None) -> PromptFormat:
+        """The format for these tools under the options in force, checked once a process; `key` is their `key_of`.
 
         Raises:
             TemplateError: The template cannot be used with tools.
             ToolParserError: No parser reads its calls.
         """
+        key = self.key_of(tool_specs) if key is None else key
         prompt_format = self._formats.get(key)
         if prompt_format is not None:
             return prompt_format
-        tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, template_kwargs()
+        tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, self._template_kwargs
         shared = self._shared_key(tools, kwargs) if FastPath.SHARED_PROMPTS.is_on else None
         prompt_format = None if shared is None else self._shared.formats.get(shared)
         if prompt_format is None:
@@ -241,13 +239,12 @@ class PromptBuilder:
 
     def _shared_key(self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]) -> bytes | None:
         """Key of a format, of all that it is made from."""
-        policies = [str(self.options[name]) for name in ("reasoning_policy", "control_tokens", "dropped_content")]
         tokenizer, codec = self._tokens.tokenizer, self._tokens.codec
         template = getattr(tokenizer, "chat_template", None) if self._chat_template is None else self._chat_template
         parser = None if self._tool_parser is None else id(self._tool_parser)  # the format keeps the parser alive
         special = special_values(tokenizer)
         facts = [template, special, list(self._tokens.stop_tokens), codec.vocabulary_size]
-        return digest_parts([tools, dict(kwargs), policies, parser, facts])
+        return digest_parts([tools, dict(kwargs), self._policies, parser, facts])
 
     def _make_format(
         self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], key: bytes | None
@@ -331,6 +328,12 @@ class PromptBuilder:
         self, prompt_format: PromptFormat, parent: Turn, location: Location, messages: Sequence[Message], system: str
     ) -> Prompt:
         """The prompt behind the sampled ids of `parent`; `TemplateError` if the template cannot express it."""
+        sampled = parent.completion.output_ids
+        if self._expander is not None and any(token in sampled for token in self._expander.media_ids):
+            raise MediaError(
+                "the model sampled a token that stands for an image, and a server would take it for one: this path "
+                "cannot be extended; forbid the token with sampling_params={'logit_bias': ...}, or end the episode here"
+            )
         *before, reply = messages[: location.first_new]
         # The turn as the template needs to see it: which calls were made. What was sampled is never printed again.
         turn: dict[str, Any] = {"role": "assistant", "content": ""}
@@ -356,14 +359,18 @@ class PromptBuilder:
         self._heads[location.key] = short_history(head, new.messages)
         stop_id = parent.completion.finish.stop_token_id
         ends_with_stop = stop_id is not None and parent.completion.output_ids[-1:].tolist() == [stop_id]
-        delta = prompt_format.renderer.delta(
-            [*head, turn],
-            new.messages,
-            whole=whole,
-            emitted=self._tokens.token_text(cast(int, stop_id)) if ends_with_stop else None,
-            truncated=not ends_with_stop,
-        )
-        return self._encode(prompt_format, delta, new)
+        try:
+            delta = prompt_format.renderer.delta(
+                [*head, turn],
+                new.messages,
+                whole=whole,
+                emitted=self._tokens.token_text(cast(int, stop_id)) if ends_with_stop else None,
+                truncated=not ends_with_stop,
+            )
+            return self._encode(prompt_format, delta, new)
+        except TemplateError as error:
+            error.index = location.first_new
+            raise
 
     def _encode(self, prompt_format: PromptFormat, rendered: Rendered, chat: ChatConversation) -> Prompt:
         ids = self._tokens.encode(rendered.text, rendered.literal)
@@ -379,7 +386,7 @@ class PromptBuilder:
                 )
             for role in {message["role"] for message in chat.messages if isinstance(message["content"], list)}:
                 self._check_images(prompt_format, self._expander, role)
-            images = [self._enter(image, self._expander) for image in chat.images]
+            images = list(map(self.prepare_image, chat.images))
         media = place_images(ids, images, self._expander)
         return Prompt(ids=ids, media=media, open=prompt_format.renderer.report.opened_tags(rendered.text))
 
@@ -396,10 +403,9 @@ class PromptBuilder:
         """Why a part cannot be shown in a message of a role (`user`, or `tool` for results); None if it can."""
         try:
             if isinstance(part, Image):
-                if part.problem or self._expander is None:
-                    return part.problem or "this model takes text only"
-                self._check_images(prompt_format, self._expander, role)
-                self.read_image(part)
+                self.prepare_image(part)
+                if self._expander is not None:
+                    self._check_images(prompt_format, self._expander, role)
             elif self.options["control_tokens"] == ControlTokens.ERROR:
                 prompt_format.renderer.initial([{"role": "user", "content": part}])
         except MediaError as error:
@@ -409,25 +415,21 @@ class PromptBuilder:
         return None
 
     def knows_image(self, image: Image) -> bool:
-        """True for an image that `read_image` has read."""
+        """True for an image that `prepare_image` has seen."""
         return self._image_key(image) in self._entered
-
-    def read_image(self, image: Image) -> None:
-        """Decode, convert and size an image, to be remembered; from any thread. `MediaError` if it is unreadable."""
-        if self._expander is not None:
-            self._enter(image, self._expander)
 
     def _image_key(self, image: Image) -> tuple[bytes, int | None, ImageEncoding]:
         return image.key, self.options["max_image_pixels"], ImageEncoding(self.options["image_encoding"])
 
-    def _enter(self, image: Image, expander: ImageExpander) -> PreparedImage:
-        if image.problem:
-            raise MediaError(image.problem)
+    def prepare_image(self, image: Image) -> PreparedImage:
+        """Decode, convert and size an image, once; from any thread. `MediaError` if it cannot be shown."""
+        if image.problem or self._expander is None:
+            raise MediaError(image.problem or "this model takes text only")
         key = self._image_key(image)
         _, most, encoding = key
-        if key not in self._entered:  # read ahead by `read_image`, or shown again by a new root
+        if key not in self._entered:  # read ahead, or shown again by a new root
             try:
-                self._entered[key] = expander.prepare(image.data, max_pixels=most, encoding=encoding)
+                self._entered[key] = self._expander.prepare(image.data, max_pixels=most, encoding=encoding)
             except MediaError as error:
                 self._entered[key] = str(error)
         entered = self._entered[key]

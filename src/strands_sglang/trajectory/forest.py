@@ -43,7 +43,7 @@ from ..exceptions import TrajectoryError
 from .history import FollowedHistory, HistoryMemory, RootReason, Walk
 from .media import Medium, media_growth
 from .message import Message, digest, digest_after
-from .turn import Completion, Role, ToolCall, Turn
+from .turn import CallOrigin, Completion, Role, ToolCall, Turn
 from .views import Trajectory
 
 
@@ -75,7 +75,7 @@ class ForestFacts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(CallOrigin):
     """The place of a call in the forest.
 
     Attributes:
@@ -84,11 +84,6 @@ class Location:
         parent: The turn to extend, or None for a new root.
         first_new: Index of the first message whose tokens are not held yet (0 for a new root).
         reason: Why it is a new root; None where it extends a path.
-        agent: Name of the calling agent, or None.
-        agent_id: Identity of the calling agent, or None.
-        role: The part of the caller in the episode.
-        parent_agent: Identity of the agent that the caller works for, or None.
-        attempt: Mark of the agent's step, or None.
         epoch: The forest's epoch at the time.
     """
 
@@ -97,11 +92,6 @@ class Location:
     parent: Turn | None
     first_new: int
     reason: RootReason | None = None
-    agent: str | None = None
-    agent_id: str | None = None
-    role: Role = Role.MAIN
-    parent_agent: str | None = None
-    attempt: str | None = None
     epoch: int = 0
 
     def as_root(self) -> Location:
@@ -197,32 +187,22 @@ class TrajectoryForest:
 
     # ---- locating ------------------------------------------------
 
-    def locate(
-        self,
-        context: bytes,
-        messages: Sequence[Message],
-        *,
-        agent: str | None = None,
-        agent_id: str | None = None,
-        role: Role = Role.MAIN,
-        parent_agent: str | None = None,
-        attempt: str | None = None,
-    ) -> Location:
+    def locate(self, context: bytes, messages: Sequence[Message], caller: CallOrigin) -> Location:
         """Find the path a call extends, and record what the call proves about earlier samples.
 
         Args:
             context: Digest of what is printed before the messages and fixed for a path: system prompt, tools, template
                 arguments.
-            agent_id: Identity of the calling agent; its name if None.
+            caller: Who asks; known by its name where it has no `agent_id`.
         """
         with self._lock:
-            agent_id = agent if agent_id is None else agent_id
-            if attempt is not None:
+            agent_id = caller.agent if caller.agent_id is None else caller.agent_id
+            if caller.attempt is not None:
                 # The same step again: the caller would not repeat it had it kept the first answer.
-                for earlier in self._records.by_step.get((agent_id, attempt), ()):
+                for earlier in self._records.by_step.get((agent_id, caller.attempt), ()):
                     self._discard(earlier)
-            follower = _Follower(self._records, context, agent, agent_id, role)
-            walk = follower.follow_from_memory((context, agent, agent_id), messages)
+            follower = _Follower(self._records, context, caller.agent, agent_id, caller.role)
+            walk = follower.follow_from_memory((context, caller.agent, agent_id), messages)
             # A reply that stands in a history was used, whatever was believed of it before.
             for turn in follower.seen:
                 self._keep(turn)
@@ -236,12 +216,8 @@ class TrajectoryForest:
                 parent=walk.turn if reason is None else None,
                 first_new=walk.matched if reason is None else 0,
                 reason=reason,
-                agent=agent,
-                agent_id=agent_id,
-                role=role,
-                parent_agent=parent_agent,
-                attempt=attempt,
                 epoch=self._epoch,
+                **{**caller.origin, "agent_id": agent_id},
             )
 
     def held_part(self, context: bytes, messages: Sequence[Message]) -> tuple[Turn | None, int]:
@@ -292,15 +268,11 @@ class TrajectoryForest:
                 completion=completion,
                 calls=tuple(calls),
                 media=tuple(media),
-                agent=location.agent,
-                agent_id=location.agent_id,
-                role=location.role,
-                parent_agent=location.parent_agent,
-                attempt=location.attempt,
                 is_constrained=is_constrained,
                 is_recalled=is_recalled,
                 start=parent.end if parent is not None else 0,
                 growth=(parent.growth if parent is not None else 0) + media_growth(media),
+                **location.origin,
             )
             records.turns.append(turn)
             records.contexts.append(location.context)

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from .media import Medium, expanded_ids, expanded_values, media_growth, move_media
 from .message import Message
@@ -59,6 +60,37 @@ class Role(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> Role:
         raise ValueError(f"unknown role {value!r}: expected one of {', '.join(cls)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOrigin:
+    """Who makes a model call, and in which step.
+
+    Attributes:
+        agent: Name of the calling agent, or None where it is not known.
+        agent_id: Identity of the caller; agents may share a name. None where there is nothing to know it by.
+        role: The part of the caller in the episode.
+        parent_agent: Identity of the agent that the caller works for, or None.
+        attempt: Mark of one step of the caller (a cycle of the SDK's event loop), which keeps one sample: the same
+            caller with the same mark again has thrown the earlier sample away. None: the call stands for itself.
+    """
+
+    agent: str | None = None
+    agent_id: str | None = None
+    role: Role = Role.MAIN
+    parent_agent: str | None = None
+    attempt: str | None = None
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """These fields alone, for what the call becomes: a request, a location, a turn."""
+        return {
+            "agent": self.agent,
+            "agent_id": self.agent_id,
+            "role": self.role,
+            "parent_agent": self.parent_agent,
+            "attempt": self.attempt,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +179,7 @@ class Completion(SampledTokens):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Turn:
+class Turn(CallOrigin):
     """One committed model call: the prompt delta that was appended and what was sampled after it.
 
     Attributes:
@@ -158,11 +190,6 @@ class Turn:
         prompt_ids: Ids appended to the parent's path (the whole prompt for a root).
         calls: The tool calls in the order they were written.
         media: Images of the prompt delta, in order.
-        agent_id: Identity of the agent; agents may share a name. None where it is not known.
-        role: The part of whoever made the call.
-        parent_agent: Identity of the agent it works for, or None.
-        attempt: Mark of the agent's step (a cycle of the SDK's event loop), which keeps one sample. None where it is
-            not known.
         is_constrained: A grammar decided which tokens could be sampled.
         is_recalled: It was sampled in another forest, which trains it: it carries no loss here.
         start: Position of the first prompt id on the path.
@@ -177,15 +204,18 @@ class Turn:
     completion: Completion
     calls: tuple[ToolCall, ...] = ()
     media: tuple[Medium, ...] = ()
-    agent: str | None = None
-    agent_id: str | None = None
-    role: Role = Role.MAIN
-    parent_agent: str | None = None
-    attempt: str | None = None
     is_constrained: bool = False
     is_recalled: bool = False
     start: int = 0
     growth: int = 0
+
+    @property
+    def root(self) -> Turn:
+        """The first turn of its path."""
+        turn = self
+        while turn.parent is not None:
+            turn = turn.parent
+        return turn
 
     @property
     def end(self) -> int:
