@@ -835,6 +835,22 @@ x = A^{-1}b | \boxed{x = bA^{-1}} | 0
 3rd | \boxed{\text{third place}} | 1
 11 | \boxed{11_{10}} | 1
 255 | \boxed{0xFF} | n
+5 \text{ cm} | \boxed{5} m | 0
+5 \text{ cm} | $\boxed{50}\text{ mm}$ | 1
+12\pi \text{ cm}^2 | $\boxed{12\pi}\text{ cm}^2$ | 1
+12\pi \text{ cm}^2 | $\boxed{12\pi}$ cm | 0
+5 | \boxed{5} dozen | 0
+5 | \boxed{5} apples | 1
+5 | $-\boxed{5}$ | 0
+-5 | $x = -\boxed{5}$ | 1
+5 | $x \ne \boxed{5}$ | 0
+5 | $\boxed{5}^2$ | 0
+5 | $2\cdot\boxed{5}$ | 0
+5 | $3 \times \boxed{5} = 15$ | 1
+5 | $\sqrt{\boxed{5}}$ | 0
+5 | <answer>\boxed{5}</answer> | 1
+42 | We need 42 m of rope. | 1
+12 \text{ cm}^2 | It covers 12 cm² of paper. | 1
 10 \text{ dozen} | \boxed{10} | 0
 10 \text{ dozen} | \boxed{120} | 1
 5 \text{ minutes} | It takes 5 hours. | 0
@@ -861,6 +877,8 @@ What is 100 + 1? | 101 | \boxed{101_2} | 0
 What is 250 + 5? | 255 | \boxed{FF_{16}} | 1
 Convert 11_2 to decimal. | 3 | \boxed{11_2} | n
 How many apples? | 2 | \boxed{2\text{nd}} | 0
+How many metres is it? | 7 | \boxed{7} km | 0
+How many metres is it? | 7 | So we get $7$ km. | 0
 How many minutes does it take? | 120 | It takes 120 seconds. | 0
 Find the acceleration in $\text{m/s}^2$. | 9.8 | \boxed{9.8 \text{ km/s}^2} | 0
 How many days are in a week? | 7 | \boxed{7 \text{ weeks}} | 0

@@ -163,21 +163,13 @@ class Reader(ScalarReader):
 
     def _call(self) -> Node:
         """`f(x)`, `P(A)`, `f'(2)` as the name of what stands behind the equals sign."""
-        name = self._token().value
-        if not re.fullmatch(r"[fghpqFGHPEVCST]|\\(?:zeta|Gamma|phi|varphi)", name):
+        call = _CALL.match("".join(token.value for token in self._tokens[self._at :]))
+        if call is None:
             raise Unreadable("no function")
-        while (mark := self._take("'", "^", "_")) is not None:
-            name += mark if mark == "'" else f"{mark}{self._argument(signed=True)}"
-        self._expect("(")
-        text, depth = "", 1
-        while self._peek().kind != "end":
-            text += self._peek().value
-            depth += {"(": 1, ")": -1}.get(self._token().value, 0)
-            if not depth:
-                break
-        if self._peek().value not in ("=", r"\approx"):
-            raise Unreadable("a product")
-        return Node("call", (name, text[:-1]))
+        length = 0
+        while length < call.end():
+            length += len(self._token().value)
+        return Node("call", call.groups())
 
     def _modulus(self) -> Node:
         bracket = self._take("(")
@@ -434,6 +426,10 @@ class Reader(ScalarReader):
         return self._items()
 
 
+_CALL = re.compile(
+    r"((?:[fghpqFGHPEVCST]|\\(?:zeta|Gamma|phi|varphi))(?:'|[_^](?:\{[^{}]*\}|\w))*)"
+    r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)(?==|\\approx)"
+)
 _CONDITIONS = ("if", "for", "when", "where", "otherwise", "else")
 _ARTICLES = ("of", "a", "an", "the", "in")
 _UNCOUNTED = (*_ARTICLES, "old", "long", "tall", "wide", "high", "deep", "thick", "away", "apart", "left", "total")

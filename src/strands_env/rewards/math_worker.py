@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this p
 from strands_env.mathematics import Node, as_asked, foreign_nouns, judge, ordered_letters, plain, readings
 from strands_env.mathematics.nodes import is_plain_name
 from strands_env.mathematics.products import reads_as_word
-from strands_env.mathematics.vocabulary import UNITS
+from strands_env.mathematics.vocabulary import FACTORS, UNITS
 from strands_env.numerals import NUMERAL, without_markup
 from strands_env.sentences import ANSWER, IS, has_no_answer, is_denied, is_list, is_part, is_supposed, later_answers
 
@@ -54,12 +54,19 @@ _REMARK = re.compile(
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NAMES = "|".join(sorted({*UNITS} - {"in"}, key=len, reverse=True))
+_UNIT = rf"(?:(?:square|cubic)\s)?(?:{_NAMES})(?:\^?[23²³])?(?:\s?(?:/|per\s)(?:{_NAMES})(?:\^?[23²³])?)?(?![A-Za-z])"
 _NUMBER = re.compile(
     rf"""(?i)(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])
-      | (?<![A-Za-z0-9_.:])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b
-          |\s?(?:(?:square|cubic)\s)?(?:{_NAMES})(?:\^?[23])?(?:\s?(?:/|per\s)(?:{_NAMES})(?:\^?[23])?)?(?![A-Za-z]))?""",
+      | (?<![A-Za-z0-9_.:])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b)?""",
     re.VERBOSE,
 )
+_BEHIND = re.compile(
+    rf"(?:[ ~$*]|\\[,;: )])*(?:\\(?:text|mathrm)\{{\s*)?({_UNIT}|(?:{'|'.join(FACTORS)})\b|percent\b|\\?%)"
+    r"(?:\}\s*\^\{?([23]))?"
+)
+_INSIDE = re.compile(r"(?:\\(?:neq?|cdot|times|sqrt\s*\{|frac\s*\{[^{}]*\}\s*\{)|[≠^×])\s*\Z")
+_GOES_ON = re.compile(r"\s*(?:\^|\\cdot|\\times|[+×/]\s*[\w\\(]|(?<=\})[xyzkn](?![A-Za-z]))(?![^$\n]*=)")
+"""Around a box, a formula of which it is a part, and which does not go on with what it equals."""
 _FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(])|\.?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
 
@@ -131,6 +138,9 @@ def candidates(answer: str) -> list[list[str]]:
 
 def _is_withdrawn(answer: str, start: int, end: int, items: list[str]) -> bool:
     """Whether the words around an answer deny it, or what follows states another one."""
+    is_inside = _INSIDE.search(answer[max(0, start - 40) : start]) and "=" not in answer[end:].partition("\n")[0]
+    if is_inside or _GOES_ON.match(answer, end):
+        return True
     if is_denied(answer[max(0, start - 200) : start], answer[end : end + 200]):
         return True
     given = [readings(item) for item in items]
@@ -156,6 +166,7 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
             runs.append([item])
             spans.append(match.span())
     for run, (start, end) in zip(runs, spans, strict=True):
+        run[-1] += _unit_behind(run[-1], text, end)
         clause = re.split(r"[.;\n](?:\s|$)", text[:start])[-1]
         rest = re.split(r"[.;\n](?:\s|$)", text[end:])[0]
         around = text[max(0, start - 200) : start], text[end : end + 200]
@@ -165,7 +176,7 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
 
 
 def _last_boxes(answer: str, boxes: list[tuple[int, int]]) -> list[str]:
-    """The contents of the last box, or boxes side by side."""
+    """The contents of the last box with its sign and unit, or of boxes side by side."""
     items: list[str] = []
     last = len(answer)
     for start, end in reversed(boxes):
@@ -179,7 +190,18 @@ def _last_boxes(answer: str, boxes: list[tuple[int, int]]) -> list[str]:
         if len(inner) > 1 or not re.fullmatch(r"[\s$]*\\\w+\s*\{", text[:start]) or text[end:].strip("} $"):
             break
         items[-1] = text[start:end]
+    items[-1] += _unit_behind(items[-1], answer, boxes[-1][1] + 1)
+    if len(items) == 1 and re.search(r"(?:\A|[$=(:]|\\[(\[])\s*[-−]\s*\Z", answer[:last]):
+        items[0] = f"-({items[0]})"
     return items
+
+
+def _unit_behind(item: str, text: str, end: int) -> str:
+    """The unit or multiplier behind a box or formula that ends in a number."""
+    unit = _BEHIND.match(text, end) if re.search(r"(?:\d|\\pi)[\s})]*\Z", item) else None
+    if unit is None:
+        return ""
+    return r"\%" if unit[1][-1] == "%" else rf" \text{{ {unit[1]}}}" + (f"^{unit[2]}" if unit[2] else "")
 
 
 def is_prose(node: Node) -> bool:
