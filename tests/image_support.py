@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
-from strands_sglang.backends.engine import EmbeddedEngine, TinyModel
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.trajectory import Trajectory
 from tests.servers.engine_server import generate
 
@@ -62,6 +63,17 @@ class EngineRecorder:
     def entered(self, *images: bytes) -> list[str]:
         """Data URLs of the images as a server gets them."""
         return [self.image_expander.prepare(image).data for image in images]  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> TinyModel:
+    return make_tiny_vision_model()
+
+
+@pytest.fixture
+async def client(tiny: TinyModel) -> AsyncIterator[EngineRecorder]:
+    async with engine_of(tiny) as engine:
+        yield EngineRecorder(engine, tiny)
 
 
 def assert_replays(tiny: TinyModel, trajectory: Trajectory) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,25 +12,17 @@ import psutil
 import pytest
 
 from strands_env.commands.cli import main
-from strands_env.core import Action, StepResult, TaskContext, TerminationReason
+from strands_env.core import StepResult, TerminationReason
 from strands_env.environments.harbor import HarborEnv, TaskTrial
 from strands_env.environments.harbor.sandbox import HarborSandbox
 from strands_env.sandbox import Sandbox, SandboxUnsupportedError
-from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel, call
 from strands_env.testing.sandboxes import AgentSandboxContract
 from tests.conftest import ROOT
-from tests.container_support import make_task, require_images
-from tests.harbor_tasks.test_env import STEP_FILES, STEPS
+from tests.container_support import make_task
+from tests.harbor_tasks.test_env import ACTION, STEP_FILES, STEPS, nothing_is_left
 
-ACTION = Action(message="", task_context=TaskContext(id="t"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Any:
-    require_images()
-    yield
-    assert list(containers_folder().glob(f"{os.getpid()}-*")) == []
+__all__ = ["nothing_is_left"]  # a fixture of every test here
 
 
 class TaskSandbox(HarborSandbox):

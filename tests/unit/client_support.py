@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from strands_sglang.backends.sglang import SGLangClient
@@ -14,6 +15,18 @@ from tests.servers import FaultyServer, faults
 def make(url: str, **options: Any) -> SGLangClient:
     """A client that does not wait long."""
     return SGLangClient(url, **{"retry_delay": 0.001, "max_retry_delay": 0.01, "timeout": 30.0, **options})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FaultyServer]:
+    async with FaultyServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: FaultyServer) -> AsyncIterator[SGLangClient]:
+    async with make(server.url) as made:
+        yield made
 
 
 def stalled_body(code: int = 200, *, chunked: bool = False) -> faults.Fault:

@@ -95,6 +95,12 @@ class FakeEnv:
         FakeEnv.cleanups += 1
 
 
+def tool_results(result: StepResult) -> list[Any]:
+    """Every tool result of a conversation, in order."""
+    blocks = [block for message in result.observation.messages for block in message["content"]]
+    return [block["toolResult"] for block in blocks if "toolResult" in block]
+
+
 def display(note: Callable[[str, Any], None]) -> Any:
     """A display of progress that notes its calls: their names and the state."""
     return SimpleNamespace(**{name: partial(note, name) for name in ("start", "update", "finish")})

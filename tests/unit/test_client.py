@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,23 +17,13 @@ from strands_sglang.exceptions import SGLangClientError, SGLangConnectionError, 
 from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
 from tests.unit import client_support as support
-from tests.unit.client_support import ControlledServer
+from tests.unit.client_support import ControlledServer, client, server
+
+__all__ = ["client", "server"]  # fixtures
 
 
 def make(url: str, **options: Any) -> SGLangClient:
     return support.make(url, **{"timeout": 5.0, **options})
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FaultyServer]:
-    async with FaultyServer() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: FaultyServer) -> AsyncIterator[SGLangClient]:
-    async with make(server.url) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

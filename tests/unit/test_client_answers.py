@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import traceback
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -24,19 +23,9 @@ from strands_sglang.exceptions import (
 )
 from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
-from tests.unit.client_support import make
+from tests.unit.client_support import client, make, server
 
-
-@pytest.fixture
-async def server() -> AsyncIterator[FaultyServer]:
-    async with FaultyServer() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(server: FaultyServer) -> AsyncIterator[SGLangClient]:
-    async with make(server.url) as made:
-        yield made
+__all__ = ["client", "server"]  # fixtures
 
 
 def saying(**meta: Any) -> faults.Fault:

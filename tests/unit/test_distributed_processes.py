@@ -1,4 +1,4 @@
-"""Rollouts in worker processes and in Ray actors, and what only processes promise."""
+"""Rollouts in worker processes and in Ray actors, and what only one kind promises."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ HERE = "tests.unit.distributed_support"
 PATH = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 PATHS = {"runtime_env": {"env_vars": PATH}}
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra 'ray')")
+IN_RAY = [needs_ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def cluster():
     ray.shutdown()
 
 
-@pytest.fixture(params=["processes", pytest.param("ray", marks=[needs_ray, pytest.mark.slow])])
+@pytest.fixture(params=["processes", pytest.param("ray", marks=IN_RAY)])
 def make_executor(request):
     """The executor: both kinds promise the same."""
     if request.param == "processes":
@@ -186,11 +187,16 @@ async def test_a_worker_that_dies_at_its_start_is_started_again(make_executor, t
     assert [samples[0].reward for samples in results.values()] == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("for_task", [False, True])
+# The factory of one environment and that of one for each task: in both kinds of workers the same code reads it.
+@pytest.mark.parametrize(
+    ("make_executor", "for_task"),
+    [("processes", False), ("processes", True), pytest.param("ray", True, marks=IN_RAY)],
+    indirect=["make_executor"],
+)
 async def test_another_environment_in_the_workers_is_refused(for_task, make_executor, tmp_path):
     async def run(prompt: str, count: int) -> None:
         arguments = {"prompt": prompt, "for_task": for_task}
-        async with make_executor(f"{HERE}:prompted", arguments, n_workers=2) as executor:
+        async with make_executor(f"{HERE}:prompted", arguments, n_workers=1) as executor:
             await Evaluator(executor=executor, output_path=tmp_path, config={"env_factory": "mine"}).run(tasks(count))
 
     await run("one", 1)
@@ -282,3 +288,46 @@ asyncio.run(main())
 def test_what_cannot_be_run_is_refused(make, options, error, message):
     with pytest.raises(error, match=message):
         ProcessExecutor(make, **options)
+
+
+# ---- Ray alone ------------------------------------------------------------------------------------------------------
+
+
+def test_without_ray_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"pip install .*\[ray\]"):
+        RayExecutor(f"{HERE}:plain")
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_closing_touches_only_its_own_actors(cluster):
+    others = RayExecutor(f"{HERE}:plain", n_workers=1)
+    await others.rollout(task("t0"))
+    async with RayExecutor(f"{HERE}:plain", n_workers=1) as executor:
+        await executor.rollout(task("t0"))
+    assert (await others.rollout(task("t1"))).observation.final_response == "answer t1"
+    await others.close()
+    assert cluster.is_initialized()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_is_started_once_and_stopped_by_who_started_it():
+    """In a process of its own: this one has a Ray already."""
+    program = f"""
+import asyncio, ray
+from strands_env.distributed import RayExecutor
+from tests.unit.eval_support import task
+
+async def main():
+    async with RayExecutor({HERE + ":plain"!r}, n_workers=2) as executor:
+        results = await asyncio.gather(*(executor.rollout(task(f"t{{i}}")) for i in range(2)))
+        assert len(results) == 2 and ray.is_initialized()
+    assert not ray.is_initialized()
+
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**os.environ, **PATH}, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr

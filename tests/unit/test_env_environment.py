@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock, patch
 
 import pytest
+from provider_support import add
 from strands import Agent, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.hooks import AfterToolsEvent, BeforeModelCallEvent, BeforeToolCallEvent
@@ -24,12 +25,6 @@ from strands_env.core.termination import Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
 from strands_env.tools import with_limits
 from strands_sglang.conversation.messages import format_tool_specs
-
-
-@tool
-async def add(a: int, b: int) -> str:
-    """Add two numbers."""
-    return str(a + b)
 
 
 @tool

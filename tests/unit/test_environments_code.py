@@ -15,16 +15,12 @@ from strands_env.environments import CodeMode, CodeSandboxEnv
 from strands_env.sandbox import BubblewrapSandbox, Isolation, SandboxError, SandboxSlots, SandboxUnavailableError
 from strands_env.testing import ScriptedModel, call, reply
 
+from .eval_support import tool_results
 from .sandbox_support import LIMITS, FolderSandbox, assert_nothing_left, leftovers, requires_isolation
 
 
-def results_of(result: Any) -> list[dict[str, Any]]:
-    blocks = [block for message in result.observation.messages for block in message["content"]]
-    return [block["toolResult"] for block in blocks if "toolResult" in block]
-
-
 def texts_of(result: Any) -> list[str]:
-    return [tool_result["content"][0]["text"] for tool_result in results_of(result)]
+    return [tool_result["content"][0]["text"] for tool_result in tool_results(result)]
 
 
 def scripted(*items: Any) -> Any:
@@ -52,7 +48,7 @@ async def test_state_lasts_an_episode_and_no_longer() -> None:
     *quiet, seen, died, full = texts_of(first)
     assert (quiet, seen) == (["(no output)"] * 4, "(23, 'hi\\n', ['1', '2', 'f'])")
     assert "the Python interpreter ended" in died and "MemoryError" in full
-    assert [tool_result["status"] for tool_result in results_of(first)] == ["success"] * 5 + ["error"] * 2
+    assert [tool_result["status"] for tool_result in tool_results(first)] == ["success"] * 5 + ["error"] * 2
     await assert_nothing_left(before)
     env.model_factory = scripted(call("execute_code", code="x"))
     assert "NameError" in texts_of(await env.rollout(Action(message="go")))[0]
@@ -112,7 +108,7 @@ async def test_any_sandbox_will_do_and_is_closed() -> None:
     result = await env.rollout(Action(message="go"))
     *short, long = texts_of(result)
     assert short == ["(no output)", "hi\n[exit code 2]"] and "[900 characters left out]" in long
-    assert [tool_result["status"] for tool_result in results_of(result)] == ["success", "error", "success"]
+    assert [tool_result["status"] for tool_result in tool_results(result)] == ["success", "error", "success"]
     assert sandbox.is_closed
 
 
@@ -160,7 +156,7 @@ async def test_failing_sandbox_fails_the_episode_without_a_reward_however_it_end
     result = await env.step(Action(message="go"))
     assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
     assert "no machine left" in result.error.message
-    assert results_of(result)[0]["status"] == "error"
+    assert tool_results(result)[0]["status"] == "error"
     assert result.observation.tokens is not None
 
 

@@ -12,17 +12,13 @@ from strands_env import Action, TerminationReason
 from strands_env.environments import LocalSearch, Page, SearchEnv, SearchError, SearchHit
 from strands_env.eval import get_benchmark
 from strands_env.testing import EnvironmentContract, ScriptedModel, call
+from tests.unit.eval_support import tool_results
 
 PAGES = [
     Page(title="Bern", url="https://example.org/bern", text="Bern is the seat of government of Switzerland."),
     Page(title="Oslo", url="https://example.org/oslo", text="Oslo is the capital of Norway. " * 40),
     Page(title="Fjords", url="https://example.org/fjords", text="Norway has many fjords."),
 ]
-
-
-def results(result: Any) -> list[dict[str, Any]]:
-    blocks = [block for message in result.observation.messages for block in message["content"]]
-    return [block["toolResult"] for block in blocks if "toolResult" in block]
 
 
 async def used(*calls: Any, provider: Any = None, **options: Any) -> Any:
@@ -48,10 +44,10 @@ async def test_agent_searches_and_reads() -> None:
     opened = [("oslo", 2), ("none", 1), ("bern", 2)]
     pages = [call("open_page", url=f"https://example.org/{name}", part=part) for name, part in opened]
     result = await used(call("search", query="capital of Norway"), *pages, page_chars=500)
-    found, page = (item["content"][0]["text"] for item in results(result)[:2])
+    found, page = (item["content"][0]["text"] for item in tool_results(result)[:2])
     assert found.startswith("1. Oslo\nhttps://example.org/oslo\n")
     assert page.startswith("Oslo\nhttps://example.org/oslo\nPart 2 of 3\n\n")
-    assert [item["status"] for item in results(result)] == ["success", "success", "error", "error"]
+    assert [item["status"] for item in tool_results(result)] == ["success", "success", "error", "error"]
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from strands.hooks import AfterModelCallEvent
 
-from strands_env.core import Action, StepResult, TerminationReason
+from strands_env.core import Action, TerminationReason
 from strands_env.eval.errors import EvalError
 from strands_env.options import EvalOptions
 from strands_env.recipe.environments import make_env_factory
@@ -27,6 +27,7 @@ from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.testing import ScriptedClient
 from tests.container_support import require_images
 
+from .eval_support import tool_results
 from .sandbox_support import FolderSandbox, requires_isolation
 
 requires_harness = pytest.mark.skipif(
@@ -43,11 +44,6 @@ def make_env(script: Any, **options: Any) -> Any:
 
 def is_subagent(messages: list[dict[str, Any]]) -> bool:
     return SUBTASK in json.dumps(messages[0])
-
-
-def results_of(result: StepResult) -> list[dict[str, Any]]:
-    blocks = [block for message in result.observation.messages for block in message["content"]]
-    return [block["toolResult"] for block in blocks if "toolResult" in block]
 
 
 def text_of(tool_result: dict[str, Any]) -> str:
@@ -72,7 +68,7 @@ async def test_tools_work_in_the_sandbox_and_nothing_is_written_or_printed_here(
     )
     result = await env.rollout(Action(message="Go."))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    here, written, edited, read, outside = results_of(result)
+    here, written, edited, read, outside = tool_results(result)
     assert "/workspace" in text_of(here)
     assert [each["status"] for each in (written, edited)] == ["success"] * 2
     assert "new" in text_of(read) and "No such file" in text_of(outside)
@@ -80,14 +76,14 @@ async def test_tools_work_in_the_sandbox_and_nothing_is_written_or_printed_here(
     assert {"shell", "subagent", "todo_write"} <= names and not names & {"web_fetch", "web_search", "search_memory"}
     assert not os.listdir(tmp_path) and capfd.readouterr() == ("", "")
     env.model_factory = lambda: ScriptedModel([call("shell", command="ls /workspace"), "Done."])
-    assert "here" not in text_of(results_of(await env.rollout(Action(message="Go.")))[0])
+    assert "here" not in text_of(tool_results(await env.rollout(Action(message="Go.")))[0])
 
 
 @requires_harness
 async def test_a_whole_image_can_be_its_sandbox() -> None:
     image = ImageSandbox(require_images(), workdir="/app")
     env = make_env([call("shell", command="id -un; busybox seq 2; pwd"), "Done."], sandbox=image)
-    (seen,) = results_of(await env.rollout(Action(message="Go.")))
+    (seen,) = tool_results(await env.rollout(Action(message="Go.")))
     assert json.loads(text_of(seen))["output"] == "root\n1\n2\n/app\n"
 
 
@@ -98,7 +94,7 @@ async def test_the_limits_of_the_environment_hold() -> None:
     )
     result = await env.rollout(Action(message="Go."))
     assert result.termination_reason is TerminationReason.MAX_TOOL_ITERATIONS_REACHED
-    assert ["did not finish within 0.5 seconds" in text_of(each) for each in results_of(result)] == [True, True]
+    assert ["did not finish within 0.5 seconds" in text_of(each) for each in tool_results(result)] == [True, True]
     assert env.sandbox.is_closed
 
 
@@ -119,7 +115,7 @@ async def test_a_subagent_has_the_limits_too_and_prints_nothing(capfd: pytest.Ca
     )
     result = await env.rollout(Action(message="Go."))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    *_, answer = results_of(result)
+    *_, answer = tool_results(result)
     assert "Subagent stopped before finishing" in text_of(answer)
     assert len(lengths) == 3 and max(lengths) < 2_000
     assert capfd.readouterr() == ("", "")

@@ -13,12 +13,13 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 import aiohttp
-from image_support import EngineRecorder, assert_replays, engine_of, png
+from image_support import EngineRecorder, assert_replays, client, png, tiny
 
-from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
+from strands_sglang.backends.engine import TinyModel
 from strands_sglang.gateway import Gateway, Session
 from tests.unit.gateway_support import trained_once
 
+__all__ = ["client", "tiny"]  # fixtures
 RED, TALL = png((200, 30, 60)), png((9, 99, 9), (84, 140))
 RED_AGAIN = png((200, 30, 60), level=0)  # the same picture, other bytes
 READ = '<tool_call>{"name": "Read", "arguments": {"file_path": "red.png"}}</tool_call>'
@@ -40,17 +41,6 @@ def anthropic_image(data: bytes) -> dict[str, Any]:
 
 def chat_image(data: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url(data)}}
-
-
-@pytest.fixture(scope="module")
-def tiny() -> TinyModel:
-    return make_tiny_vision_model()
-
-
-@pytest.fixture
-async def client(tiny: TinyModel) -> AsyncIterator[EngineRecorder]:
-    async with engine_of(tiny) as engine:
-        yield EngineRecorder(engine, tiny)
 
 
 @pytest.fixture
@@ -96,24 +86,10 @@ async def test_turns_with_images_extend_and_replay(session, client, tiny, path, 
     assert_replays(tiny, trajectory)
 
 
-async def test_an_image_in_a_tool_result(session: Session, client: EngineRecorder) -> None:
-    client.script = [f"Let me look. {READ}"]
-    tools = [{"name": "Read", "description": "Read a file.", "input_schema": {"type": "object"}}]
-    history: list[Any] = [
-        {"role": "user", "content": [anthropic_image(TALL), {"type": "text", "text": "and red.png?"}]}
-    ]
-    reply = (await post(session, MESSAGES, messages=history, tools=tools))["content"]
-    result = {"type": "tool_result", "tool_use_id": reply[-1]["id"], "content": [anthropic_image(RED)]}
-    history += [{"role": "assistant", "content": reply}, {"role": "user", "content": [result]}]
-    await post(session, MESSAGES, messages=history, tools=tools)
-    client.assert_extended()
-    (trajectory,) = session.trajectories
-    assert trajectory.images == client.entered(TALL, RED)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        ([], ""),
         ([anthropic_image(RED[:60])], "image file is truncated"),
         ([anthropic_image(b"<html>404</html>")], "it is of no known format"),
         ([anthropic_image(b"")], "it is of no known format"),
@@ -122,17 +98,17 @@ async def test_an_image_in_a_tool_result(session: Session, client: EngineRecorde
         ([{"type": "image", "source": {"type": "url", "url": "https://example.org"}}], "images must be base64"),
     ],
 )
-async def test_an_image_of_a_tool_that_cannot_be_shown_is_reported(session, client, content, words) -> None:
-    client.script = [READ]
+async def test_an_image_of_a_tool_is_shown_and_one_that_cannot_be_is_reported(session, client, content, words) -> None:
+    client.script = [f"Let me look. {READ}"]
     tools = [{"name": "Read", "description": "Read a file.", "input_schema": {"type": "object"}}]
-    history: list[Any] = [{"role": "user", "content": "Look."}]
+    history: list[Any] = [{"role": "user", "content": [anthropic_image(TALL), {"type": "text", "text": "Look."}]}]
     reply = (await post(session, MESSAGES, messages=history, tools=tools))["content"]
     result = {"type": "tool_result", "tool_use_id": reply[-1]["id"], "content": [anthropic_image(RED), *content]}
     history += [{"role": "assistant", "content": reply}, {"role": "user", "content": [result]}]
     await post(session, MESSAGES, messages=history, tools=tools)
     client.assert_extended()
     (trajectory,) = session.trajectories
-    assert trajectory.images == client.entered(RED) and session.counters.unshown == 1
+    assert trajectory.images == client.entered(TALL, RED) and session.counters.unshown == len(content)
     assert words in session.conversation.text_of(trajectory.token_ids)
 
 

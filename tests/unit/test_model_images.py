@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import threading
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
-from image_support import EngineRecorder, assert_replays, engine_of, image, png
+from image_support import EngineRecorder, assert_replays, client, image, png, tiny
 from PIL import Image
 from strands import Agent, tool
 
@@ -25,6 +24,7 @@ from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, MessageConversionError, SGLangDecodingError
 from strands_sglang.trajectory import Image as EncodedImage
 
+__all__ = ["client", "tiny"]  # fixtures
 LONG = {"max_new_tokens": 40}
 SAMPLING = {"max_new_tokens": 5, "ignore_eos": True, "sampling_seed": 3}
 
@@ -38,17 +38,6 @@ def user(*blocks: str | bytes) -> dict[str, Any]:
 
 def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"text": text}]}
-
-
-@pytest.fixture(scope="module")
-def tiny() -> TinyModel:
-    return make_tiny_vision_model()
-
-
-@pytest.fixture
-async def client(tiny: TinyModel) -> AsyncIterator[EngineRecorder]:
-    async with engine_of(tiny) as engine:
-        yield EngineRecorder(engine, tiny)
 
 
 def conversation(client: EngineRecorder, tiny: TinyModel, **options: Any) -> Conversation:

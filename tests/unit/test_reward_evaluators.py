@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from provider_support import tokenizer
-from strands import tool
+from provider_support import add, tokenizer
 
 from strands_env.core import Action, Environment, Outcome, Phase, StepResult, TerminationReason
 from strands_env.core.reward_identity import identify_reward
@@ -35,12 +34,6 @@ CASE = strands_evals.Case(
 )
 [TASK] = actions_from_cases([CASE])
 VERDICT = {"score": 0.75, "test_pass": True, "reason": "good enough"}
-
-
-@tool
-async def add(a: int, b: int) -> str:
-    """Add two numbers."""
-    return str(a + b)
 
 
 class Sums(Environment):
