@@ -57,7 +57,7 @@ _NAMES = "|".join(sorted({*UNITS} - {"in"}, key=len, reverse=True))
 _UNIT = rf"(?:(?:square|cubic)\s)?(?:{_NAMES})(?:\^?[23²³])?(?:\s?(?:/|per\s)(?:{_NAMES})(?:\^?[23²³])?)?(?![A-Za-z])"
 _NUMBER = re.compile(
     rf"""(?i)(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])
-      | (?<![A-Za-z0-9_.:])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b)?""",
+      | (?<![A-Za-z0-9_.:^])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b)?""",
     re.VERBOSE,
 )
 _BEHIND = re.compile(
