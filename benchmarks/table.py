@@ -35,6 +35,7 @@ BENCHMARKS = {
     "chaos": "chaos",
     "gateway": "gateway",
     "gateway_telemetry": "gateway --telemetry --passes 12",
+    "gateway_workers": "gateway_workers",
     "peers": "peers",
     "containers": "containers --kills 500",
 }
