@@ -146,7 +146,7 @@ async def test_a_restarted_session_is_the_session(seed: int, tmp_path: Path) -> 
         await talk(r, seed)
         r.session.set_reward(0.5, turns=[1.0], info={"by": "test"})
         await r.chat([USER], n=2, status=400)
-        r.session.log.told()  # counts of refused requests come with the next event
+        r.session.log.note()  # counts of refused requests come with the next event
         before = everything(r.session)
         async with restarted(tmp_path / "state", r.session) as later:
             assert everything(later.session) == before and trained_once(later.session)

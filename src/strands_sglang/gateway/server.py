@@ -278,8 +278,8 @@ class Gateway:
             object_text(value, what)
         if not isinstance(join_equal, bool | None):
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
-        owned = (lambda make: make()) if self.worker is None else self.worker.owned
-        name, key = name or owned(lambda: uuid.uuid4().hex), key or owned(new_key)
+        make_own = (lambda make: make()) if self.worker is None else self.worker.make_own
+        name, key = name or make_own(lambda: uuid.uuid4().hex), key or make_own(new_key)
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
         holder = self.sessions.by_key(key)

@@ -93,7 +93,7 @@ class Session:
     def __post_init__(self, file: LogFile | None) -> None:
         self.log = SessionLog(self, file)
         self.translation = Translation(self.conversation, self.options, self.secret)
-        self.answers = Answers(self.conversation.forest, self.log.noted)
+        self.answers = Answers(self.conversation.forest, self.log.note_fate)
         if self.options.max_parallel is not None:
             self._slots = asyncio.Semaphore(self.options.max_parallel)
 
@@ -175,7 +175,7 @@ class Session:
             what = f"the reward of session {self.id} has been exported and cannot be changed; set it before that"
             raise Refused(what, status=409, code="reward_final")
         self.reward = reward
-        self.log.told(reward=reward.to_json())
+        self.log.note(reward=reward.to_json())
         self.log.flush()
         return reward
 
@@ -190,7 +190,7 @@ class Session:
     def seal(self) -> None:
         """Refuse later requests, also those after a restart."""
         self.is_sealed = True
-        self.log.told(closed=True, is_final=self.is_reward_final)
+        self.log.note(closed=True, is_final=self.is_reward_final)
 
     async def close(self) -> None:
         """Seal the session: answers in flight are waited for, later requests are refused. Trajectories stay."""
@@ -303,7 +303,7 @@ class Session:
         finally:
             self._passing -= 1
         counters.passed += 1
-        self.log.told()  # with the counts
+        self.log.note()  # with the counts
         if isinstance(self.failure, OtherBackendError):
             self.failure = None
         return response
@@ -392,7 +392,7 @@ class Session:
         answer.task = task = asyncio.create_task(self._sample(prepared, exchange.call))
         self._tasks.add(task)
         self.answers.add(answer)
-        self.log.asked(answer, agent=prepared.request.agent, has_tools=bool(prepared.request.tools))
+        self.log.note_question(answer, agent=prepared.request.agent, has_tools=bool(prepared.request.tools))
 
         def finish(task: asyncio.Task[SampledTurn]) -> None:
             self._tasks.discard(task)
@@ -402,7 +402,7 @@ class Session:
                 self.has_ended &= not is_final
             else:
                 counters.count_turn(prepared, answer.turn, is_final=is_final, is_sibling=is_sibling)
-                self.log.sampled(answer, prepared.messages)  # before those who wait for it wake up
+                self.log.note_answer(answer, prepared.messages)  # before those who wait for it wake up
 
         task.add_done_callback(finish)
         return answer
@@ -447,7 +447,7 @@ class Session:
             reply = self.translation.write(wire, answer, sampled)
             exchange.call.is_answered(reply, sampled.turn)
             if wire.kept_by is not None:
-                self.log.kept(answer, wire.messages)
+                self.log.note_history(answer, wire.messages)
             body = b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
         except Exception as error:  # whatever it is, a repeat would meet it again
             self.answers.fail(answer)

@@ -45,10 +45,10 @@ class SessionLog:
         if self._file is not None:
             self._file.flush()
 
-    def asked(self, answer: Answer, *, agent: str | None, has_tools: bool) -> None:
+    def note_question(self, answer: Answer, *, agent: str | None, has_tools: bool) -> None:
         """An answer begins to be sampled."""
         clients = self._session.clients
-        self._append(
+        self.note(
             asked=answer.number,
             key=answer.key.hex(),
             client=next((name for name, counters in clients.items() if counters is answer.counters), ""),
@@ -58,7 +58,7 @@ class SessionLog:
             has_tools=has_tools,
         )
 
-    def sampled(self, answer: Answer, messages: Sequence[Message]) -> None:
+    def note_answer(self, answer: Answer, messages: Sequence[Message]) -> None:
         """An answer was sampled; `messages` are its history."""
         if self._file is None:
             return
@@ -69,21 +69,17 @@ class SessionLog:
         for has_tools, main in session.main_agents.items():
             if main.turn is turn:
                 event["main"] = [has_tools, self._history_to_json(messages)]
-        self.noted(answer, **event)
+        self.note_fate(answer, **event)
 
-    def kept(self, answer: Answer, messages: Sequence[Message]) -> None:
+    def note_history(self, answer: Answer, messages: Sequence[Message]) -> None:
         """An answer can be named instead of its history, which is `messages` as the client sent them."""
         if self._file is not None and answer.number not in self._kept:
             self._kept.add(answer.number)
-            self._append(answer=answer.number, kept=self._history_to_json(messages))
+            self.note(answer=answer.number, kept=self._history_to_json(messages))
 
-    def noted(self, answer: Answer, **event: Any) -> None:
+    def note_fate(self, answer: Answer, **event: Any) -> None:
         """What became of an answer."""
-        self._append(answer=answer.number, fate=[answer.is_owed, answer.is_delivered, answer.is_lost], **event)
-
-    def told(self, **event: Any) -> None:
-        """Something else: the reward, or that the session was closed."""
-        self._append(**event)
+        self.note(answer=answer.number, fate=[answer.is_owed, answer.is_delivered, answer.is_lost], **event)
 
     def remove(self) -> None:
         """Forget the session: a restart does not know it."""
@@ -95,16 +91,15 @@ class SessionLog:
         if self._file is not None:
             self._file.close()
 
-    def _append(self, **event: Any) -> None:
-        """Append an event, with what has changed since the last one."""
+    def note(self, **event: Any) -> None:
+        """Anything that happened, with what has changed in forest and counters since the last event."""
         if self._file is None:
             return
         facts, before = self._session.conversation.forest.facts(), self._facts
         if facts != before:
             fates = {index: fate for index, fate in facts.fates.items() if before.fates.get(index) != fate}
-            gone = [index for index in before.fates if index not in facts.fates]
             foreign = sorted(set(facts.foreign_ids).difference(before.foreign_ids))
-            event["forest"] = [list(fates.items()), gone, facts.current, facts.call_count, foreign]
+            event["forest"] = [list(fates.items()), facts.current, facts.call_count, foreign]
             self._facts = facts
         counts = {name: counters.nonzero() for name, counters in self._session.clients.items()}
         if changed := {name: each for name, each in counts.items() if self._counts.get(name) != each}:
@@ -164,7 +159,10 @@ class SessionLog:
             session.is_sealed |= event.get("closed", False)
             session.is_reward_final |= event.get("is_final", False)
             if "forest" in event:
-                self._restore_facts(*event["forest"])
+                fates, current, call_count, foreign = event["forest"]
+                before = self._facts
+                foreign_ids = frozenset((*before.foreign_ids, *foreign))
+                self._facts = ForestFacts({**before.fates, **dict(fates)}, current, call_count, foreign_ids)
         session.conversation.forest.restore(self._facts)
         for answer in answers.values():
             # Nobody knows whether a client has it: it is there for whoever repeats its request.
@@ -197,10 +195,3 @@ class SessionLog:
         reply = ModelReply(message=turn.reply, stop_reason=stop_reason, stop_string=stop_string)
         answer.task.set_result(SampledTurn(turn=turn, reply=reply, think_end=event["think_end"]))
         return turn
-
-    def _restore_facts(
-        self, fates: list[Any], gone: list[int], current: int | None, call_count: int, foreign: list[str]
-    ) -> None:
-        held = {index: fate for index, fate in self._facts.fates.items() if index not in gone}
-        foreign_ids = frozenset((*self._facts.foreign_ids, *foreign))
-        self._facts = ForestFacts({**held, **dict(fates)}, current, call_count, foreign_ids)

@@ -141,7 +141,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         session = session_of(request)
         if session.is_sealed and not session.is_reward_final:
             session.is_reward_final = True
-            session.log.told(is_final=True)
+            session.log.note(is_final=True)
         agents = request.query.getall("agent", [])
         is_last = session.is_sealed and not session.in_flight and not agents
         response = as_json(_rows(session, agents))

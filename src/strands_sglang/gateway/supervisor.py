@@ -99,7 +99,6 @@ class _Child:
         self._work, self._worker, self._listener, self._lock = work, worker, listener, lock
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._told: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
         self._pipe, pipe = self._context.Pipe(duplex=False)
@@ -120,13 +119,13 @@ class _Child:
 
     async def ready(self) -> str:
         """Wait until it listens; the model's name."""
-        told = await self._receive()
-        if isinstance(told, CommandError):
-            raise told
-        if told is None:
+        message = await self._receive()
+        if isinstance(message, CommandError):
+            raise message
+        if message is None:
             await asyncio.to_thread(self._process.join)
             raise _DiedError(f"worker {self._worker.index} ended with status {self._process.exitcode} at its start")
-        return str(told)
+        return str(message)
 
     async def keep_alive(self) -> None:
         """Start it again whenever it dies; `CommandError` when that fails."""
@@ -153,8 +152,8 @@ class _Child:
         lost = 0, 0
         try:
             async with asyncio.timeout(_SECONDS_TO_END):
-                while (told := await self._receive()) is not None:
-                    lost = told if isinstance(told, tuple) else lost
+                while (message := await self._receive()) is not None:
+                    lost = message if isinstance(message, tuple) else lost
         except TimeoutError:
             self._process.kill()
         await asyncio.to_thread(self._process.join)

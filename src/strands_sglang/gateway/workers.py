@@ -60,7 +60,7 @@ class Worker:
         """The session of this name or key is this worker's."""
         return self.owner(name) == self.index
 
-    def owned(self, make: Callable[[], str]) -> str:
+    def make_own(self, make: Callable[[], str]) -> str:
         """The first name or key that `make` makes for this worker."""
         while not self.owns(name := make()):
             pass
