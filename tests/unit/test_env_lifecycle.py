@@ -16,7 +16,7 @@ from strands.types.exceptions import ContextWindowOverflowException
 
 from strands_env.core import Action, Environment, StepResult
 from strands_env.core import deadline as deadline_module
-from strands_env.core.deadline import within
+from strands_env.core.deadline import run_with_timeout
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.termination import EpisodeTimeoutError, Outcome, Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
@@ -226,7 +226,7 @@ async def test_work_that_ignores_cancellation_is_left_behind(monkeypatch: pytest
                 continue
 
     with pytest.raises(EpisodeTimeoutError, match=r"loop took longer than its deadline of 0\.05 s"):
-        await within(stubborn(), SOON, Phase.LOOP)
+        await run_with_timeout(stubborn(), SOON, Phase.LOOP)
     release.set()
 
 

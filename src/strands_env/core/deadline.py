@@ -58,7 +58,7 @@ class EpisodeProgress:
 _current: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_episode", default=None)
 
 
-async def within(work: Awaitable[T], seconds: float | None, where: Phase | EpisodeProgress) -> T:
+async def run_with_timeout(work: Awaitable[T], seconds: float | None, where: Phase | EpisodeProgress) -> T:
     """Await work for at most this many seconds; None for no deadline.
 
     Args:
@@ -74,7 +74,7 @@ async def within(work: Awaitable[T], seconds: float | None, where: Phase | Episo
         if seconds is None:
             return await work
         # Exits are contained inside the task: one that leaves a task ends asyncio's event loop.
-        task = asyncio.create_task(within(work, None, where))
+        task = asyncio.create_task(run_with_timeout(work, None, where))
         try:
             await asyncio.wait({task}, timeout=seconds)
             await _finish_cleanup(task, where)
@@ -102,12 +102,12 @@ async def within(work: Awaitable[T], seconds: float | None, where: Phase | Episo
         raise wrap_exit(error, "rollout" if isinstance(where, EpisodeProgress) else where) from error
 
 
-async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
+async def run_shielded(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
     """Await work that must run even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
-    Raises what `within` does.
+    Raises what `run_with_timeout` does.
     """
-    task = asyncio.create_task(within(work, seconds, where))
+    task = asyncio.create_task(run_with_timeout(work, seconds, where))
     cancelled: asyncio.CancelledError | None = None
     try:
         while not task.done():

@@ -22,14 +22,15 @@ from strands.models import Model
 from strands.types.tools import AgentTool
 
 from strands_sglang.exceptions import check_positive, explain_arguments
+from strands_sglang.trajectory import Role
 
-from .deadline import EpisodeProgress, forget_frames, keep_error, to_the_end, within
+from .deadline import EpisodeProgress, forget_frames, keep_error, run_shielded, run_with_timeout
 from .jsonable import copy_data
 from .labels import TrackedModel, decide_training, trajectories_of_step, watch_agent
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict
 from .overrides import flatten_tools, methods_with_action, tool_mistakes, warn_of_misspelt_overrides
-from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope
+from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, fail_step
 from .sdk_patches import inside_a_step
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
@@ -399,7 +400,11 @@ class Environment:
             raise RuntimeError(
                 f"model_for({agent_name!r}) needs a running step: make sub-agents in get_tools(), get_hooks() or a tool"
             )
-        part = scope.role_of(role)
+        try:
+            part = Role(role)
+        except ValueError as error:
+            fail_step(error)  # a tool may make a result of it
+            raise
         model = self._make_model(model_factory or self.model_factory)
         scope.watch(model)
         scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable, role=part))
@@ -418,11 +423,11 @@ class Environment:
     async def _set_up(self, *action: Action) -> None:
         self._owes_reset = False
         arguments = action if "reset" in self._with_action else ()  # a world may depend on its task
-        await within(self._call(self.reset, *arguments), self.setup_timeout, Phase.SETUP)
+        await run_with_timeout(self._call(self.reset, *arguments), self.setup_timeout, Phase.SETUP)
 
     async def _clean_up(self) -> None:
         try:
-            await to_the_end(self._call(self.cleanup), self.cleanup_timeout, Phase.CLEANUP)
+            await run_shielded(self._call(self.cleanup), self.cleanup_timeout, Phase.CLEANUP)
         finally:
             self._owes_reset = "reset" in self._with_action
             if self._own_thread is not None:
@@ -439,7 +444,7 @@ class Environment:
             model=model,
             messages=history,
             tools=tools,
-            system_prompt=self._overridden("get_system_prompt", action),
+            system_prompt=self._call_override("get_system_prompt", action),
             hooks=[scope.limiter, *self._list_of("get_hooks", action), scope.recorder],
             conversation_manager=self.get_conversation_manager(),
             callback_handler=PrintingCallbackHandler() if self.verbose else None,
@@ -455,11 +460,11 @@ class Environment:
         watch_agent(agent)
         return agent
 
-    def _overridden(self, name: str, action: Action) -> Any:
+    def _call_override(self, name: str, action: Action) -> Any:
         return getattr(self, name)(*((action,) if name in self._with_action else ()))
 
     def _list_of(self, name: str, action: Action) -> list[Any]:
-        items = self._overridden(name, action)
+        items = self._call_override(name, action)
         if not isinstance(items, Iterable):
             what = f"{type(self).__name__}.{name}() must return a list, got {items!r:.100}"
             raise TypeError(f"{what}: write 'def {name}(self): return [...]'")
@@ -478,7 +483,7 @@ class Environment:
     ) -> tuple[TerminationReason, ErrorRecord | None]:
         outer = sys.exception()
         try:
-            outcome = await within(self.interact(agent, action), self.step_timeout, Phase.LOOP)
+            outcome = await run_with_timeout(self.interact(agent, action), self.step_timeout, Phase.LOOP)
             if scope.limiter.reached is not None:  # interact() invoked the agent itself, or went on
                 raise scope.limiter.reached
         except Exception as error:
@@ -560,7 +565,7 @@ class Environment:
         else:
             # A tool that never returned may hold the thread, which would hold up an episode without a deadline.
             work = self._own_thread.run(self.compute_metrics, event_loop_metrics, tool_parse_errors=parse_errors)
-            computed = await within(work, self.reward_timeout or self.cleanup_timeout, Phase.LOOP)
+            computed = await run_with_timeout(work, self.reward_timeout or self.cleanup_timeout, Phase.LOOP)
         if not isinstance(computed, Mapping) or not all(isinstance(name, str) for name in computed):
             raise TypeError(f"compute_metrics() must give every metric a name, in a dict, got {computed!r:.200}")
         return dict(computed)

@@ -65,9 +65,9 @@ def _digest_entries(folder: str, entries: tuple[tuple[Any, ...], ...]) -> str:
     return content_hash.hexdigest()
 
 
-def arrow() -> tuple[Any, Any]:
-    """The modules `pyarrow` and `pyarrow.parquet`; without them an ImportError that says how to install them."""
+def arrow(extra: str = "train") -> tuple[Any, Any]:
+    """The modules `pyarrow` and `pyarrow.parquet`; without them an ImportError that names the extra with them."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ImportError(f"Parquet files need pyarrow: {install_command('train')}") from error
+        raise ImportError(f"Parquet files need pyarrow: {install_command(extra)}") from error

@@ -187,7 +187,7 @@ def _hide(value: Any, secrets: list[Any]) -> Any:
         secrets.append(secret)
         return "..."
 
-    def assigned(match: re.Match[str]) -> str:
+    def hide_assigned(match: re.Match[str]) -> str:
         name = match["name"] or match["flag"]
         return f"{match['start']}{hide(match['secret'])}" if is_secret_name(name) else match[0]
 
@@ -205,7 +205,7 @@ def _hide(value: Any, secrets: list[Any]) -> Any:
             name, equals, secret = value.partition("=")
             if equals and name.isidentifier() and is_secret_name(name):  # of an environment, blanks included
                 return f"{name}={hide(secret)}"
-            text = _ASSIGNED.sub(assigned, value)
+            text = _ASSIGNED.sub(hide_assigned, value)
             return _SECRET_PART.sub(lambda match: f"{match['start']}{hide(match['secret'])}", text)
     return value
 

@@ -16,7 +16,7 @@ from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
 from strands_sglang.exceptions import check_positive
 
-from .deadline import within
+from .deadline import run_with_timeout
 from .sdk_patches import function_of, with_function
 from .termination import EpisodeTimeoutError, Phase
 from .threads import DaemonThreads, default_threads
@@ -116,7 +116,7 @@ class LimitedTool(WrappedTool):
                 await asyncio.sleep(0)  # a tool that never awaits would starve everything else
 
         try:
-            await within(collect(), self.timeout, Phase.TOOL)
+            await run_with_timeout(collect(), self.timeout, Phase.TOOL)
         except EpisodeTimeoutError as error:
             if error.where is not Phase.TOOL:  # of an episode that the tool ran
                 raise

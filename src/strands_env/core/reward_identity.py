@@ -100,7 +100,7 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
     for part in filter(_is_own, parts):
         _read(part, code)
 
-    def described(name: str, option: Any) -> Any:
+    def describe_option(name: str, option: Any) -> Any:
         def leaf(part: Any) -> Any:
             text = redact(part)
             # Where a model is asked is no part of what it is asked.
@@ -111,7 +111,7 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
 
         return redact(plain(option, leaf=leaf))
 
-    return {name: described(name, option) for name, option in options.items()}
+    return {name: describe_option(name, option) for name, option in options.items()}
 
 
 def _values(attributes: Mapping[str, Any], state: _State) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, TypeAlias
 
-from .deadline import EpisodeProgress, keep_error, to_the_end, within
+from .deadline import EpisodeProgress, keep_error, run_shielded, run_with_timeout
 from .environment import Environment
 from .jsonable import name_of, redact
 from .reward_identity import identify_reward
@@ -60,7 +60,7 @@ class LocalExecutor:
             RuntimeError: It raised something other than an `Exception`, such as `SystemExit`.
         """
         progress = EpisodeProgress()
-        return await within(self._run(action, progress), timeout, progress)
+        return await run_with_timeout(self._run(action, progress), timeout, progress)
 
     async def describe(self, action: Action | None) -> dict[str, Any] | None:
         """The description of an environment that is not run: one made for this action, or for any.
@@ -103,7 +103,7 @@ class LocalExecutor:
                     result = await env.step(action)
                 finally:
                     progress.phase = Phase.CLEANUP
-                    failure = await keep_error(to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP))
+                    failure = await keep_error(run_shielded(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP))
                 if failure is not None:
                     result.cleanup_error = failure
         if seed is not None and isinstance(result, StepResult):  # anything else is refused by who asked for it

@@ -29,7 +29,6 @@ from strands.models import Model
 from strands_sglang.callers import outermost
 from strands_sglang.exceptions import ToolLimitReachedError
 from strands_sglang.tool_limiter import ToolLimiter
-from strands_sglang.trajectory import Role
 
 from .labels import TrackedModel
 from .metrics import summarize, turn_metrics
@@ -80,14 +79,6 @@ class StepScope:
             self.models.clear()
             self.failures.clear()
             self.recorder, self.limiter = LoopRecorder(), EpisodeLimiter()
-
-    def role_of(self, name: str) -> Role:
-        """The role of that name; an unknown one fails the step, also where a tool makes a result of the error."""
-        try:
-            return Role(name)
-        except ValueError as error:
-            self.failures.setdefault("role", (Phase.TOOL, error))
-            raise
 
     def watch(self, model: Model) -> None:
         """Record failures of a sub-agent's model, so that the step ends as what they are.

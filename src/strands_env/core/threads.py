@@ -136,7 +136,7 @@ def run_watched(work: Coroutine[Any, Any, T], seconds: float) -> T:
     last = [time.monotonic()]
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
 
-    async def watched() -> T:
+    async def watch() -> T:
         task = asyncio.create_task(work)
         started.append((asyncio.get_running_loop(), task))
         while not task.done():
@@ -146,7 +146,7 @@ def run_watched(work: Coroutine[Any, Any, T], seconds: float) -> T:
 
     def run() -> None:
         try:
-            future.set_result(asyncio.run(watched()))
+            future.set_result(asyncio.run(watch()))
         except BaseException as error:  # it belongs to the thread that waits
             future.set_exception(error)
 

@@ -33,7 +33,7 @@ from strands_sglang.trajectory import WeightSpan
 from strands_sglang.trajectory.tokens import TokenSequence
 
 from .chat import ChatPrompt, spoken_text
-from .deadline import within
+from .deadline import run_with_timeout
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .termination import ErrorRecord, Outcome, Phase, TerminationReason, ToolErrorRecord
 from .threads import DaemonThreads, reward_threads
@@ -454,7 +454,7 @@ async def computed_reward(
         computed = reward.compute(action, result)
         if not hasattr(computed, "__await__"):
             raise TypeError(f"{type(reward).__name__}.compute() must be async: write 'async def compute'")
-        return as_reward_result(await within(computed, timeout, Phase.REWARD))
+        return as_reward_result(await run_with_timeout(computed, timeout, Phase.REWARD))
     except (AttributeError, TypeError) as error:
         if result.observation.final_response is not None or "NoneType" not in str(error):
             raise
@@ -463,7 +463,7 @@ async def computed_reward(
         return RewardResult(reward=0.0, info={"reason": "no_final_response", "error": text})
     except Exception as error:
         refused = await refused_answer(
-            error, result, lambda short: within(reward.compute(action, short), timeout, Phase.REWARD)
+            error, result, lambda short: run_with_timeout(reward.compute(action, short), timeout, Phase.REWARD)
         )
         if refused is None:
             raise

@@ -20,6 +20,7 @@ from strands_env.core import Action, Environment, ModelFactory, Observation, Ter
 from strands_env.core.chat import spoken_text
 from strands_env.core.threads import default_threads
 from strands_env.core.types import check_factory
+from strands_sglang.exceptions import check_positive
 
 
 class ChatEnv(Environment):
@@ -49,8 +50,7 @@ class ChatEnv(Environment):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if isinstance(max_user_turns, bool) or not isinstance(max_user_turns, int) or max_user_turns < 0:
-            raise ValueError(f"max_user_turns must be a number of messages, 0 or more, got {max_user_turns!r}")
+        check_positive("messages", whole=True, zero=True, max_user_turns=max_user_turns)
         self.user = user if isinstance(user, SimulatedUser) else ScriptedUser(user or ())
         self.max_user_turns = max_user_turns
         self.tools = list(tools)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from strands_env.core import Environment
-from strands_env.core.deadline import to_the_end
+from strands_env.core.deadline import run_shielded
 from strands_env.core.limits import DEFAULT_MAX_OUTPUT_CHARS, DEFAULT_TIMEOUT, with_limits
 from strands_env.core.termination import Phase
 from strands_env.core.threads import default_threads
@@ -74,7 +74,7 @@ class MCPTools:
             tools: list[AgentTool] = []
             for client in self._clients:
                 # A start cannot be stopped half-way; the client's startup_timeout bounds it.
-                await to_the_end(self._start(client), None, Phase.SETUP)
+                await run_shielded(self._start(client), None, Phase.SETUP)
                 page = await default_threads.run(client.list_tools_sync)
                 tools += page
                 while (token := getattr(page, "pagination_token", None)) is not None:

@@ -237,7 +237,7 @@ class _WatchedSandbox(Sandbox):
         self.failure: SandboxError | None = None
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _failing_the_step(self) -> Iterator[None]:
         try:
             yield
         except SandboxError as error:
@@ -251,21 +251,21 @@ class _WatchedSandbox(Sandbox):
         return self._inner.capabilities
 
     async def exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
-        with self._watched():
+        with self._failing_the_step():
             return await self._inner.exec(command, **options)
 
     async def exec_streaming(
         self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
     ) -> ExecResult:
-        with self._watched():
+        with self._failing_the_step():
             return await self._inner.exec_streaming(command, on_output, **options)
 
     async def read_file(self, path: str, **options: Any) -> bytes:
-        with self._watched():
+        with self._failing_the_step():
             return await self._inner.read_file(path, **options)
 
     async def write_file(self, path: str, content: str | bytes, **options: Any) -> None:
-        with self._watched():
+        with self._failing_the_step():
             await self._inner.write_file(path, content, **options)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from strands_env.core.deadline import within
+from strands_env.core.deadline import run_with_timeout
 from strands_env.core.termination import Phase
 from strands_env.core.types import (
     Action,
@@ -85,10 +85,10 @@ class WeightedReward(RewardFunction):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Compute all parts and add them up."""
         try:
-            # `within`, because an exit that leaves a task would end the event loop.
+            # `run_with_timeout`, because an exit that leaves a task would end the event loop.
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    name: group.create_task(within(reward.compute(action, step_result), None, Phase.REWARD))
+                    name: group.create_task(run_with_timeout(reward.compute(action, step_result), None, Phase.REWARD))
                     for name, (reward, _) in self.parts.items()
                 }
         except ExceptionGroup as errors:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import sqlite3
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from strands.types.events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolUse
 
-from strands_env.core.jsonable import canonical, plain
+from strands_env.core.jsonable import canonical, digest, plain
 from strands_env.core.limits import ToolLike, WrappedTool, with_limits
 from strands_env.core.threads import default_threads
 from strands_sglang.exceptions import check_positive
@@ -96,7 +95,7 @@ class CachedTool(WrappedTool):
 
     async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
         """Answer from the cache, or make the call and keep what it gives."""
-        key = hashlib.blake2b(canonical(plain([self.tool_spec, tool_use["input"]])), digest_size=16).hexdigest()
+        key = digest(canonical(plain([self.tool_spec, tool_use["input"]])))
         pause = 0.01
         while (reserved := await default_threads.run(self._results.reserve, key)) is None:
             await asyncio.sleep(pause)

@@ -101,7 +101,7 @@ async def drive_rollout(
         fatal: Errors that pass, for every attempt would raise them.
     """
 
-    async def guarded() -> R:
+    async def try_attempt() -> R:
         try:
             return await attempt()
         except fatal:
@@ -115,7 +115,7 @@ async def drive_rollout(
         return rollout.error or (rollout.failure.message if rollout.failure else "it sampled nothing")
 
     policy = RetryPolicy(max_attempts=1 + retries, delay=RETRY_PAUSE if pause is None else pause)
-    return await run_attempts(guarded, find_loss, policy)
+    return await run_attempts(try_attempt, find_loss, policy)
 
 
 async def collect_rollouts(

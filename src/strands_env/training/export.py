@@ -43,7 +43,7 @@ def written_for(package: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, AttributeError, TypeError, ValueError, LookupError) as error:
-        if (installed := _installed(package)) is None and isinstance(error, ImportError):
+        if (installed := _version_of(package)) is None and isinstance(error, ImportError):
             message = f"this adapter needs the package {package}: pip install {package}=={WRITTEN_FOR[package]}"
             raise ImportError(message) from error
         if installed in (None, WRITTEN_FOR[package]):
@@ -64,12 +64,12 @@ def check_fields(package: str, module: str, name: str, fields: Iterable[str]) ->
         return
     if unknown := sorted(set(fields) - set(fields_there)):
         raise TrainerVersionError(
-            f"{package} {_installed(package) or 'as loaded'} has no {unknown} in {name}; this adapter was written for "
+            f"{package} {_version_of(package) or 'as loaded'} has no {unknown} in {name}; this adapter was written for "
             f"{package} {WRITTEN_FOR[package]}"
         )
 
 
-def _installed(package: str) -> str | None:
+def _version_of(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

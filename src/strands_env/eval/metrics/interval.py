@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 # Prompts with the largest possible variance that are added to the observed ones: a few prompts may show none of the
 # variance that there is.
 WORST_PROMPTS = 4.0
-_TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,24 +126,13 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """Lentz's method (Numerical Recipes 6.4)."""
-    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
-    value = d
-    for m in range(1, 10_000):
-        for step in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / _nonzero(1 + step * d)
-            c = _nonzero(1 + step / c)
-            value *= c * d
-        if abs(c * d - 1) < 1e-13:
-            break
-    return value
-
-
-def _nonzero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+    """From its end, of so many terms that more change nothing in the first nine digits."""
+    value = 1.0
+    for m in range(10 + int(3 * math.sqrt(max(a, b))), 0, -1):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        value = 1 + even / (1 + odd / value)
+    return 1 / (1 - (a + b) * x / ((a + 1) * value))
 
 
 @lru_cache(maxsize=4096)

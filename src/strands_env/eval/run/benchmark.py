@@ -7,7 +7,6 @@ import logging
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, TaskContext
+from strands_env.core.files import arrow
 from strands_env.core.termination import message_of
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.evaluator import Evaluator
@@ -138,10 +138,7 @@ def _check_object(row: Any, where: str) -> Row:
 
 
 def _parquet(file: Path) -> Iterator[Row]:
-    try:
-        parquet: Any = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise DatasetError(f"Parquet files need 'pyarrow': {install_command('eval')}") from error
+    _, parquet = arrow("eval")
     with parquet.ParquetFile(file) as table:
         for batch in table.iter_batches(batch_size=256):  # a whole table may not fit in memory
             yield from batch.to_pylist()

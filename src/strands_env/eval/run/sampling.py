@@ -21,7 +21,7 @@ from strands_env.core import (
     TerminationReason,
 )
 from strands_env.core.attempts import RetryPolicy, run_attempts
-from strands_env.core.deadline import within
+from strands_env.core.deadline import run_with_timeout
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import EvalError
@@ -117,10 +117,10 @@ class SampleRunner:
             if isinstance(self.executor, LocalExecutor):
                 result = await rollout(action, timeout=timeout)
             elif timeout is None or "timeout" not in inspect.signature(rollout).parameters:
-                result = await within(rollout(action), timeout, Phase.LOOP)
+                result = await run_with_timeout(rollout(action), timeout, Phase.LOOP)
             else:  # it keeps the deadline itself, where it knows the phases; ours only notices that it is gone
                 silence = timeout + UNANSWERED_SECONDS
-                result = await within(rollout(action, timeout=timeout), silence, Phase.LOOP)
+                result = await run_with_timeout(rollout(action, timeout=timeout), silence, Phase.LOOP)
             return _check_result(result), False
         except EpisodeTimeoutError as error:
             if error.seconds != silence:

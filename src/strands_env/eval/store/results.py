@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self, overload
 
 from strands_env.core import Phase, Trajectory
-from strands_env.core.deadline import to_the_end
+from strands_env.core.deadline import run_shielded
 from strands_env.eval.errors import StoreCorruptError, StoreError, StoreLockedError, naming_errors
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.config import StorePaths, expected_samples, load_run, sync_folder
@@ -310,7 +310,7 @@ class ResultWriter:
 
     async def close(self) -> None:
         """Write what is pending, sync and close, even when the caller is cancelled meanwhile."""
-        await to_the_end(self._close(), None, Phase.CLEANUP)
+        await run_shielded(self._close(), None, Phase.CLEANUP)
 
     async def _close(self) -> None:
         try:
