@@ -38,7 +38,7 @@ def image() -> str:
     shutil.copytree(root_with_python(), made, symlinks=True)
     packages = next(made.glob("usr/**/pytest/__init__.py")).parents[1]
     files = {
-        **{f"usr/bin/{name}": TOOL for name in ("git", "gcc", "make", "php", "openssl")},
+        **{f"usr/bin/{name}": TOOL for name in ("git", "openssl")},
         "opt/tool/bin/check": TOOL,
         "root/tool/bin/check": TOOL,
         "opt/suite/v1/x/bin/check": TOOL,
@@ -98,9 +98,7 @@ def replaced(path: str) -> str:
 
 BZIP = "f=$(ls /usr/lib/*/libbz2.so.1.0 /lib/*/libbz2.so.1.0 2> /dev/null | head -1)"
 FORGERIES = {
-    **{
-        name: Forgery(f"{name} /app/answer.txt", replaced(f"/usr/bin/{name}")) for name in ("git", "gcc", "make", "php")
-    },
+    "program-of-the-image": Forgery("git /app/answer.txt", replaced("/usr/bin/git")),
     **{name: Forgery(PYTEST, CHEATS[name]) for name in CHEATS_OF_PYTHON},
     "shell-devices": Forgery("diff <(cat /app/answer.txt) <(echo 42) > /dev/null", CHEATS["shell-devices"]),
     "shadowed-program": Forgery(

@@ -55,20 +55,10 @@ def test_the_examples_render_to_the_calls_they_teach() -> None:
 
 @needs_model
 async def test_the_model_calls_the_calculator(engine: EmbeddedEngine) -> None:
-    questions = {"What is 271 * 55?": "271*55", "What is 640 - 38?": "640-38", "What is 77 + 919?": "77+919"}
-    answers = await asyncio.gather(
-        *(
-            generate(
-                engine,
-                engine.tokenizer.encode(render(question)),
-                sampling_params={"temperature": 0, "max_new_tokens": 48},
-            )
-            for question in questions
-        )
-    )
-    for answer, expression in zip(answers, questions.values(), strict=True):
-        assert answer["text"] == CALL.replace("876+61", expression)
-        assert answer["meta_info"]["finish_reason"]["type"] == "stop"
+    prompt = engine.tokenizer.encode(render("What is 271 * 55?"))
+    answer = await generate(engine, prompt, sampling_params={"temperature": 0, "max_new_tokens": 48})
+    assert answer["text"] == CALL.replace("876+61", "271*55")
+    assert answer["meta_info"]["finish_reason"]["type"] == "stop"
 
 
 @needs_model
