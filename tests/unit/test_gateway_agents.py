@@ -117,10 +117,10 @@ async def test_a_stream_is_passed_piece_by_piece_and_a_broken_one_is_broken_off(
         with pytest.raises(aiohttp.ClientError):
             async with r.http.post(url, json=body, headers=r.headers) as response:
                 await response.read()
-        assert r.session.counters.passed == 1 and r.session.failure is None
+        assert r.session.counters.passed == 2 and r.session.failure is None
 
 
-async def test_a_client_that_goes_away_ends_its_request_upstream() -> None:
+async def test_a_client_that_goes_away_ends_its_request_upstream_which_counts() -> None:
     async with passing() as (r, upstream):
         upstream.pieces = [b"data: 1\n\n"]
         asking = asyncio.create_task(r.events("/v1/chat/completions", {"model": "haiku"}))
@@ -129,7 +129,7 @@ async def test_a_client_that_goes_away_ends_its_request_upstream() -> None:
         assert transport is not None
         asking.cancel()
         await until(transport.is_closing)
-        assert r.session.counters.passed == 0 and r.session.failure is None
+        assert r.session.counters.passed == 1 and r.session.failure is None
 
 
 async def test_who_may_not_use_the_session_reaches_no_other_backend() -> None:

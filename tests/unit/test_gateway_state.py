@@ -30,6 +30,7 @@ from strands_sglang.gateway.exact_json import dumps
 from strands_sglang.gateway.records import from_json, restore_turn, to_json, turn_to_json
 from strands_sglang.gateway.session_routes import _rows
 from strands_sglang.gateway.state import LogFile, StateFolder
+from strands_sglang.gateway.workers import Worker
 from strands_sglang.trajectory import (
     Call,
     Completion,
@@ -266,6 +267,8 @@ async def test_exported_and_deleted_sessions_leave_the_folder_whose_size_is_told
         await r.call("GET", f"/sessions/{r.session.id}/trajectories")
         assert first.exists() and second.exists()  # it goes on
         await r.session.close()
+        await r.call("HEAD", f"/sessions/{r.session.id}/trajectories", status=405)  # no rows, so no export
+        assert first.exists()
         assert sum((await r.call("GET", f"/sessions/{r.session.id}/trajectories"))[0]["loss_mask"])
         await r.gateway.delete(other)
         assert not list((tmp_path / "state").glob("*.jsonl"))
@@ -471,6 +474,14 @@ def test_the_command_refuses_the_folder_of_another_gateway(
     assert command_line(["gateway", "--model", "tiny", "--state", str(tmp_path)]) == 3
     assert "another gateway uses" in capsys.readouterr().err
     folder.close()
+
+
+async def test_a_worker_leaves_the_logs_of_others_alone(tmp_path: Path) -> None:
+    ours, theirs = [Worker(index=n, count=2, folder=tmp_path).owned(map(str, range(99)).__next__) for n in range(2)]
+    for name in (ours, theirs):
+        (tmp_path / f"{name}.jsonl").touch()  # as another one has it for a moment when it makes a session
+    StateFolder(tmp_path, {}, owns=Worker(index=0, count=2, folder=tmp_path).owns, locks=False)
+    assert [file.stem for file in tmp_path.glob("*.jsonl")] == [theirs]
 
 
 async def test_a_damaged_log_is_one_sessions_trouble(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -75,6 +77,21 @@ async def test_counts_never_fall_and_show_retries_and_answers_that_were_lost(mon
         after = await scrape(r)
         assert after["requests_total", "chat", "499"] == 1 and after["sessions", "open"] == 0
         assert {key for key, number in before.items() if key[0].endswith("_total") and after[key] < number} == set()
+
+
+async def test_what_a_session_brings_from_before_a_restart_is_not_counted_again(tmp_path: Path) -> None:
+    async with rig([completion("One.")], state=tmp_path / "state") as r:
+        await r.chat([USER])
+        session, folder = r.session, Path(shutil.copytree(tmp_path / "state", tmp_path / "copy"))
+    async with rig([completion("Two.")], state=folder) as r:
+        r.session = r.gateway.sessions[session.id]
+        assert (await scrape(r))["turns_total", "sampled"] == 0
+        await r.chat([USER, {"role": "assistant", "content": "One."}, USER])
+        assert r.session.counters.sampled == 2 and r.session.counters.roots["first"] == 1
+        before = await scrape(r)
+        assert before["turns_total", "sampled"] == 1 and not before.get(("roots_total", "first"))
+        await r.gateway.delete(r.session)
+        assert (await scrape(r))["turns_total", "sampled"] == 1
 
 
 async def test_names_that_clients_choose_make_no_series() -> None:

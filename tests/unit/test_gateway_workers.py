@@ -156,6 +156,34 @@ async def test_no_worker_serves_what_another_owns(tmp_path: Path) -> None:
         writer.close()
 
 
+async def answer_to(w: Workers, sent: bytes) -> bytes:
+    """Everything that comes until the gateway closes the connection."""
+    reader, writer = await asyncio.open_connection(*w.url[len("http://") :].split(":"))
+    writer.write(sent)
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_however_a_request_spells_its_address_it_reaches_its_worker(tmp_path: Path) -> None:
+    async with workers(tmp_path) as w:
+        made = [await w.call("POST", "/sessions", json={}) for _ in range(8)]
+        one = next(each for each in made if w.owner(each) is w.gateways[0])
+        other = next(each for each in made if w.owner(each) is w.gateways[1])
+        end = " HTTP/1.1\r\nhost: localhost\r\nx-note: a\u2028b\r\nconnection: close\r\n\r\n"
+        for spelled in ("GET /sessions/", "\r\nGET /sessions/", "GET HTTP://localhost/sessions/", "GET /%73essions/"):
+            for each in (one, other):
+                assert each["id"].encode() in await answer_to(w, f"{spelled}{each['id']}{end}".encode())
+        # Two in one piece: the second is said to be on the wrong connection, which ends, so its repeat is served.
+        both = "".join(f"GET /sessions/{each['id']} HTTP/1.1\r\nhost: localhost\r\n\r\n" for each in (one, other))
+        answers = await answer_to(w, both.encode())
+        assert answers.count(b"HTTP/1.1 200") == 1 and b"worker 1 of the gateway cannot be reached on this" in answers
+        # What cannot be a request is refused, and not waited for.
+        for sent in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/1.1\nhost: localhost\n\n"):
+            assert b" 400 " in (await answer_to(w, sent)).partition(b"\r\n")[0]
+
+
 async def test_a_worker_that_is_away_is_said_to_be(tmp_path: Path) -> None:
     async with workers(tmp_path) as w:
         made = [await w.call("POST", "/sessions", json={}) for _ in range(8)]
@@ -163,7 +191,7 @@ async def test_a_worker_that_is_away_is_said_to_be(tmp_path: Path) -> None:
         await w.gateways[1].close()
         async with aiohttp.ClientSession() as w.http:
             refused = await w.chat(gone, status=503)
-            assert refused["error"]["message"] == "worker 1 of the gateway is being started again"
+            assert "worker 1 of the gateway" in refused["error"]["message"]
             await w.call("GET", "/sessions", status=503)
             kept = next(each for each in made if w.owner(each) is w.gateways[0])
             await w.chat(kept)

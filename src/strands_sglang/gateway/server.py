@@ -414,7 +414,8 @@ class Gateway:
         except Exception as error:
             refused = hide(error)
         response = refusal(self._dialects.get(request.match_info.handler, CHAT_COMPLETIONS), refused)
-        if response.status in (408, 413) or request.content.exception() is not None:  # a part of the body is left
+        is_cut = response.status in (408, 413) or request.content.exception() is not None  # a part of the body is left
+        if is_cut or refused.code == "worker_away":
             response.force_close()
         return response
 

@@ -295,15 +295,16 @@ class Session:
         if (reached := self._find_reached()) is not None:
             raise Refused(str(reached), code="rollout_limit")
         self._passing += 1
+        is_answered = True  # also for a client that breaks the answer off: it cost the other backend the same
         try:
             response = await self.other_backends.pass_on(exchange.request, exchange.dialect, other)
         except OtherBackendError as error:
-            self.failure = error
+            self.failure, is_answered = error, False
             raise
         finally:
             self._passing -= 1
-        counters.passed += 1
-        self.log.note()  # with the counts
+            counters.passed += is_answered
+            self.log.note()  # with the counts
         if isinstance(self.failure, OtherBackendError):
             self.failure = None
         return response

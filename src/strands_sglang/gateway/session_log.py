@@ -163,6 +163,7 @@ class SessionLog:
                 before = self._facts
                 foreign_ids = frozenset((*before.foreign_ids, *foreign))
                 self._facts = ForestFacts({**before.fates, **dict(fates)}, current, call_count, foreign_ids)
+        session.telemetry.restored += session.counters
         session.conversation.forest.restore(self._facts)
         for answer in answers.values():
             # Nobody knows whether a client has it: it is there for whoever repeats its request.

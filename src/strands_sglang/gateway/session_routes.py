@@ -173,7 +173,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     app.router.add_get("/sessions", guarded(list_sessions))
     app.router.add_post(one, guarded(create))
     app.router.add_get(one, of_session(show))
-    app.router.add_get(f"{one}/trajectories", guarded(read))
+    app.router.add_get(f"{one}/trajectories", guarded(read), allow_head=False)  # who asks for a head gets no rows
     app.router.add_post(f"{one}/close", guarded(close))
     app.router.add_delete(one, of_session(delete))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from ..exceptions import StateError, StateFullError
 from ..lines import DamagedLineError, append_lines, finish_line, is_whole, lock, read_lines
@@ -65,6 +65,8 @@ class StateFolder:
         headers: list[dict[str, Any]] = []
         torn: list[Path] = []
         for file in sorted(self.path.glob(f"*{_SUFFIX}")):
+            if not owns(unquote(file.name.removesuffix(_SUFFIX))):  # another process writes, or removes, it meanwhile
+                continue
             with file.open("rb") as opened:
                 line = opened.readline()
                 size = opened.seek(0, os.SEEK_END)
@@ -84,9 +86,8 @@ class StateFolder:
                         f"{str(self.path)!r} holds sessions of a gateway with {name} {theirs!r}, and this one has "
                         f"{ours!r}: start it as that one was, or give another state folder"
                     )
-            if owns(header["session"]):
-                headers.append(header)
-                self.size += size
+            headers.append(header)
+            self.size += size
         for file in torn:  # killed before anybody was given the session
             file.unlink()
         return {header["session"]: header for header in sorted(headers, key=lambda header: float(header["at"]))}

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate, chain
-from operator import attrgetter
+from operator import attrgetter, sub
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +112,11 @@ class Telemetry:
 
     Attributes:
         deleted: Counts of the sessions that are gone: what Prometheus counts must not fall.
+        restored: Counts that sessions brought from before a restart, which Prometheus has added up already.
     """
 
     def __init__(self) -> None:
-        self.deleted = Counters()
+        self.deleted, self.restored = Counters(), Counters()
         self._ended: list[Call] = []
         self._requests: Counter[tuple[str, str]] = Counter()
         self._buckets = {phase: [0] * (len(_BOUNDS) + 1) for phase in Phase}
@@ -171,12 +172,13 @@ class Telemetry:
     def _collect(self, table: SessionTable) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        sessions = table.loaded  # of a state folder the others show their counts when they are read
+        sessions = table.loaded
         counts = [self.deleted, *(counters for session in sessions for counters in session.clients.values())]
         # Thousands of sessions in a few milliseconds, for nothing is served meanwhile.
         names = [name for _, fields in _COUNTS.values() for name in fields]
-        total = dict(zip(names, map(sum, zip(*map(attrgetter(*names), counts), strict=True)), strict=True))
-        roots = Counter(chain.from_iterable(count.roots.elements() for count in counts))
+        sums = map(sum, zip(*map(attrgetter(*names), counts), strict=True))
+        total = dict(zip(names, map(sub, sums, attrgetter(*names)(self.restored)), strict=True))
+        roots = Counter(chain.from_iterable(count.roots.elements() for count in counts)) - self.restored.roots
         closed = sum(session.is_sealed for session in sessions)
         states = {"open": len(sessions) - closed, "closed": closed, "stored": len(table) - len(sessions)}
         cached = total["cached_tokens"] / max(total["input_tokens"], 1)

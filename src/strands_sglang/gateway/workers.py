@@ -29,9 +29,7 @@ OWN = "x-strands-own-sessions"
 """Header of a question to one worker among all."""
 
 _MOST_HEAD = 64 * 1024  # bytes in which the end of a request's head has to come; aiohttp takes less
-_END = b"\r\n\r\n"
-_SESSION = re.compile(r"\S+ (?:http://[^/ ]*)?/(?:s|sessions)/([^/?# ]+)")
-_ROOT = re.compile(r"\S+ (?:http://[^/ ]*)?/v1[^? ]*\??(\S*)")
+_END = re.compile(rb"\n\r?\n|\A[^A-Za-z]")  # of a request's head, or of the hope for one: a client that speaks TLS
 
 
 @dataclass(kw_only=True)
@@ -150,23 +148,24 @@ class Worker:
         return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
 
     def away(self, index: int) -> Refused:
-        """The refusal of what only another worker can answer."""
-        return Refused(f"worker {index} of the gateway is being started again", status=503, retry_after=1)
+        """The refusal of what only another worker can answer; the next connection may reach it."""
+        what = f"worker {index} of the gateway cannot be reached on this connection, or is being started again"
+        return Refused(what, status=503, code="worker_away", retry_after=1)
 
     def owner_of(self, head: bytes) -> int:
         """The worker that a request belongs to, by its head; any for a new session, this one if it names none."""
-        line = head.partition(b"\r\n")[0].decode("utf-8", "surrogateescape")
-        if (named := _SESSION.match(line)) is not None:
-            return self.owner(unquote(named[1]))
-        if line.startswith("POST /sessions"):  # a client may open thousands on one connection
-            self._turn = (self._turn + 1) % self.count
-            return self._turn
-        if (root := _ROOT.match(line)) is None:
-            return self.index
-        lines = head.partition(_END)[0].decode("utf-8", "surrogateescape").split("\r\n")[1:]
+        first, *lines = _END.split(head)[0].decode("utf-8", "surrogateescape").split("\n")
+        method, target = f"{first} ".split(" ")[:2]
+        path, _, query = re.sub(r"\A\w+://[^/]*", "", target).partition("?")
+        match list(map(unquote, path.split("/")[1:])):
+            case ["s" | "sessions", name, *_] if name:
+                return self.owner(name)
+            case ["sessions", *_] if method == "POST":  # a client may open thousands on one connection
+                self._turn = (self._turn + 1) % self.count
+                return self._turn
         pairs = [line.partition(":") for line in lines]
         key = key_in({name.strip().lower(): value.strip() for name, _, value in pairs})
-        key = key or next(iter(parse_qs(root[1]).get("key", [])), None)  # Google's clients send it there
+        key = key or next(iter(parse_qs(query).get("key", [])), None)  # Google's clients send it there
         return self.owner(key) if key else self.index
 
 
@@ -188,8 +187,8 @@ class WorkerConnection(Connection):
     def data_received(self, data: bytes) -> None:
         """Called by asyncio: bytes of a request came."""
         if self._is_moving or self._payload is None or self._payload.is_eof():  # a request begins
-            self._head += data
-            if not self._is_moving and (_END in self._head or len(self._head) > _MOST_HEAD):
+            self._head = (self._head + data).lstrip(b"\r\n")
+            if not self._is_moving and (_END.search(self._head) or len(self._head) > _MOST_HEAD):
                 self._begin()
         else:
             self._feed(data)
