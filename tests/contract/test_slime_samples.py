@@ -101,6 +101,22 @@ async def test_slime_is_given_agents_alone_each_with_its_role(rig: Rig) -> None:
     assert rollout_metrics(rig.args, [sample])["untrained_tokens"] == len(completion("read").ids)
 
 
+class Untrained(AddEnv):
+    def is_trained(self, trajectory: Any) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("fanout", [True, False])
+async def test_a_rollout_of_which_no_path_is_trained_is_not_lost(rig: Rig, fanout: bool) -> None:
+    rig.args.strands_env_fanout, rig.environment = fanout, Untrained
+    rig.serve(completion("4"))
+    result = await rig.run(Sample(index=0, label="4"))
+    sample = result[0] if fanout else result
+    check(sample)
+    assert (sample.status, sample.reward, sample.remove_sample) == (Sample.Status.COMPLETED, 1.0, False)
+    assert sum(sample.loss_mask) == 0
+
+
 async def test_without_fan_out_lost_paths_are_said_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     sys.modules["strands_env.training.slime.settings"].warn_once.cache_clear()
     rig.environment = TwoPaths

@@ -28,6 +28,7 @@ from strands_env.training import (
     save_samples,
 )
 from strands_env.training.export import one_row
+from strands_env.training.trl import rollout_output
 from strands_sglang import SGLangModel
 from strands_sglang.trajectory.media import PlacedMedium
 
@@ -211,6 +212,23 @@ async def test_agents_that_are_not_trained_are_left_out() -> None:
     result = await frozen_step()
     assert {item.agent_name for item in result.trajectories} == {"agent", "helper"}
     assert [sample.agent_name for sample in samples_from_step(result)] == ["agent"]
+
+
+async def test_a_rollout_of_which_no_path_is_trained_keeps_its_reward_and_is_not_run_again() -> None:
+    class Delegating(EchoEnv):
+        def is_trained(self, trajectory: Any) -> bool:
+            return trajectory.role == "subagent"
+
+    async def run() -> Any:
+        env = Delegating(model_factory=lambda: ScriptedModel(["done"]), reward_fn=lambda action, result: 0.25)
+        results.append(await env.step(Action(message="hello")))
+        return samples_from_step(results[-1])
+
+    results: list[Any] = []
+    rollouts = await collect_rollouts([run], pause=0)
+    assert len(results) == 1
+    row = rollout_output(rollouts)
+    assert row["strands_reward"] == [0.25] and row["env_mask"] == [[0]]
 
 
 def branching_model() -> SGLangModel:

@@ -41,8 +41,8 @@ def samples_from_step(
         metadata: Added to every sample, beside `termination_reason`.
 
     Returns:
-        One sample a path. Empty when nothing was sampled, or nothing that should be trained; a rollout that the policy
-        brought to its end before a token came (a time-out) is one sample without tokens, which holds its reward.
+        One sample a path. Empty when nothing was sampled. A rollout that the policy brought to its end before a token
+        came (a time-out), or of which no path is trained, is one sample without tokens, which holds its reward.
 
     Raises:
         TypeError: `result` is something else.
@@ -67,8 +67,10 @@ def samples_from_step(
         "reward": reward,
         "metadata": {"termination_reason": result.termination_reason.value, **(metadata or {})},
     }
-    if not trajectories and status is SampleStatus.TRUNCATED:
-        # Without a sample it would be run again until it is short, and would be missing in its group.
+    trained = [each for each in zip(trajectories, token_rewards, strict=True) if each[0].trainable]
+    is_complete = status is SampleStatus.COMPLETED and trajectories  # without any, the model has no token data
+    if not trained and (status is SampleStatus.TRUNCATED or is_complete):
+        # Without a sample it would be run again until it is trained, and would be missing in its group.
         nothing = np.zeros(0, dtype=np.int32)
         return [TrainingSample(token_ids=nothing, prompt_length=0, loss_mask=nothing.astype(np.uint8), **fields)]
     return _samples(

@@ -25,6 +25,7 @@ Fields: TypeAlias = dict[str, Any]
 _NO_ROOM = (
     "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten prompt and tools"
 )
+_NO_PATH = "no path of the rollout is meant to be trained: see the environment's is_trained()"
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, which break super()
@@ -52,7 +53,7 @@ class SlimeRollout(Rollout):
 
     @property
     def is_empty(self) -> bool:
-        """The policy brought it to its end before a token came."""
+        """The policy brought it to its end before a token came, or its environment wants no path trained."""
         return self.failure is None and len(self.samples) > 0 and not len(self.samples[0])
 
     @property
@@ -69,7 +70,8 @@ class SlimeRollout(Rollout):
         if not self.is_empty:
             return self.failure
         own = None if self.result is None else self.result.error
-        return own or ErrorRecord(type=self.reason.value, message=_NO_ROOM, traceback="", where=Phase.MODEL)
+        message = _NO_PATH if self.result is not None and self.result.recorded_trajectories else _NO_ROOM
+        return own or ErrorRecord(type=self.reason.value, message=message, traceback="", where=Phase.MODEL)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
