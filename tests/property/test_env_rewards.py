@@ -1,14 +1,16 @@
-"""Boxes are found whatever is in them; turn rewards add up over tokens wherever they are put."""
+"""Boxes are found whatever is in them, turn rewards add up wherever they are put, and estimators are exact."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strands_env.core.types import RewardResult, TokenObservation
+from strands_env.eval.metrics import pass_at_k, pass_hat_k
 from strands_env.rewards import token_rewards
 from strands_env.rewards.math_worker import find_boxes
 
@@ -44,3 +46,12 @@ def test_turn_rewards_add_up_and_touch_sampled_tokens_only(placement: str, turns
     for turn, spans in tokens.turn_spans.items():
         total = math.fsum(per_token[i] for start, end in spans for i in range(start, end))
         assert math.isclose(total, rewards[turn], abs_tol=1e-9)
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_estimators_equal_exact_combinatorics(case: tuple[int, int, int]) -> None:
+    n, c, k = case
+    at_least_one = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+    every_one = Fraction(math.comb(c, k), math.comb(n, k))
+    assert math.isclose(pass_at_k(n, c, k), float(at_least_one), rel_tol=1e-9, abs_tol=1e-300)
+    assert math.isclose(pass_hat_k(n, c, k), float(every_one), rel_tol=1e-9, abs_tol=1e-300)
