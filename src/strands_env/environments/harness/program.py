@@ -157,23 +157,22 @@ class ProgramRun:
 
     def _conclude(self, agent: Agent, session: Session, done: ExecResult) -> AgentResult:
         self.ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}
-        failed = done.outcome is not Outcome.OK
+        failed, failure = done.outcome is not Outcome.OK, session.failure
         if failed:
             self.ended["failure"] = _explain(done)
-        if session.failure is not None:
-            self.ended["last_request"] = f"{type(session.failure).__name__}: {session.failure}"[:_SHOWN_CHARS]
+        if failure is not None:
+            self.ended["last_request"] = f"{type(failure).__name__}: {failure}"[:_SHOWN_CHARS]
         from strands_sglang.gateway.dialects.wire import Refused
 
-        failure = session.failure
         # Refused for what the program put into its request, by the template or by the gateway.
         is_own = isinstance(failure, _OWN_REQUEST) or (isinstance(failure, Refused) and failure.status < 500)
         refused = is_own and agent.messages
-        if session.failure is not None and not refused:  # the program ended because of it, whatever its exit code
-            raise session.failure
+        if failure is not None and not refused:  # the program ended because of it, whatever its exit code
+            raise failure
         if not session.counters.sampled or not agent.messages:
             raise HarnessFailedError(f"the program made no model call: {_explain(done)}")
         if refused:
-            logger.warning("error=<%s> | the program's last request was refused", session.failure)
+            logger.warning("error=<%s> | the program's last request was refused", failure)
         if failed and not self.score_failures:
             raise HarnessFailedError(f"the program failed: {_explain(done)}")
         return AgentResult(

@@ -18,6 +18,7 @@ from strands_env.training.slime.call import drops_exceptions
 from strands_env.training.slime.prompt import read_prompt
 from strands_env.training.slime.proof import why_left_out
 from strands_env.training.slime.sample import (
+    counted_reward,
     fields_that_stop_the_run,
     flatten,
     group_rollouts,
@@ -53,18 +54,14 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
         Raw rewards and those to train on, in the order of the samples.
     """
     flat = list(flatten(samples))
-    numbers = [read_reward(args, sample) for sample in flat]
-    raw = [reward or 0.0 for reward in numbers]
-    usable = [
-        None if getattr(sample, "remove_sample", False) else reward
-        for sample, reward in zip(flat, numbers, strict=True)
-    ]
+    raw = [read_reward(args, sample) or 0.0 for sample in flat]
+    usable = [counted_reward(args, sample) for sample in flat]
     estimator = getattr(args, "advantage_estimator", "grpo")
     normalises = estimator in ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
     if not (normalises and getattr(args, "rewards_normalization", True)):
         return raw, [reward or 0.0 for reward in usable]
     scales = estimator != "reinforce_plus_plus_baseline" and getattr(args, "grpo_std_normalization", True)
-    keys = [rollout_key(sample, position) for position, sample in enumerate(flat)]
+    keys = [rollout_key(sample, ("position", position)) for position, sample in enumerate(flat)]
     groups = _groups(args, flat, keys)
     least = SlimeSettings.from_args(args, factory_required=False).min_usable
     return raw, group_advantages(usable, group_ids=groups, rollout_ids=keys, scale_by_std=scales, min_rollouts=least)
@@ -76,8 +73,7 @@ def check_reward_nonzero_std(args: Any, samples: Sequence[Any], **kwargs: Any) -
     Elements may be samples or lists of samples (fan-out), which count once. Removed samples do not count.
     """
     firsts = [members[0] for members in group_rollouts(samples).values()]
-    usable = [read_reward(args, sample) for sample in firsts if not getattr(sample, "remove_sample", False)]
-    rewards = [reward for reward in usable if reward is not None]
+    rewards = [reward for sample in firsts if (reward := counted_reward(args, sample)) is not None]
     reason = None
     if len(rewards) < max(SlimeSettings.from_args(args, factory_required=False).min_usable, 1):
         reason = "too_few_usable_rollouts" if rewards else "no_usable_rollout"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.trackers import make_tracker, numbers_of
-from strands_env.training.slime.sample import flatten, group_rollouts, notes_of, read_reward
+from strands_env.training.slime.sample import counted_reward, flatten, group_rollouts, notes_of, read_reward
 from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings
 
 logger = logging.getLogger(__name__)
@@ -52,12 +52,11 @@ def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
     """
     flat = list(flatten(samples))
     firsts = [members[0] for members in group_rollouts(flat).values()]
-    usable = [sample for sample in firsts if not getattr(sample, "remove_sample", False)]
-    rewards = [reward for sample in usable if (reward := read_reward(args, sample)) is not None]
+    rewards = [reward for sample in firsts if (reward := counted_reward(args, sample)) is not None]
     metrics: dict[str, float] = {
         "rollouts": len(firsts),
         "samples": len(flat),
-        "removed": len(firsts) - len(usable),
+        "removed": sum(bool(getattr(sample, "remove_sample", False)) for sample in firsts),
         "reward": _mean(rewards),
         "response_tokens": _mean([getattr(sample, "response_length", None) or 0 for sample in flat]),
         "trained_tokens": _mean([sum(getattr(sample, "loss_mask", None) or ()) for sample in flat]),

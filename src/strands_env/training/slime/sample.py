@@ -102,8 +102,7 @@ def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
         rows.append(row)
     rows[0] |= _counter_fields(call.sample, rollout)
     if call.fanout:  # slime counts rollouts by this id; without one it would count paths
-        ids = [getattr(call.sample, name, None) for name in ("rollout_id", "index")]
-        shared = next((value for value in ids if value is not None), uuid.uuid4().int >> 65)
+        shared = rollout_key(call.sample, uuid.uuid4().int >> 65)
         rows = [row | {"rollout_id": shared} for row in rows]
     return rows
 
@@ -312,6 +311,11 @@ def read_reward(args: Any, sample: Any) -> float | None:
         return None
 
 
+def counted_reward(args: Any, sample: Any) -> float | None:
+    """The reward of a sample that counts in statistics: None for one that was removed, too."""
+    return None if getattr(sample, "remove_sample", False) else read_reward(args, sample)
+
+
 def flatten(samples: Iterable[Any]) -> Iterator[Any]:
     """The samples of a step, whose elements may be lists of samples."""
     for sample in samples:
@@ -321,20 +325,17 @@ def flatten(samples: Iterable[Any]) -> Iterator[Any]:
             yield sample
 
 
-def rollout_key(sample: Any, position: int) -> Any:
+def rollout_key(sample: Any, default: Any) -> Any:
     """The key that samples of one rollout share within a group."""
-    for name in ("rollout_id", "index"):
-        value = getattr(sample, name, None)
-        if value is not None:
-            return value
-    return ("position", position)
+    keys = (getattr(sample, name, None) for name in ("rollout_id", "index"))
+    return next((key for key in keys if key is not None), default)
 
 
 def group_rollouts(samples: Iterable[Any]) -> dict[Any, list[Any]]:
     """The samples of each rollout, in order."""
     rollouts: dict[Any, list[Any]] = {}
     for position, sample in enumerate(flatten(samples)):
-        key = getattr(sample, "group_index", None), rollout_key(sample, position)
+        key = getattr(sample, "group_index", None), rollout_key(sample, ("position", position))
         rollouts.setdefault(key, []).append(sample)
     return rollouts
 
