@@ -317,7 +317,6 @@ def test_a_sample_that_fits_is_not_cut() -> None:
         ({"reward": "1"}, "reward is '1'"),
         ({"reward": True}, "reward is True"),
         ({"status": SampleStatus.FAILED}, "failed rollout has reward"),
-        ({"trainable": False}, "not meant to be trained"),
         ({"loss_mask": np.array([0, 0, 1, 1, 0, 1])}, "loss_mask must be uint8 in one dimension"),
         ({"loss_mask": np.zeros((6, 2), dtype=np.uint8)}, "loss_mask must be uint8 in one dimension"),
         ({"trained_elsewhere": np.zeros(6)}, "trained_elsewhere must be uint8 in one dimension"),

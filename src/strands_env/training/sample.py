@@ -74,7 +74,6 @@ class TrainingSample:
         group_id: Rollouts of one prompt share it; None without groups.
         rollout_id: Samples of one rollout share it.
         agent_id, role, parent: As of a `Trajectory`.
-        trainable: Its tokens are meant to be trained.
         finish_reason: End of the last completion of this path: `stop`, `length`, `abort`, `unknown` or None.
         metadata: Anything else, JSON values.
     """
@@ -100,7 +99,6 @@ class TrainingSample:
     agent_id: str | None = None
     role: Role = Role.MAIN
     parent: str | None = None
-    trainable: bool = True
     status: SampleStatus = SampleStatus.COMPLETED
     finish_reason: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -120,13 +118,13 @@ class TrainingSample:
 
     @property
     def is_usable(self) -> bool:
-        """It can be trained on: not failed or aborted, rewarded, meant to be trained, and not empty."""
+        """It can be trained on: not failed or aborted, rewarded, and not empty."""
         return self.is_scored and self.trained_tokens > 0
 
     @property
     def is_scored(self) -> bool:
         """Its reward counts in the statistics of its group, also where no token is trained."""
-        return not self.status.is_lost and self.trainable and self.reward is not None
+        return not self.status.is_lost and self.reward is not None
 
     def experts_array(self) -> NDArray[np.int32] | None:
         """Routed experts as `int32[tokens - 1, layers, top_k]`, or None; `ValueError` without a fitting shape."""
@@ -256,8 +254,6 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
         yield "loss_mask must hold 0 and 1 only"
     if trained[: sample.prompt_length].any():
         yield f"loss_mask is 1 inside the prompt, at token {_first(trained)}"
-    if not sample.trainable and trained.any():
-        yield f"token {_first(trained)} is trained, but the sample is not meant to be trained (trainable)"
     if sample.trained_elsewhere is not None and (sample.loss_mask & sample.trained_elsewhere).any():
         yield f"token {_first(sample.loss_mask & sample.trained_elsewhere)} is trained here and elsewhere"
     if sample.logprobs is not None:

@@ -90,7 +90,6 @@ def _schema(pa: Any) -> Any:
         *((name, pa.string()) for name in ("group_id", "rollout_id", "agent_name", "agent_id", "role", "parent")),
         ("status", pa.string()),
         ("finish_reason", pa.string()),
-        ("trainable", pa.bool_()),
         ("advantage", pa.float64()),
         ("metadata", pa.string()),
     ]
@@ -117,7 +116,7 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
     mask = None
     if offsets is not None:
         mask = SamplingMask(ids=np.array(ids, dtype=np.int32), offsets=np.array(offsets, dtype=np.int64))
-    for name in ("advantage", "is_discarded"):  # older files have the second
+    for name in ("advantage", "is_discarded", "trainable"):  # older files have all three
         row.pop(name, None)
     media = [{**each, "grid": each["grid"] and tuple(each["grid"])} for each in row.get("media") or ()]
     arrays = {name: np.array(row[name], dtype=dtype) for name, dtype in PER_TOKEN.items() if row.get(name) is not None}
