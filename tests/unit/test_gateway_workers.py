@@ -215,7 +215,8 @@ def _work(folder: Path, state: str | None, worker: Worker, listener: socket.sock
         client = Replay([completion("Hello.")], cycle=True)
         options = {"listener": listener, "host": None, "unix_path": worker.http_path, "worker": worker, "state": state}
         async with Gateway(client=client, tokenizer=tokenizer(), **options) as gateway:
-            (folder / f"{worker.index}").write_text(str(os.getpid()))
+            (folder / f"{worker.index}.new").write_text(str(os.getpid()))
+            os.replace(folder / f"{worker.index}.new", folder / f"{worker.index}")
             tell("tiny")
             await stop.wait()
             tell((len(gateway.sessions.loaded), 0))
