@@ -36,14 +36,22 @@ from tests.servers import FaultyServer
 TASKS = [{"id": "a", "question": "What is 2+3?", "answer": "5"}, {"id": "b", "question": "What is 7?", "answer": "7"}]
 
 
+@pytest.fixture(scope="module")
+def run_with_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a recorded run: four rollouts of the tiny embedded model."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with contextlib.chdir(folder):
+        Path("tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in TASKS))
+        options = ["--data", "tasks.jsonl", "--model-id", "tiny", "-n", "2", "--max-new-tokens", "12", "-q"]
+        assert main(["eval", *options, "-o", "run", "--record", "run.rec"]) == 0
+    return folder
+
+
 @pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A recording of four rollouts of the tiny embedded model."""
+def recorded(run_with_recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The recording, in a copy of its folder where the test works."""
+    shutil.copytree(run_with_recording, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    Path("tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in TASKS))
-    options = ["--data", "tasks.jsonl", "--model-id", "tiny", "-n", "2", "--max-new-tokens", "12", "-q"]
-    main(["eval", *options, "-o", "run", "--record", "run.rec"])
-    capsys.readouterr()
     return tmp_path / "run.rec"
 
 

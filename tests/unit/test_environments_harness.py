@@ -76,13 +76,13 @@ headers = {"Content-Type": "application/json", "Authorization": f"Bearer {os.env
 connection.request("POST", f"{url.path}/chat/completions", body, headers)
 time.sleep(0.5)
 connection.close()
-time.sleep(7)
+time.sleep(3.5)
 """
 
 
 @requires_isolation
 async def test_a_request_that_a_program_gives_up_in_its_sandbox_is_aborted() -> None:
-    client = Replay([Reply(ids=completion("Never.").ids, delay=5.0)])
+    client = Replay([Reply(ids=completion("Never.").ids, delay=3.0)])
     factory = sglang_model_factory(client=client, tokenizer=tokenizer())
     result = await HarnessEnvironment(model_factory=factory, harness=running(IMPATIENT)).rollout(task())
     assert client.cancelled and not result.trajectories

@@ -51,13 +51,13 @@ def in_process(path: Path, log: Path) -> None:
 def test_processes_make_one_call(tmp_path: Path) -> None:
     workers = [
         multiprocessing.get_context("spawn").Process(target=in_process, args=(tmp_path / "cache", tmp_path / "log"))
-        for _ in range(3)
+        for _ in range(2)
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert [worker.exitcode for worker in workers] == [0, 0]
     assert (tmp_path / "log").read_text() == "ada\n"
 
 
