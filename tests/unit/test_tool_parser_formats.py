@@ -383,7 +383,7 @@ MALFORMED = [
     ("qwen_xml", "<tool_call><function=f><parameter=x>1</parameter></tool_call>", "f", "the call ends"),
     ("glm", glm("prose\n"), "f", "tool name was expected"),
     ("glm", '<tool_call>{"name": "f"}</tool_call>', UNKNOWN_TOOL_NAME, "tool name was expected"),
-    ("glm", glm("<arg_key>x</arg_key>"), "f", "<arg_value> is missing"),
+    ("glm", glm("<arg_key>x</arg_key>"), "f", "the call ends where <arg_value> was expected"),
     ("glm", glm("<arg_key>x</arg_key>stray<arg_value>1</arg_value>"), "f", "found 'stray"),
     ("glm", glm("<arg_key>x</arg_key><arg_value>1</arg_value>stray"), "f", "found 'stray'"),
     ("glm", glm("<arg_key>x</arg_key><arg_value>1"), "f", "not closed by </arg_value>"),

@@ -19,9 +19,9 @@ from .base import (
     list_tool_parsers,
     register_tool_parser,
 )
-from .json_calls import BareToolParser, CallKeys, HermesToolParser, JSONListToolParser
-from .sections import CallTokens, Header, KimiK2ToolParser, SectionToolParser
-from .tags import GLMToolParser, QwenXMLToolParser, TaggedToolParser, TagGrammar
+from .json_calls import BareToolParser, CallKeys, HermesToolParser
+from .sections import KimiK2ToolParser, SectionToolParser
+from .tags import GLMToolParser, QwenXMLToolParser
 from .values import ParameterTypes
 
 __all__ = [
@@ -30,18 +30,13 @@ __all__ = [
     "BareToolParser",
     "Block",
     "CallKeys",
-    "CallTokens",
     "GLMToolParser",
-    "Header",
     "HermesToolParser",
-    "JSONListToolParser",
     "KimiK2ToolParser",
     "ParameterTypes",
     "ParseOutput",
     "QwenXMLToolParser",
     "SectionToolParser",
-    "TagGrammar",
-    "TaggedToolParser",
     "ToolParseResult",
     "ToolParser",
     "UnknownToolParserError",

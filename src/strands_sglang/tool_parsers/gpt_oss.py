@@ -7,7 +7,7 @@ import re
 from typing import ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .reasoning import BlockReader, SegmentKind, TextSegment
+from .reasoning import BlockReader, SegmentKind, Segments, TextSegment
 from .values import CallError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
 _HEADER = re.compile(
@@ -45,11 +45,8 @@ class GptOssToolParser(ToolParser):
 
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
         """Cut text into messages; text outside a message is visible."""
-        segments: list[TextSegment] = []
-
-        def add(kind: SegmentKind, start: int, end: int) -> None:
-            if end > start:
-                segments.append(TextSegment(kind=kind, start=start, end=end))
+        segments = Segments()
+        add = segments.add
 
         def add_body(kind: SegmentKind, start: int, ending: re.Pattern[str]) -> int:
             mark = ending.search(text, start)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .reasoning import BlockReader, SegmentKind, TextSegment, ThinkTokens, finder
+from .reasoning import BlockReader, SegmentKind, Segments, TextSegment, ThinkTokens, finder
 from .values import CallError, JSONError, ParameterTypes, json_end, load_json, read_items, skip_blank, skip_space
 
 
@@ -233,18 +233,15 @@ class ApertusToolParser(JSONListToolParser):
         return self
 
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
-        segments: list[TextSegment] = []
-        inside = False
-        for segment in super().cut(text, read_block, in_reasoning=in_reasoning):
-            kind, start, end = segment
+        segments, inside = Segments(), False
+        for kind, start, end in super().cut(text, read_block, in_reasoning=in_reasoning):
             while kind is SegmentKind.TEXT and (at := text.find(self.INNER[inside], start, end)) >= 0:
-                behind = at + len(self.INNER[inside])
-                pieces = (SegmentKind.REASONING if inside else kind, start, at), (SegmentKind.TAG, at, behind)
-                segments += [TextSegment(*piece) for piece in pieces if piece[1] < piece[2]]
-                start, inside = behind, not inside
-            if start < end:
-                is_thought = inside and kind is SegmentKind.TEXT
-                segments.append(TextSegment(SegmentKind.REASONING if is_thought else kind, start, end))
+                segments.add(SegmentKind.REASONING if inside else kind, start, at)
+                start = at + len(self.INNER[inside])
+                segments.add(SegmentKind.TAG, at, start)
+                inside = not inside
+            is_thought = inside and kind is SegmentKind.TEXT
+            segments.add(SegmentKind.REASONING if is_thought else kind, start, end)
         return segments
 
     def read_object(self, call: Any) -> ToolParseResult:

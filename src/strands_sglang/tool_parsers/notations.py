@@ -8,15 +8,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import CallError, JSONError, ParameterTypes, is_name, json_end, load_json, read_items, skip_space
+from .values import CallError, JSONError, ParameterTypes, expected, is_name, json_end, load_json, read_items, skip_space
 
 QUOTE = '<|"|>'
 PREFIX = "call:"
 _MAX_DEPTH = 64
-
-
-def _expected(what: str, text: str, at: int, name: str | None = None) -> CallError:
-    return CallError(f"found {text[at : at + 40]!r} where {what} was expected", name, at)
 
 
 class NotationToolParser(ToolParser):
@@ -44,10 +40,10 @@ class NotationToolParser(ToolParser):
                 return Block.around(calls, start, call_start + len(end_marker))
             try:
                 if calls and not self.SEVERAL_CALLS:
-                    raise _expected(end_marker, text, call_start)
+                    raise expected(end_marker, text, call_start)
                 head = self.HEAD.match(text, call_start)
                 if head is None or not is_name(head.group(1)):
-                    raise _expected(self.HEAD_FORM, text, call_start, "")
+                    raise expected(self.HEAD_FORM, text, call_start, "")
                 arguments, position = self.read_arguments(text, head.end())
             except CallError as error:
                 close = text.find(end_marker, error.position)
@@ -84,7 +80,7 @@ class Olmo3ToolParser(NotationToolParser):
         def read_argument(position: int) -> int:
             match = self.KEY.match(text, position)
             if match is None:
-                raise _expected("KEY=", text, position)
+                raise expected("KEY=", text, position)
             key, value_at = match.group(), match.end() + 1
             if key in arguments:
                 raise CallError(f"the argument {key!r} is given twice", position=position)
@@ -123,7 +119,7 @@ class Gemma4ToolParser(NotationToolParser):
         def read_pair(position: int) -> int:
             match = self.KEY.match(text, position)
             if match is None:
-                raise _expected("a key", text, position)
+                raise expected("a key", text, position)
             key, colon = match.group(), skip_space(text, match.end())
             if key in values:
                 raise CallError(f"the key {key!r} is given twice", position=position)
@@ -156,7 +152,7 @@ class Gemma4ToolParser(NotationToolParser):
         try:
             return load_json(match.group() if match else ""), match.end() if match else position
         except JSONError:
-            raise _expected("a value", text, position) from None
+            raise expected("a value", text, position) from None
 
     @staticmethod
     def _read_nested(text: str, position: int, brackets: str, depth: int, read_item: Callable[[int], int]) -> int:

@@ -41,6 +41,15 @@ class TextSegment(NamedTuple):
     end: int
 
 
+class Segments(list[TextSegment]):
+    """The segments of a text, none of them empty."""
+
+    def add(self, kind: SegmentKind, start: int, end: int) -> None:
+        """Append a segment, unless it is empty."""
+        if end > start:
+            self.append(TextSegment(kind, start, end))
+
+
 BlockReader = Callable[[int], int | None]
 """Takes the offset of a begin marker, gives the offset behind the end of its block, or None when it never ends."""
 
@@ -83,12 +92,8 @@ def scan(
         read_block: Finds the end of a block; without both, calls are not looked for.
     """
     size = len(text)
-    segments: list[TextSegment] = []
-
-    def add(kind: SegmentKind, start: int, end: int) -> None:
-        if end > start:
-            segments.append(TextSegment(kind=kind, start=start, end=end))
-
+    segments = Segments()
+    add = segments.add
     opening, closing = think_tokens or ("", "")
     find_open, find_close = (finder(re.compile(re.escape(tag) or "(?!)"), text) for tag in (opening, closing))
     position = start = 0

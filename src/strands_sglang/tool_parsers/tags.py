@@ -20,6 +20,7 @@ from .values import (
     JSONError,
     ParameterTypes,
     decode_printed,
+    expected,
     is_key,
     is_name,
     load_json,
@@ -57,9 +58,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str
         if text.startswith(grammar.call_close, position):
             return name, values, position + len(grammar.call_close)
         if not text.startswith(grammar.parameter[0], position):
-            excerpt = text[position : position + 40]
-            what = f"found {excerpt!r}" if excerpt else "the call ends"
-            raise CallError(f"{what} where {grammar.parameter[0]} or {grammar.call_close} was expected", name)
+            raise expected(f"{grammar.parameter[0]} or {grammar.call_close}", text, position, name)
         key, kind, position = _read_open(text, position, grammar.parameter, grammar.kinds, name)
         close = text.find(grammar.parameter_close, position)
         if close < 0:
@@ -81,7 +80,7 @@ def _read_open(
     """The name in an opening tag (of a parameter of `tool`), the kind that follows, and the offset behind the tag."""
     before, behind = tag
     if not text.startswith(before, position):
-        raise CallError(f"found {text[position : position + 40]!r} where {before}...{behind} was expected", tool)
+        raise expected(f"{before}...{behind}", text, position, tool)
     start = position + len(before)
     end = text.find(behind, start, start + 512)  # bounded: an unclosed tag must not cost a search of all that follows
     is_valid = is_name if tool is None else is_key
@@ -249,7 +248,7 @@ class GLMToolParser(TaggedToolParser):
         position = len(name)
         name = name.strip()
         if not is_name(name):
-            raise CallError(f"found {name[:40]!r} where the tool name was expected")
+            raise expected("the tool name", name, 0)
         arguments: dict[str, Any] = {}
         while (position := skip_space(block, position)) < len(block):
             key, position = _read_pair_part(block, position, KEY)
@@ -268,8 +267,7 @@ class GLMToolParser(TaggedToolParser):
 def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[str, int]:
     opening, closing = tags
     if not text.startswith(opening, position):
-        excerpt = text[position : position + 40]
-        raise CallError(f"found {excerpt!r} where {opening} was expected" if excerpt else f"{opening} is missing")
+        raise expected(opening, text, position)
     start = position + len(opening)
     end = text.find(closing, start)
     if end < 0:

@@ -44,6 +44,12 @@ class CallError(ValueError):
         self.name, self.position = name, position
 
 
+def expected(what: str, text: str, at: int, name: str | None = None) -> CallError:
+    """The error of a text in which something else stands at an offset."""
+    excerpt = text[at : at + 40]
+    return CallError(f"{f'found {excerpt!r}' if excerpt else 'the call ends'} where {what} was expected", name, at)
+
+
 def skip_space(text: str, position: int) -> int:
     """Offset of the first character at or behind `position` that is not white space."""
     match = _SPACE.match(text, position)
@@ -75,7 +81,7 @@ def read_items(
     """
     opening, closing = brackets[0], brackets[1]
     if not text.startswith(opening, position):
-        raise CallError(f"found {text[position : position + 40]!r} where {opening} was expected", position=position)
+        raise expected(opening, text, position)
     position = skip(text, position + 1)
     if text.startswith(closing, position):
         return position + 1
@@ -84,8 +90,7 @@ def read_items(
         if text.startswith(closing, position):
             return position + 1
         if not text.startswith(",", position):
-            excerpt = text[position : position + 40]
-            raise CallError(f"found {excerpt!r} where , or {closing} was expected", position=position)
+            raise expected(f", or {closing}", text, position)
         position = skip(text, position + 1)
 
 
