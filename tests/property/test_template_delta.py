@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template import ChatTemplate, DeltaRenderer, HistoryPart
+from strands_sglang.template import ChatTemplate, DeltaRenderer
+from strands_sglang.template.chat_messages import HistoryPart
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS
 
 # The three print a sampled turn literally, so here a full rendering is the truth.

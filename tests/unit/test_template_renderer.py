@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template import ChatTemplate, DeltaRenderer, HistoryPart
+from strands_sglang.template import ChatTemplate, DeltaRenderer
 from strands_sglang.template import renderer as renderer_module
+from strands_sglang.template.chat_messages import HistoryPart
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, system, text, user
 
 ENDS = {

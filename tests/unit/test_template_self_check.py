@@ -6,17 +6,9 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.template import (
-    ArgumentForm,
-    ContentForm,
-    DeltaRenderer,
-    Flag,
-    Report,
-    Shape,
-    TemplateVerdict,
-    opened_tags,
-)
-from strands_sglang.template.chat_messages import with_arguments
+from strands_sglang.template import DeltaRenderer, Flag, Report, Shape, TemplateVerdict
+from strands_sglang.template.chat_messages import ArgumentForm, ContentForm, with_arguments
+from strands_sglang.template.reasoning import opened_tags
 from tests.unit.template_texts import CHATML, LLAMA, TOOLS, text, user
 
 ANSWER = "{{ message.content or '' }}"

@@ -11,32 +11,27 @@ Method and guarantees: `docs/chat-templates.md`.
 
 from __future__ import annotations
 
-from .chat_messages import ArgumentForm, ContentForm, HistoryPart, short_history
+from .chat_messages import short_history
 from .chat_template import ChatTemplate, special_values
 from .control_tokens import ControlTokens, Rendered, Span, pattern_of
 from .loss import DroppedContent
-from .reasoning import opened_tags, tags_of
-from .renderer import Delta, DeltaRenderer
+from .reasoning import tags_of
+from .renderer import DeltaRenderer
 from .report import Flag, Report, Shape, TemplateVerdict
 from .self_check import image_problem, probe_tools
 
 __all__ = [
-    "ArgumentForm",
     "ChatTemplate",
-    "ContentForm",
     "ControlTokens",
-    "Delta",
     "DeltaRenderer",
     "DroppedContent",
     "Flag",
-    "HistoryPart",
     "Rendered",
     "Report",
     "Shape",
     "Span",
     "TemplateVerdict",
     "image_problem",
-    "opened_tags",
     "pattern_of",
     "probe_tools",
     "short_history",

@@ -47,12 +47,16 @@ def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return function if isinstance(function, Mapping) else call
 
 
-def leading_system(history: Sequence[ChatMessage]) -> int:
-    """Number of system or developer messages at the start."""
-    count = 0
-    while count < len(history) and history[count]["role"] in ("system", "developer"):
-        count += 1
-    return count
+def replace_arguments(call: Mapping[str, Any], arguments: Any) -> Mapping[str, Any]:
+    """The call with other arguments, in the form that it has."""
+    if "function" not in call:
+        return {**call, "arguments": arguments}
+    return {**call, "function": {**function_of(call), "arguments": arguments}}
+
+
+def is_text(part: Any) -> bool:
+    """True for a content part that is text."""
+    return isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
 
 
 def short_history(messages: Sequence[M], new: Sequence[M] = ()) -> list[M]:
@@ -61,7 +65,9 @@ def short_history(messages: Sequence[M], new: Sequence[M] = ()) -> list[M]:
     All that most templates need of a history before an assistant turn. `new` messages follow; a short history and what
     follows it give the next one.
     """
-    short = [messages[i] for i in range(leading_system(messages))]  # no copy: hundreds of tool rounds may follow
+    short: list[M] = []
+    while len(short) < len(messages) and messages[len(short)]["role"] in ("system", "developer"):
+        short.append(messages[len(short)])  # no copy: hundreds of tool rounds may follow
     for part in (new, messages):
         for message in reversed(part):
             if message["role"] == "user":
@@ -118,32 +124,15 @@ def with_arguments(message: ChatMessage, form: ArgumentForm) -> ChatMessage:
         return message
     out = []
     for call in calls:
-        function = function_of(call)
-        original = arguments = function.get("arguments")
+        original = arguments = function_of(call).get("arguments")
         if form is ArgumentForm.TEXT and not isinstance(original, str):
             arguments = json.dumps(original, ensure_ascii=False)
         elif form is ArgumentForm.OBJECT and isinstance(original, str):
             with suppress(JSONError):  # text that an object would not say exactly stays text
                 value = load_json(original)
                 arguments = value if isinstance(value, dict) else original
-        if arguments is not original:
-            function = {**function, "arguments": arguments}
-            call = {**call, "function": function} if "function" in call else function
-        out.append(call)
+        out.append(call if arguments is original else replace_arguments(call, arguments))
     return {**message, "tool_calls": out}
-
-
-def text_parts(content: Any) -> list[str] | None:
-    """Texts of a list of content parts; None if a part is not text."""
-    texts = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        else:
-            return None
-    return texts
 
 
 def with_content_form(message: ChatMessage, form: Callable[[str], ContentForm]) -> ChatMessage:
@@ -159,8 +148,7 @@ def with_content_form(message: ChatMessage, form: Callable[[str], ContentForm]) 
         if form(message["role"]) is ContentForm.PARTS:
             return {**message, "content": [{"type": "text", "text": content}]}
     elif isinstance(content, list | tuple) and form(message["role"]) is ContentForm.STRING:
-        texts = text_parts(content)
-        if texts is None:
+        if not all(isinstance(part, str) or is_text(part) for part in content):
             raise TemplateError(f"the template takes only text as content of a message with role {message['role']!r}")
-        return {**message, "content": "\n".join(texts)}
+        return {**message, "content": "\n".join(part if isinstance(part, str) else part["text"] for part in content)}
     return message

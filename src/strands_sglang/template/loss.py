@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ..exceptions import LostContentError, TemplateError
-from .chat_messages import ChatMessage, calls_of, function_of
+from .chat_messages import ChatMessage, calls_of, function_of, is_text, replace_arguments
 from .reasoning import REASONING_TAGS
 from .step import common_prefix, marker
 
@@ -100,7 +100,7 @@ def require_content(
         content = message.get("content")
         parts: Sequence[Any] = content if isinstance(content, list | tuple) else ()
         for i, part in enumerate(parts):
-            if isinstance(part, str) or _is_text(part):
+            if isinstance(part, str) or is_text(part):
                 continue
             rest = {**message, "content": [*parts[:i], *parts[i + 1 :]]}
             if _try_render(render, [*messages[:at], rest, *messages[at + 1 :]]) == text:
@@ -117,11 +117,9 @@ def require_calls(messages: Sequence[ChatMessage], render: Render) -> None:
     for message in messages:
         calls: list[Mapping[str, Any]] = []
         for call in calls_of(message):
-            function = function_of(call)
             mark = marker(len(markers))
-            markers[mark] = str(function.get("name"))
-            function = {**function, "arguments": {"a": mark}}
-            calls.append({**call, "function": function} if "function" in call else function)
+            markers[mark] = str(function_of(call).get("name"))
+            calls.append(replace_arguments(call, {"a": mark}))
         marked.append({**message, "tool_calls": calls} if calls else message)
     if not markers:
         return
@@ -158,7 +156,7 @@ def _pieces(messages: Sequence[ChatMessage], *, assistant: bool) -> list[_Piece]
         if isinstance(content, str):
             texts = [(None, content)]
         elif isinstance(content, list | tuple):
-            texts = [(i, part["text"]) for i, part in enumerate(content) if _is_text(part)]
+            texts = [(i, part["text"]) for i, part in enumerate(content) if is_text(part)]
         for i, text in texts:
             if role == "assistant":  # reasoning in the text is dropped on purpose
                 closed = [(text.rfind(tag) + len(tag), text.rfind(tag)) for _, tag in REASONING_TAGS]
@@ -264,7 +262,3 @@ def _lost(piece: _Piece) -> LostContentError:
     excerpt = piece.text if len(piece.text) <= 60 else piece.text[:57] + "..."
     hint = "; " + _ALLOW.format("drop such text") if piece.role == "assistant" else ""
     return LostContentError(f"the template drops the content {excerpt!r} of a message with role {piece.role!r}{hint}")
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, Mapping) and isinstance(part.get("text"), str)

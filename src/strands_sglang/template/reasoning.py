@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -83,8 +82,3 @@ def _left_open(generation_prompt: str, reply_header: str | None) -> tuple[str, s
 def tags_of(template_text: str) -> tuple[str, str] | None:
     """Tags of the reasoning blocks that a template names, the first of those known here; None if it names none."""
     return next((tags for tags in REASONING_TAGS if tags[0] in template_text and tags[1] in template_text), None)
-
-
-def keep_reasoning_candidates(template_text: str, kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Settings worth trying: the template mentions the variable and the caller has not set it."""
-    return [{name: value} for name, value in KEEP_REASONING if name in template_text and name not in kwargs]

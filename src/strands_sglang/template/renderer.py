@@ -191,7 +191,7 @@ class DeltaRenderer:
         if truncated:
             emitted = None
         refused: TemplateError | None = None
-        if not self.report.needs_full_history:
+        if self.report.history is HistoryPart.SHORT:
             try:
                 return self._render_delta(HistoryPart.SHORT, short_history(history), last, new, emitted, truncated)
             except TemplateError as error:

@@ -121,11 +121,6 @@ class Report:
         return opened_tags(prompt_text, self.generation_prompt, self.reply_header)
 
     @property
-    def needs_full_history(self) -> bool:
-        """`delta` needs the full history; otherwise system messages, latest user message and last turn suffice."""
-        return self.history is HistoryPart.FULL
-
-    @property
     def closers(self) -> dict[Shape, str]:
         """The end of the assistant turn, by shape that can be expressed."""
         return {shape: result.closer for shape, result in self.shapes.items() if result.ok}

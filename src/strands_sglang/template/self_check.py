@@ -14,7 +14,7 @@ from typing import Any
 
 from ..exceptions import TemplateError
 from .chat_messages import ArgumentForm, ChatMessage, ContentForm, HistoryPart
-from .reasoning import keep_reasoning_candidates
+from .reasoning import KEEP_REASONING
 from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
 from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, plant_sentinel
 
@@ -319,9 +319,11 @@ def _drops_reasoning(step: StepRenderer, turn: ChatMessage, new: ChatMessage) ->
 
 def _keep_reasoning(step: StepRenderer) -> dict[str, Any]:
     source = step.template.text(tools_present=step.tools is not None)
-    for setting in keep_reasoning_candidates(source, step.kwargs):
-        if not _drops_reasoning(replace(step, kwargs={**step.kwargs, **setting}), reply("Ans.", **_THINKING), NEXT):
-            return setting
+    for name, value in KEEP_REASONING:
+        if name in source and name not in step.kwargs:
+            trial = replace(step, kwargs={**step.kwargs, name: value})
+            if not _drops_reasoning(trial, reply("Ans.", **_THINKING), NEXT):
+                return {name: value}
     return {}
 
 

@@ -15,7 +15,7 @@ from .chat_messages import (
     ChatMessage,
     ContentForm,
     calls_of,
-    function_of,
+    replace_arguments,
     with_arguments,
     with_content_form,
 )
@@ -221,14 +221,8 @@ def plant_sentinel(message: ChatMessage, plant: Plant) -> ChatMessage:
     content = {Plant.CONTENT: SENTINEL, Plant.ARGUMENTS_NULL: None, Plant.ARGUMENTS_EMPTY: ""}[plant]
     out: dict[str, Any] = {"role": message["role"], "content": content}
     arguments = {"a": "x" if plant is Plant.CONTENT else SENTINEL}
-    calls = [
-        {**call, "function": {"name": function_of(call).get("name"), "arguments": arguments}}
-        if "function" in call
-        else {**call, "arguments": arguments}
-        for call in calls_of(message)
-    ]
-    if calls:
-        out["tool_calls"] = calls
+    if calls := calls_of(message):
+        out["tool_calls"] = [replace_arguments(call, arguments) for call in calls]
     return out
 
 

@@ -41,7 +41,6 @@ class TokenizerAdapter:
         self.tokenizer = tokenizer
         self._extra_stops = tuple(stop_tokens)
         self._texts: dict[int, str] = {}
-        self._is_control: dict[int, bool] = {}
 
     def encode(self, text: str, literal: Sequence[Span] = ()) -> array[int]:
         """Ids of a text, in one call: a piece-wise encoding gives other ids. Nothing is added at the ends.
@@ -76,17 +75,16 @@ class TokenizerAdapter:
 
     def is_control(self, token_id: int) -> bool:
         """True if a token only structures the text: a stop token of the model, or one flagged special."""
-        is_control = self._is_control.get(token_id)
-        if is_control is None:
-            special = getattr(self.tokenizer, "all_special_ids", ())
-            added = getattr(self.tokenizer, "added_tokens_decoder", None)
-            token = added.get(token_id) if isinstance(added, dict) else None
-            is_control = self._is_control[token_id] = (
-                (isinstance(special, list | tuple | set) and token_id in special)
-                or bool(getattr(token, "special", False))
-                or self.token_text(token_id) in self.stop_tokens
-            )
-        return is_control
+        return token_id in self._special or self.token_text(token_id) in self.stop_tokens
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """Texts of the tokens flagged special, by id."""
+        added, listed = (getattr(self.tokenizer, name, ()) for name in ("added_tokens_decoder", "all_special_ids"))
+        tokens = added.items() if isinstance(added, dict) else ()
+        special = {number: str(token) for number, token in tokens if getattr(token, "special", False)}
+        numbers = listed if isinstance(listed, list | tuple | set) else ()
+        return special | {number: self.token_text(number) for number in numbers if number not in special}
 
     def without_control_tokens(self, text: str) -> str:
         """A text for the model with its control tokens defused: `<|call|>` becomes `call`."""
@@ -97,10 +95,7 @@ class TokenizerAdapter:
     @cached_property
     def control_texts(self) -> tuple[str, ...]:
         """Texts of the tokens flagged special, and of the stop tokens."""
-        added = getattr(self.tokenizer, "added_tokens_decoder", None)
-        tokens = added.values() if isinstance(added, dict) else ()
-        special = [str(token) for token in tokens if getattr(token, "special", False)]
-        return tuple(dict.fromkeys(text for text in (*special, *self.stop_tokens) if text))
+        return tuple(dict.fromkeys(text for text in (*self._special.values(), *self.stop_tokens) if text))
 
     @cached_property
     def special_tokens(self) -> tuple[str, ...]:
