@@ -91,16 +91,16 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
         view = view[os.write(fd, view) :]
 
 
-def lock(fd: int) -> None:
+def lock(fd: int, *, waits: bool = False) -> None:
     """Take the writer's lock of an open file; it ends with the process, however that ends.
 
     Raises:
-        BlockingIOError: Another process has it.
+        BlockingIOError: Another process has it, and this one is not to wait.
     """
     import fcntl  # which Windows lacks
 
     # The kernel drops it with the process: a kill leaves no lock that somebody has to remove.
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(fd, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
 
 
 def pack(data: Any) -> str | None:

@@ -220,9 +220,9 @@ async def test_several_event_loops_share_an_engine(engine: EmbeddedEngine) -> No
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"max_batch_size": 0}, "expected"),
-        ({"threads": 0}, "expected"),
-        ({"context_length": 0}, "expected"),
+        ({"max_batch_size": 0}, "max_batch_size must be a positive whole number"),
+        ({"threads": 0}, "threads must be"),
+        ({"context_length": 0}, "context_length must be"),
         ({"device": "cuda:99"}, "device='cuda:99' cannot be used here"),
     ],
 )

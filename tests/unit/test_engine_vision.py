@@ -78,7 +78,7 @@ async def test_the_cache_tells_images_of_one_size_apart(engine: EmbeddedEngine, 
 
 
 async def test_images_and_placeholders_that_do_not_agree_are_refused(engine, tiny):
-    with pytest.raises(BackendRequestError, match="the prompt has 1 image placeholders, for 2 images"):
+    with pytest.raises(BackendRequestError, match="the prompt has 1 image placeholders for 2 images"):
         await generate(engine, tiny.tokenizer.encode(LOOK), image_data=[data_url(RED)] * 2, sampling_params=SAMPLING)
     with pytest.raises(BackendRequestError, match="cannot be processed"):
         broken = "data:image/png;base64," + base64.b64encode(b"no picture").decode()

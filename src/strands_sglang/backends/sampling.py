@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
-from ..exceptions import BackendRequestError
+from ..exceptions import BackendRequestError, did_you_mean
 
 CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
 """Sampling parameters that constrain decoding."""
@@ -187,8 +186,7 @@ def _first_fault(error: ValidationError, model: type[SamplingParams]) -> str:
     if fault["type"] == "extra_forbidden":
         names = sorted(model.model_fields)
         other = _OTHER_NAMES.get(str(name))
-        near = [other] if other in names else difflib.get_close_matches(str(name), names, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"valid names are {', '.join(names)}"
-        return f"sampling_params has no {name!r}; {hint}"
+        hint = f" (did you mean {other!r}?)" if other in names else did_you_mean(str(name), names)
+        return f"sampling_params has no {name!r}{hint or '; valid names are ' + ', '.join(names)}"
     expected = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
     return f"sampling_params[{name!r}] {expected}, got {fault['input']!r}"

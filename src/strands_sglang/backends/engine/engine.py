@@ -27,6 +27,7 @@ from ...exceptions import (
     BackendError,
     BackendRequestError,
     MediaError,
+    check_positive,
     explain_arguments,
 )
 from ...trajectory.media import ImageExpander
@@ -111,15 +112,13 @@ class EmbeddedEngine(Backend):
         weight_version: str = "default",
         batch_invariant: bool = True,
     ) -> None:
-        if max_batch_size < 1 or prefix_cache_tokens < 0 or (threads is not None and threads < 1):
-            raise ValueError(
-                f"max_batch_size={max_batch_size!r}, prefix_cache_tokens={prefix_cache_tokens!r}, threads={threads!r}: "
-                f"expected at least 1, 0 and 1"
-            )
+        check_positive(whole=True, max_batch_size=max_batch_size)
+        check_positive(whole=True, zero=True, prefix_cache_tokens=prefix_cache_tokens)
+        check_positive(whole=True, optional=True, threads=threads, context_length=context_length)
         loaded = load_model(model, tokenizer=tokenizer, image_processor=image_processor, dtype=dtype)
         config = loaded.model.config.get_text_config()
         limit = int(getattr(config, "max_position_embeddings", 0)) or 2048
-        if context_length is not None and not 0 < context_length <= limit:
+        if context_length is not None and context_length > limit:
             raise ValueError(f"context_length={context_length!r}, expected 1 to {limit}, the model's own")
         self.model_path = loaded.name
         self.tokenizer = loaded.tokenizer
@@ -274,13 +273,9 @@ class EmbeddedEngine(Backend):
             ValueError: The weights do not fit the model; nothing has changed then.
         """
         state = weights if isinstance(weights, Mapping) else weights.state_dict()
-
-        def replace() -> None:
-            self._replace_weights(state)
-            self._scheduler.forget_computed()
-            self._scheduler.weight_version = self.weight_version if weight_version is None else weight_version
-
-        await self._call(replace)
+        await self._call(
+            lambda: self._replace_weights(state, self.weight_version if weight_version is None else weight_version)
+        )
 
     async def close(self) -> None:
         """Stop the engine; requests in flight fail with `BackendConnectionError`."""
@@ -356,7 +351,7 @@ class EmbeddedEngine(Backend):
         self._post(command)
         return await asyncio.wrap_future(result)
 
-    def _replace_weights(self, state: Mapping[str, Any]) -> None:
+    def _replace_weights(self, state: Mapping[str, Any], weight_version: str | None) -> None:
         own = self._model.state_dict()
         wrong = sorted(
             set(own) ^ set(state) | {name for name in set(own) & set(state) if own[name].shape != state[name].shape}
@@ -370,6 +365,9 @@ class EmbeddedEngine(Backend):
         pack_linears(self._model)
         if self._vision is not None:
             self._vision.forget()
+        self._scheduler.forget_computed()
+        if weight_version is not None:
+            self._scheduler.weight_version = weight_version
 
     # Helpers of callers
 

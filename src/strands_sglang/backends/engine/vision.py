@@ -97,9 +97,6 @@ class Vision:
     def see(self, ids: list[int], images: Sequence[str]) -> SeenPrompt:
         """Expand a prompt's placeholders and look at its images; `MediaError` if they disagree or one is unreadable."""
         encoded = [_image_bytes(image) for image in images]
-        placeholders = sum(token == self.expander.placeholder_id for token in ids)
-        if placeholders != len(encoded):
-            raise MediaError(f"the prompt has {placeholders} image placeholders, for {len(encoded)} images")
         packed = array("i", ids)
         media = place_images(packed, [self.expander.prepare(image) for image in encoded], self.expander)
         looked = [self._look(medium.image) for medium in media]

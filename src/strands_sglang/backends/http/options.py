@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from ...exceptions import BackendRequestError, check_positive
 from ...secret_names import is_secret_name
 
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_NOT_IN_HEADER = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "expect"})
 _WRITERS: tuple[Callable[[str], str], ...] = (
     json.dumps,
@@ -67,7 +67,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"header names must be letters, digits and '-', got {name!r}")
         if name.lower() in _FRAMING_HEADERS:
             raise ValueError(f"headers must leave {sorted(_FRAMING_HEADERS)} to the client, got {name!r}")
-        if not isinstance(value, str) or _CONTROL_CHARACTERS.search(value) or _SURROGATES.search(value):
+        if not isinstance(value, str) or _NOT_IN_HEADER.search(value):
             raise ValueError(f"the value of header {name!r} must be a text without line breaks")
     return dict(headers)
 
@@ -120,16 +120,14 @@ def check_rid(rid: Any) -> None:
     """Raises `BackendRequestError` unless an id is text, without half a surrogate, and not empty (a prefix of any)."""
     if not isinstance(rid, str) or not rid:
         raise BackendRequestError(f"rid must be a non-empty string, got {rid!r}")
-    try:
-        rid.encode()
-    except UnicodeEncodeError as error:
-        raise BackendRequestError(f"rid must be text without lone surrogates, got {rid!a}") from error
+    if _SURROGATES.search(rid):
+        raise BackendRequestError(f"rid must be text without lone surrogates, got {rid!a}")
 
 
 def affinity_header(name: str, routing_key: Any) -> dict[str, str]:
     """The header of a routing key, if there is one; `BackendRequestError` if it cannot be one."""
     if routing_key is None:
         return {}
-    if not isinstance(routing_key, str) or _CONTROL_CHARACTERS.search(routing_key) or _SURROGATES.search(routing_key):
+    if not isinstance(routing_key, str) or _NOT_IN_HEADER.search(routing_key):
         raise BackendRequestError(f"routing_key must be a text without line breaks, got {routing_key!r}")
     return {name: routing_key}

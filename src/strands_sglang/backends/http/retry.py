@@ -7,11 +7,12 @@ policy gives each class a number of retries and all of them together `max_retrie
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -148,37 +149,29 @@ def pauses(first: float, longest: float) -> Iterator[float]:
 
 
 class RetryBudget:
-    """The retries that one call has left; `rng` makes the jitter, `clock` is monotonic, in seconds."""
+    """The retries that one call has left; `rng` makes the jitter."""
 
-    def __init__(
-        self,
-        policy: RequestRetryPolicy,
-        *,
-        rng: random.Random | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._policy = policy
-        self._rng = rng or random.Random()
-        self._clock = clock
-        self._started = clock()
+    def __init__(self, policy: RequestRetryPolicy, rng: random.Random) -> None:
+        self._policy, self._rng = policy, rng
+        self._deadline = math.inf if policy.retry_deadline is None else policy.retry_deadline
+        self._started = time.monotonic()
         self._used: Counter[RetryClass] = Counter()
 
     @property
     def age(self) -> float:
         """Seconds since the first attempt began."""
-        return self._clock() - self._started
+        return time.monotonic() - self._started
 
     @property
     def seconds_left(self) -> float:
         """Seconds in which attempts may still begin, at most."""
         longest = (self._policy.max_retries - self._used.total()) * self._policy.max_retry_delay
-        deadline = self._policy.retry_deadline
-        return longest if deadline is None else max(0.0, min(longest, deadline - self.age))
+        return max(0.0, min(longest, self._deadline - self.age))
 
     @property
     def is_over(self) -> bool:
         """The deadline has passed."""
-        return self._policy.retry_deadline is not None and self.age > self._policy.retry_deadline
+        return self.age > self._deadline
 
     def next_delay(self, kind: RetryClass, retry_after: float | None = None) -> float | None:
         """Seconds, at least `retry_after`, before the next attempt, or None if a failure of this class is final."""
@@ -192,8 +185,7 @@ class RetryBudget:
             if paid >= self._policy.max_retries:
                 return None
             delay = max(self._policy.backoff(paid, self._rng), retry_after or 0.0)
-        deadline = self._policy.retry_deadline
-        if deadline is not None and self.age + delay > deadline:
+        if self.age + delay > self._deadline:
             return None
         self._used[kind] += 1
         return delay

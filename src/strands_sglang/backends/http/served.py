@@ -54,8 +54,7 @@ def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_
             ) from error
 
     models = ask(MODELS)
-    entries = models.get("data") if isinstance(models, dict) else None
-    model = entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
+    model = next(iter(listed_models(models)), {})
     owner = model.get("owned_by")  # both kinds put their own name there
     if owner in SERVERS and owner != kind:
         raise BackendConnectionError(
@@ -73,6 +72,12 @@ def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_
     if not tokenizer and not is_optional:
         raise BackendConnectionError(f"{base_url}{route} names no tokenizer; give one with --tokenizer (tokenizer=)")
     return str(tokenizer) if tokenizer else None
+
+
+def listed_models(listing: Any) -> list[dict[str, Any]]:
+    """The models in an answer of `MODELS`."""
+    models = listing.get("data") if isinstance(listing, Mapping) else None
+    return [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
 
 
 def check_tokenizer(base_url: str, headers: Mapping[str, str], tokenizer: Any, name: str) -> None:

@@ -258,7 +258,7 @@ class ServerClient(Backend):
         transport = self._transport()
         attempt, number = Attempt(rid=request.rid or _new_rid()), 1
         await transport.slots.acquire()  # for one attempt; a call that waits to be repeated holds none
-        budget = RetryBudget(self.retry_policy, rng=self._rng)
+        budget = RetryBudget(self.retry_policy, self._rng)
         while True:
             try:
                 return await self._attempt(transport, call, headers, attempt)
@@ -364,7 +364,7 @@ class ServerClient(Backend):
         A question of several requests gives its transport: after a close the client would make a new one.
         """
         policy = self.retry_policy
-        budget = RetryBudget(replace(policy, max_retries=min(retries, policy.max_retries)))
+        budget = RetryBudget(replace(policy, max_retries=min(retries, policy.max_retries)), self._rng)
         transport, remaining = transport or self._transport(), list(paths)
         while True:
             url, attempt = f"{base_url or self.base_url}{remaining[0]}", Attempt()

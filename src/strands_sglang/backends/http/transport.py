@@ -18,7 +18,7 @@ import orjson
 
 from ...exceptions import BackendError
 from .options import is_address
-from .retry import pauses
+from .retry import RetryClass, classify_status, pauses
 from .session import Attempt, HTTPSession
 
 logger = logging.getLogger(__name__)
@@ -161,8 +161,7 @@ class LoopTransport:
             return Outcome.REFUSED if gone else Outcome.LATER
         if 200 <= status < 300:
             return Outcome.TOOK
-        later = status in (408, 425, 429) or (status >= 500 and status != 501)
-        return Outcome.LATER if later else Outcome.REFUSED
+        return Outcome.REFUSED if classify_status(status) is RetryClass.NEVER else Outcome.LATER
 
     # ------------------------------------------------------------ aborts of requests of the client
 

@@ -16,10 +16,11 @@ from typing import Any
 from typing_extensions import override
 
 from ...exceptions import BackendAnswerError, BackendError, BackendHTTPError
+from ..answer import is_count
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, token_array
 from ..http.call import GenerateCall
 from ..http.retry import RetryClass
-from ..http.served import MODELS, vocab_size_of, vocab_size_of_folder
+from ..http.served import MODELS, listed_models, vocab_size_of, vocab_size_of_folder
 from ..http.server import ServerClient
 from ..http.session import closed_error
 from ..http.transport import LoopTransport
@@ -215,16 +216,14 @@ class SGLangClient(ServerClient):
 
     async def _model_len_at(self, transport: LoopTransport, base_url: str) -> int | None:
         try:
-            listing = await self._get_object(MODELS, base_url=base_url, transport=transport)
+            listing = await self._get(MODELS, base_url=base_url, transport=transport)
         except BackendError as error:
             if transport.http.closed.is_set():
                 raise
             logger.debug("base_url=<%s>, error=<%s> | no model list", base_url, error)
             return None
-        models = listing.get("data")
-        entries = models if isinstance(models, list) else []
-        lengths = [model.get("max_model_len") for model in entries if isinstance(model, dict)]
-        return next((length for length in lengths if type(length) is int and length > 0), None)
+        lengths = [model.get("max_model_len") for model in listed_models(listing)]
+        return next((length for length in lengths if is_count(length) and length > 0), None)
 
     async def _get_object(self, *paths: str, **options: Any) -> dict[str, Any]:
         parsed = await self._get(*paths, **options)

@@ -33,7 +33,7 @@ from ..contract import (
 )
 from ..http.call import GenerateCall
 from ..http.retry import RetryClass
-from ..http.served import MODELS, vocab_size_of_folder
+from ..http.served import MODELS, listed_models, vocab_size_of_folder
 from ..http.server import ServerClient
 from ..http.session import KEEPALIVE_S, Attempt
 from ..http.transport import LoopTransport
@@ -106,15 +106,14 @@ class VLLMClient(ServerClient):
         return self._info
 
     def _read_models(self, listing: Any) -> BackendInfo:
-        try:
-            model = listing["data"][0]
-            name, length, owner = model["id"], model.get("max_model_len"), model.get("owned_by")
-        except (LookupError, TypeError, AttributeError) as error:
-            raise BackendAnswerError(f"{MODELS} names no model: {listing!r:.200}") from error
-        if owner == "sglang":
+        model = next((model for model in listed_models(listing) if "id" in model), None)
+        if model is None:
+            raise BackendAnswerError(f"{MODELS} names no model: {listing!r:.200}")
+        if model.get("owned_by") == "sglang":
             raise BackendRequestError(f"{self.base_url} is an SGLang server: use SGLangClient, or --backend sglang")
+        length = model.get("max_model_len")
         return BackendInfo(
-            model=name,
+            model=model["id"],
             context_length=length if isinstance(length, int) else None,
             vocab_size=self._vocab_size or vocab_size_of_folder(model.get("root")),
         )
