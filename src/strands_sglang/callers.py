@@ -112,6 +112,11 @@ class _Known:
     last: Any = None
     """The latest message that was there before a call, or was reported since: only what follows it may be news."""
 
+    def leave(self) -> None:
+        """Note that its loop has ended."""
+        if self.place is not None:
+            self.place.is_over = True
+
 
 class Callers:
     """The agents that call one model.
@@ -173,12 +178,12 @@ class Callers:
         known.agent = weakref.ref(agent)
         # Not only where it is needed: another agent may take over a malformed call, in a snapshot.
         agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
-        agent.add_hook(self._message_added, MessageAddedEvent, order=HookOrder.SDK_FIRST)
-        agent.add_hook(self._invocation_ended, AfterInvocationEvent)
+        agent.add_hook(partial(self._message_added, known), MessageAddedEvent, order=HookOrder.SDK_FIRST)
+        agent.add_hook(partial(self._invocation_ended, known), AfterInvocationEvent)
         agent.add_hook(self._report_refused_result, AfterToolCallEvent)
-        agent.add_hook(self._invocation_begins, BeforeInvocationEvent, order=HookOrder.SDK_FIRST)
-        agent.add_hook(self._leave, AfterInvocationEvent, order=HookOrder.SDK_LAST)
-        agent.add_middleware(ExecuteToolStage, self._in_tool)
+        agent.add_hook(lambda event: self._enter(known), BeforeInvocationEvent, order=HookOrder.SDK_FIRST)
+        agent.add_hook(lambda event: known.leave(), AfterInvocationEvent, order=HookOrder.SDK_LAST)
+        agent.add_middleware(ExecuteToolStage, partial(self._in_tool, known))
 
     def _known_by(self, signal: threading.Event) -> _Known:
         known = self._known.get(signal)
@@ -203,19 +208,10 @@ class Callers:
         known.place = _Place(agent_id=known.id, outer=_place())
         _current_place.set(known.place)
 
-    def _invocation_begins(self, event: BeforeInvocationEvent) -> None:
-        self._enter(self._known_by(event.agent.cancel_signal))
-
-    def _leave(self, event: AfterInvocationEvent) -> None:
-        known = self._known_by(event.agent.cancel_signal)
-        if known.place is not None:
-            known.place.is_over = True
-
-    async def _in_tool(self, context: Any, next_fn: Any) -> AsyncGenerator[Any, None]:
+    async def _in_tool(self, known: _Known, context: Any, next_fn: Any) -> AsyncGenerator[Any, None]:
         """Middleware around a tool of an agent, in the background too."""
-        agent, tool, before = context.agent, context.tool, _current_place.get()
-        place = _Place(agent_id=self._known_by(agent.cancel_signal).id, outer=_place(), in_tool=True)
-        place.in_agent_tool = getattr(tool, "tool_type", None) == "agent"
+        before, is_agent = _current_place.get(), getattr(context.tool, "tool_type", None) == "agent"
+        place = _Place(agent_id=known.id, outer=_place(), in_tool=True, in_agent_tool=is_agent)
         _current_place.set(place)
         try:
             async for event in next_fn(context):
@@ -234,15 +230,8 @@ class Callers:
         if caller.is_hooked and caller.agent_id is not None:
             self._pending.setdefault(caller.agent_id, []).append(turn)
 
-    def _pending_of(self, agent: Any) -> tuple[_Known | None, list[Turn]]:
-        signal = getattr(agent, "cancel_signal", None)
-        known = self._known.get(signal) if signal is not None else None
-        return known, self._pending.get(known.id, []) if known is not None else []
-
-    def _message_added(self, event: MessageAddedEvent) -> None:
-        known, pending = self._pending_of(event.agent)
-        if known is not None:
-            known.last = event.message
+    def _message_added(self, known: _Known, event: MessageAddedEvent) -> None:
+        known.last, pending = event.message, self._pending.get(known.id)
         if event.message["role"] != "assistant" or not pending:
             return
         turn = _turn_in(pending, event.message)
@@ -254,11 +243,10 @@ class Callers:
         self._forest.keep(turn)
         pending.remove(turn)
 
-    def _invocation_ended(self, event: AfterInvocationEvent) -> None:
-        known, pending = self._pending_of(event.agent)
-        if known is None or not pending:
+    def _invocation_ended(self, known: _Known, event: AfterInvocationEvent) -> None:
+        messages, pending = event.agent.messages, self._pending.get(known.id)
+        if not pending:
             return
-        messages = event.agent.messages
         start = 0 if known.last is None else len(messages)
         # By identity: an answer that was thrown away may read like an earlier one.
         start = next((i for i in range(len(messages), 0, -1) if messages[i - 1] is known.last), start)

@@ -10,8 +10,9 @@ import base64
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, TypeVar, Unpack, cast
+from collections.abc import AsyncGenerator
+from functools import cached_property
+from typing import Any, TypeVar, cast
 
 import pydantic
 from strands.models import Model
@@ -19,19 +20,14 @@ from strands.types.content import Messages, SystemContentBlock
 from strands.types.streaming import StreamEvent
 from strands.types.tools import ToolChoice, ToolSpec
 
-from .backends import Backend, GenerateClient
 from .callers import Caller, Callers
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.limits import CallCancelled
 from .conversation.messages import format_content_block, format_messages, format_tool_specs, sort_tool_results
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
-from .exceptions import explain_arguments
 from .telemetry import note_turn
-from .tokenizer import Tokenizer
-from .tool_parsers import ToolParser
 from .trajectory import LengthLimit, Location, Role, TokenManager, join_routed_experts
-from .trajectory.media import Processor
 
 logger = logging.getLogger(__name__)
 
@@ -66,33 +62,9 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         ValueError: An option has a wrong value, or no parser has the name.
     """
 
-    @explain_arguments
-    def __init__(
-        self,
-        *,
-        tokenizer: Tokenizer,
-        client: Backend | GenerateClient | None = None,
-        base_url: str | None = None,
-        tool_parser: ToolParser | str | None = None,
-        chat_template: str | None = None,
-        stop_tokens: Sequence[str] = (),
-        vocab_size: int | None = None,
-        processor: Processor | None = None,
-        tool_call_parser: ToolParser | str | None = None,
-        **options: Unpack[SGLangConfig],
-    ) -> None:
-        super().__init__(
-            tokenizer=tokenizer,
-            client=client,
-            base_url=base_url,
-            tool_parser=tool_call_parser if tool_parser is None else tool_parser,
-            chat_template=chat_template,
-            stop_tokens=stop_tokens,
-            vocab_size=vocab_size,
-            processor=processor,
-            **options,
-        )
-        self._callers = Callers(self, self.forest)
+    @cached_property
+    def _callers(self) -> Callers:
+        return Callers(self, self.forest)
 
     @property
     def conversation(self) -> Conversation:
@@ -139,7 +111,6 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
 
     format_content_block = staticmethod(format_content_block)
     format_messages = staticmethod(format_messages)
-    format_request_messages = staticmethod(format_messages)
     format_tool_specs = staticmethod(format_tool_specs)
     sort_tool_results = staticmethod(sort_tool_results)
 

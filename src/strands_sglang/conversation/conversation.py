@@ -82,11 +82,12 @@ class Conversation:
         stop_tokens: Sequence[str] = (),
         vocab_size: int | None = None,
         processor: Processor | None = None,
+        tool_call_parser: ToolParser | str | None = None,
         **options: Unpack[SGLangConfig],
     ) -> None:
         if (client is None) == (base_url is None):
             raise TypeError("exactly one of client= and base_url= is needed")
-        parser = as_tool_parser(tool_parser)
+        parser = as_tool_parser(tool_call_parser if tool_parser is None else tool_parser)
         if isinstance(client, str):
             raise TypeError(f"got client={client!r}, expected a Backend; an address is a base_url=")
         if tokenizer is None or isinstance(tokenizer, str):

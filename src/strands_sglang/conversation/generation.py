@@ -10,8 +10,8 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
 from ..exceptions import (
@@ -24,7 +24,7 @@ from ..exceptions import (
 from ..tokenizer import TokenizerAdapter
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, Turn, WeightSpan
 from ..trajectory.media import collapsed_values, expanded_ids
-from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
+from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE, append_span
 from .plan import CallPlan
 
 logger = logging.getLogger(__name__)
@@ -151,10 +151,7 @@ class _Output:
         else:
             self._logprobs.extend(answer.output_logprobs)
         for span in answer.weight_spans:
-            start = offset + span.start
-            if self._spans and self._spans[-1].end == start and self._spans[-1].version == span.version:
-                start = self._spans.pop().start
-            self._spans.append(WeightSpan(version=span.version, start=start, end=offset + span.end))
+            append_span(self._spans, span.version, offset + span.start, offset + span.end)
         if answer.rid is not None:
             self._rids.append(answer.rid)
         if self._cached_tokens is None:
@@ -248,9 +245,10 @@ class ExpertRows:
     def __init__(self, parent: Turn | None) -> None:
         self.start = 0 if parent is None else parent.expanded_end - 1
         """Position of the first row that is not known yet."""
-        rows = 0 if parent is None else self.start - _first_row(parent)
-        known = None if parent is None else parent.completion.routed_experts
-        self._row_bytes = _row_bytes(len(known or b""), rows)
+        self._row_bytes: int | None = None
+        if parent is not None:
+            first = 0 if parent.parent is None else parent.parent.expanded_end - 1
+            self._row_bytes = _row_bytes(len(parent.completion.routed_experts or b""), self.start - first)
         self._data = bytearray()
 
     def append(self, data: bytes, end: int) -> None:
@@ -290,11 +288,6 @@ class ExpertRows:
         return bytes(self._data) if self.start == end else None
 
 
-def _first_row(turn: Turn) -> int:
-    """Position of the first row that came with a turn."""
-    return 0 if turn.parent is None else turn.parent.expanded_end - 1
-
-
 def _row_bytes(size: int, rows: int) -> int | None:
     return size // rows if rows and size and size % (_CELL * rows) == 0 else None
 
@@ -302,8 +295,7 @@ def _row_bytes(size: int, rows: int) -> int | None:
 # ---- stops ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(NamedTuple):
     """The end of a turn: ids up to and including it, and the stop token's id, or the stop string or pattern."""
 
     length: int

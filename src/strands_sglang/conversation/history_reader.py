@@ -106,26 +106,17 @@ def strands_reader() -> HistoryReader[Message]:
     return HistoryReader(64, _copy_text)
 
 
-class _NotTextError(Exception):
-    """A message holds more than text."""
-
-
-def _copy_text(message: Any) -> Any:
-    try:
-        return _copy_of_text(message)
-    except _NotTextError:
-        return None
-
-
-def _copy_of_text(value: Any) -> Any:
+def _copy_text(value: Any) -> Any:
+    """A copy of text, and of what holds nothing else; None for any other value."""
     kind = type(value)
     if kind is str:
         return value
     if kind is list:
-        return list(map(_copy_of_text, value))
+        items = list(map(_copy_text, value))
+        return None if None in items else items
     if kind is not dict or "toolUse" in value or "json" in value:  # which hold objects of any form
-        raise _NotTextError
+        return None
     copied = {}
     for key, item in value.items():
-        copied[key] = item if type(item) is str else _copy_of_text(item)
-    return copied
+        copied[key] = item if type(item) is str else _copy_text(item)
+    return None if None in copied.values() else copied

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from strands.types.content import SystemContentBlock
 
 from ..exceptions import MessageConversionError
+from ..tool_parsers.values import name_and_schema
 from ..trajectory import Call, Image, Message, Result
 from ..trajectory.message import BLANK_TEXT, Parts, join_parts, order_results
 
@@ -363,10 +364,8 @@ def format_tool_specs(tool_specs: Iterable[Any]) -> list[dict[str, Any]]:
             raise MessageConversionError(
                 f"tool {index} is {spec!r:.100}, expected a Strands tool spec with a name and an inputSchema"
             )
-        schema = spec["inputSchema"]
-        if isinstance(schema, Mapping) and isinstance(schema.get("json"), Mapping):
-            schema = schema["json"]
-        function = {"name": spec["name"], "description": spec.get("description", ""), "parameters": schema}
+        name, schema = name_and_schema(spec)
+        function = {"name": name, "description": spec.get("description", ""), "parameters": schema}
         tools.append({"type": "function", "function": function})
     return tools
 

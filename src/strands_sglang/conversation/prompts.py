@@ -42,7 +42,7 @@ from .messages import (
     to_chat,
 )
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
-from .shared_prompts import EncodedRoot, SharedPrompts, digest_parts, shared_prompts
+from .shared_prompts import SharedPrompts, digest_parts, shared_prompts
 from .tool_calls import (
     CallIdForm,
     CallIds,
@@ -311,18 +311,18 @@ class PromptBuilder:
         # An impure template, such as one that prints the date, may print another text next time.
         is_alone = chat.images or prompt_format.key is None or not prompt_format.renderer.template.is_pure
         key = None if is_alone else digest_parts(chat.messages, prompt_format.key or b"")
-        encoded = None if key is None else self._shared.roots.get(key)
-        if encoded is None:
+        known = None if key is None else self._shared.roots.get(key)
+        if known is None:
             rendered = prompt_format.renderer.root(chat.messages)
             prompt = self._encode(prompt_format, rendered, chat)
             if key is not None:
-                encoded = EncodedRoot(ids=prompt.ids[:], characters=len(rendered.text), open=prompt.open)
-                self._shared.roots.put(key, encoded, len(encoded.ids))
-            return prompt
-        self._characters += encoded.characters
-        self._encoded += len(encoded.ids)
-        place_images(encoded.ids, (), self._expander)  # who encoded it may have known no placeholders
-        return Prompt(ids=encoded.ids[:], media=(), open=encoded.open)
+                self._shared.roots.put(key, (prompt, len(rendered.text)), len(prompt.ids))
+        else:
+            prompt, characters = known
+            self._characters += characters
+            self._encoded += len(prompt.ids)
+            place_images(prompt.ids, (), self._expander)  # who encoded it may have known no placeholders
+        return prompt._replace(ids=prompt.ids[:])  # a copy: others share it
 
     def delta(
         self, prompt_format: PromptFormat, parent: Turn, location: Location, messages: Sequence[Message], system: str

@@ -5,24 +5,10 @@ from __future__ import annotations
 import marshal
 import threading
 import weakref
-from array import array
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 from ..cache import Recent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedRoot:
-    """A first prompt as it was rendered and encoded, and the tags of the reasoning block that it leaves `open`.
-
-    `ids` are copied before they are handed on; `characters` is the length of the text.
-    """
-
-    ids: array[int]
-    characters: int
-    open: tuple[str, str] | None
 
 
 class SharedPrompts:
@@ -32,12 +18,12 @@ class SharedPrompts:
 
     Attributes:
         formats: Formats by all that they are made from.
-        roots: First prompts by format and messages; bounded by the number of ids.
+        roots: First prompts by format and messages, each with the length of its text; bounded by the number of ids.
     """
 
     def __init__(self) -> None:
         self.formats: Recent[Any] = Recent(256)
-        self.roots: Recent[EncodedRoot] = Recent(1 << 22)
+        self.roots: Recent[tuple[Any, int]] = Recent(1 << 22)
 
 
 _shared: weakref.WeakKeyDictionary[Any, SharedPrompts] = weakref.WeakKeyDictionary()

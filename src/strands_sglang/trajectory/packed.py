@@ -54,6 +54,13 @@ class WeightSpan:
     end: int
 
 
+def append_span(spans: list[WeightSpan], version: str | None, start: int, end: int) -> None:
+    """Add the version of tokens behind those of some spans; where it is that of the last one, that grows."""
+    if spans and spans[-1].end == start and spans[-1].version == version:
+        start = spans.pop().start
+    spans.append(WeightSpan(version=version, start=start, end=end))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SamplingMask:
     """The tokens that survived top-k and top-p at each position of a sequence, as ragged arrays.

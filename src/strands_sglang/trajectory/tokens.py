@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from .packed import TokenRun, WeightSpan, closed_schema
-from .views import TokenView, logprob_list
+from .packed import TokenRun, WeightSpan, append_span, closed_schema
+from .views import TokenView, int_list, logprob_list
 
 _MAGIC = b"STOK1\n"
 _HEADER = struct.Struct("<I")
@@ -125,16 +125,11 @@ class TokenSequence(TokenView):
             if run.logprobs is not None:
                 logprobs[start:end] = run.logprobs
             for span in run.weight_spans:
-                first, last = start + span.start, start + span.end
-                # Spans touch where a turn has no prompt of its own, as in a manager filled by hand.
-                if weights and weights[-1].end == first and weights[-1].version == span.version:
-                    first = weights.pop().start
-                weights.append(WeightSpan(version=span.version, start=first, end=last))
-        sequence.token_ids_array, sequence.loss_mask_array, sequence.logprobs_array = (
-            _freeze(ids),
-            _freeze(mask),
-            _freeze(logprobs),
-        )
+                # They touch where a turn has no prompt of its own, as in a manager filled by hand.
+                append_span(weights, span.version, start + span.start, start + span.end)
+        sequence.token_ids_array = _freeze(ids)
+        sequence.loss_mask_array = _freeze(mask)
+        sequence.logprobs_array = _freeze(logprobs)
         sequence.segments = tuple(
             Segment(is_output=run.is_output, start=start, end=end, turn=run.turn)
             for run, start, end in zip(runs, starts, starts[1:], strict=False)
@@ -177,17 +172,17 @@ class TokenSequence(TokenView):
     @property
     def initial_prompt_token_ids(self) -> list[int]:
         """Ids of the initial prompt."""
-        return _int_list(self.token_ids_array[: self.prompt_length])
+        return int_list(self.token_ids_array[: self.prompt_length])
 
     @property
     def rollout_token_ids(self) -> list[int]:
         """Ids after the initial prompt."""
-        return _int_list(self.token_ids_array[self.prompt_length :])
+        return int_list(self.token_ids_array[self.prompt_length :])
 
     @property
     def rollout_loss_mask(self) -> list[int]:
         """Loss mask after the initial prompt."""
-        return _int_list(self.loss_mask_array[self.prompt_length :])
+        return int_list(self.loss_mask_array[self.prompt_length :])
 
     @property
     def rollout_logprobs(self) -> list[float | None]:
@@ -321,11 +316,6 @@ def _column(name: str, values: Iterable[Any], dtype: Any, count: int, missing: f
     if dtype is np.uint8 and not np.isin(raw, (0, 1)).all():
         raise ValueError(f"{name} must hold 0 and 1 only")
     return _freeze(raw.astype(dtype))
-
-
-def _int_list(values: NDArray[Any]) -> list[int]:
-    listed: list[int] = values.tolist()
-    return listed
 
 
 def _segments(

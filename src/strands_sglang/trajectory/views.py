@@ -33,6 +33,12 @@ _FACTS = (
 _FIELDS = frozenset((*_FACTS, "tokens", "media", "routed_experts"))
 
 
+def int_list(values: NDArray[Any]) -> list[int]:
+    """Whole numbers as a list."""
+    listed: list[int] = values.tolist()
+    return listed
+
+
 def logprob_list(values: NDArray[Any]) -> list[float | None]:
     """Log-probabilities as a list, None where there is none."""
     listed: list[float | None] = values.tolist()
@@ -57,14 +63,12 @@ class TokenView:
     @property
     def token_ids(self) -> list[int]:
         """All token ids in order."""
-        listed: list[int] = self.sequence.token_ids_array.tolist()
-        return listed
+        return int_list(self.sequence.token_ids_array)
 
     @property
     def loss_mask(self) -> list[int]:
         """1 where a token carries loss: the model sampled it, and no other trajectory trains it."""
-        listed: list[int] = self.sequence.loss_mask_array.tolist()
-        return listed
+        return int_list(self.sequence.loss_mask_array)
 
     @property
     def output_mask(self) -> list[bool]:

@@ -8,7 +8,7 @@ under the model's processor; it is kept beside the placeholder, and every consum
 the expanded view.
 """
 
-from .entry import ImageEncoding, as_rgb, encode, open_image
+from .entry import ImageEncoding, as_rgb, encode
 from .medium import (
     ImageExpander,
     Medium,
@@ -39,6 +39,5 @@ __all__ = [
     "image_expander",
     "media_growth",
     "move_media",
-    "open_image",
     "place_images",
 ]
