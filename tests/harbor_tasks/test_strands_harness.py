@@ -98,7 +98,7 @@ async def test_subagents_work_in_the_container_over_all_steps(tmp_path: Path) ->
     task = make_task(tmp_path, more=STEPS, files=STEP_FILES)
     main = iter([call("subagent", task="the subtask"), "Waiting.", "First done.", REMOVED, "Second done."])
     helper = iter([SOLVED, "It is there."])
-    options = {"harness": {"builtin_plugins": []}, "agent_name": "solver"}
+    options = {"harness": {"builtin_plugins": []}}
     result = await episode(
         task, lambda messages: next(helper if "subtask" in str(messages[0]) else main), agent_options=options
     )
@@ -118,6 +118,12 @@ async def test_what_a_limit_or_the_tasks_time_ends_is_graded(tmp_path: Path) -> 
     )
     assert late.termination_reason is TerminationReason.TASK_TIME_LIMIT_REACHED
     assert reward_of(limited) == reward_of(late) == 1.0
+
+
+def test_options_that_the_environment_has_itself_are_refused() -> None:
+    pytest.importorskip("strands_harness")
+    with pytest.raises(TypeError, match="agent_options got an unexpected keyword argument 'max_tool_iters'"):
+        HarborEnv(model_factory=ScriptedModel, agent="strands-harness", agent_options={"max_tool_iters": 3})
 
 
 async def test_a_container_that_is_lost_is_not_measured(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strands import tool
 from strands.hooks import AfterModelCallEvent
 
 from strands_env.core import Action, TerminationReason
@@ -168,6 +169,42 @@ async def test_the_date_of_prompts_is_that_of_the_environment_for_subagents_too(
 
 
 @requires_harness
+async def test_user_turns_of_a_subclass_have_the_date_too_and_leave_nothing_running() -> None:
+    from strands_env.environments import StrandsHarnessEnv
+
+    class Turns(StrandsHarnessEnv):
+        async def interact(self, agent: Any, action: Action) -> Any:
+            await self.invoke(agent, "One.")
+            assert running  # a background task may go on over user turns
+            return await self.invoke(agent, "Two.")
+
+    running: list[str] = []
+    shown: list[str] = []
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        running.append("wait")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            running.clear()
+        return ""
+
+    def script(messages: list[dict[str, Any]]) -> Any:
+        shown.extend(re.findall(r"Date: (\S+)", json.dumps(messages).replace("\\n", " ")))
+        return call("wait") if len(messages) == 1 else "Done."
+
+    harness = {"tools": [wait], "background_tasks": {"always": ["wait"], "wait_for_completion": False}}
+    env = Turns(
+        model_factory=lambda: ScriptedModel(script), sandbox=FolderSandbox(), harness=harness, today="2001-02-03"
+    )
+    result = await env.rollout(Action(message="Go."))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
+    assert set(shown) == {"2001-02-03"} and not running
+
+
+@requires_harness
 async def test_a_step_that_its_deadline_ends_leaves_nothing_running() -> None:
     running: list[str] = []
 
@@ -241,6 +278,10 @@ async def test_options_reach_the_harness_and_wrong_ones_are_refused() -> None:
         make_env(["Done."], harness={"builtin_tool": []})
     with pytest.raises(TypeError, match=r"harness has 'model', which the environment makes from model_factory"):
         make_env(["Done."], harness={"model": "x"})
+    with pytest.raises(TypeError, match="harness=3: expected arguments of create_harness by name"):
+        make_env(["Done."], harness=3)
+    with pytest.raises(TypeError, match=r"sandbox='docker': expected a Sandbox of strands_env\.sandbox"):
+        make_env(["Done."], sandbox="docker")
 
 
 @requires_harness

@@ -31,7 +31,7 @@ from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict
 from .overrides import flatten_tools, methods_with_action, tool_mistakes, warn_of_misspelt_overrides
 from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, fail_step
-from .sdk_patches import inside_a_step
+from .sdk_patches import end_background_tasks, inside_a_step
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
 from .types import (
@@ -458,6 +458,7 @@ class Environment:
         registry = agent.tool_registry.registry
         registry.update({name: self._limit_tool(tool) for name, tool in registry.items()})
         watch_agent(agent)
+        scope.agents.append(agent)
         return agent
 
     def _call_override(self, name: str, action: Action) -> Any:
@@ -483,7 +484,11 @@ class Environment:
     ) -> tuple[TerminationReason, ErrorRecord | None]:
         outer = sys.exception()
         try:
-            outcome = await run_with_timeout(self.interact(agent, action), self.step_timeout, Phase.LOOP)
+            try:
+                outcome = await run_with_timeout(self.interact(agent, action), self.step_timeout, Phase.LOOP)
+            finally:
+                for member in scope.agents:
+                    await end_background_tasks(member)
             if scope.limiter.reached is not None:  # interact() invoked the agent itself, or went on
                 raise scope.limiter.reached
         except Exception as error:

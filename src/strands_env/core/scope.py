@@ -50,13 +50,15 @@ class StepScope:
     """The state of one step, found by whatever runs inside it.
 
     `failures` are those that the agent sees as no more than a tool result: of the last call of a sub-agent's model, by
-    the model's id, and of a tool's provider.
+    the model's id, and of a tool's provider. The background tasks of `agents` end with the agent loop; those of a
+    parent before those of the agents that it made.
     """
 
     recorder: LoopRecorder
     limiter: EpisodeLimiter
     cancel_signal: threading.Event | None = None
     models: list[TrackedModel] = field(default_factory=list)
+    agents: list[Any] = field(default_factory=list)
     failures: dict[int | str, tuple[Phase, Exception]] = field(default_factory=dict)
 
     @staticmethod
@@ -77,6 +79,7 @@ class StepScope:
         finally:
             _current.reset(token)
             self.models.clear()
+            self.agents.clear()
             self.failures.clear()
             self.recorder, self.limiter = LoopRecorder(), EpisodeLimiter()
 

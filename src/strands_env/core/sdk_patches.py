@@ -34,6 +34,7 @@ from weakref import WeakKeyDictionary
 
 import strands.event_loop.event_loop as event_loop
 import strands.event_loop.streaming as streaming
+from strands.background_tasks._background_tasks import _BackgroundTasks
 from strands.middleware import InvokeModelStage
 from strands.middleware.stages import InvokeModelContext
 from strands.telemetry.metrics import Trace
@@ -123,9 +124,10 @@ async def end_background_tasks(agent: Any) -> None:
     Raises:
         BackgroundTaskTimeoutError: One did not end.
     """
-    if agent._background_tasks is None:
+    tasks = getattr(agent, "_background_tasks", None)
+    if not isinstance(tasks, _BackgroundTasks):  # None, or a mock of users' tests
         return
-    manager = agent._background_tasks._manager
+    manager = tasks._manager
     # The newest first: those that wait are not to start in the place of one that ends.
     await asyncio.gather(*(manager.cancel(task["task_id"]) for task in reversed(await manager.list())))
     await manager.wait_for_idle(timeout=10.0)

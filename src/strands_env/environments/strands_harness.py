@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,10 +15,9 @@ from strands.handlers.callback_handler import null_callback_handler
 from strands.hooks import AfterModelCallEvent, AgentInitializedEvent, HookOrder, HookProvider, HookRegistry
 from strands.sandbox import StreamChunk
 
-from strands_env.core import Action, Environment, ModelFactory, TerminationReason
+from strands_env.core import Environment, ModelFactory, TerminationReason
 from strands_env.core.labels import watch_agent
-from strands_env.core.scope import EpisodeLimiter, fail_step
-from strands_env.core.sdk_patches import end_background_tasks
+from strands_env.core.scope import EpisodeLimiter, StepScope, fail_step
 from strands_env.core.termination import Phase
 from strands_env.rewards import ExactMatchReward
 from strands_env.sandbox import (
@@ -115,13 +113,16 @@ class StrandsHarnessEnv(Environment):
             raise ValueError(f"today={today!r}: expected a day, as in '2026-01-31'") from None
         if today is not None and getattr(environment_plugin, "date", None) is not _Date:
             raise RuntimeError(f"today={today!r}: this strands-harness takes its date from elsewhere; leave it out")
+        if not isinstance(harness, Mapping | None):
+            raise TypeError(f"harness={harness!r:.200}: expected arguments of create_harness by name")
         self.harness = dict(harness or {})
         for name in _PLACES.keys() & self.harness.keys():
             raise TypeError(f"harness has {name!r}, which the environment makes from {_PLACES[name]}: leave it out")
         names = {*inspect.signature(create_harness).parameters, *inspect.signature(Agent).parameters}
         refuse_unknown("harness", self.harness, names - {"agent_kwargs", *_PLACES})
+        if not isinstance(sandbox, Sandbox | None):  # the SDK's own have no end, and no limits
+            raise TypeError(f"sandbox={sandbox!r:.200}: expected a Sandbox of strands_env.sandbox")
         self.sandbox: Sandbox = BubblewrapSandbox() if sandbox is None else sandbox
-        self._teams: weakref.WeakKeyDictionary[Agent, list[weakref.ref[Agent]]] = weakref.WeakKeyDictionary()
 
     def make_agent(self, **options: Any) -> Agent:
         """The agent of `create_harness`."""
@@ -138,7 +139,6 @@ class StrandsHarnessEnv(Environment):
         if given["context_manager"]:
             del options["conversation_manager"]  # the SDK takes one of them, and warns of both
         agent: Agent = create_harness(sandbox=_WatchedSandbox(self.sandbox), **options, **given)
-        self._teams[agent] = team.agents
         return agent
 
     async def reset(self) -> None:
@@ -146,16 +146,13 @@ class StrandsHarnessEnv(Environment):
         await self.sandbox.close()
         await self.sandbox.start()
 
-    async def interact(self, agent: Agent, action: Action) -> AgentResult:
-        """Run the agent; nothing of it goes on in the background afterwards."""
+    async def invoke(self, agent: Agent, prompt: str | list[Any] | None) -> AgentResult:
+        """Invoke the agent, on the environment's day."""
         token = _today.set(self.today)
         try:
-            return await super().interact(agent, action)
+            return await super().invoke(agent, prompt)
         finally:
             _today.reset(token)
-            for reference in self._teams.get(agent, ()):  # parents come before those they made, and make no more
-                if (member := reference()) is not None:
-                    await end_background_tasks(member)
 
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""
@@ -169,11 +166,7 @@ def create_env_factory(model_factory: ModelFactory, **options: Any) -> Callable[
 
 
 class _Team(HookProvider):
-    """The agents of a step. The harness registers the hooks of the first with each sub-agent as well.
-
-    Attributes:
-        agents: All of them, in the order in which they were made.
-    """
+    """The agents of a step. The harness registers the hooks of the first with each sub-agent as well."""
 
     def __init__(
         self,
@@ -182,7 +175,6 @@ class _Team(HookProvider):
         limit_tool: Callable[[Any], Any],
         callback_handler: Callable[..., Any],
     ) -> None:
-        self.agents: list[weakref.ref[Agent]] = []
         self._hooks: Sequence[Any] | None = hooks
         self._new_limiter = new_limiter
         self._limit_tool = limit_tool
@@ -201,13 +193,10 @@ class _Team(HookProvider):
                 registry.add_hook(hook)
             else:
                 registry.add_callback(None, hook)
-        registry.add_callback(AgentInitializedEvent, self._agent_made)
-
-    def _agent_made(self, event: AgentInitializedEvent) -> None:
-        self.agents.append(weakref.ref(event.agent))
 
     def _subagent_made(self, event: AgentInitializedEvent) -> None:
-        self._agent_made(event)
+        if (scope := StepScope.current()) is not None:
+            scope.agents.append(event.agent)
         event.agent.name = SUBAGENT
         event.agent.callback_handler = self._callback_handler  # its default prints
         watch_agent(event.agent)

@@ -28,6 +28,7 @@ from strands_env.environments.harness import Harness, HarnessFailedError, Progra
 from strands_env.sandbox.images.work import check_work
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS
 from strands_env.tools.container import ContainerTools
+from strands_sglang.exceptions import refuse_unknown
 
 from .checkpoints import Checkpoint, CheckpointError
 from .named import NamedAgentRun
@@ -66,7 +67,7 @@ class HarborEnv(Environment):
             `environment`.
         agent: `strands-harness` for the agent of `StrandsHarnessEnv`, in this process, with its tools in the container;
             or an agent of Harbor's, by its name, such as `terminus-2`, or as `module:Class`.
-        agent_options: For `strands-harness` arguments of `StrandsHarnessEnv`, such as `harness`. For an agent of
+        agent_options: For `strands-harness` its `harness` and `today`, as `StrandsHarnessEnv` has them. For an agent of
             Harbor's its `model_name`, `kwargs` and `env`, over ours; `{base_url}` and `{key}` are the session's.
         session_limits: Limits on the program's model calls, by the names that `HarnessEnvironment` has for them, such
             as `max_requests`.
@@ -144,7 +145,8 @@ class HarborEnv(Environment):
         if agent == "strands-harness":
             from strands_env.environments import StrandsHarnessEnv  # needs its package
 
-            self._strands = StrandsHarnessEnv(sandbox=self.sandbox, **{**options, **(agent_options or {})})
+            refuse_unknown("agent_options", agent_options or (), ("harness", "today"))
+            self._strands = StrandsHarnessEnv(sandbox=self.sandbox, **options, **(agent_options or {}))
         elif agent is not None:
             self.program = NamedAgentRun(agent, agent_options, **session)
         elif harness is not None:
@@ -260,7 +262,7 @@ class HarborEnv(Environment):
             self.start_from.recall(agent)
             return await self.invoke(agent, None)
         if self._strands is not None:
-            return await self._strands.interact(agent, Action(message=part.instruction))
+            return await self._strands.invoke(agent, part.instruction)
         if self.program is None:
             return await self.invoke(agent, part.instruction)
         if isinstance(self.program, NamedAgentRun):
