@@ -843,6 +843,7 @@ x = A^{-1}b | \boxed{x = bA^{-1}} | 0
 5 | \boxed{5} apples | 1
 5 | $-\boxed{5}$ | 0
 -5 | $x = -\boxed{5}$ | 1
+5 | - \boxed{5} | 1
 5 | $x \ne \boxed{5}$ | 0
 5 | $\boxed{5}^2$ | 0
 5 | $2\cdot\boxed{5}$ | 0

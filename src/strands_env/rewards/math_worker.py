@@ -61,11 +61,11 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _BEHIND = re.compile(
-    rf"(?:[ ~$*]|\\[,;: )])*(?:\\(?:text|mathrm)\{{\s*)?({_UNIT}|(?:{'|'.join(FACTORS)})\b|percent\b|\\?%)"
+    rf"(?:[ ~$*]|\\[,;: )]){{0,9}}+(?:\\(?:text|mathrm)\{{\s*)?({_UNIT}|(?:{'|'.join(FACTORS)})\b|percent\b|\\?%)"
     r"(?:\}\s*\^\{?([23]))?"
 )
 _INSIDE = re.compile(r"(?:\\(?:neq?|cdot|times|sqrt\s*\{|frac\s*\{[^{}]*\}\s*\{)|[≠^×])\s*\Z")
-_GOES_ON = re.compile(r"\s*(?:\^|\\cdot|\\times|[+×/]\s*[\w\\(]|(?<=\})[xyzkn](?![A-Za-z]))(?![^$\n]*=)")
+_GOES_ON = re.compile(r"\s{0,9}+(?:\^|\\cdot|\\times|[+×/]\s*[\w\\(]|(?<=\})[xyzkn](?![A-Za-z]))(?![^$\n]*=)")
 """Around a box, a formula of which it is a part, and which does not go on with what it equals."""
 _FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(])|\.?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
@@ -191,7 +191,7 @@ def _last_boxes(answer: str, boxes: list[tuple[int, int]]) -> list[str]:
             break
         items[-1] = text[start:end]
     items[-1] += _unit_behind(items[-1], answer, boxes[-1][1] + 1)
-    if len(items) == 1 and re.search(r"(?:\A|[$=(:]|\\[(\[])\s*[-−]\s*\Z", answer[:last]):
+    if len(items) == 1 and re.search(r"(?:[$=(]|\\[(\[])\s*[-−]\s*\Z|(?:\A|\s)[-−]\Z", answer[max(0, last - 9) : last]):
         items[0] = f"-({items[0]})"
     return items
 
