@@ -203,9 +203,22 @@ def test_another_evaluator_is_another_reward_for_a_resumed_run() -> None:
     assert one == same != other
 
 
-def test_what_is_no_evaluator_is_refused() -> None:
+async def test_what_is_no_evaluator_is_refused() -> None:
     with pytest.raises(TypeError, match="evaluator must be an Evaluator, or a function that makes one, got 'exact'"):
         from_evaluator("exact")  # type: ignore[arg-type]
+    result = await episode(lambda: None, "")  # also where the policy gave no answer
+    assert result.outcome is Outcome.GRADER and result.error is not None
+    assert result.error.message == "the function given to from_evaluator must return an Evaluator, got None"
+    scored = await episode(Equals)
+    assert scored.reward is not None and scored.reward.reward == 1.0
+
+
+def test_what_is_no_case_and_no_maker_of_actors_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"cases\[0\] is 'sum', expected a Case of strands_evals"):
+        actions_from_cases(["sum"])  # type: ignore[list-item]
+    actor = strands_evals.ActorSimulator(PROFILE, "hello", model=ScriptedModel([]))
+    with pytest.raises(TypeError, match=r"make_actor=<.*>: expected a function that makes an actor from the task"):
+        ActorUser(actor)
 
 
 PROFILE = ActorProfile(traits={"mood": "terse"}, context="a shop", actor_goal="a refund")
@@ -228,8 +241,9 @@ async def chat(actor_says: list[Any], answers: list[str], **options: Any) -> Ste
     [
         ([says("order 7"), says()], {}, ["hello", "Which order?", "order 7", "Done."]),
         ([says("order 7")], {"max_turns": 1}, ["hello", "Which order?"]),
+        ([says("")], {}, ["hello", "Which order?"]),
     ],
-    ids=["until-it-stops", "until-its-last-turn"],
+    ids=["until-it-stops", "until-its-last-turn", "until-it-says-nothing"],
 )
 async def test_the_actor_talks_and_only_the_assistant_is_in_the_rows(
     actor_says: list[Any], options: dict[str, Any], spoken: list[str]

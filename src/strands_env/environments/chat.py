@@ -177,6 +177,8 @@ class ActorUser(SimulatedUser):
     """
 
     def __init__(self, make_actor: Callable[[Action], Any]) -> None:
+        if not callable(make_actor):
+            raise TypeError(f"make_actor={make_actor!r:.200}: expected a function that makes an actor from the task")
         self.make_actor = make_actor
         self._actor: Any = None
 
@@ -190,7 +192,7 @@ class ActorUser(SimulatedUser):
         def act() -> str | None:
             self._actor = self._actor or self.make_actor(action)  # which may ask a model for a profile
             message: str | None = self._actor.act(answer or "(no text)").structured_output.message
-            return message if self._actor.has_next() else None
+            return message if message and self._actor.has_next() else None
 
         return await default_threads.run(act)
 

@@ -33,6 +33,8 @@ def actions_from_cases(cases: Iterable[Case]) -> list[Action]:
     """
     actions = []
     for place, case in enumerate(cases):
+        if not hasattr(case, "model_dump"):
+            raise TypeError(f"cases[{place}] is {case!r:.80}, expected a Case of strands_evals")
         fields = case.model_dump(mode="json", include={"expected_output", *_EXPECTED}, exclude_none=True)
         context = TaskContext(
             id=case.name or f"case-{place}", ground_truth=fields.pop("expected_output", None), **fields
@@ -60,25 +62,29 @@ def from_evaluator(
         fields: Further fields of the `EvaluationData`, or others in place of these, such as
             `actual_environment_state`.
     """
-    if not callable(getattr(evaluator, "evaluate", evaluator)):
+    is_made = hasattr(evaluator, "evaluate") and not isinstance(evaluator, type)  # a class makes one
+    if not is_made and not callable(evaluator):
         raise TypeError(f"evaluator must be an Evaluator, or a function that makes one, got {evaluator!r:.200}")
-    options = evaluator.to_dict() if hasattr(evaluator, "to_dict") else None
-    return _EvaluatorReward(evaluator, fields, options)
+    options = evaluator.to_dict() if is_made and hasattr(evaluator, "to_dict") else None
+    return _EvaluatorReward(evaluator, fields, options, is_made=is_made)
 
 
 class _EvaluatorReward(RewardFunction):
-    def __init__(self, evaluator: Any, fields: Any, options: Mapping[str, Any] | None) -> None:
+    def __init__(self, evaluator: Any, fields: Any, options: Mapping[str, Any] | None, *, is_made: bool) -> None:
         self.evaluator = evaluator
+        self.is_made = is_made
         self.fields = fields
         self.options = options  # by which a resumed run knows it
-        self.asks_models = not hasattr(evaluator, "evaluate") or hasattr(evaluator, "model")
+        self.asks_models = not is_made or hasattr(evaluator, "model")
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Evaluate the episode."""
         from strands_evals.evaluators import Evaluator
         from strands_evals.types.evaluation import EvaluationData, EvaluationOutput
 
-        evaluator = self.evaluator if hasattr(self.evaluator, "evaluate") else self.evaluator()
+        evaluator = self.evaluator if self.is_made else self.evaluator()
+        if not hasattr(evaluator, "evaluate"):
+            raise RuntimeError(f"the function given to from_evaluator must return an Evaluator, got {evaluator!r:.200}")
         name = evaluator.get_name()
         given = {
             "input": action.text,
