@@ -72,7 +72,7 @@ def test_tokens_are_stored_once_and_read_where_they_are_asked_for(paths):
 
 
 def test_cut_at_every_byte_whole_lines_stay_and_the_rest_is_written_again(paths, tmp_path):
-    made = [with_token_data(index) for index in range(3)]
+    made = [with_token_data(index) for index in range(2)]
     write(paths, *made)
     whole = paths.results.read_bytes()
     ends = [0]
