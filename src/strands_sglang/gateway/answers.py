@@ -20,9 +20,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..cache import Recent
-from ..conversation import SampledTurn
-from ..trajectory import TrajectoryForest, Turn
+from ..conversation import PreparedTurn, SampledTurn
+from ..trajectory import TrajectoryForest, Turn, digest
 from .counters import Counters
+from .dialects.wire import Origin, WireRequest
+from .exact_json import dumps
 
 _REMEMBERED = 1024  # inputs of a session whose answers can still be asked for again
 _GRACE = 1.0  # seconds for which a reply that nobody waits for is sampled on
@@ -155,3 +157,14 @@ class Answers:
         answer.is_owed = True
         self._forest.discard(answer.turn)
         self._on_change(answer)
+
+
+def key_of(wire: WireRequest, origin: Origin, prepared: PreparedTurn) -> bytes:
+    """Equal for equal requests, whatever the form of the answer; two sub-agents with one prompt are two."""
+    request = prepared.request
+    return digest(
+        prepared.location.key,
+        (origin.agent or "").encode(),
+        (origin.idempotency_key or "").encode(),
+        dumps([request.params, request.constraints, wire.tool_choice], sort_keys=True),
+    )

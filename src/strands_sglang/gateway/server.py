@@ -226,7 +226,7 @@ class Gateway:
         if self.worker is not None:
             await self.worker.close()
         kept = self._is_closing = self.sessions.folder is not None
-        await asyncio.gather(*[each.suspend() if kept else each.drop() for each in self.sessions.loaded])
+        await asyncio.gather(*[session.drop(is_kept=kept) for session in self.sessions.loaded])
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()

@@ -16,8 +16,8 @@ from aiohttp import web
 from ..conversation import Conversation, PreparedTurn, SampledTurn
 from ..conversation.messages import to_strands
 from ..exceptions import StateFullError
-from ..trajectory import Message, Role, Trajectory, Turn, digest
-from .answers import Answer, Answers
+from ..trajectory import Message, Role, Trajectory, Turn
+from .answers import Answer, Answers, key_of
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json, hide
 from .dialects.wire import Origin, Refused, WireRequest
@@ -179,10 +179,6 @@ class Session:
         self.log.flush()
         return reward
 
-    def restore_reward(self, reward: Mapping[str, Any]) -> None:
-        """Set a reward that was set before a restart."""
-        self.reward = Reward.of(reward["reward"], reward["turns"], reward["info"], self.translation.turn_names())
-
     def main_agent(self, agent: str | None, *, has_tools: bool) -> MainAgent:
         """The agent that began, which is this one if none did before."""
         return self.main_agents.setdefault(has_tools, MainAgent(agent))
@@ -202,17 +198,10 @@ class Session:
             await asyncio.wait(self._tasks)
             await asyncio.sleep(0)  # the callbacks that take them out
 
-    async def drop(self) -> None:
-        """Seal the session and abort what is in flight."""
-        self.is_sealed = True
-        await self._abort_tasks()
-
-    async def suspend(self) -> None:
-        """Abort what is in flight; requests are refused until the session is taken up after a restart."""
-        self.is_suspended = True
-        await self._abort_tasks()
-
-    async def _abort_tasks(self) -> None:
+    async def drop(self, *, is_kept: bool = False) -> None:
+        """Abort what is in flight and seal the session, but for one that is kept for a restart of the gateway."""
+        self.is_suspended |= is_kept
+        self.is_sealed |= not is_kept
         for task in self._tasks:
             task.cancel()
         await self._end_tasks()
@@ -263,7 +252,7 @@ class Session:
             if write_count is not None:
                 return as_json(write_count(prepared.prompt_length))
             # Sample, or find the answer that is repeated.
-            key = _key_of(wire, origin, prepared)
+            key = key_of(wire, origin, prepared)
             answer = self.answers.claim(key, is_retry=origin.is_retry, joins_equal=self.options.join_equal)
             if answer is None:
                 answer = await self._start(wire, exchange, prepared, key, counters)
@@ -460,14 +449,3 @@ class Session:
         except StateFullError as error:
             raise Refused.of(error) or hide(error) from error
         return body
-
-
-def _key_of(wire: WireRequest, origin: Origin, prepared: PreparedTurn) -> bytes:
-    """Equal for equal requests, whatever the form of the answer; two sub-agents with one prompt are two."""
-    request = prepared.request
-    return digest(
-        prepared.location.key,
-        (origin.agent or "").encode(),
-        (origin.idempotency_key or "").encode(),
-        dumps([request.params, request.constraints, wire.tool_choice], sort_keys=True),
-    )

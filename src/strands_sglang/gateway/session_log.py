@@ -21,6 +21,7 @@ from .answers import Answer
 from .counters import Counters
 from .dialects import RESPONSES
 from .records import from_json, restore_turn, to_json, turn_to_json
+from .reward import Reward
 from .state import LogFile
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ class SessionLog:
                 if "fate" in event:
                     answer.is_owed, answer.is_delivered, answer.is_lost = event["fate"]
             if "reward" in event:
-                session.restore_reward(event["reward"])
+                reward, names = event["reward"], session.translation.turn_names()
+                session.reward = Reward.of(reward["reward"], reward["turns"], reward["info"], names)
             session.is_sealed |= event.get("closed", False)
             session.is_reward_final |= event.get("is_final", False)
             if "forest" in event:
