@@ -1028,6 +1028,11 @@ async def test_a_ground_truth_of_thousands_of_digits_is_compared_within_its_time
         assert (result.reward, result.info.get("reason")) == (reward, None)
 
 
+async def test_thousands_of_spaces_behind_a_right_answer_are_no_time_out() -> None:
+    result = await MathRewardFunction().compute(action("7"), answered(r"\boxed{7}" + " " * 60_000))
+    assert (result.reward, result.info.get("reason")) == (1.0, None)
+
+
 async def test_answers_that_explode_are_wrong_in_time_and_the_next_is_right() -> None:
     reward = MathRewardFunction(timeout=1.0)
     bombs = [

@@ -211,6 +211,7 @@ def closing(text: str, start: int) -> int:
 
 def normalise(text: str) -> str:
     """The text with one spelling for what is written in several."""
+    text = re.sub(r"(\s{8})\s+", r"\1", text)  # some expressions below take the square of a run of spaces
     text = re.sub(r"(?<=[\w)])\*\*(?=[\w(-])", "^", text).replace("**", "")
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ]+", lambda run: "^{" + run[0].translate(_SUPERSCRIPTS) + "}", text)
     text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+", lambda run: "_{" + run[0].translate(_SUBSCRIPTS) + "}", text)
