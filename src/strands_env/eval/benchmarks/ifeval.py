@@ -123,15 +123,15 @@ def _two_responses(text: str, args: Arguments) -> bool:
 def count_bullets(text: str) -> int:
     """Lines that begin with `-`, or with one `*`. A line of one `*` takes the line below it along, as published."""
     dashes = stars = 0
-    taken = False
+    skips_next = False
     lines = [line.lstrip() for line in text.split("\n")]
     for number, line in enumerate(lines):
         dashes += line.startswith("-")
-        if taken:
-            taken = False
+        if skips_next:
+            skips_next = False
         elif line == "*":
-            taken = number + 1 < len(lines)
-            stars += taken
+            skips_next = number + 1 < len(lines)
+            stars += skips_next
         else:
             stars += line.startswith("*") and not line.startswith("**")
     return dashes + stars
