@@ -149,9 +149,7 @@ def find_problems(rows: Sequence[HealthRow]) -> tuple[list[Finding], list[str]]:
         checked += [name] if units else []
         if count > max(check.allowed * units, check.allowed > 0):  # where some are allowed, one is chance
             names = [row for row, number in worst.most_common() if number]
-            findings.append(
-                Finding(check=name, count=count, of=units, kinds=dict(total.most_common()), samples=names)
-            )
+            findings.append(Finding(check=name, count=count, of=units, kinds=dict(total.most_common()), samples=names))
     return findings, checked
 
 
