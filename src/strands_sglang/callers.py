@@ -17,6 +17,7 @@ A context variable knows the place, as it follows into tasks and threads. Hooks 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
 import threading
@@ -24,7 +25,7 @@ import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -58,6 +59,7 @@ class _Place:
         in_tool: In a tool, not in the loop.
         in_agent_tool: The tool is an agent, by the SDK's word.
         is_over: It has ended.
+        task: The task that it was entered in, weakly.
     """
 
     agent_id: str
@@ -65,6 +67,7 @@ class _Place:
     in_tool: bool = False
     in_agent_tool: bool = False
     is_over: bool = False
+    task: Any = field(default_factory=lambda: weakref.ref(cast(Any, asyncio.current_task())))
 
     def role_within(self, has_tools: bool | None) -> Role:
         """The role of an agent whose run begins here, by whether it has tools; None for a call without an agent."""
@@ -116,6 +119,8 @@ class _Known:
         """Note that its loop has ended."""
         if self.place is not None:
             self.place.is_over = True
+            if _current_place.get() is self.place:  # what its program does next is not the agent's
+                _current_place.set(self.place.outer)
 
 
 class Callers:
@@ -143,6 +148,9 @@ class Callers:
         cycle = state.get("event_loop_cycle_id")  # the SDK repeats a call within one
         attempt = None if cycle is None else str(cycle)
         if cancel_signal is None:
+            begun = _current_place.get()  # memory extracts beyond the loop, in a task that it began there
+            if begun is not None and begun.task() is not asyncio.current_task():
+                place = begun
             if place is None:
                 return Caller(attempt=attempt)
             return Caller(role=place.role_within(None), parent_agent=place.agent_id, attempt=attempt)
@@ -182,7 +190,7 @@ class Callers:
         agent.add_hook(partial(self._invocation_ended, known), AfterInvocationEvent)
         agent.add_hook(self._report_refused_result, AfterToolCallEvent)
         agent.add_hook(lambda event: self._enter(known), BeforeInvocationEvent, order=HookOrder.SDK_FIRST)
-        agent.add_hook(lambda event: known.leave(), AfterInvocationEvent, order=HookOrder.SDK_LAST)
+        agent.add_hook(lambda event: known.leave(), AfterInvocationEvent, order=HookOrder.SDK_LAST + 1)
         agent.add_middleware(ExecuteToolStage, partial(self._in_tool, known))
 
     def _known_by(self, signal: threading.Event) -> _Known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from provider_support import Replay, add, call, make, make_agent, tokenizer
 from strands import Agent, tool
 from strands.agent.conversation_manager.compression.context_compression import generate_summary
-from strands.hooks import AfterInvocationEvent, BeforeModelCallEvent
+from strands.hooks import AfterInvocationEvent, BeforeModelCallEvent, HookOrder
 from strands.multiagent import GraphBuilder
 from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import ToolContext
@@ -128,6 +129,27 @@ async def test_members_of_a_swarm_are_agents_and_none_works_for_another_member()
     }  # fmt: skip
 
 
+async def test_what_a_plug_in_begins_after_the_loop_is_a_summary_and_what_the_program_asks_is_not() -> None:
+    question: Any = [{"role": "user", "content": [{"text": "x"}]}]
+    begun: list[Any] = []
+
+    async def ask() -> None:
+        assert [event async for event in model.stream(question)]
+
+    model, _ = make(["answer", "facts", "after", "later"])
+    agent = make_agent(model, name="boss")
+    as_memory_does = HookOrder.SDK_LAST
+    agent.add_hook(lambda _: begun.append(asyncio.create_task(ask())), AfterInvocationEvent, order=as_memory_does)
+    await agent.invoke_async("go")
+    await asyncio.gather(*begun)
+    await ask()
+    await asyncio.gather(ask())
+    boss = model.trajectories[0].agent_id
+    assert {sampled_text(path).partition("<")[0]: (path.role, path.parent) for path in model.trajectories} == {
+        "answer": ("main", None), "facts": ("summary", boss), "after": ("main", None), "later": ("main", None),
+    }  # fmt: skip
+
+
 async def test_nodes_of_a_graph_and_a_program_work_for_nobody() -> None:
     model, _ = make(["left", "right", "after"])
     builder = GraphBuilder()
@@ -226,8 +248,8 @@ async def test_an_environment_labels_the_paths_of_all_its_models(tmp_path: Path)
     samples = samples_from_step(result)
     save_samples(samples, tmp_path / "s.parquet")
     loaded = load_samples(tmp_path / "s.parquet")
-    facts = [(s.agent_name, s.agent_id, s.role, s.parent, s.trainable) for s in loaded]
-    assert facts == [(p.agent_name, p.agent_id, p.role, p.parent, True) for p in result.trajectories[::2]]
+    facts = [(s.agent_name, s.agent_id, s.role, s.parent) for s in loaded]
+    assert facts == [(p.agent_name, p.agent_id, p.role, p.parent) for p in result.trajectories[::2]]
 
 
 async def test_the_agent_of_an_environment_that_a_tool_runs_is_a_main_one() -> None:

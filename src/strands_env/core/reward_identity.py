@@ -80,14 +80,14 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
             names = list(inspect.signature(kind).parameters)
         except (TypeError, ValueError):  # a built-in without a signature
             names = []
-        arguments = {
+        given = {
             name: getattr(owner, attribute)
             for name in names
             for attribute in (name, f"_{name}")
             if hasattr(owner, attribute)
         }
         instance = {} if kind is owner else getattr(owner, "__dict__", {})
-        own_attributes = {name: each for name, each in instance.items() if _is_own(each)}
+        held = {name: each for name, each in instance.items() if _is_own(each)}
         constants = {
             name: each
             for name, each in attributes.items()
@@ -95,8 +95,8 @@ def _options(value: Any, code: dict[str, Any], depth: int) -> dict[str, Any]:
         }
         if not _is_ours(owner):
             known = {attribute for name in names for attribute in (name, f"_{name}")}
-            own_attributes |= _values(instance, _State(kind, known))
-        options = {**constants, **own_attributes, **arguments, **options}
+            held |= _values(instance, _State(kind, known))
+        options = {**constants, **held, **given, **options}
     for part in filter(_is_own, parts):
         _read(part, code)
 

@@ -145,12 +145,12 @@ class AgentWorldModelEnv(Environment):
         async with self.sandbox.sibling() as judge:
             for name, content in files.items():
                 await judge.write_file(name, content)
-            execution = await judge.exec([judge.capabilities.python, "guest.py", "verify"])
+            ran = await judge.exec([judge.capabilities.python, "guest.py", "verify"])
             try:
                 verdict = json.loads(await judge.read_file("verdict.json"))
             except (OSError, ValueError):
                 raise RuntimeError(
-                    f"the verifier of a task of {scenario!r} gave no verdict: {execution.to_text(500)}"
+                    f"the verifier of a task of {scenario!r} gave no verdict: {ran.to_text(500)}"
                 ) from None
         reward = float(isinstance(verdict, dict) and verdict.get("result") == "complete")
         return RewardResult(reward=reward, info={"status": "success", "verification_result": verdict})
@@ -163,15 +163,15 @@ class AgentWorldModelEnv(Environment):
         """A value in the world's interpreter, or `text`, `is_error` and `is_gone` where there is none."""
         self._calls += 1
         code = f"import guest; guest.reply({self._calls}, {expression})"
-        execution = await self.sandbox.run_python(code, limits=ExecLimits(wall_seconds=seconds))
+        ran = await self.sandbox.run_python(code, limits=ExecLimits(wall_seconds=seconds))
         try:
             reply = json.loads(await self.sandbox.read_file("reply.json"))
             if reply["number"] == self._calls:  # else it is the reply to an earlier call: this one gave none
                 return reply["result"]
         except (FileNotFoundError, SandboxLostError):
             pass
-        is_gone = execution.outcome not in (Outcome.TIMEOUT, Outcome.REFUSED)
-        return {"text": execution.to_text(), "is_error": True, "is_gone": is_gone}
+        is_gone = ran.outcome not in (Outcome.TIMEOUT, Outcome.REFUSED)
+        return {"text": ran.to_text(), "is_error": True, "is_gone": is_gone}
 
 
 def _read_fields(action: Action) -> tuple[str, str, str]:

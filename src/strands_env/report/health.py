@@ -138,18 +138,18 @@ def find_problems(rows: Sequence[HealthRow]) -> tuple[list[Finding], list[str]]:
     working = {tool for row in rows for tool in row.working_tools}
     findings, checked = [], []
     for name, check in CHECKS.items():
-        total, worst, count, units = Counter[str](), Counter[str](), 0, 0
+        total, worst, bad, of = Counter[str](), Counter[str](), 0, 0
         for row in (*rows, *groups):
-            kinds, units_of_row = row.counts.get(name, ({}, 0))
-            kinds = {kind: number for kind, number in kinds.items() if name != "failing-tool" or kind not in working}
+            kinds, all_of_row = row.counts.get(name, ({}, 0))
+            kinds = {kind: count for kind, count in kinds.items() if name != "failing-tool" or kind not in working}
             total.update(kinds)
             worst[row.name] += sum(kinds.values())
-            count += min(sum(kinds.values()), units_of_row)
-            units += units_of_row
-        checked += [name] if units else []
-        if count > max(check.allowed * units, check.allowed > 0):  # where some are allowed, one is chance
-            names = [row for row, number in worst.most_common() if number]
-            findings.append(Finding(check=name, count=count, of=units, kinds=dict(total.most_common()), samples=names))
+            bad += min(sum(kinds.values()), all_of_row)
+            of += all_of_row
+        checked += [name] if of else []
+        if bad > max(check.allowed * of, check.allowed > 0):  # where some are allowed, one is chance
+            samples = [row for row, count in worst.most_common() if count]
+            findings.append(Finding(check=name, count=bad, of=of, kinds=dict(total.most_common()), samples=samples))
     return findings, checked
 
 

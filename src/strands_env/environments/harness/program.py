@@ -96,7 +96,7 @@ class ProgramRun:
             if self.sends_reward:  # else nothing in the sandbox ever holds it
                 values["reward_key"] = session.reward_key
             try:
-                result = await self._launch(action, sandbox, values)
+                done = await self._launch(action, sandbox, values)
             except asyncio.CancelledError:  # the episode's time is over
                 await session.drop()
                 self._take_over(agent, session, seen)
@@ -104,7 +104,7 @@ class ProgramRun:
                 raise
             await session.close()
         self._take_over(agent, session, seen)
-        return self._conclude(agent, session, result)
+        return self._conclude(agent, session, done)
 
     @contextlib.asynccontextmanager
     async def _gateway(self, conversation: Any, sandbox: Sandbox | None) -> AsyncIterator[tuple[Gateway, str | None]]:
@@ -155,11 +155,11 @@ class ProgramRun:
             metrics.update_usage(usage)
             metrics.cycle_count += 1
 
-    def _conclude(self, agent: Agent, session: Session, result: ExecResult) -> AgentResult:
-        self.ended = {"outcome": result.outcome.value, "exit_code": result.exit_code, **session.counters.to_json()}
-        failed, failure = result.outcome is not Outcome.OK, session.failure
+    def _conclude(self, agent: Agent, session: Session, done: ExecResult) -> AgentResult:
+        self.ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}
+        failed, failure = done.outcome is not Outcome.OK, session.failure
         if failed:
-            self.ended["failure"] = _explain(result)
+            self.ended["failure"] = _explain(done)
         if failure is not None:
             self.ended["last_request"] = f"{type(failure).__name__}: {failure}"[:_SHOWN_CHARS]
         from strands_sglang.gateway.dialects.wire import Refused
@@ -170,11 +170,11 @@ class ProgramRun:
         if failure is not None and not refused:  # the program ended because of it, whatever its exit code
             raise failure
         if not session.counters.sampled or not agent.messages:
-            raise HarnessFailedError(f"the program made no model call: {_explain(result)}")
+            raise HarnessFailedError(f"the program made no model call: {_explain(done)}")
         if refused:
             logger.warning("error=<%s> | the program's last request was refused", failure)
         if failed and not self.score_failures:
-            raise HarnessFailedError(f"the program failed: {_explain(result)}")
+            raise HarnessFailedError(f"the program failed: {_explain(done)}")
         return AgentResult(
             stop_reason="program_failed" if failed else "end_turn",  # type: ignore[arg-type]
             message=agent.messages[-1],
@@ -183,9 +183,9 @@ class ProgramRun:
         )
 
 
-def _explain(result: ExecResult) -> str:
+def _explain(done: ExecResult) -> str:
     """How a program ended: its cause in the first line, the end of its output below."""
-    how = result.outcome.value if result.exit_code is None else f"{result.outcome.value}, exit code {result.exit_code}"
-    output = (result.stderr or result.stdout).strip()[-_SHOWN_CHARS:]
+    how = done.outcome.value if done.exit_code is None else f"{done.outcome.value}, exit code {done.exit_code}"
+    output = (done.stderr or done.stdout).strip()[-_SHOWN_CHARS:]
     named = [line.strip() for line in output.splitlines() if not _NAMES_NO_CAUSE.fullmatch(line)]
-    return f"{how}: {' '.join(filter(None, [result.note, *named[-1:]]))}\n{output}".strip()
+    return f"{how}: {' '.join(filter(None, [done.note, *named[-1:]]))}\n{output}".strip()

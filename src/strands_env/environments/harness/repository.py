@@ -94,10 +94,10 @@ class RepositoryEnvironment(HarnessEnvironment):
             f"{_GIT} commit -q --allow-empty --no-verify -m task",
             f"{_GIT} rev-parse HEAD",
         ]
-        execution = await sandbox.exec("\n".join(lines))
-        if execution.outcome is not Outcome.OK:
-            raise SandboxError(f"the repository could not be laid out: {execution.to_text(2000)}")
-        return execution.stdout.split()[-1]
+        done = await sandbox.exec("\n".join(lines))
+        if done.outcome is not Outcome.OK:
+            raise SandboxError(f"the repository could not be laid out: {done.to_text(2000)}")
+        return done.stdout.split()[-1]
 
     @property
     def _at(self) -> str:
@@ -108,9 +108,9 @@ class RepositoryEnvironment(HarnessEnvironment):
         name = ".change.diff"
         take = f"{_GIT} add -A && {_GIT} diff --cached --binary --no-color --no-ext-diff --no-textconv {self._base}"
         # The program may have left a link of this name, through which the diff would be written.
-        execution = await self.sandbox.exec(f"rm -rf {name}; (cd {self._at} && {take}) > {name}")
-        if execution.outcome is not Outcome.OK:
-            logger.info("outcome=<%s> | no diff could be taken", execution.outcome)
+        done = await self.sandbox.exec(f"rm -rf {name}; (cd {self._at} && {take}) > {name}")
+        if done.outcome is not Outcome.OK:
+            logger.info("outcome=<%s> | no diff could be taken", done.outcome)
             return None
         try:
             return await self.sandbox.read_file(name, max_bytes=MAX_DIFF_BYTES)
@@ -139,6 +139,6 @@ class RepositoryEnvironment(HarnessEnvironment):
         await self.sandbox.close()  # a process that the program left behind must not outlive it
         if diff is None:
             return RewardResult(reward=0.0, info={"diff": None})
-        execution = await self.try_diff(diff, test)
-        shown = {"diff": diff.decode("utf-8", "replace")[:20_000], "test": execution.to_text(4000)}
-        return RewardResult(reward=float(execution.outcome is Outcome.OK), info=shown)
+        done = await self.try_diff(diff, test)
+        shown = {"diff": diff.decode("utf-8", "replace")[:20_000], "test": done.to_text(4000)}
+        return RewardResult(reward=float(done.outcome is Outcome.OK), info=shown)

@@ -123,15 +123,15 @@ def _two_responses(text: str, args: Arguments) -> bool:
 def count_bullets(text: str) -> int:
     """Lines that begin with `-`, or with one `*`. A line of one `*` takes the line below it along, as published."""
     dashes = stars = 0
-    skips_next = False
+    taken = False
     lines = [line.lstrip() for line in text.split("\n")]
     for number, line in enumerate(lines):
         dashes += line.startswith("-")
-        if skips_next:
-            skips_next = False
+        if taken:
+            taken = False
         elif line == "*":
-            skips_next = number + 1 < len(lines)
-            stars += skips_next
+            taken = number + 1 < len(lines)
+            stars += taken
         else:
             stars += line.startswith("*") and not line.startswith("**")
     return dashes + stars

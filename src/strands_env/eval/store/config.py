@@ -114,7 +114,7 @@ class RunConfig:
             self._spent_before = float(before.get("wall_s") or 0.0)
             self.about |= {"started": before.get("started"), "wall_s": self._spent_before}
             earlier = [*before.get("earlier_versions", []), before.get("versions")]
-            self.about["earlier_versions"] = [each for each in earlier if each not in (None, versions())]
+            self.about["earlier_versions"] = [found for found in earlier if found not in (None, versions())]
         self._save()  # what samples and prompts it asks for, and which of them count, is the latest run's say
 
     def compare(self) -> dict[str, Any] | None:
