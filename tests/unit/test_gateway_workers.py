@@ -184,6 +184,16 @@ async def test_however_a_request_spells_its_address_it_reaches_its_worker(tmp_pa
             assert b" 400 " in (await answer_to(w, sent)).partition(b"\r\n")[0]
 
 
+async def test_sessions_of_one_gateway_are_reached_by_name_and_key_when_there_are_workers(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    async with Gateway(client=Replay([]), tokenizer=tokenizer(), state=state) as gateway:
+        made = [{"id": each.id, "key": each.key} for each in (gateway.open() for _ in range(8))]
+    async with workers(tmp_path, 3, state=state) as w:
+        for each in made:
+            await w.chat(each)
+            await w.chat(each, root=True)
+
+
 async def test_a_worker_that_is_away_is_said_to_be(tmp_path: Path) -> None:
     async with workers(tmp_path) as w:
         made = [await w.call("POST", "/sessions", json={}) for _ in range(8)]

@@ -163,6 +163,8 @@ class Gateway:
         if state is not None:  # of a worker, its parent has the lock
             owns, locks = (worker.owns, False) if worker is not None else (lambda name: True, True)
             folder = StateFolder(state, self._identity(), limit=state_limit, owns=owns, locks=locks)
+            if worker is not None:
+                worker.names = folder.names
         self.sessions = SessionTable(self._make_session, folder)
 
     # ---- life ------------------------------------------------

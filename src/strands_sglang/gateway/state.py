@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 from ..exceptions import StateError, StateFullError
 from ..lines import DamagedLineError, append_lines, finish_line, is_whole, lock, read_lines
 from .exact_json import dumps
+from .requests import key_digest
 
 _BEGINNING = b'{"at":'
 _SUFFIX = ".jsonl"
@@ -32,11 +33,12 @@ class StateFolder:
     Args:
         identity: What all of its sessions have in common, by name: version and model of the gateway.
         limit: Most bytes of all logs together.
-        owns: Which sessions are this process'; it neither reads nor counts others.
+        owns: Which sessions are this process'; it neither keeps nor counts others.
         locks: Take the folder's lock; False for a worker, whose parent has it.
 
     Attributes:
         headers: First lines of the logs, by session, the oldest first.
+        names: The sessions by the digest of their keys, also those of others.
         size: Bytes of all logs.
 
     Raises:
@@ -54,6 +56,7 @@ class StateFolder:
     ) -> None:
         self.path, self.identity, self.limit = Path(path), dict(identity), limit
         self.size = 0
+        self.names: dict[bytes, str] = {}
         self._lock = lock_folder(self.path) if locks else None
         try:
             self.headers = self._read_headers(owns)
@@ -65,15 +68,16 @@ class StateFolder:
         headers: list[dict[str, Any]] = []
         torn: list[Path] = []
         for file in sorted(self.path.glob(f"*{_SUFFIX}")):
-            if not owns(unquote(file.name.removesuffix(_SUFFIX))):  # another process writes, or removes, it meanwhile
-                continue
-            with file.open("rb") as opened:
-                line = opened.readline()
-                size = opened.seek(0, os.SEEK_END)
+            is_ours = owns(unquote(file.name.removesuffix(_SUFFIX)))  # others are made and removed meanwhile
             try:
+                with file.open("rb") as opened:
+                    line = opened.readline()
+                    size = opened.seek(0, os.SEEK_END)
                 if not is_whole(line, _BEGINNING):
-                    torn.append(file)
+                    torn += [file] if is_ours else []
                     continue
+            except FileNotFoundError:
+                continue
             except DamagedLineError as error:
                 raise StateError(
                     f"{str(file)!r} does not begin as the log of a session: {error}; move it elsewhere, or give "
@@ -86,8 +90,10 @@ class StateFolder:
                         f"{str(self.path)!r} holds sessions of a gateway with {name} {theirs!r}, and this one has "
                         f"{ours!r}: start it as that one was, or give another state folder"
                     )
-            headers.append(header)
-            self.size += size
+            self.names[key_digest(header["key"])] = header["session"]
+            if is_ours:
+                headers.append(header)
+                self.size += size
         for file in torn:  # killed before anybody was given the session
             file.unlink()
         return {header["session"]: header for header in sorted(headers, key=lambda header: float(header["at"]))}

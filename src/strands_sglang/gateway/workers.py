@@ -40,12 +40,14 @@ class Worker:
         index: Its place among `count`.
         folder: Where the workers have their sockets.
         is_again: It stands in for one that died.
+        names: Sessions by the digest of keys that were made when there were more workers, or fewer.
     """
 
     index: int
     count: int
     folder: Path
     is_again: bool = False
+    names: Mapping[bytes, str] = field(default_factory=dict)
     _turn: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _listener: socket.socket | None = None
@@ -166,7 +168,7 @@ class Worker:
         pairs = [line.partition(":") for line in lines]
         key = key_in({name.strip().lower(): value.strip() for name, _, value in pairs})
         key = key or next(iter(parse_qs(query).get("key", [])), None)  # Google's clients send it there
-        return self.owner(key) if key else self.index
+        return self.owner(self.names.get(key_digest(key), key)) if key else self.index
 
 
 class WorkerConnection(Connection):
