@@ -286,7 +286,7 @@ def explain_arguments(init: Callable[P, None]) -> Callable[P, None]:
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
 
     @functools.wraps(init)
-    def explained(*args: P.args, **kwargs: P.kwargs) -> None:
+    def checked_init(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -303,7 +303,7 @@ def explain_arguments(init: Callable[P, None]) -> Callable[P, None]:
         refuse_unknown(owner, unknown, known)
         raise TypeError(f"{owner}: {reason}")
 
-    return explained
+    return checked_init
 
 
 def check_positive(

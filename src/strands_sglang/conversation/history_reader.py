@@ -68,7 +68,7 @@ class HistoryReader(Generic[T]):
                     history = each
             others = [each for each in self._recent if each is not history]
             if not history.values:
-                history = self._respelled(items, others)
+                history = self._take_common_start(items, others)
             for index in range(len(history.values), len(items)):
                 item = items[index]
                 value, text = read_one(item, index, history.values), self._copy_text(item)
@@ -82,7 +82,7 @@ class HistoryReader(Generic[T]):
             self._recent = [*others[-(self._capacity - 1) :], history]
             return history.values[:]
 
-    def _respelled(self, items: Sequence[Any], others: list[_ReadHistory[T]]) -> _ReadHistory[T]:
+    def _take_common_start(self, items: Sequence[Any], others: list[_ReadHistory[T]]) -> _ReadHistory[T]:
         """The start of a history whose last items a client spells anew, in place of that history."""
         marks = _encode_all(items)
         for each in others:

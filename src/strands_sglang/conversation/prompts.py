@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from strands.types.tools import ToolSpec
 
@@ -225,16 +225,16 @@ class PromptBuilder:
             return prompt_format
         tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, self._template_kwargs
         shared = self._shared_key(tools, kwargs) if FastPath.SHARED_PROMPTS.is_on else None
-        prompt_format = None if shared is None else self._shared.formats.get(shared)
+        prompt_format = None if shared is None else self._shared_prompts.formats.get(shared)
         if prompt_format is None:
             prompt_format = self._make_format(tools, kwargs, shared)
             if shared is not None:
-                self._shared.formats.put(shared, prompt_format)
+                self._shared_prompts.formats.put(shared, prompt_format)
         self._formats[key] = prompt_format
         return prompt_format
 
     @cached_property
-    def _shared(self) -> SharedPrompts:
+    def _shared_prompts(self) -> SharedPrompts:
         return shared_prompts(self._tokens.codec)
 
     def _shared_key(self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]) -> bytes | None:
@@ -311,12 +311,12 @@ class PromptBuilder:
         # An impure template, such as one that prints the date, may print another text next time.
         is_alone = chat.images or prompt_format.key is None or not prompt_format.renderer.template.is_pure
         key = None if is_alone else digest_parts(chat.messages, prompt_format.key or b"")
-        known = None if key is None else self._shared.roots.get(key)
+        known = None if key is None else self._shared_prompts.roots.get(key)
         if known is None:
             rendered = prompt_format.renderer.root(chat.messages)
             prompt = self._encode(prompt_format, rendered, chat)
             if key is not None:
-                self._shared.roots.put(key, (prompt, len(rendered.text)), len(prompt.ids))
+                self._shared_prompts.roots.put(key, (prompt, len(rendered.text)), len(prompt.ids))
         else:
             prompt, characters = known
             self._characters += characters
@@ -357,15 +357,14 @@ class PromptBuilder:
         if head is None:
             head = short_history(whole())
         self._heads[location.key] = short_history(head, new.messages)
-        stop_id = parent.completion.finish.stop_token_id
-        ends_with_stop = stop_id is not None and parent.completion.output_ids[-1:].tolist() == [stop_id]
+        stop = parent.completion.last_stop
         try:
             delta = prompt_format.renderer.delta(
                 [*head, turn],
                 new.messages,
                 whole=whole,
-                emitted=self._tokens.token_text(cast(int, stop_id)) if ends_with_stop else None,
-                truncated=not ends_with_stop,
+                emitted=None if stop is None else self._tokens.token_text(stop),
+                truncated=stop is None,
             )
             return self._encode(prompt_format, delta, new)
         except TemplateError as error:

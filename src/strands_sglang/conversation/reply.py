@@ -151,8 +151,8 @@ def _call(call_id: str, result: ToolParseResult, error: str | None, *, rename: b
 
 def without_stop(completion: Completion, tokens: TokenizerAdapter, parser: ToolParser | None = None) -> array[int]:
     """The ids without a stop token that only ends the turn; one that ends a call, or is ordinary text, is read."""
-    ids, stop_id = completion.output_ids, completion.finish.stop_token_id
-    if stop_id is None or ids[-1:].tolist() != [stop_id]:
+    ids, stop_id = completion.output_ids, completion.last_stop
+    if stop_id is None:
         return ids
     ends_call = parser is not None and tokens.token_text(stop_id) in parser.tool_call_tokens
     return ids if ends_call or not tokens.is_control(stop_id) else ids[:-1]

@@ -24,6 +24,7 @@ from ..template import DeltaRenderer
 from ..template.reasoning import REASONING_TAGS
 from ..template.step import common_prefix
 from ..tool_parsers import TOOL_PARSER_REGISTRY, ParameterTypes, ToolParser, list_tool_parsers
+from ..tool_parsers.mistral import NINE_ALPHANUMERICS
 from ..trajectory import Call, ToolCall
 from .messages import ShownCall
 
@@ -34,7 +35,6 @@ INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
 
 _LONG_ID = "call_0123456789abcdef01234567"  # such as other providers make
 _PLAIN_KEY = re.compile(r"[\w-]{1,64}")
-_NINE_ALPHANUMERICS = re.compile(r"[A-Za-z0-9]{9}")
 
 _warned: set[tuple[type[ToolParser], PrintedCalls]] = set()
 
@@ -117,7 +117,7 @@ class CallIds:
                 return ShownCall(sampled.shown_id, sampled.name if call.name == INVALID_TOOL_NAME else call.name)
             if form() is CallIdForm.FUNCTION:
                 return ShownCall(function_id(call.name, index), call.name)
-            if form() is CallIdForm.NINE_ALPHANUMERICS and not _NINE_ALPHANUMERICS.fullmatch(call.id):
+            if form() is CallIdForm.NINE_ALPHANUMERICS and not NINE_ALPHANUMERICS.fullmatch(call.id):
                 return ShownCall(f"hist{index:05d}", call.name)
             return ShownCall(call.id, call.name)
 

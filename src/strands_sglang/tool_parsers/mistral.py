@@ -13,7 +13,8 @@ from .values import CallError, ParameterTypes, is_name, json_end, load_arguments
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
 
-_ID = re.compile(r"[A-Za-z0-9]{9}")
+NINE_ALPHANUMERICS = re.compile(r"[A-Za-z0-9]{9}")
+"""Ids that the templates take."""
 _WRONG_ID = "the id {!r} is not of nine letters and digits"
 
 
@@ -53,7 +54,7 @@ class MistralToolParser(JSONListToolParser):
             if not is_name(name):
                 raise CallError("the call has no valid tool name", "")
             raw_start = arguments_at
-            if has_id and not _ID.fullmatch(printed_id):
+            if has_id and not NINE_ALPHANUMERICS.fullmatch(printed_id):
                 raise CallError(_WRONG_ID.format(printed_id), name)
             call_id = printed_id or None
             arguments = load_arguments(text[arguments_at:end].strip(), name)
@@ -65,7 +66,7 @@ class MistralToolParser(JSONListToolParser):
     def read_object(self, call: Any) -> ToolParseResult:
         """Read one call of a list; its id has to be one that templates print again."""
         result = super().read_object(call)
-        if result.model_id is not None and not _ID.fullmatch(result.model_id):
+        if result.model_id is not None and not NINE_ALPHANUMERICS.fullmatch(result.model_id):
             raise CallError(_WRONG_ID.format(result.model_id), result.name)
         return result
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .values import CallError, JSONError, ParameterTypes, expected, is_name, json_end, load_json, read_items, skip_space
+from .values import CallError, JSONError, ParameterTypes, error_at, is_name, json_end, load_json, read_items, skip_space
 
 QUOTE = '<|"|>'
 PREFIX = "call:"
@@ -40,10 +40,10 @@ class NotationToolParser(ToolParser):
                 return Block.around(calls, start, call_start + len(end_marker))
             try:
                 if calls and not self.SEVERAL_CALLS:
-                    raise expected(end_marker, text, call_start)
+                    raise error_at(end_marker, text, call_start)
                 head = self.HEAD.match(text, call_start)
                 if head is None or not is_name(head.group(1)):
-                    raise expected(self.HEAD_FORM, text, call_start, "")
+                    raise error_at(self.HEAD_FORM, text, call_start, "")
                 arguments, position = self.read_arguments(text, head.end())
             except CallError as error:
                 close = text.find(end_marker, error.position)
@@ -80,7 +80,7 @@ class Olmo3ToolParser(NotationToolParser):
         def read_argument(position: int) -> int:
             match = self.KEY.match(text, position)
             if match is None:
-                raise expected("KEY=", text, position)
+                raise error_at("KEY=", text, position)
             key, value_at = match.group(), match.end() + 1
             if key in arguments:
                 raise CallError(f"the argument {key!r} is given twice", position=position)
@@ -119,7 +119,7 @@ class Gemma4ToolParser(NotationToolParser):
         def read_pair(position: int) -> int:
             match = self.KEY.match(text, position)
             if match is None:
-                raise expected("a key", text, position)
+                raise error_at("a key", text, position)
             key, colon = match.group(), skip_space(text, match.end())
             if key in values:
                 raise CallError(f"the key {key!r} is given twice", position=position)
@@ -152,7 +152,7 @@ class Gemma4ToolParser(NotationToolParser):
         try:
             return load_json(match.group() if match else ""), match.end() if match else position
         except JSONError:
-            raise expected("a value", text, position) from None
+            raise error_at("a value", text, position) from None
 
     @staticmethod
     def _read_nested(text: str, position: int, brackets: str, depth: int, read_item: Callable[[int], int]) -> int:

@@ -20,7 +20,7 @@ from .values import (
     JSONError,
     ParameterTypes,
     decode_printed,
-    expected,
+    error_at,
     is_key,
     is_name,
     load_json,
@@ -58,7 +58,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str
         if text.startswith(grammar.call_close, position):
             return name, values, position + len(grammar.call_close)
         if not text.startswith(grammar.parameter[0], position):
-            raise expected(f"{grammar.parameter[0]} or {grammar.call_close}", text, position, name)
+            raise error_at(f"{grammar.parameter[0]} or {grammar.call_close}", text, position, name)
         key, kind, position = _read_open(text, position, grammar.parameter, grammar.kinds, name)
         close = text.find(grammar.parameter_close, position)
         if close < 0:
@@ -80,7 +80,7 @@ def _read_open(
     """The name in an opening tag (of a parameter of `tool`), the kind that follows, and the offset behind the tag."""
     before, behind = tag
     if not text.startswith(before, position):
-        raise expected(f"{before}...{behind}", text, position, tool)
+        raise error_at(f"{before}...{behind}", text, position, tool)
     start = position + len(before)
     end = text.find(behind, start, start + 512)  # bounded: an unclosed tag must not cost a search of all that follows
     is_valid = is_name if tool is None else is_key
@@ -248,7 +248,7 @@ class GLMToolParser(TaggedToolParser):
         position = len(name)
         name = name.strip()
         if not is_name(name):
-            raise expected("the tool name", name, 0)
+            raise error_at("the tool name", name, 0)
         arguments: dict[str, Any] = {}
         while (position := skip_space(block, position)) < len(block):
             key, position = _read_pair_part(block, position, KEY)
@@ -267,7 +267,7 @@ class GLMToolParser(TaggedToolParser):
 def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[str, int]:
     opening, closing = tags
     if not text.startswith(opening, position):
-        raise expected(opening, text, position)
+        raise error_at(opening, text, position)
     start = position + len(opening)
     end = text.find(closing, start)
     if end < 0:

@@ -44,10 +44,10 @@ class CallError(ValueError):
         self.name, self.position = name, position
 
 
-def expected(what: str, text: str, at: int, name: str | None = None) -> CallError:
-    """The error of a text in which something else stands at an offset."""
+def error_at(expected: str, text: str, at: int, name: str | None = None) -> CallError:
+    """The error of a text in which something other than what was expected stands at an offset."""
     excerpt = text[at : at + 40]
-    return CallError(f"{f'found {excerpt!r}' if excerpt else 'the call ends'} where {what} was expected", name, at)
+    return CallError(f"{f'found {excerpt!r}' if excerpt else 'the call ends'} where {expected} was expected", name, at)
 
 
 def skip_space(text: str, position: int) -> int:
@@ -81,7 +81,7 @@ def read_items(
     """
     opening, closing = brackets[0], brackets[1]
     if not text.startswith(opening, position):
-        raise expected(opening, text, position)
+        raise error_at(opening, text, position)
     position = skip(text, position + 1)
     if text.startswith(closing, position):
         return position + 1
@@ -90,7 +90,7 @@ def read_items(
         if text.startswith(closing, position):
             return position + 1
         if not text.startswith(",", position):
-            raise expected(f", or {closing}", text, position)
+            raise error_at(f", or {closing}", text, position)
         position = skip(text, position + 1)
 
 
@@ -288,7 +288,7 @@ class _Schema:
         bounds = _own_types(schema) if key is None else [self._types(part) for part in _property_schemas(schema, key)]
         for name, branches in _branches(schema):
             if name in _REFERENCES:
-                types = [self._referred(self._resolve(schema, name), key)]
+                types = [self._types_of_target(self._resolve(schema, name), key)]
             else:
                 types = [self._types(branch, key) for branch in branches]
             stated = [each for each in types if each is not None]
@@ -303,7 +303,7 @@ class _Schema:
             allowed = frozenset(hinted) or ANY_TYPE
         return allowed | {"null"} if schema.get("nullable") is True else allowed
 
-    def _referred(self, target: Any, key: str | None) -> frozenset[str] | None:
+    def _types_of_target(self, target: Any, key: str | None) -> frozenset[str] | None:
         at = id(target), key
         if at not in self._known:
             self._known[at] = ANY_TYPE if key is None else None  # references may go in circles

@@ -162,6 +162,12 @@ class SampledTokens:
     routed_experts: bytes | None = None
     sampling_mask: SamplingMask | None = None
 
+    @property
+    def last_stop(self) -> int | None:
+        """The stop token at the end of the output; None where it ends with none."""
+        stop = self.finish.stop_token_id
+        return stop if stop is not None and self.output_ids[-1:].tolist() == [stop] else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion(SampledTokens):
