@@ -20,18 +20,32 @@ T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PreparedImage:
-    """An image as the server is sent it, with what a processor makes of it.
+class SentImage:
+    """An image as the server is sent it.
 
     Attributes:
         data: Data URL.
         digest: SHA-256 of the bytes in `data`, hexadecimal.
-        span: The ids that take the place of the placeholder.
-        grid: Patches of the image as `(time, height, width)` (`image_grid_thw`), or None where a family has none.
     """
 
     data: str
     digest: str
+
+    @property
+    def image(self) -> bytes:
+        """The encoded image."""
+        return base64.b64decode(self.data.partition(",")[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PreparedImage(SentImage):
+    """An image with what a processor makes of it.
+
+    Attributes:
+        span: The ids that take the place of the placeholder.
+        grid: Patches of the image as `(time, height, width)` (`image_grid_thw`), or None where a family has none.
+    """
+
     span: array[int]
     grid: tuple[int, int, int] | None
 
@@ -40,11 +54,6 @@ class PreparedImage:
         """The image that these bytes encode."""
         data = f"data:{mime};base64,{base64.b64encode(image).decode()}"
         return cls(data=data, digest=hashlib.sha256(image).hexdigest(), span=span, grid=grid)
-
-    @property
-    def image(self) -> bytes:
-        """The encoded image."""
-        return base64.b64decode(self.data.partition(",")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,7 +86,7 @@ class Medium(PreparedImage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedMedium:
+class PlacedMedium(SentImage):
     """An image in expanded coordinates; other fields as in `PreparedImage` and `Medium`.
 
     Attributes:
@@ -85,17 +94,10 @@ class PlacedMedium:
         length: Number of its tokens.
     """
 
-    data: str
-    digest: str
     processor: str
     grid: tuple[int, int, int] | None
     offset: int
     length: int
-
-    @property
-    def image(self) -> bytes:
-        """The encoded image."""
-        return base64.b64decode(self.data.partition(",")[2])
 
 
 class ImageExpander(Protocol):
