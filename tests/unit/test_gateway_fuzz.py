@@ -127,7 +127,8 @@ IMAGES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
     "/v1beta/models/m:generateContent": {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
 }
-BODIES["/v1/messages/count_tokens"] = BODIES["/v1/messages"]
+# Counts what the same code has read.
+BODIES["/v1/messages/count_tokens"] = {**BODIES["/v1/messages"], "messages": BODIES["/v1/messages"]["messages"][:1]}
 BODIES["/v1beta/models/m:countTokens"] = {
     "generateContentRequest": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
 }
