@@ -165,7 +165,8 @@ def start_sglang_cpu(_stopping: list[subprocess.Popen[bytes]]) -> Iterator[Calla
 
     yield start
     for name in names:
-        _stopping.append(subprocess.Popen(_command("stop", "--name", name), stdin=subprocess.DEVNULL))
+        null = subprocess.DEVNULL  # the streams of a test process are its way to pytest
+        _stopping.append(subprocess.Popen(_command("stop", "--name", name), stdin=null, stdout=null, stderr=null))
 
 
 def _command(*arguments: str) -> list[str]:
