@@ -87,8 +87,8 @@ class StrandsHarnessEnv(Environment):
         sandbox: Any `Sandbox`; the environment closes it. None makes a `BubblewrapSandbox`.
         harness: Further arguments of `create_harness`, which are also those of `strands.Agent`: `{"builtin_tools":
             ["shell"], "instructions": "..."}`. Its `tools`, `plugins` and `hooks` are those of sub-agents, too.
-        today: The day that the plug-in `environment` shows, as in `"2026-01-31"`; None for the real one. With it a
-            rollout has the same prompts on every day.
+        today: The day that the plug-in `environment` shows, as in `"2026-01-31"`; None for the real one. Times and
+            ids in results of background tasks stay the SDK's.
         **options: Further arguments of `Environment`. A `system_prompt` replaces that of the harness.
 
     Raises:
