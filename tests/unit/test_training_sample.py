@@ -229,6 +229,7 @@ async def test_a_rollout_of_which_no_path_is_trained_keeps_its_reward_and_is_not
     assert len(results) == 1
     row = rollout_output(rollouts)
     assert row["strands_reward"] == [0.25] and row["env_mask"] == [[0]]
+    rollouts[0][0].validate(logprobs_required=True)
 
 
 def branching_model() -> SGLangModel:

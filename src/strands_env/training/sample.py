@@ -260,7 +260,7 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
         values = sample.logprobs[trained]
         if (values > 0).any() or np.isneginf(values).any():  # a token that was drawn had a probability
             yield f"a trained token has log-probability {float(values.max())} or {float(values.min())}"
-    if logprobs_required and (sample.logprobs is None or np.isnan(sample.logprobs[trained]).any()):
+    if logprobs_required and (trained if sample.logprobs is None else np.isnan(sample.logprobs[trained])).any():
         yield no_logprob(sample)
     if sample.token_rewards is not None and not np.isfinite(sample.token_rewards).all():
         where = _first(~np.isfinite(sample.token_rewards))
