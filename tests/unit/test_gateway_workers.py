@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from strands_sglang.__main__ import main as command_line
 from strands_sglang.command_line import CommandError
 from strands_sglang.exceptions import StateError
-from strands_sglang.gateway import Gateway
+from strands_sglang.gateway import Gateway, supervisor
 from strands_sglang.gateway.state import StateFolder
 from strands_sglang.gateway.supervisor import supervise
 from strands_sglang.gateway.workers import Worker
@@ -238,9 +238,10 @@ def _work(folder: Path, state: str | None, worker: Worker, listener: socket.sock
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["with state", "in memory"])
 async def test_a_dead_worker_is_replaced_and_its_sessions_taken_up_or_said_to_be_lost(
-    keeps: bool, tmp_path: Path
+    keeps: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer()
+    monkeypatch.setattr(supervisor, "_PAUSE", 0.2)
     state, folder = str(tmp_path / "state") if keeps else None, tmp_path
     addresses: asyncio.Queue[str] = asyncio.Queue()
     async with aiohttp.ClientSession() as http:
@@ -251,6 +252,11 @@ async def test_a_dead_worker_is_replaced_and_its_sessions_taken_up_or_said_to_be
             )
         )  # fmt: skip
         w = Workers(await addresses.get(), [], http)
+
+        async def status_of(session: Any) -> int:
+            async with http.get(f"{w.url}/sessions/{session['id']}") as response:
+                return response.status
+
         made = [await w.call("POST", f"/sessions/s{n}", json={}) for n in range(6)]
         for each in made:
             await w.chat(each)
@@ -269,7 +275,15 @@ async def test_a_dead_worker_is_replaced_and_its_sessions_taken_up_or_said_to_be
         if keeps:
             with pytest.raises(StateError, match="another gateway uses"):
                 StateFolder(tmp_path / "state", {})
+        (folder / "fail").touch()  # for a while, in which the others serve
+        process = int((folder / "1").read_text())
+        os.kill(process, signal.SIGKILL)
+        await until(lambda: "cannot start: the model server does not answer" in caplog.text)
+        assert {await status_of(each) for each in made} == {200, 503}
+        (folder / "fail").unlink()
+        await until(lambda: int((folder / "1").read_text()) != process)
         (folder / "fail").touch()
+        monkeypatch.setattr(supervisor, "_PAUSE", 0.001)
         os.kill(int((folder / "1").read_text()), signal.SIGKILL)
         with pytest.raises(CommandError, match="the model server does not answer"):
             await parent

@@ -28,7 +28,8 @@ Work = Callable[[Worker, socket.socket, Callable[[Any], None]], None]
 sampled tokens it had in memory only."""
 
 _SECONDS_TO_END = 20.0
-_MOST_DEATHS = 5
+_MOST_FAILURES = 5  # in a row, of the start of one that died; the sessions of the others may be in memory only
+_PAUSE = 1.0  # seconds after the first of them; the model server, say, may be starting again, too
 
 
 async def supervise(
@@ -87,10 +88,6 @@ async def supervise(
     return sum(sessions for sessions, _ in lost), sum(tokens for _, tokens in lost)
 
 
-class _DiedError(CommandError):
-    """A worker ended without a reason before it listened."""
-
-
 class _Child:
     """A worker's process."""
 
@@ -124,12 +121,12 @@ class _Child:
             raise message
         if message is None:
             await asyncio.to_thread(self._process.join)
-            raise _DiedError(f"worker {self._worker.index} ended with status {self._process.exitcode} at its start")
+            raise CommandError(f"worker {self._worker.index} ended with status {self._process.exitcode} at its start")
         return str(message)
 
     async def keep_alive(self) -> None:
-        """Start it again whenever it dies; `CommandError` when that fails."""
-        deaths = 0  # in a row, before it listens
+        """Start it again whenever it dies; `CommandError` when that fails again and again."""
+        failures = 0
         while await self._receive() is None:
             await asyncio.to_thread(self._process.join)
             status, self._worker.is_again = self._process.exitcode, True
@@ -137,12 +134,13 @@ class _Child:
             self.start()
             try:
                 await self.ready()
-                deaths = 0
-            except _DiedError:
-                deaths += 1
-                await asyncio.sleep(deaths / 10)
-                if deaths == _MOST_DEATHS:
+                failures = 0
+            except CommandError as error:
+                failures += 1
+                if failures == _MOST_FAILURES:
                     raise
+                logger.warning("worker=<%d> | a worker cannot start: %s", self._worker.index, error)
+                await asyncio.sleep(failures * _PAUSE)
 
     async def end(self) -> tuple[int, int]:
         """End it; the sessions and sampled tokens that it had in memory only."""
