@@ -111,6 +111,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
 
     format_content_block = staticmethod(format_content_block)
     format_messages = staticmethod(format_messages)
+    format_request_messages = staticmethod(format_messages)
     format_tool_specs = staticmethod(format_tool_specs)
     sort_tool_results = staticmethod(sort_tool_results)
 
