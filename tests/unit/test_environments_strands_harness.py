@@ -25,7 +25,7 @@ from strands_env.sandbox.images import ImageSandbox
 from strands_env.testing import ScriptedModel, call
 from strands_sglang import SGLangModel
 from strands_sglang.exceptions import BackendConnectionError
-from strands_sglang.testing import ScriptedClient
+from strands_sglang.testing import Reply, ScriptedClient
 from tests.container_support import require_images
 
 from .eval_support import tool_results
@@ -202,6 +202,33 @@ async def test_user_turns_of_a_subclass_have_the_date_too_and_leave_nothing_runn
     result = await env.rollout(Action(message="Go."))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
     assert set(shown) == {"2001-02-03"} and not running
+
+
+@requires_harness
+@pytest.mark.parametrize("limits", [{}, {"max_messages": 9}], ids=["to-its-end", "to-a-limit"])
+async def test_memory_asks_for_facts_within_the_step(tmp_path: Path, limits: dict[str, Any]) -> None:
+    pytest.importorskip("transformers")
+    from strands_env.environments import StrandsHarnessEnv
+    from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
+
+    class Turns(StrandsHarnessEnv):
+        async def interact(self, agent: Any, action: Action) -> Any:
+            return [await self.invoke(agent, f"Question {number}?") for number in range(5)][-1]
+
+    tokenizer = make_tiny_tokenizer(context_length=200_000)
+    script = ["Answer."] * 5 + [Reply(text="facts", delay=0.05)]  # memory asks with every fifth turn
+    client = ScriptedClient(script, tokenizer=tokenizer)
+    env = Turns(
+        model_factory=lambda: SGLangModel(client=client, tokenizer=tokenizer),
+        sandbox=FolderSandbox(),
+        harness={"builtin_plugins": [], "memory": {"dir": str(tmp_path / "memory")}},
+        **limits,
+    )
+    before = asyncio.all_tasks()
+    result = await env.rollout(Action(message="Go."))
+    assert asyncio.all_tasks() == before
+    paths = [(str(path.role), path.trainable) for path in result.trajectories]
+    assert paths == [("main", True)] + [("summary", False)] * (not limits), result.error
 
 
 @requires_harness

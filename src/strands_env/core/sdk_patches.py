@@ -35,6 +35,7 @@ from weakref import WeakKeyDictionary
 import strands.event_loop.event_loop as event_loop
 import strands.event_loop.streaming as streaming
 from strands.background_tasks._background_tasks import _BackgroundTasks
+from strands.memory.extraction.coordinator import ExtractionCoordinator
 from strands.middleware import InvokeModelStage
 from strands.middleware.stages import InvokeModelContext
 from strands.telemetry.metrics import Trace
@@ -118,12 +119,21 @@ def with_function(tool: AgentTool, function: Callable[..., Any]) -> AgentTool:
     return twin
 
 
+def memory_saves(agent: Any) -> list[asyncio.Task[Any]]:
+    """The tasks in which the memory of an agent asks the model for facts and saves them."""
+    coordinator = getattr(getattr(agent, "memory_manager", None), "_coordinator", None)
+    return list(coordinator._chains.values()) if isinstance(coordinator, ExtractionCoordinator) else []
+
+
 async def end_background_tasks(agent: Any) -> None:
     """Cancel the background tasks of an agent that are queued or running, and wait for their end.
 
     Raises:
         BackgroundTaskTimeoutError: One did not end.
     """
+    for save in (saves := memory_saves(agent)):
+        save.cancel()
+    await asyncio.gather(*saves, return_exceptions=True)
     tasks = getattr(agent, "_background_tasks", None)
     if not isinstance(tasks, _BackgroundTasks):  # None, or a mock of users' tests
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from strands.sandbox import StreamChunk
 from strands_env.core import Environment, ModelFactory, TerminationReason
 from strands_env.core.labels import watch_agent
 from strands_env.core.scope import EpisodeLimiter, StepScope, fail_step
+from strands_env.core.sdk_patches import memory_saves
 from strands_env.core.termination import Phase
 from strands_env.rewards import ExactMatchReward
 from strands_env.sandbox import (
@@ -147,10 +149,12 @@ class StrandsHarnessEnv(Environment):
         await self.sandbox.start()
 
     async def invoke(self, agent: Agent, prompt: str | list[Any] | None) -> AgentResult:
-        """Invoke the agent, on the environment's day."""
+        """Invoke the agent, on the environment's day, and wait for what its memory saves."""
         token = _today.set(self.today)
         try:
-            return await super().invoke(agent, prompt)
+            result = await super().invoke(agent, prompt)
+            await asyncio.gather(*memory_saves(agent), return_exceptions=True)
+            return result
         finally:
             _today.reset(token)
 
