@@ -85,7 +85,8 @@ async def _serve_with_workers(args: argparse.Namespace) -> None:
 
 def work(args: argparse.Namespace, worker: Worker, listener: socket.socket, tell: Callable[[Any], None]) -> None:
     """Serve as one of several workers, which shares the listening socket and tells its parent how it goes."""
-    _run(partial(serve, args, worker=worker, listener=listener, tell=tell))
+    on_ready, on_end = lambda url, model: tell(model), lambda *lost: tell(lost)
+    _run(partial(serve, args, worker=worker, listener=listener, on_ready=on_ready, on_end=on_end))
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -129,7 +130,8 @@ async def serve(
     *,
     worker: Worker | None = None,
     listener: socket.socket | None = None,
-    tell: Callable[[Any], None] | None = None,
+    on_ready: Callable[[str, str], None] | None = None,
+    on_end: Callable[[int, int], None] | None = None,
 ) -> None:
     """Serve until `stop` is set, by default by SIGINT or SIGTERM; the first line printed is the address."""
     from ..gateway.options import ConversationOptions
@@ -180,17 +182,11 @@ async def serve(
                 **options,
             )
         )
-        if tell is not None:
-            tell(name)
-        else:
-            print_address(gateway.url, name)
+        (on_ready or print_address)(gateway.url, name)
         await stop.wait()
         lost = [each for each in gateway.sessions.loaded if args.state is None and not each.is_exported]
         tokens = sum(session.conversation.forest.sampled_tokens for session in lost)
-        if tell is not None:
-            tell((len(lost), tokens))
-        else:
-            print_lost(len(lost), tokens)
+        (on_end or print_lost)(len(lost), tokens)
 
 
 def print_address(url: str, model: str) -> None:

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +60,8 @@ async def supervise(
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = stack.enter_context(socket.create_server((host, port), family=family, backlog=1024))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strands-gateway-")))
-        lock = None if state is None else lock_folder(Path(state))
-        if lock is not None:
-            stack.callback(os.close, lock)
+        # As a connection, a descriptor goes to children that are started with it, which have it as long as they live.
+        lock = None if state is None else stack.enter_context(Connection(lock_folder(Path(state))))
         children = [
             _Child(method, work, Worker(index=index, count=count, folder=folder), listener, lock)
             for index in range(count)
@@ -91,7 +89,9 @@ async def supervise(
 class _Child:
     """A worker's process."""
 
-    def __init__(self, method: str, work: Work, worker: Worker, listener: socket.socket, lock: int | None) -> None:
+    def __init__(
+        self, method: str, work: Work, worker: Worker, listener: socket.socket, lock: Connection | None
+    ) -> None:
         self._context: Any = multiprocessing.get_context(method)
         self._work, self._worker, self._listener, self._lock = work, worker, listener, lock
         self._process: Any = None
@@ -100,7 +100,7 @@ class _Child:
     def start(self) -> None:
         self._pipe, pipe = self._context.Pipe(duplex=False)
         self._process = self._context.Process(
-            target=_run_worker, args=(self._work, self._worker, self._listener, _Descriptor(self._lock), pipe)
+            target=_run_worker, args=(self._work, self._worker, self._listener, self._lock, pipe)
         )
         self._process.start()
         pipe.close()
@@ -158,20 +158,7 @@ class _Child:
         return lost
 
 
-class _Descriptor:
-    """A descriptor for a child that is started with it, which has it as long as it lives."""
-
-    def __init__(self, descriptor: int | None) -> None:
-        self.descriptor = descriptor
-
-    def __getstate__(self) -> Any:
-        return None if self.descriptor is None else DupFd(self.descriptor)
-
-    def __setstate__(self, state: Any) -> None:
-        self.descriptor = None if state is None else state.detach()
-
-
-def _run_worker(work: Work, worker: Worker, listener: socket.socket, lock: _Descriptor, pipe: Connection) -> None:
+def _run_worker(work: Work, worker: Worker, listener: socket.socket, lock: Connection | None, pipe: Connection) -> None:
     """The life of a worker's process, which holds the folder's `lock`, too, and ends with its parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
