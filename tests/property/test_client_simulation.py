@@ -16,7 +16,7 @@ import random
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,8 +24,7 @@ from aiohttp.client_proto import ResponseHandler
 
 from strands_sglang import SGLangClient
 from strands_sglang.backends import GenerateRequest, token_array
-from strands_sglang.backends.http import server, session
-from strands_sglang.backends.http.retry import RetryBudget
+from strands_sglang.backends.http import retry, server, session
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -365,7 +364,7 @@ def schedule(seed: int) -> list[Any]:
 
         patch.setattr(session._Connector, "_create_connection", connect)
         patch.setattr(server, "_new_rid", new_rid)
-        patch.setattr(server, "RetryBudget", partial(RetryBudget, clock=lambda: asyncio.get_running_loop().time()))
+        patch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time()))
         simulate(seed, made.run)
     made.check()
     return [
