@@ -127,7 +127,9 @@ class _Child:
     async def keep_alive(self) -> None:
         """Start it again whenever it dies; `CommandError` when that fails again and again."""
         failures = 0
-        while await self._receive() is None:
+        while True:
+            while await self._receive() is not None:  # one that somebody else told to end says what it had
+                pass
             await asyncio.to_thread(self._process.join)
             status, self._worker.is_again = self._process.exitcode, True
             logger.warning("worker=<%d>, status=<%s> | a worker died and is started again", self._worker.index, status)
