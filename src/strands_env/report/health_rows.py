@@ -96,8 +96,10 @@ def read_rows(path: str | Path, tokenizer: str | None = None) -> list[HealthRow]
             return rows_of_sessions(data.get("sessions", [data]) if isinstance(data, dict) else data)
         if is_slime_log(source):
             return rows_of_steps(map(json.loads, source.read_bytes().split(b"\n")[:-1]))  # the last may be under way
-    except (ValueError, LookupError, TypeError, AttributeError, FileNotFoundError) as error:
-        raise EvalError(f"{str(path)!r} holds no rollouts: {type(error).__name__}: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        kinds = {".parquet": "exported samples", ".json": "a gateway's GET /sessions or the trajectories of a session"}
+        expected, why = kinds.get(source.suffix, "slime's log"), f"{type(error).__name__}: {error}"
+        raise EvalError(f"{str(path)!r} holds no rollouts: expected {expected} ({why})") from error
     known = SavedRun.of(source, must_exist=True).tokenizer(tokenizer).tokenizer
     rows = []
     with ResultReader(source) as reader:
