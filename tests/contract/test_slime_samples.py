@@ -19,7 +19,7 @@ from strands.types.tools import ToolContext
 
 from strands_env.core import RewardResult
 from strands_env.training import slime
-from strands_env.training.slime.log import rollout_metrics
+from strands_env.training.slime.hooks import rollout_metrics
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
@@ -253,7 +253,7 @@ async def test_an_evaluation_leaves_nothing_out(rig: Rig) -> None:
 
 
 async def test_a_run_whose_tasks_all_fail_ends(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_env.training.slime.proof.FAILED_AT_MOST", 2)
+    monkeypatch.setattr("strands_env.training.slime.session.FAILED_AT_MOST", 2)
     rig.options = {"reward_fn": lambda a, r: float(a.task_context.ground_truth in (r.observation.final_response or ""))}
     assert (await rig.run(Sample(label="3"))).remove_sample
     with pytest.raises(slime.SlimeConfigError, match="first 2 tasks all fail the proof"):

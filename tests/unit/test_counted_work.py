@@ -30,11 +30,10 @@ from strands_env.core import Action, Environment
 from strands_env.eval import Evaluator
 from strands_env.eval.store import ResultLog, StorePaths
 from strands_env.training.sample import TrainingSample
-from strands_env.training.slime.call import RolloutCall
 from strands_env.training.slime.rollout import Episode as SlimeEpisode
 from strands_env.training.slime.rollout import RolloutBackend
 from strands_env.training.slime.sample import put, token_fields
-from strands_env.training.slime.settings import SLIME, SlimeSettings, TokenRequirements
+from strands_env.training.slime.settings import RolloutCall
 from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest
 from strands_sglang.backends.http import call as call_module
@@ -133,14 +132,8 @@ class SlimeSample(SimpleNamespace):
 
 def slimes_call() -> RolloutCall:
     """A call of slime without limits but one."""
-    return RolloutCall(
-        **{"args": None, "sample": None, "sampling_params": {}, "evaluation": False, "trainer": SLIME, "state": None},
-        settings=SlimeSettings(),
-        sampled_limit=1_000_000,
-        requirements=TokenRequirements(),
-        partial=False,
-        fanout=False,
-    )
+    args = SimpleNamespace(strands_env_factory="unused", strands_env_max_sampled_tokens=1_000_000)
+    return RolloutCall(args, SimpleNamespace(), {}, evaluation=False, state=SimpleNamespace())
 
 
 class Episode:
@@ -329,7 +322,7 @@ def test_filling_a_slime_sample_makes_no_object_for_a_token_without_loss() -> No
     target = SlimeSample()
     tracemalloc.start()
     try:
-        put(target, [token_fields(source, TokenRequirements())])
+        put(target, [token_fields(slimes_call(), source)])
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -12,8 +12,14 @@ from __future__ import annotations
 from strands_env.training.attempts import FailureStreakError
 
 from .generate import generate, generate_miles
-from .hooks import check_reward_nonzero_std, reward_func, reward_post_process, teacher_log_probs
-from .log import log_eval_rollout, log_rollout
+from .hooks import (
+    check_reward_nonzero_std,
+    log_eval_rollout,
+    log_rollout,
+    reward_func,
+    reward_post_process,
+    teacher_log_probs,
+)
 from .settings import SlimeConfigError, SlimeSettings
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +14,6 @@ from strands_env.training.attempts import FailureStreakError, drive_rollout
 from strands_env.training.build import samples_from_step
 from strands_env.training.export import image_tensors, with_all_sampled_tokens
 from strands_env.training.sample import InvalidSampleError, TrainingSample
-from strands_env.training.slime.call import RolloutCall, drops_exceptions
 from strands_env.training.slime.prompt import (
     NO_PROCESSOR,
     expand_prompt,
@@ -22,11 +22,10 @@ from strands_env.training.slime.prompt import (
     prompt_images,
     read_prompt,
 )
-from strands_env.training.slime.proof import why_left_out
 from strands_env.training.slime.rollout import Episode, RolloutBackend
 from strands_env.training.slime.sample import SlimeRollout, check_tokens, fields_that_stop_the_run, put, write
 from strands_env.training.slime.session import SESSION
-from strands_env.training.slime.settings import SlimeConfigError, warn_once
+from strands_env.training.slime.settings import RolloutCall, SlimeConfigError, drops_exceptions, load, warn_once
 from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
 
 
@@ -63,7 +62,7 @@ async def generate_miles(input: Any) -> Any:
 async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation: bool, state: Any = None) -> Any:
     """Run the rollout, compute the fields of its samples, count it, and only then write them."""
     try:
-        call = RolloutCall.from_arguments(args, sample, sampling_params, evaluation=evaluation, state=state)
+        call = RolloutCall(args, sample, sampling_params, evaluation=evaluation, state=state)
         with SESSION.rollout_failures.running(call):
             rollout = await drive_rollout(
                 partial(_attempt, call),
@@ -135,18 +134,59 @@ async def _start(call: RolloutCall) -> Episode:
     images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_images(sample) else ()
     action, system = read_prompt(sample, images)
     episode = Episode(call=call)
-    environment = call.settings.make_environment(
-        model_factory=partial(_make_model, episode), args=call.args, sample=sample, evaluation=call.evaluation
-    )
+    environment = _make_environment(call, partial(_make_model, episode))
     if system is not None:
         environment.system_prompt = system
     reward_fn = getattr(environment, "reward_fn", None)
     episode.scores = reward_fn is not None
     if not call.evaluation:
-        episode.left_out = await why_left_out(call.args, call.settings, reward_fn, action)
+        episode.left_out = await SESSION.why_left_out(call.args, call.settings, reward_fn, action)
     if episode.left_out is None:
         episode.task = asyncio.ensure_future(environment.rollout(action))
     return episode
+
+
+def _make_environment(call: RolloutCall, model_factory: Any) -> Any:
+    """A fresh environment for one rollout.
+
+    Raises:
+        SlimeConfigError: The factory cannot be imported, cannot be called with these arguments, or makes something
+            else. A `TypeError` from inside it (from a class: a `ValueError` too) counts as such until an environment
+            was made.
+    """
+    settings = call.settings
+    factory = load(settings.factory)
+    wrong: tuple[type[Exception], ...] = (TypeError,)
+    if isinstance(factory, type):
+        system_prompt = {} if settings.system_prompt is None else {"system_prompt": settings.system_prompt}
+        arguments = {"model_factory": model_factory, **system_prompt, **settings.options}
+        wrong = (TypeError, ValueError)
+    elif callable(factory):
+        arguments = {"model_factory": model_factory, "args": call.args, "sample": call.sample}
+        arguments |= {"evaluation": call.evaluation, "options": dict(settings.options)}
+        parameters = inspect.signature(factory).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            arguments = {name: value for name, value in arguments.items() if name in parameters}
+    else:
+        raise SlimeConfigError(f"{settings.factory!r} is a {type(factory).__name__}, expected a class or a function")
+    try:
+        environment = factory(**arguments)
+    except wrong as error:
+        # It has worked before, so this task is at fault and not the configuration.
+        if repr(settings) in SESSION.working_settings:
+            raise
+        raise SlimeConfigError(
+            f"{settings.factory!r} makes no environment with strands_env_options {dict(settings.options)!r}: {error}"
+        ) from error
+    if not callable(getattr(environment, "rollout", None)):
+        if inspect.iscoroutine(environment):
+            environment.close()  # or Python warns that it was never awaited
+        raise SlimeConfigError(
+            f"{settings.factory!r} returned {type(environment).__name__!r}, expected an Environment; a factory is a "
+            "plain function, and move whatever must be awaited to Environment.reset()"
+        )
+    SESSION.working_settings.add(repr(settings))
+    return environment
 
 
 def _make_model(episode: Episode) -> Any:
@@ -167,9 +207,9 @@ def _make_model(episode: Episode) -> Any:
                 **(getattr(args, "apply_chat_template_kwargs", None) or {}),
                 **(getattr(call.sample, "apply_chat_template_kwargs", None) or {}),
             },
-            "return_routed_experts": call.requirements.experts_shape is not None,
+            "return_routed_experts": call.experts_shape is not None,
             "require_routed_experts": True,
-            "return_sampling_mask": call.requirements.top_p,
+            "return_sampling_mask": call.keeps_top_p,
             "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
             **({} if expander is None else {"processor": expander}),
             **settings.model_options,
@@ -193,7 +233,7 @@ def _collect(call: RolloutCall, episode: Episode, result: StepResult) -> SlimeRo
     samples = samples_from_step(
         result,
         rollout_id=None if index is None else str(index),  # None: one of its own
-        experts_shape=call.requirements.experts_shape,
+        experts_shape=call.experts_shape,
         placement=None,
     )
     sampled = sum(sample.trained_tokens for sample in samples)
@@ -250,5 +290,5 @@ def _check_and_process(
     if not len(samples[0]):
         return []  # the policy's outcome before the first token
     for sample in samples:
-        check_tokens(sample, call.requirements)
+        check_tokens(call, sample)
     return [image_tensors(sample, expander) if sample.media and expander is not None else None for sample in samples]

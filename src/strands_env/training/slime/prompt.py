@@ -11,8 +11,7 @@ from typing import Any
 
 from strands_env.core import Action, TaskContext
 from strands_env.core.chat import ChatPrompt, UnsupportedPromptError, is_image
-from strands_env.training.slime.call import RolloutCall
-from strands_env.training.slime.settings import METADATA_KEY, SlimeConfigError, warn_once
+from strands_env.training.slime.settings import METADATA_KEY, RolloutCall, SlimeConfigError, warn_once
 from strands_sglang.exceptions import MediaError
 from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 

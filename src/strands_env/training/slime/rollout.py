@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from strands_env.core import StepResult
 from strands_env.training.sample import TrainingSample
-from strands_env.training.slime.call import RolloutCall
+from strands_env.training.slime.settings import RolloutCall
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
 from strands_sglang.exceptions import BackendAbortedError, BackendAnswerError, TokenBudgetReachedError
 from strands_sglang.trajectory import FinishType, SamplingMask
@@ -193,7 +193,7 @@ class RolloutBackend(BackendWrapper):
 
     async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
         episode, suspensions = self._episode, self._episode.suspensions
-        trainer, keeps_top_p = episode.call.trainer, episode.call.requirements.top_p
+        trainer, keeps_top_p = episode.call.trainer, episode.call.keeps_top_p
         left = episode.left_to_sample()  # of all paths together; each path has its own bound in the model
         if left is not None and left < (request.max_new_tokens or sys.maxsize):
             request = request.limited_to(left)

@@ -14,9 +14,8 @@ from strands_env.training.advantages import finite_number
 from strands_env.training.attempts import Rollout
 from strands_env.training.export import one_row
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_env.training.slime.call import RolloutCall
 from strands_env.training.slime.rollout import Episode
-from strands_env.training.slime.settings import METADATA_KEY, TokenRequirements
+from strands_env.training.slime.settings import METADATA_KEY, RolloutCall
 from strands_sglang.trajectory import SamplingMask
 
 Fields: TypeAlias = dict[str, Any]
@@ -84,11 +83,11 @@ def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
     is_trained = rollout.failure is None and rollout.left_out is None
     paths: Sequence[TrainingSample] = rollout.samples if is_trained else ()
     if has_placeholder := not is_trained or rollout.is_empty:  # slime's tensors cannot be empty
-        paths = [one_row(paths, experts_shape=call.requirements.experts_shape)]
+        paths = [one_row(paths, experts_shape=call.experts_shape)]
     notes = _notes(call, rollout)
     rows = []
     for number, path in enumerate(paths):
-        row = _blank_fields(call.sample) | token_fields(path, call.requirements) | {"status": path.status}
+        row = _blank_fields(call.sample) | token_fields(call, path) | {"status": path.status}
         row |= _reward_fields(call, rollout, path.reward, row["tokens"])
         own = copy.deepcopy(notes) if number else notes  # siblings share no container
         row["metadata"][METADATA_KEY] = {
@@ -172,8 +171,8 @@ def _held_fields(call: RolloutCall, rollout: SlimeRollout) -> Fields:
     return fields
 
 
-def token_fields(path: TrainingSample, requirements: TokenRequirements) -> Fields:
-    """The tokens of a path. Which optional fields there are depends on the requirements alone."""
+def token_fields(call: RolloutCall, path: TrainingSample) -> Fields:
+    """The tokens of a path. Which optional fields there are depends on the call alone."""
     start = path.prompt_length
     fields: Fields = {
         "tokens": path.token_ids.tolist(),
@@ -183,21 +182,21 @@ def token_fields(path: TrainingSample, requirements: TokenRequirements) -> Field
         # One version per call; two for a call that was resumed with other weights.
         "weight_versions": [span.version for span in path.weight_versions if span.version is not None],
     }
-    if requirements.experts_shape is not None and (experts := path.experts_array()) is not None:
+    if call.experts_shape is not None and (experts := path.experts_array()) is not None:
         fields["rollout_routed_experts"] = experts.copy()  # slime makes a tensor of its memory
-    if requirements.top_p:
+    if call.keeps_top_p:
         survivors = (path.sampling_mask or SamplingMask.empty(len(path))).part(start, len(path))
         fields["rollout_top_p_token_ids"] = survivors.ids.tolist()
         fields["rollout_top_p_token_offsets"] = survivors.offsets.tolist()
     return fields
 
 
-def check_tokens(path: TrainingSample, requirements: TokenRequirements) -> None:
+def check_tokens(call: RolloutCall, path: TrainingSample) -> None:
     """`InvalidSampleError` where a path lacks something that slime needs of every trained token."""
     path.validate(logprobs_required=True)
-    if requirements.experts_shape is not None and path.experts_array() is None:
+    if call.experts_shape is not None and path.experts_array() is None:
         raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
-    if requirements.top_p and path.sampling_mask is None:
+    if call.keeps_top_p and path.sampling_mask is None:
         raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
 
 

@@ -1,12 +1,13 @@
-"""The options of a run: ours out of slime's arguments, and what slime or its fork needs of every sample."""
+"""What slime passes to a call of `generate`, and what follows from it: our options, the fork, limits and modes."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
-import inspect
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, StrictBool, ValidationError
 
 from strands_env.core.termination import message_of
-from strands_env.training.slime.session import SESSION
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,8 @@ METADATA_KEY = "strands_env"
 """Key in a sample's `metadata` of termination reason, final answer, error, metrics and reward information."""
 
 _PREFIX = "strands_env_"
+_PATHS = 4
+"""Responses of full length that a rollout may sample in all, by default."""
 
 
 @functools.cache
@@ -121,47 +123,6 @@ class SlimeSettings(BaseModel):
             )
         return settings
 
-    def make_environment(self, *, model_factory: Any, args: Any, sample: Any, evaluation: bool) -> Any:
-        """A fresh environment for one rollout.
-
-        Raises:
-            SlimeConfigError: The factory cannot be imported, cannot be called with these arguments, or makes something
-                else. A `TypeError` from inside it (from a class: a `ValueError` too) counts as such until an
-                environment was made.
-        """
-        factory = load(self.factory)
-        wrong: tuple[type[Exception], ...] = (TypeError,)
-        if isinstance(factory, type):
-            system_prompt = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
-            arguments = {"model_factory": model_factory, **system_prompt, **self.options}
-            wrong = (TypeError, ValueError)
-        elif callable(factory):
-            arguments = {"model_factory": model_factory, "args": args, "sample": sample, "evaluation": evaluation}
-            arguments["options"] = dict(self.options)
-            parameters = inspect.signature(factory).parameters
-            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-                arguments = {name: value for name, value in arguments.items() if name in parameters}
-        else:
-            raise SlimeConfigError(f"{self.factory!r} is a {type(factory).__name__}, expected a class or a function")
-        try:
-            environment = factory(**arguments)
-        except wrong as error:
-            # It has worked before, so this task is at fault and not the configuration.
-            if repr(self) in SESSION.working_settings:
-                raise
-            raise SlimeConfigError(
-                f"{self.factory!r} makes no environment with strands_env_options {dict(self.options)!r}: {error}"
-            ) from error
-        if not callable(getattr(environment, "rollout", None)):
-            if inspect.iscoroutine(environment):
-                environment.close()  # or Python warns that it was never awaited
-            raise SlimeConfigError(
-                f"{self.factory!r} returned {type(environment).__name__!r}, expected an Environment; a factory is a "
-                "plain function, and move whatever must be awaited to Environment.reset()"
-            )
-        SESSION.working_settings.add(repr(self))
-        return environment
-
 
 def load(path: str) -> Any:
     """The object at an import path.
@@ -243,34 +204,138 @@ _FORKS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRequirements:
-    """The optional data that every sample of a run must have, by its arguments alone.
+class RolloutCall:
+    """One call of `generate`: the arguments that slime passed, unchanged, and what follows from them.
+
+    Args:
+        state: slime's `GenerateState`; looked up unless it came with the call.
 
     Attributes:
-        experts_shape: `(layers, top_k)` where the trainer replays routed experts, else None.
-        top_p: It replays the survivors of top-p.
+        state: None outside slime.
+        experts_shape: `(layers, top_k)` where the trainer replays routed experts, else None. An evaluation has none: it
+            samples with its own parameters.
+        keeps_top_p: The trainer replays the survivors of top-p.
+        sampled_limit: Tokens that all paths and agents of the rollout sample together; None for no limit.
+        partial: Rollouts that are aborted wait to be resumed.
+        fanout: Every path becomes a sample, and the rollout a list of them.
+
+    Raises:
+        SlimeConfigError: Options are wrong, or exclude each other.
     """
 
-    experts_shape: tuple[int, int] | None = None
-    top_p: bool = False
-
-    @classmethod
-    def from_args(cls, args: Any, trainer: Trainer, *, evaluation: bool) -> TokenRequirements:
-        """Those of training. An evaluation has none: it samples with its own parameters."""
-        if evaluation:
-            return cls()
+    def __init__(
+        self, args: Any, sample: Any, sampling_params: Mapping[str, Any], *, evaluation: bool, state: Any = None
+    ) -> None:
+        _refuse_printed_prompts(args, evaluation)
+        for option in ("log_reward_category", "eval_reward_key"):
+            if getattr(args, option, None) and not getattr(args, "reward_key", None):
+                name = option.replace("_", "-")
+                # Where all rewards of a group are equal slime rounds them, which it cannot do with a dict.
+                raise SlimeConfigError(f"--{name} needs --reward-key: slime reads a number under it in every reward")
+        self.args, self.sample, self.sampling_params, self.evaluation = args, sample, sampling_params, evaluation
+        self.settings = SlimeSettings.from_args(args)
+        self.trainer = Trainer.of_sample(sample)
+        self.state = _generate_state(self.trainer, args) if state is None else state
         # slime reads off the first sample which optional fields a batch has, so arguments decide, not answers.
-        shape = None
-        if getattr(args, "use_rollout_routing_replay", False):
-            layers, top_k = getattr(args, "num_layers", None), getattr(args, "moe_router_topk", None)
-            if not (layers and top_k):
-                raise SlimeConfigError(
-                    f"--use-rollout-routing-replay needs --num-layers and --moe-router-topk, got {layers!r}, {top_k!r}"
-                )
-            shape = (int(layers), int(top_k))
-        return cls(
-            experts_shape=shape,
-            # With any other top-p slime requires the survivors on every sample.
-            top_p=trainer.replays_top_p and float(getattr(args, "rollout_top_p", None) or 1.0) != 1.0,
+        self.experts_shape = None if evaluation else _experts_shape(args)
+        # With any other top-p slime requires the survivors on every sample.
+        top_p = float(getattr(args, "rollout_top_p", None) or 1.0)
+        self.keeps_top_p = not evaluation and self.trainer.replays_top_p and top_p != 1.0
+        per_path = sampling_params.get("max_new_tokens")
+        self.sampled_limit = self.settings.max_sampled_tokens or (None if per_path is None else _PATHS * int(per_path))
+        self.partial = bool(getattr(args, "partial_rollout", False)) and not evaluation
+        self.fanout = not evaluation and _fans_out(args, self.settings)
+
+    @property
+    def key(self) -> Any:
+        """Key of this sample among suspended rollouts."""
+        return self.routing_key or (self.sample.group_index, self.sample.index)
+
+    @property
+    def routing_key(self) -> str | None:
+        """The key that keeps its requests on one worker, whether the router looks at it or not."""
+        key: str | None = getattr(self.sample, self.trainer.key, None)
+        return key
+
+    @property
+    def is_stopping(self) -> bool:
+        """Slime has asked to stop."""
+        return bool(getattr(self.state, "aborted", False))
+
+    @property
+    def model_params(self) -> dict[str, Any]:
+        """Sampling parameters of one model call: a copy without slime's that are unset, special tokens kept."""
+        # Deep, since slime gives the same dictionary to every rollout of an evaluation.
+        params = {key: copy.deepcopy(value) for key, value in self.sampling_params.items() if value is not None}
+        params.pop("skip_special_tokens", None)
+        if self.trainer.seed in params:
+            params["sampling_seed"] = params.pop(self.trainer.seed)
+        return params
+
+    @property
+    def context_limit(self) -> int | None:
+        """Tokens of prompt and response together; None for the server's own limit."""
+        limit = getattr(self.args, "rollout_max_context_len", None)
+        if self.evaluation:
+            return getattr(self.args, "eval_max_context_len", None) or limit or None
+        return limit or None
+
+
+def _experts_shape(args: Any) -> tuple[int, int] | None:
+    if not getattr(args, "use_rollout_routing_replay", False):
+        return None
+    layers, top_k = getattr(args, "num_layers", None), getattr(args, "moe_router_topk", None)
+    if not (layers and top_k):
+        raise SlimeConfigError(
+            f"--use-rollout-routing-replay needs --num-layers and --moe-router-topk, got {layers!r}, {top_k!r}"
         )
+    return int(layers), int(top_k)
+
+
+def _refuse_printed_prompts(args: Any, evaluation: bool) -> None:
+    """A prompt that a chat template has printed would become the text of a user message."""
+    option = "--apply-chat-template" if getattr(args, "apply_chat_template", False) else None
+    for dataset in (getattr(args, "eval_datasets", None) or ()) if evaluation else ():
+        if getattr(dataset, "apply_chat_template", None):
+            option = f"apply_chat_template of the evaluation data {getattr(dataset, 'name', None)!r}"
+    if option:
+        raise SlimeConfigError(
+            f"leave out {option}: the agent renders the conversation itself, and the prompt must be messages or plain "
+            "text"
+        )
+
+
+def _fans_out(args: Any, settings: SlimeSettings) -> bool:
+    """True if a rollout becomes a list of samples: where slime counts rollouts with our function, unless set.
+
+    Raises:
+        SlimeConfigError: It is set, and slime reads a rollout as one sample in this mode.
+    """
+    one_sample = "the fully asynchronous worker" if drops_exceptions() else None
+    for option in ("partial_rollout", "group_rm"):
+        if getattr(args, option, False):
+            one_sample = "--" + option.replace("_", "-")
+    if settings.fanout and one_sample:
+        raise SlimeConfigError(f"strands_env_fanout: {one_sample} takes one sample of a rollout, not a list")
+    path = str(getattr(args, "custom_reward_post_process_path", None) or "")
+    fans_out = path.startswith("strands_env.training.slime.") if settings.fanout is None else settings.fanout
+    return fans_out and not one_sample
+
+
+def _generate_state(trainer: Trainer, args: Any) -> Any:
+    """The trainer's process-wide state; None outside it (the package's own tests, a dry run)."""
+    if trainer.states is None:
+        raise SlimeConfigError(
+            f"{trainer.name} hands its state over with the call alone: name strands_env.training.slime.generate_miles "
+            "in --custom-generate-function-path"
+        )
+    try:
+        module = importlib.import_module(trainer.states)
+    except ImportError:
+        return None
+    return module.GenerateState(args)
+
+
+def drops_exceptions() -> bool:
+    """An exception of this call would be logged and forgotten: slime's fully asynchronous worker does that."""
+    return threading.current_thread().name == "fully-async-rollout"
