@@ -91,8 +91,9 @@ class Parser(argparse.ArgumentParser):
 # ---- options that several commands have ------------------------------------------------------------------------------
 
 
-SERVERS: Final = ("sglang", "vllm")
-"""Kinds of servers, the default first."""
+SERVERS: Final = {"sglang": "SGLang", "vllm": "vLLM"}
+"""Kinds of servers by their names on command lines."""
+DEFAULT_SERVER: Final = "sglang"
 
 
 def add_server(parser: argparse._ActionsContainer, help: str) -> None:
@@ -103,12 +104,12 @@ def add_server(parser: argparse._ActionsContainer, help: str) -> None:
 
 def add_kind(parser: argparse._ActionsContainer, help: str = "its kind (sglang)") -> None:
     """Add `--backend`, the kind of server at a plain address."""
-    parser.add_argument("--backend", choices=SERVERS, default=SERVERS[0], help=help)
+    parser.add_argument("--backend", choices=SERVERS, default=DEFAULT_SERVER, help=help)
 
 
 def server_of(args: argparse.Namespace) -> str | None:
     """The address of `add_server`, marked with the kind that `--backend` says."""
-    is_marked = args.server is None or not args.server.startswith("http") or args.backend == SERVERS[0]
+    is_marked = args.server is None or not args.server.startswith("http") or args.backend == DEFAULT_SERVER
     return args.server if is_marked else f"{args.backend}+{args.server}"
 
 

@@ -14,7 +14,7 @@ from rollout_support import failure, make_model
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
 
 from strands_sglang import SGLangClient
-from strands_sglang.backends.sglang.errors import http_error
+from strands_sglang.backends.sglang.answer import http_error
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strands_sglang.backends.http.retry import DEFAULT_LIMITS, RequestRetryPolicy, RetryClass, parse_retry_after
-from strands_sglang.backends.sglang.errors import classify, http_error
+from strands_sglang.backends.sglang.answer import classify, http_error
 from strands_sglang.exceptions import (
     SGLangAnswerLimitError,
     SGLangConnectionError,

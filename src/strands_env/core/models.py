@@ -17,7 +17,7 @@ from strands.models import Model
 from strands_sglang.backends import Capabilities
 from strands_sglang.backends.clients import connect, get_client, open_engine
 from strands_sglang.backends.engine.own_models import ModelLoadError, is_own_model, only_from_cache, why_no_answer
-from strands_sglang.backends.http.served import SERVERS
+from strands_sglang.command_line import SERVERS
 from strands_sglang.exceptions import BackendConnectionError, MediaError, install_command
 from strands_sglang.trajectory.media.processor import image_expander
 

@@ -7,18 +7,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ...command_line import SERVERS
 from ...exceptions import BackendConnectionError
 from ..answer import is_count
 
-if TYPE_CHECKING:
-    from .server import ServerClient
-
 SECONDS: Final = 10.0
 """Time limit of each question."""
-SERVERS: Final = {"sglang": "SGLang", "vllm": "vLLM"}
-"""Kinds of servers, by their names on command lines."""
 MODELS: Final = "/v1/models"
 """Path of the list of models, which every server has."""
 
@@ -26,16 +22,26 @@ PROBE: Final = 'Hello, w\u00f6rld!  12345\n<tool_call>{"name": "add"}</tool_call
 """Text by which tokenizers are compared."""
 
 
-def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_optional: bool) -> str | None:
-    """The folder or hub id that a client's server names as its tokenizer.
+def read_tokenizer_name(
+    base_url: str,
+    headers: Mapping[str, str],
+    *,
+    kind: str,
+    key_variable: str,
+    route: str,
+    fields: tuple[str, ...],
+    is_optional: bool,
+) -> str | None:
+    """The folder or hub id that a server of a kind names as its tokenizer, in one of `fields` at `route`.
 
     Args:
+        key_variable: Environment variable that may hold the server's key, for an error.
         is_optional: None if the server does not say.
 
     Raises:
         BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
     """
-    base_url, kind, name, route = client.base_url, client.kind, SERVERS[client.kind], client.tokenizer_route
+    name = SERVERS[kind]
 
     def ask(path: str) -> Any:
         try:
@@ -43,7 +49,7 @@ def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_
         except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
             if isinstance(error, urllib.error.HTTPError) and error.code == 401:
                 raise BackendConnectionError(
-                    f"the server at {base_url!r} refuses the key, or misses one (HTTP 401): set {client.key_variable} "
+                    f"the server at {base_url!r} refuses the key, or misses one (HTTP 401): set {key_variable} "
                     "to the key that it was started with (--api-key)"
                 ) from error
             return error
@@ -68,7 +74,7 @@ def read_tokenizer_name(client: ServerClient, headers: Mapping[str, str], *, is_
             f"or choose another backend (--backend {' or '.join(SERVERS.keys() - {kind})})"
         )
     source = model if route == MODELS else info if isinstance(info, dict) else {}
-    tokenizer = next((source[field] for field in client.tokenizer_fields if source.get(field)), None)
+    tokenizer = next((source[field] for field in fields if source.get(field)), None)
     if not tokenizer and not is_optional:
         raise BackendConnectionError(f"{base_url}{route} names no tokenizer; give one with --tokenizer (tokenizer=)")
     return str(tokenizer) if tokenizer else None

@@ -109,7 +109,7 @@ class ServerClient(Backend):
     start_command: ClassVar[str]
     """The command that starts a server."""
     kind: ClassVar[str]
-    """Its name on command lines and in addresses, a key of `served.SERVERS`."""
+    """Its name on command lines and in addresses, a key of `command_line.SERVERS`."""
     key_variable: ClassVar[str]
     """Environment variable that may hold the server's key."""
     tokenizer_route: ClassVar[str]
@@ -198,7 +198,15 @@ class ServerClient(Backend):
         Raises:
             BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
         """
-        return served.read_tokenizer_name(self, self._headers, is_optional=is_optional)
+        return served.read_tokenizer_name(
+            self.base_url,
+            self._headers,
+            kind=self.kind,
+            key_variable=self.key_variable,
+            route=self.tokenizer_route,
+            fields=self.tokenizer_fields,
+            is_optional=is_optional,
+        )
 
     def check_tokenizer(self, tokenizer: Any, name: str) -> None:
         """`ValueError` if a tokenizer is not the server's, as far as the server shows its own. Blocks."""

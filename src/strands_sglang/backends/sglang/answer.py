@@ -1,22 +1,38 @@
-"""One `/generate` answer, checked once where it enters: what passes here can be recorded in a trajectory."""
+"""Answers of SGLang's `/generate`, checked once where they enter, its errors, and what routers dropped on the way.
+
+Servers and routers speak at least eight dialects of errors (`docs/errors-and-retries.md` lists them). All of them are
+read here, by structure: the status, then the parsed body, never a substring of the raw text.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import math
+import re
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...exceptions import BackendAnswerError
+from ...exceptions import BackendAnswerError, BackendHTTPError
 from ...trajectory import Finish, FinishType
 from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
-from ..answer import check_output, checked_ids, checked_logprobs, is_count, sampling_mask, top_rows, weight_spans
+from ..answer import (
+    ErrorBody,
+    check_output,
+    checked_ids,
+    checked_logprobs,
+    is_count,
+    parse_error_body,
+    sampling_mask,
+    top_rows,
+    weight_spans,
+)
+from ..answer import http_error as make_http_error
 from ..contract import GenerateAnswer, ScoredPrompt
 from ..http.call import GenerateCall
-from .errors import http_error
+from ..http.retry import RetryClass, classify_failure, classify_status
 
 _FINISHES = {str(member): member for member in FinishType}
 _MAPPING = (dict, Mapping)  # the plain type first: it is tested faster
@@ -183,3 +199,114 @@ def check_belongs(answer: GenerateAnswer, call: GenerateCall, *, rid: str, sent_
         raise BackendAnswerError(
             f"meta_info.completion_tokens={count}, but the answer has {len(answer.output_ids)} output_ids"
         )
+
+
+# ---- what routers dropped
+
+
+ROUTING_KEY_HEADER = "X-SMG-Routing-Key"
+"""Header by which routers keep the requests of one episode on one worker (policies `manual`, `consistent_hashing`)."""
+
+# Routers (sglang-router, smg) re-serialise requests, and lose fields without an error. Measured: both drop these
+# sampling parameters, and answer 200.
+_DROPPED_SAMPLING_KEYS = frozenset(
+    {"spaces_between_special_tokens", "logit_bias", "custom_params", "stop_regex", "structural_tag"}
+)
+# Request field -> where its effect shows in the answer.
+_EFFECTS = {
+    "return_logprob": ("meta_info", "output_token_logprobs"),
+    "return_routed_experts": ("meta_info", "routed_experts"),
+    "return_indexer_topk": ("meta_info", "indexer_topk"),
+    "return_sampling_mask": ("meta_info", "output_token_sampling_mask"),
+    "return_prompt_token_ids": (None, "prompt_token_ids"),
+}
+_SERVER_FLAGS = {
+    "return_routed_experts": "--enable-return-routed-experts",
+    "return_indexer_topk": "--enable-return-indexer-topk",
+}
+
+
+def dropped_fields(
+    fields: Mapping[str, Any], rid: str, answer: Mapping[str, Any], headers: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """`(field, reason)` of each top-level field, or sampling parameter, that was lost on the way to the model."""
+    meta = answer["meta_info"]
+    finish = meta.get("finish_reason")
+    was_aborted = isinstance(finish, Mapping) and finish.get("type") == "abort"
+    if "id" in meta and meta["id"] != rid:
+        yield "rid", "the answer has another request id; aborts by request id cannot work"
+    if not was_aborted and answer["output_ids"]:
+        for name, (parent, key) in _EFFECTS.items():
+            if fields.get(name) is True and key not in (meta if parent else answer):
+                flag = _SERVER_FLAGS.get(name)
+                reason = "the answer lacks it; a router dropped the field"
+                yield name, f"{reason}, or the server runs without {flag}" if flag else reason
+    sampling = fields.get("sampling_params")
+    dropped = _DROPPED_SAMPLING_KEYS & sampling.keys() if isinstance(sampling, Mapping) else ()
+    if any(header.startswith("x-smg-") or header == "x-request-id" for header in headers):  # a router's
+        for name in sorted(dropped):
+            yield f"sampling_params.{name}", "routers are known to drop it; it may have had no effect"
+
+
+# ---- errors
+
+
+# What servers say when a prompt does not fit: whole sentences, since other messages may quote the words.
+_OVERFLOW = re.compile(
+    r"The input \(\d+ tokens\) is longer than the .{1,200}'s context length \(\d+ tokens\)"
+    r"|exceeds the .{1,200}'s maximum context length of \d+ tokens"
+    r"|This model's maximum context length is \d+ tokens"
+    r"|Input length \(\d+ tokens\) exceeds the maximum allowed length \(\d+ tokens\)"
+    r"|^(?:Multimodal )?(?:Prompt|Input) is too long\b"
+    r"|^Input token count exceeds? the max(?:imum)? model len",
+    re.IGNORECASE,
+)
+# Messages that quote the caller's own words, which may say anything: validation errors, schema checks, grammars.
+_QUOTES_THE_CALLER = re.compile(
+    r"\d+ validation errors?:|unknown field|invalid (?:type|value)|failed to compile|invalid grammar|stop_regex",
+    re.IGNORECASE,
+)
+WORKER_LOST_CODES = frozenset({"call_upstream_request_error", "call_upstream_connection_failed"})
+"""`code` of the 500 that a router answers when a worker dies during a request."""
+_OVERFLOW_CODES = frozenset({"context_length_exceeded"})
+
+
+def is_context_overflow(status: int | None, error: ErrorBody) -> bool:
+    """True if a 400 says that the prompt, or prompt plus `max_new_tokens`, does not fit the context.
+
+    SGLang gives overflow no status or code of its own, so the parsed message decides; messages that quote the caller
+    (validation errors, grammar errors) do not count.
+    """
+    if status != 400:
+        return False
+    if error.code in _OVERFLOW_CODES:
+        return True
+    if not error.known or _QUOTES_THE_CALLER.match(error.message):
+        return False
+    return bool(_OVERFLOW.search(error.message))
+
+
+def http_error(status: int, body: str | bytes, *, hint: str = "") -> BackendHTTPError:
+    """The typed error of an error answer; `hint`, which may help, ends its message.
+
+    Its message carries the server's words (their first 2,000 characters), its `body` the whole body.
+    """
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    error = parse_error_body(text)
+    overflows = is_context_overflow(status, error)
+    return make_http_error(status, text, error.message, overflows=overflows, hint=hint)
+
+
+def classify(error: BaseException) -> RetryClass:
+    """The retry class of a failure, from its type, status and parsed body."""
+    if not isinstance(error, BackendHTTPError):
+        return classify_failure(error)
+    status, body = error.status, parse_error_body(error.body)
+    if body.retryable is False or is_context_overflow(status, body):
+        return RetryClass.NEVER
+    if status == 400 and body.message.lower().startswith("duplicate request id"):
+        return RetryClass.DUPLICATE_ID
+    if status == 500 and body.code in WORKER_LOST_CODES:
+        return RetryClass.WORKER_LOST
+    by_status = classify_status(status)
+    return RetryClass.SERVER_ERROR if by_status is RetryClass.NEVER and body.retryable else by_status

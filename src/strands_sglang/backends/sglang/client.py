@@ -25,10 +25,8 @@ from ..http.server import ServerClient
 from ..http.session import closed_error
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPResponse
-from .answer import check_belongs, read_answer
-from .errors import classify, http_error
+from .answer import ROUTING_KEY_HEADER, check_belongs, classify, dropped_fields, http_error, read_answer
 from .request import CAPABILITIES, SGLangSamplingParams, check_request_fields, checked_fields, wire_fields
-from .routers import ROUTING_KEY_HEADER, dropped_fields
 
 logger = logging.getLogger(__name__)
 
