@@ -29,8 +29,7 @@ from aiohttp import web
 from provider_support import add, call, completion, tokenizer
 
 from strands_env.core import Environment
-from strands_sglang.testing import Reply
-from strands_sglang.testing.replies import build_answer
+from strands_sglang.testing import Reply, build_answer
 from tests.conftest import SHARED
 
 SLIME = Path(os.environ.get("SLIME_DIR") or SHARED / "reference" / "slime")

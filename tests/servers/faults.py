@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec
 import orjson
 from aiohttp import web
 
-from strands_sglang.testing.replies import Reply, build_answer
+from strands_sglang.testing import Reply, build_answer
 
 from .vllm_protocol import to_vllm
 
