@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from strands_sglang.command_line import run_command_line
+from strands_sglang.command_line import add_server, json_object, run_command_line
 
 _COMMANDS = {
     "doctor": (
-        "strands_sglang.commands.doctor.command",
+        "strands_sglang.commands.doctor",
         "prove that a chat template, or a model's images, stay exact turn by turn",
     ),
     "gateway": ("strands_sglang.commands.gateway", "serve the APIs of OpenAI, Anthropic and Google with exact tokens"),
@@ -19,6 +20,30 @@ _COMMANDS = {
 COMMANDS_OF_OTHERS = "strands_sglang.commands"
 """Entry points by which packages above this one add subcommands: the name, and the module."""
 _HELP = {"drift": "what re-tokenising a saved run's texts would have changed"}
+
+
+def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `doctor`, whose module brings the SDK."""
+    parser.add_argument("source", help="tokenizer or model folder, jinja file, or model id")
+    parser.add_argument("--stop", action="append", default=[], metavar="TOKEN", help="stop token (repeatable)")
+    parser.add_argument("--eos", metavar="TOKEN", help="end-of-sequence token, for a jinja file that prints it")
+    parser.add_argument("--bos", metavar="TOKEN", help="beginning-of-sequence token, for a jinja file that prints it")
+    parser.add_argument(
+        "--kwargs", type=json_object, default={}, metavar="JSON", help="variables of the template, or a file"
+    )
+    parser.add_argument("--no-tools", action="store_true", help="check for use without tools")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--vision", action="store_true", help="prove that a server expands the model's images as we do")
+    add_server(parser, "server that runs the model: its tokenizer must be this one")
+    parser.add_argument(
+        "--replay",
+        metavar="NATS",
+        type=float,
+        nargs="?",
+        const=1e-4,
+        help="with --vision, load the model here, too, and compare log-probabilities: at most NATS apart (default "
+        "1e-4, which takes float32 on both sides)",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "strands-sglang",
         {**others, **_COMMANDS},
         argv,
+        arguments={"doctor": add_doctor_arguments},
         description="Exact token trajectories for Strands agents over SGLang.",
         epilog="exit: 0 done, 1 failed, 2 wrong usage, 70 unexpected error, 130 interrupted",
         showing=("drift",),

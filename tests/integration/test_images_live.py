@@ -21,8 +21,7 @@ from strands_env.training import samples_from_model
 from strands_env.training.export import image_tensors
 from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
-from strands_sglang.commands.doctor.pictures import proof_pictures
-from strands_sglang.commands.doctor.vision import prove_vision
+from strands_sglang.commands.doctor_vision import proof_pictures, prove_vision
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, SGLangDecodingError
 from strands_sglang.trajectory.media import ProcessorExpander, image_expander

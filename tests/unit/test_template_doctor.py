@@ -13,8 +13,8 @@ from provider_support import Replay
 from strands_sglang import SGLangModel, get_tokenizer
 from strands_sglang.__main__ import main
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
-from strands_sglang.commands.doctor import report as report_module
-from strands_sglang.commands.doctor.source import load_source
+from strands_sglang.commands import doctor
+from strands_sglang.commands.doctor import load_source
 from strands_sglang.template import Flag, Shape, TemplateVerdict
 from tests.unit.template_texts import CHATML, LLAMA
 
@@ -116,9 +116,9 @@ def test_a_folder_is_read_as_a_model_reads_it(tmp_path: Path) -> None:
 
 
 def test_every_verdict_flag_and_shape_is_explained() -> None:
-    assert set(report_module._VERDICTS) == set(TemplateVerdict)
-    assert set(report_module._FLAGS) == set(Flag)
-    assert set(report_module._SHAPES) == set(Shape)
+    assert set(doctor._VERDICTS) == set(TemplateVerdict)
+    assert set(doctor._FLAGS) == set(Flag)
+    assert set(doctor._SHAPES) == set(Shape)
 
 
 def test_transformers_is_needed_for_a_tokenizer_only(tmp_path, monkeypatch, capsys):

@@ -1,1 +1,0 @@
-"""The command `strands-sglang doctor`, and what it examines."""
