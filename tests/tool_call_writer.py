@@ -13,12 +13,11 @@ from strands_sglang.tool_parsers import (
     ToolParser,
     gpt_oss,
     json_calls,
-    mistral,
     notations,
     sections,
     tags,
 )
-from strands_sglang.tool_parsers.mistral import ARGS, CALL_ID
+from strands_sglang.tool_parsers.json_calls import ARGS, CALL_ID
 from strands_sglang.tool_parsers.notations import PREFIX, QUOTE
 from strands_sglang.tool_parsers.tags import KEY, VALUE, decode_value
 from strands_sglang.tool_parsers.values import ToolSchemas
@@ -95,7 +94,7 @@ def _(parser: json_calls.XLAMToolParser, name: str, arguments: Any, *_: Any) -> 
 
 
 @write.register
-def _(parser: mistral.MistralToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+def _(parser: json_calls.MistralToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
     printed_id = "" if model_id is None else f"{CALL_ID}{model_id}"
     return f"{parser.tool_start_token}{name}{printed_id}{ARGS}{dump_json(arguments)}"
 

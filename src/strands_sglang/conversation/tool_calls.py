@@ -24,7 +24,7 @@ from ..template import DeltaRenderer
 from ..template.reasoning import REASONING_TAGS
 from ..template.step import common_prefix
 from ..tool_parsers import TOOL_PARSER_REGISTRY, ParameterTypes, ToolParser, list_tool_parsers
-from ..tool_parsers.mistral import NINE_ALPHANUMERICS
+from ..tool_parsers.json_calls import NINE_ALPHANUMERICS
 from ..trajectory import Call, ToolCall
 from .messages import ShownCall
 

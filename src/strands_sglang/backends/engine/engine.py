@@ -44,9 +44,9 @@ from ..contract import (
 )
 from ..sampling import SamplingParams
 from .generation import Decoding, Generation
-from .grammar import GrammarCompiler
 from .loader import load_model
 from .runner import Runner, pack_linears
+from .sampler import GrammarCompiler
 from .scheduler import Scheduler
 from .vision import SeenPrompt, Vision
 

@@ -60,7 +60,7 @@ class Generation:
         prompt_keys: Replaces the prompt's ids where prefixes are compared.
         stops: Tokens that end it: the model's, and those of the request.
         matcher: State of the grammar, if there is one.
-        kv: Keys and values computed so far (`kv.SequenceKV`), None while it waits.
+        kv: Keys and values computed so far (`runner.SequenceKV`), None while it waits.
         prompt_logprobs: Log-probabilities of the prompt positions behind `first_scored`.
         versions: Weight version, and the first output index sampled under it.
     """

@@ -24,13 +24,48 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
-from .kv import SequenceKV
 from .vision import SeenPrompt
 
 logger = logging.getLogger(__name__)
 
 ATTENTION = "strands_packed"
 _UNKNOWN_ATTENTION_OPTIONS = ("softcap", "s_aux")
+
+
+class SequenceKV:
+    """Keys and values of one sequence: per layer two tensors `[kv_heads, capacity, head_dim]` that grow by half.
+
+    One tensor per sequence means no padding in attention, at the price of a copy when a prefix is used
+    by a second sequence.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self.length = 0
+        """Positions whose keys and values are complete in every layer."""
+        self._pairs: list[tuple[torch.Tensor, ...] | None] = [None] * layers
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write `[kv_heads, n, head_dim]` behind `length`, and return all keys and values including them."""
+        end = self.length + keys.shape[1]
+        pair = self._pairs[layer]
+        if pair is None or pair[0].shape[1] < end:
+            old, capacity = pair, max(64, end + end // 2)
+            pair = tuple(each.new_empty(each.shape[0], capacity, each.shape[2]) for each in (keys, values))
+            for target, source in zip(pair, old or (), strict=False):
+                target[:, : self.length] = source[:, : self.length]
+            self._pairs[layer] = pair
+        pair[0][:, self.length : end] = keys
+        pair[1][:, self.length : end] = values
+        return pair[0][:, :end], pair[1][:, :end]
+
+    def copy_prefix(self, length: int) -> SequenceKV:
+        """An independent copy of the first `length` positions."""
+        copy = SequenceKV(len(self._pairs))
+        for layer, pair in enumerate(self._pairs):
+            if pair is not None:
+                copy.write(layer, pair[0][:, :length], pair[1][:, :length])
+        copy.length = length
+        return copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

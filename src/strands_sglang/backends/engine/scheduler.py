@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -20,8 +21,7 @@ from ...exceptions import BackendAnswerError, BackendRequestError
 from ...trajectory import Finish, FinishType
 from ...trajectory.tokens import common_prefix
 from .generation import Generation
-from .kv import PrefixCache, SequenceKV
-from .runner import Runner, SequenceChunk
+from .runner import Runner, SequenceChunk, SequenceKV
 from .sampler import most_likely, sample
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,77 @@ WORTH_WAITING = 32
 """A generation waits if a running prompt will soon offer it this many more cached tokens."""
 STEP_BUDGET = CHUNK
 """Prompt tokens of a step; a step that reaches it admits no more generations."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    tokens: np.ndarray
+    kv: SequenceKV
+
+
+_Running = Sequence[tuple[list[int], SequenceKV]]
+
+
+class PrefixCache:
+    """Finished sequences, the most recently used last, within a budget of tokens; 0 keeps nothing."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._entries: list[_Entry] = []
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+
+    def match(self, tokens: list[int], limit: int, running: _Running) -> int:
+        """Length of the longest known prefix of `tokens`, at most `limit`."""
+        return self._find(tokens, limit, running)[0]
+
+    def take(self, tokens: list[int], limit: int, running: _Running) -> SequenceKV | None:
+        """Keys and values of the longest known prefix of `tokens`, at most `limit` positions, or None.
+
+        Prefixes of `running` sequences count too. An entry that is wholly a prefix is handed over without a copy: the
+        sequence that continues it will be stored in its place.
+        """
+        length, source, entry = self._find(tokens, limit, running)
+        if source is None:
+            return None
+        if entry is not None:
+            self._entries.remove(entry)
+            if length == len(entry.tokens):
+                return source
+            self._entries.append(entry)  # used just now: the last to make room
+        return source.copy_prefix(length)
+
+    def _find(self, tokens: list[int], limit: int, running: _Running) -> tuple[int, SequenceKV | None, _Entry | None]:
+        prefix = np.asarray(tokens[:limit], dtype=np.int64)
+        best: tuple[int, SequenceKV | None, _Entry | None] = (0, None, None)
+        for entry in self._entries:  # a few dozen, compared by NumPy: no tree is worth its code
+            if (length := common_prefix(prefix, entry.tokens)) > best[0]:
+                best = (length, entry.kv, entry)
+        for other, kv in running:
+            computed = np.asarray(other[: kv.length], dtype=np.int64)
+            if (length := common_prefix(prefix, computed)) > best[0]:
+                best = (length, kv, None)
+        return best
+
+    def put(self, tokens: list[int], kv: SequenceKV) -> None:
+        """Store a finished sequence, known up to `kv.length`; the least recently used ones make room."""
+        computed = np.asarray(tokens[: kv.length], dtype=np.int64)
+        if not 0 < len(computed) <= self._budget:
+            return
+        entries, is_held = [], False
+        for entry in self._entries:
+            length = common_prefix(computed, entry.tokens)
+            if length < len(entry.tokens):  # one that is wholly a prefix of the new one is covered by it
+                entries.append(entry)
+                is_held = is_held or length == len(computed)
+        if not is_held:
+            entries.append(_Entry(computed, kv))
+        size = sum(len(entry.tokens) for entry in entries)
+        while size > self._budget:
+            size -= len(entries.pop(0).tokens)
+        self._entries = entries
 
 
 class Scheduler:
