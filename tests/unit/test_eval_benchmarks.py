@@ -33,12 +33,11 @@ from strands_env.eval import (
 )
 from strands_env.eval import registry as registry_module
 from strands_env.eval.benchmarks.facts import FRAMES_GRADING
-from strands_env.eval.benchmarks.gpqa import ChoiceReward
+from strands_env.eval.benchmarks.gpqa import ChoiceReward, MMLUProReward
 from strands_env.eval.benchmarks.grading import FACTS, MATCH, GradedAnswerReward
 from strands_env.eval.benchmarks.ifeval import CHECKS, InstructionReward
 from strands_env.eval.benchmarks.livecodebench import LiveCodeBenchReward, all_tests, last_program
 from strands_env.eval.benchmarks.mcp_atlas import COVERAGE
-from strands_env.eval.benchmarks.mmlu_pro import MMLUProReward
 from strands_env.eval.run.tasks import TaskNamer, sample_id
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark

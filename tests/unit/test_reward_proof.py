@@ -14,10 +14,9 @@ import pytest
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.benchmarks.bfcl import FunctionCallReward
 from strands_env.eval.benchmarks.bfcl_multi_turn import MultiTurnReward
-from strands_env.eval.benchmarks.gpqa import ChoiceReward
+from strands_env.eval.benchmarks.gpqa import ChoiceReward, MMLUProReward
 from strands_env.eval.benchmarks.ifeval import InstructionReward
 from strands_env.eval.benchmarks.livecodebench import LiveCodeBenchReward
-from strands_env.eval.benchmarks.mmlu_pro import MMLUProReward
 from strands_env.eval.benchmarks.tau2_bench import Tau2Reward
 from strands_env.rewards import (
     CorrectnessJudgeReward,

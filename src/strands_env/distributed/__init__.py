@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .errors import QuarantinedTaskError, WorkerLostError, WorkerSetupError
 from .processes import ProcessExecutor
 from .ray import RayExecutor
+from .worker import QuarantinedTaskError, WorkerLostError, WorkerSetupError
 
 __all__ = ["ProcessExecutor", "QuarantinedTaskError", "RayExecutor", "WorkerLostError", "WorkerSetupError"]

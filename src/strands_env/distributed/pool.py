@@ -12,9 +12,7 @@ from typing import Any, Self
 from strands_env.core import Action, StepResult
 from strands_env.core.jsonable import call_name, canonical, name_of, plain
 from strands_env.core.seeds import FIELD as SEED_FIELD
-from strands_env.distributed.errors import QuarantinedTaskError, WorkerLostError
-from strands_env.distributed.messages import unpack
-from strands_env.distributed.worker import SHUTDOWN_SECONDS
+from strands_env.distributed.worker import SHUTDOWN_SECONDS, QuarantinedTaskError, WorkerLostError, unpack
 from strands_sglang.exceptions import check_positive
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,8 @@ from contextlib import suppress
 from typing import IO, Any
 
 from strands_env.core.termination import user_lines
-from strands_env.distributed.messages import read_message, write_message
 from strands_env.distributed.pool import STUCK_SECONDS, Link, WorkerPool
-from strands_env.distributed.worker import DUMP_SIGNAL, SHUTDOWN_SECONDS
+from strands_env.distributed.worker import DUMP_SIGNAL, SHUTDOWN_SECONDS, read_message, write_message
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""The far side of a worker: the host of its rollouts, and the program of a worker process.
+"""The far side of a worker: the host of its rollouts, the program of a worker process, messages and errors.
+
+`WorkerLostError` is also a `ConnectionError`, whose rollouts may run again; `QuarantinedTaskError`: a task ended every
+worker that ran it alone; `WorkerSetupError`: no worker can make the environment factory.
 
 Messages are `(number of the call, method of RolloutHost or "cancel", arguments)`, answers `(number, value)`. The
 program is given three file descriptors and a log level: the socket, a pipe that closes when the parent dies, and a file
@@ -14,16 +17,19 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
+from strands_env.core import StepResult, TerminationReason
 from strands_env.core.deadline import wrap_exit
 from strands_env.core.garbage import tune_garbage_collection
 from strands_env.core.rollout import LocalExecutor
-from strands_env.distributed.errors import WorkerSetupError
-from strands_env.distributed.messages import pack, read_message, write_message
 
 SHUTDOWN_SECONDS = 10.0
 """Seconds in which a worker must clean up its environments before it is killed."""
@@ -142,3 +148,138 @@ def main() -> None:
     finally:
         guard.kill()
         guard.wait()
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+# A message is a length, then a pickle of plain values, so that it can always be read. What a user's code made travels
+# in it as bytes, pickled separately: what cannot be read costs only that rollout.
+
+
+_LENGTH = struct.Struct("<Q")
+
+
+async def read_message(reader: asyncio.StreamReader) -> Any:
+    """The next message; `EOFError` when the other side closed, between messages or within one."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return pickle.loads(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise EOFError("the other side closed the connection") from error
+
+
+def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
+    """Send a message; what cannot be pickled raises before anything is sent."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    writer.write(_LENGTH.pack(len(data)) + data)
+
+
+def pack(answer: StepResult | Exception) -> bytes:
+    """The result or the exception as bytes that can be read again.
+
+    A result that cannot be sent becomes a `RuntimeError`, an exception the nearest of its bases that stands for the
+    same `TerminationReason`.
+    """
+    try:
+        data = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+        if isinstance(answer, Exception):
+            pickle.loads(data)  # an exception with arguments of its own may pickle and not come back
+        return data
+    except Exception as error:
+        if isinstance(answer, Exception):
+            return _plainer(answer, "".join(traceback.format_exception(answer)))
+        return pickle.dumps(RuntimeError(f"the result cannot be sent back: {error!r}"))
+
+
+def _plainer(error: Exception, shown: str) -> bytes:
+    text = f"the exception cannot be sent back: {shown}"
+    reason = TerminationReason.from_error(error)
+    for base in type(error).__mro__[1:]:
+        if base is Exception:
+            break
+        with suppress(Exception):  # it may take other arguments
+            data = pickle.dumps(base(text), protocol=pickle.HIGHEST_PROTOCOL)
+            if TerminationReason.from_error(pickle.loads(data)) is reason:
+                return data
+    return pickle.dumps(RuntimeError(text))
+
+
+def unpack(data: bytes) -> StepResult:
+    """The result, here. Raises what the rollout raised, or the reason why the answer cannot be read here."""
+    try:
+        answer: Any = pickle.loads(data)
+    except Exception as error:
+        raise RuntimeError(f"the answer of a worker cannot be read here: {error!r}") from error
+    if isinstance(answer, Exception):
+        raise answer
+    result: StepResult = answer
+    return result
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+class WorkerLostError(ConnectionError):
+    """A worker ended. Its rollouts may be run again; executors do, each alone, and the evaluator does.
+
+    Attributes:
+        rollouts: Rollouts it was running; 0 where it ended before one began.
+        was_stuck: It did not respond and was killed.
+    """
+
+    def __init__(self, worker: str, reason: str, rollouts: int = 0, was_stuck: bool = False) -> None:
+        super().__init__(worker, reason, rollouts, was_stuck)
+        self.worker = worker
+        self.reason = reason
+        self.rollouts = rollouts
+        self.was_stuck = was_stuck
+
+    def __str__(self) -> str:
+        return f"{self.worker} was lost: {self.reason}"
+
+
+@dataclass(eq=False, repr=False)
+class QuarantinedTaskError(RuntimeError):
+    """A task ended or blocked every worker that ran it alone, and is not run again by this executor.
+
+    An evaluation counts its sample as lost: it has no reward, whatever the reason was.
+
+    Attributes:
+        task: Its id.
+        deaths: Workers that ended with it.
+        reason: The end of the last one.
+    """
+
+    task: str
+    deaths: int
+    reason: str
+
+    def __str__(self) -> str:
+        workers = "a worker" if self.deaths == 1 else f"{self.deaths} workers"
+        return (
+            f"the task {self.task!r} ended {workers} that ran nothing else, and is not run again; "
+            f"the last one: {self.reason}"
+        )
+
+
+class WorkerSetupError(RuntimeError):
+    """A worker could not make the environment factory, so no rollout can run. A note shows where it was raised.
+
+    It `is_fatal`: an evaluation ends with it instead of failing sample by sample.
+    """
+
+    is_fatal = True
+
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(message, where)
+        self.message = message
+        if where:
+            self.add_note(where)
+
+    @classmethod
+    def from_exception(cls, error: BaseException) -> WorkerSetupError:
+        """The report of a worker; unlike the exception, it can always be sent."""
+        where = "".join(traceback.format_exception(error, limit=-3))
+        return cls(f"{type(error).__name__}: {error}", f"In the worker:\n{where}")
+
+    def __str__(self) -> str:
+        return f"a worker cannot make the environment factory: {self.message}"

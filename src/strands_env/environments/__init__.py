@@ -8,8 +8,7 @@ from .calculator import CalculatorEnv
 from .chat import ActorUser, ChatEnv, ModelUser, ScriptedUser, SimulatedUser
 from .math import MathEnv
 from .mcp import MCPEnv, MCPTools
-from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider
-from .web import WebSearch
+from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider, WebSearch
 
 if sys.platform != "win32":  # where no sandbox can be imported
     from .agent_world_model import AgentWorldModelEnv

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .asked import as_asked
 from .comparing import same
 from .nodes import Node
 from .products import ordered_letters
-from .texts import Reading, foreign_nouns, plain, readings
+from .texts import Reading, as_asked, foreign_nouns, plain, readings
 
 __all__ = ["Node", "Reading", "as_asked", "foreign_nouns", "judge", "ordered_letters", "plain", "readings"]
 

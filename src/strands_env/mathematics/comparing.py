@@ -13,10 +13,10 @@ from typing import Any
 import sympy
 from sympy import Integer, Rational, Symbol, oo
 
-from .chemistry import is_species
 from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbol, rename, times, variable_of
 from .products import same_ordered
 from .sets import INTERVALS, JOINED, REVERSED, as_set, solution_set, union_of
+from .texts import is_species
 from .values import PRECISION, every, places, same_scalar
 from .vocabulary import ARTICLES, TEMPERATURES, UNITS, canonical
 

@@ -7,18 +7,17 @@ readings(r"x \in [1, 2)")          [Node("relation", (x, Node("group", (1, 2), "
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
-from sympy import Symbol
+from sympy import Integer, Symbol
 
-from .chemistry import formula
-from .dates import date
 from .lexing import Token, Undefined, Unreadable, lex, normalise
-from .nodes import Node
+from .nodes import Node, is_number
 from .reading import Reader
-from .vocabulary import COUNTED, MULTIPLIERS, UNITS, canonical
+from .vocabulary import COUNTED, MULTIPLIERS, NUMBER_WORDS, TEMPERATURES, UNITS, canonical, is_bare_unit, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +140,153 @@ def plain(text: str) -> str:
         text += token.value.lower() if is_word and len(token.value) > 1 else token.value
         last = token
     return text.strip()
+
+
+# ---- dates -----------------------------------------------------------------------------------------------------------
+
+
+_MONTHS = words("jan feb mar apr may jun jul aug sep oct nov dec")
+_NAME = r"(?P<month>(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)\.?"
+_FORMS = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?:the\s+)?(?P<day>\d{{1,2}})\s*(?:of\s+)?{_NAME}(?:\s*,?\s*(?P<year>\d{{4}}))?",
+        rf"{_NAME}\s*(?P<day>\d{{1,2}})(?:\s*,?\s*(?P<year>\d{{4}}))?",
+        r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})",
+    )
+]
+_AS_TEXT = re.compile(r"\d+(?:-\d+){2,}|\d{1,2}/\d{1,2}/\d{4}|\d{3,4}-\d{4}")
+"""`2021-05-05`, `3/4/2020`, `1914-1918`, `555-1234`: text, not arithmetic."""
+_DATE_LOOKS = re.compile(r"\\ordinal|\\(?:text|mathrm|textrm)(?=\s*\{)|[{}]|\\(?=[ ,;])|\\[,;]")
+
+
+def date(text: str) -> Node | None:
+    """Year, month and day of a normalised text; None where it is no date."""
+    plain = " ".join(_DATE_LOOKS.sub(" ", text).split())
+    found = next((match for form in _FORMS if (match := form.fullmatch(plain))), None)
+    if found is None:
+        return Node("word", (plain,)) if _AS_TEXT.fullmatch(plain) else None
+    month = found["month"].lower()
+    number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
+    return Node("date", (int(found["year"] or 0), number, int(found["day"])))
+
+
+# ---- chemistry -------------------------------------------------------------------------------------------------------
+
+
+_ELEMENTS = words(
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr "
+    "Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir "
+    "Pt Au Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr"
+)
+_ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})"
+_GROUP = rf"(?:{_ATOM}\d*|[(\[](?:{_ATOM}\d*|\((?:{_ATOM}\d*)+\)\d*)+[)\]]\d*)"
+_SPECIES = re.compile(rf"(?P<count>\d*)(?P<atoms>(?:{_GROUP})+)(?:\^?(?P<charge>[-+]\d*|(?<=\^)\d*[-+]))?")
+_CHEMICAL_LOOKS = re.compile(r"\\(?:text|mathrm|textrm|ce)(?=\s*\{)|\\[,;:! ]|[\s{}_$]")
+
+
+def formula(text: str) -> Node | None:
+    r"""The substances of each side; None for what may as well be a product of variables.
+
+    Without the command `\ce` it is one substance, with an index above 1, a charge, or symbols of two letters.
+    """
+    if re.fullmatch("[A-F]{2,}16", _CHEMICAL_LOOKS.sub("", text)):  # digits in base sixteen
+        return None
+    is_marked = re.match(r"\s*\\(?:ce|mathrm\s*\{\s*\\ce)\s*\{", text) is not None
+    sides = []
+    for side in re.split(r"\\to\b|\\rightarrow\b|=", text) if is_marked else [text]:
+        substances = []
+        for part in re.split(r"\s\+\s", side):
+            species = _SPECIES.fullmatch(_CHEMICAL_LOOKS.sub("", part))
+            if species is None:
+                return None
+            atoms = re.findall(r"[A-Z][a-z]?", species["atoms"])
+            is_chemical = species["charge"] or re.search(r"[2-9]|1\d", species["atoms"])
+            is_chemical = is_chemical or (len(atoms) > 1 and any(len(atom) > 1 for atom in atoms))
+            if not is_marked and (not is_chemical or species["count"] or re.search(r"(?<!\d)1(?!\d)", part)):
+                return None
+            charge = species["charge"] or ""
+            charge = charge[1:] + charge[0] if charge[1:].isdigit() else charge
+            substances.append(f"{species['count']}{species['atoms']} {charge}".strip())
+        sides.append(" + ".join(sorted(substances)))
+    return Node("formula", (" = ".join(sides),))
+
+
+def is_species(name: str) -> bool:
+    """Whether a word is made of symbols of elements: `Fe`."""
+    return _SPECIES.fullmatch(name) is not None
+
+
+# ---- what a question settles that an expected answer leaves out ----------------------------------------------------
+# Its unit, its base, and whether it asks for a rank; only where it says one thing: of two units none is taken.
+
+
+_MARKUP = re.compile(r"\\(?:text|mathrm|rm)\b|\\[,;:]|[{}$]")
+_UNIT = re.compile(
+    r"(?i)\bhow\s+many\s+(?:(?:more|fewer|total|whole|full)\s+)?((?:(?:square|cubic)\s+)?(?:[a-z]+s|feet))\b"
+    r"(?!\s*(?:,|/|and\b|or\b)|[^.?!]*\b(?:(?<!in )an?|per|each|every)\s+(?:second|minute|hour|day|week|month|year)\b)"
+    r"|\bin\s+(?!(?:an?|the|one|each)\b)([a-z][a-z/]*(?:\^?[23²³])?(?:\s+[a-z]+){0,4})(?=\s*(?:[.,;?!)\]]|$))"
+    r"|多少([^\W\d_]{1,2})"
+)
+_BASE = re.compile(
+    r"(?i)(?:\b(?:in|to|into|from)\s+|\()base[\s~-]*(\d+|[a-z]+)"
+    r"|\bbase[\s-](\d+|[a-z]+)\s+(?:number|numeral|repres|expan|nota)"
+    r"|(?:\b(?:in|to|into)\s+)?\b(binary|ternary|octal|decimal|hexadecimal)\b|\d_(\d+|[a-z]+)"
+)
+_BASES = {"binary": 2, "ternary": 3, "octal": 8, "decimal": 10, "hexadecimal": 16, **NUMBER_WORDS}
+_RANK = re.compile(
+    r"(?i)\b(?:which|(?:what|in\s+the)\s+(?:place|position|rank|floor|grade|century|day|term|row)|first|second|third|last)\b"
+    r"|\d\s*(?:st|nd|rd|th)\b"
+)
+
+
+def as_asked(
+    gold: Sequence[Reading], answer: Sequence[Reading], question: str
+) -> tuple[Sequence[Reading], Sequence[Reading]]:
+    """Both with what the question adds to them; as they are where no question is known."""
+    if not re.search(r"[^\W\d_]{2}", question):
+        return gold, answer
+    question = _MARKUP.sub("", question)
+    named = [(found[0], found[found.lastindex or 0].lower()) for found in _BASE.finditer(question)]
+    named = [(text, int(name) if name.isdigit() else _BASES.get(name, 0)) for text, name in named]
+    bases = {base for text, base in named if re.match("(?i)in|to", text)} or {base for _, base in named}
+    bases = ({each.node.args[1] for each in gold if each.node.kind == "based"} & bases or bases) - {0}
+    bases = {10} if not bases else bases - {10}
+    units: set[Any] = {unit for groups in _UNIT.findall(question) if (unit := _unit("".join(groups)))}
+    unit = units.pop() if len(units) == 1 else None
+    rank = "ordinal" if _RANK.search(question) else "cardinal"
+    golds, answers = ([replace(each, node=_in_base(each.node, *bases)) for each in side] for side in (gold, answer))
+    return [replace(each, node=_measured(each.node, unit, rank)) for each in golds], answers
+
+
+def _unit(name: str) -> Any:
+    """The unit that a question names; None for other words, and for one without a dimension."""
+    is_named = len(name) > 3 or not name.isascii() or is_bare_unit(name)
+    node = next((each.node for each in readings(rf"1 \text{{ {name} }}")), None) if is_named else None
+    if node is None or node.kind != "quantity":
+        return None
+    has_dimension = all(UNITS.get(each, (1, {}))[1] or each in ("degree", *TEMPERATURES) for each, _ in node.detail)
+    return node.detail if has_dimension else None
+
+
+def _measured(node: Node, unit: Any, rank: str) -> Node:
+    """An expected number with the unit that the question names."""
+    if is_number(node):
+        node = replace(node, detail=node.detail or rank) if node.args[0].is_Integer else node
+        is_bare = unit is not None and not {str(symbol) for symbol in node.args[0].free_symbols} & {*UNITS}
+        return Node("quantity", (node,), unit) if is_bare else node
+    if node.kind == "relation" and node.detail == ("=",):
+        return replace(node, args=(*node.args[:-1], _measured(node.args[-1], unit, rank)))
+    if node.kind == "group" and node.detail in ("list", "set", "any", "all"):
+        return replace(node, args=tuple(_measured(item, unit, rank) for item in node.args))
+    return node
+
+
+def _in_base(node: Node, *bases: int) -> Node:
+    """Digits as a number in the base that was asked for; where none is named, what is written in one by its value."""
+    if node.kind == "based" and bases == (10,):
+        return Node("scalar", (Integer(int(*node.args)),))
+    if is_number(node) and node.args[0].is_Integer and node.digits is None and len(bases) == 1 and bases[0] < 10:
+        is_valid = all(int(digit) < bases[0] for digit in str(abs(node.args[0])))
+        return Node("based", (str(node.args[0]), *bases)) if is_valid else node
+    return replace(node, args=tuple(_in_base(arg, *bases) if isinstance(arg, Node) else arg for arg in node.args))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from .behaviour import FormatReward, ToolUseReward
 from .evaluators import actions_from_cases, from_evaluator
 from .llm_judge_reward import CorrectnessJudgeReward, LLMJudgeReward
-from .matching import ExactMatchReward, NumberReward, RegexMatchReward
+from .matching import ExactMatchReward, FormatReward, NumberReward, RegexMatchReward
 from .math_reward import MathRewardFunction, close_math_workers
 from .proof import RewardExamples, RewardProof, TaskProof, TaskVerdict, prove_reward
-from .turns import AgentTurn, Aggregate, Placement, TurnReward, token_rewards, turns_of
+from .turns import AgentTurn, Aggregate, Placement, ToolUseReward, TurnReward, token_rewards, turns_of
 from .weighted import AbstainPolicy, WeightedReward
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Rewards that compare text: exact, by regular expression, and by the last number."""
+"""Rewards that read text: exact, by regular expression, by its form, and by its number."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from strands_env.numerals import numerals, only_number
 from strands_sglang.exceptions import check_positive
 
 from .proof import RewardExamples
+from .turns import turns_of
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds of CPU time a search may take."""
@@ -151,6 +152,57 @@ class RegexMatchReward(RewardFunction):
         info["extracted"] = found[self.group]
         info["matched"] = info["extracted"] is not None and info["extracted"].strip() == str(truth).strip()
         return RewardResult(reward=float(info["matched"]), info=info)
+
+
+class FormatReward(RewardFunction):
+    r"""1.0 where replies have a form, else 0.0: `FormatReward(r"\\boxed\{")`.
+
+    With `every_turn` the reward is the share of replies that have it, and each turn has its own reward.
+    A reply on which the search takes too long does not have the form; `info` has the reason `timeout`.
+
+    Args:
+        pattern: Regular expression, searched for anywhere in a reply's text; anchor it with `^` and `$` for the whole.
+        every_turn: Look at every reply that has text; else at the final response only.
+        flags: Flags of `re`; by default `.` matches line breaks too.
+        timeout: Seconds of CPU time one search may take.
+
+    Raises:
+        ValueError: The expression is wrong, or `timeout` is not positive.
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        *,
+        every_turn: bool = False,
+        flags: re.RegexFlag = re.DOTALL,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        self.every_turn = every_turn
+        self._expression = Pattern(pattern, flags, timeout)
+
+    def examples(self, action: Action) -> None:
+        """None: a form says nothing of right and wrong."""
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Search the replies."""
+        answer = step_result.observation.final_response
+        if not self.every_turn:
+            texts = {} if answer is None else {0: answer}
+        else:
+            # A turn of calls alone has no form to look at.
+            texts = {turn.index: turn.text for turn in turns_of(step_result.observation.messages) if turn.text}
+        if not texts:
+            return RewardResult(reward=0.0, info={"reason": "no_text"})
+        info: dict[str, str] = {}
+        scored = dict.fromkeys(texts, 0.0)
+        for index, text in texts.items():
+            try:
+                scored[index] = float(await self._expression.search(text) is not None)
+            except TimeoutError:
+                info["reason"] = "timeout"
+        reward = sum(scored.values()) / len(scored)
+        return RewardResult(reward=reward, info=info, turn_rewards=scored if self.every_turn else {})
 
 
 class NumberReward(RewardFunction):

@@ -1,4 +1,4 @@
-"""Rewards of single turns, and where they go in the token sequence."""
+"""Rewards of turns and of their tool calls, and where rewards of turns go in the token sequence."""
 
 from __future__ import annotations
 
@@ -103,6 +103,47 @@ class TurnReward(RewardFunction):
         elif values:
             total = sum(values) / (len(values) if self.aggregate is Aggregate.MEAN else 1)
         return RewardResult(reward=total, turn_rewards=rewards)
+
+
+@dataclass(kw_only=True, eq=False)
+class ToolUseReward(RewardFunction):
+    """1.0 for a step with the right number of tool calls, less a penalty for every failed one; at least `floor`.
+
+    A call has failed when its result is an error: malformed, unknown tool, wrong arguments, a tool that failed.
+
+    Args:
+        min_calls: Fewest calls that succeeded.
+        max_calls: Most calls, failed ones included; None for any number.
+        tools: Names of the tools that count; None for all.
+
+    Raises:
+        ValueError: `max_calls` is below `min_calls`.
+    """
+
+    min_calls: int = 1
+    max_calls: int | None = None
+    tools: set[str] | None = None
+    error_penalty: float = 0.0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.max_calls is not None and self.max_calls < self.min_calls:
+            raise ValueError(f"max_calls={self.max_calls!r} is below min_calls={self.min_calls!r}")
+
+    def examples(self, action: Action) -> None:
+        """None: calls say nothing of right and wrong."""
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Count calls and errors in the messages."""
+        calls = errors = 0
+        for turn in turns_of(step_result.observation.messages):
+            # Results name their call, not their tool.
+            counted = {call["toolUseId"] for call in turn.calls if self.tools is None or call["name"] in self.tools}
+            calls += len(counted)
+            errors += sum(result["toolUseId"] in counted and result.get("status") == "error" for result in turn.results)
+        fits = calls - errors >= self.min_calls and (self.max_calls is None or calls <= self.max_calls)
+        reward = max(self.floor, float(fits) - self.error_penalty * errors)
+        return RewardResult(reward=reward, info={"tool_calls": calls, "tool_errors": errors, "in_range": fits})
 
 
 class Placement(StrEnum):

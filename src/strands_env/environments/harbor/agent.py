@@ -18,7 +18,7 @@ from harbor.models.agent.context import AgentContext
 
 from strands_env.core import Action, Environment, ModelFactory, Outcome, Trajectory
 from strands_env.core.models import sglang_model_factory
-from strands_env.tools.container import ContainerTools
+from strands_env.tools.code import ContainerTools
 
 from .environment import HarborEnv
 from .sandbox import HarborSandbox

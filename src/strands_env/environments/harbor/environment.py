@@ -26,8 +26,7 @@ from strands_env.core import (
 from strands_env.core.termination import TaskTimeLimitReachedError
 from strands_env.environments.harness import Harness, HarnessFailedError, ProgramRun
 from strands_env.sandbox.images.work import check_work
-from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS
-from strands_env.tools.container import ContainerTools
+from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, ContainerTools
 from strands_sglang.exceptions import refuse_unknown
 
 from .checkpoints import Checkpoint, CheckpointError

@@ -1,4 +1,9 @@
-"""GPQA: graduate-level multiple choice in biology, physics and chemistry (Rein et al. 2023). Asks for a licence."""
+"""Multiple choice: GPQA (Rein et al. 2023), whose data asks for a licence, and MMLU-Pro (Wang et al. 2024).
+
+The published score of MMLU-Pro gives five worked examples of the subject; this asks without examples, as most reports
+do now. The letter that an answer states is its answer; of two, the published script takes the first and, where an
+answer states none, the last letter that stands alone or one at random.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from collections import deque
 from typing import ClassVar
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult
-from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.eval.run.benchmark import Benchmark, HubDataset, QuestionBenchmark, Row, field
 from strands_env.sentences import ANSWER, IS, is_denied, is_supposed, takes_back
 
 LETTERS = "ABCD"
@@ -166,3 +171,34 @@ class GPQAExtendedEvaluator(GPQAEvaluator):
 
     benchmark_name = "gpqa-extended"
     dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_extended", split="train", size=546)
+
+
+class MMLUProReward(ChoiceReward):
+    """`ChoiceReward` for up to ten options."""
+
+    letters = "ABCDEFGHIJ"
+
+
+class MMLUProEvaluator(QuestionBenchmark):
+    """MMLU-Pro: 12,032 questions of fourteen subjects with up to ten options, without worked examples."""
+
+    benchmark_name = "mmlu-pro"
+    dataset = HubDataset(path="TIGER-Lab/MMLU-Pro", split="test", size=12032)
+    question_fields = ("question",)
+    id_fields = ("question_id",)
+    kept_fields = ("category",)
+    system_prompt = (
+        'Answer the multiple-choice question. Think step by step, and finish with "the answer is (X)", '
+        "X being the letter of the right option."
+    )
+    reward_class = MMLUProReward
+
+    def answer(self, row: Row) -> str | None:
+        """The letter; None, so that the row is left out, where there are no options."""
+        answer = field(row, "answer")
+        return answer.strip().upper() if answer is not None and row.get("options") else None
+
+    def message(self, row: Row, question: str) -> str:
+        """The question with its options, in the order of the data."""
+        listed = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, row["options"], strict=False))
+        return f"Question:\n{question.strip()}\nOptions:\n{listed}"
