@@ -13,9 +13,7 @@ from provider_support import Replay
 from strands_sglang import SGLangModel, get_tokenizer
 from strands_sglang.__main__ import main
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
-from strands_sglang.commands import doctor
 from strands_sglang.commands.doctor import load_source
-from strands_sglang.template import Flag, Shape, TemplateVerdict
 from tests.unit.template_texts import CHATML, LLAMA
 
 LOSES_TOOLS = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
@@ -113,12 +111,6 @@ def test_a_folder_is_read_as_a_model_reads_it(tmp_path: Path) -> None:
     assert source.stop_tokens == model.conversation._tokens.stop_tokens
     assert set(source.stop_tokens) <= set(source.special_tokens) | set(model.conversation.token_texts([5]))
     assert source.template.render([{"role": "user", "content": "Hi"}]).startswith("<|im_start|>user")
-
-
-def test_every_verdict_flag_and_shape_is_explained() -> None:
-    assert set(doctor._VERDICTS) == set(TemplateVerdict)
-    assert set(doctor._FLAGS) == set(Flag)
-    assert set(doctor._SHAPES) == set(Shape)
 
 
 def test_transformers_is_needed_for_a_tokenizer_only(tmp_path, monkeypatch, capsys):

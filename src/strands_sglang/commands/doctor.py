@@ -24,39 +24,8 @@ from ..backends.clients import connect, get_tokenizer
 from ..backends.engine.own_models import ModelLoadError
 from ..command_line import CommandError, Exit, server_of
 from ..exceptions import StrandsSGLangError, TemplateError
-from ..template import ChatTemplate, DeltaRenderer, Flag, Report, Shape, TemplateVerdict, probe_tools
+from ..template import ChatTemplate, DeltaRenderer, Flag, Report, TemplateVerdict, probe_tools
 from ..tokenizer import TokenizerAdapter
-
-_VERDICTS = {
-    TemplateVerdict.EXACT: "every step is exact; its cost does not grow with the conversation",
-    TemplateVerdict.EXACT_FULL: "every step is exact; the template keeps state, so each step renders the full history",
-    TemplateVerdict.PARTIAL: "exact, but the template refuses some shapes; such a step raises TemplateError",
-    TemplateVerdict.UNSUPPORTED: "the template cannot express what is needed",
-}
-
-_FLAGS = {
-    Flag.DROPS_REASONING_AT_USER: "earlier reasoning is lost in a re-rendered history once a user message follows",
-    Flag.DROPS_REASONING_AT_TOOL: "earlier reasoning is lost in a re-rendered history once a tool result follows; "
-    "the trajectory keeps it, or branch",
-    Flag.GENERATION_PROMPT_NOT_IN_HISTORY: "a re-rendered history never extends the trajectory; nothing to do here, "
-    "but do not compare the two",
-    Flag.REPEATS_TOOLS: "deltas at user turns repeat the tool list, as the model saw in training; to avoid it start "
-    "a new path at user turns",
-    Flag.REPEATS_SYSTEM: "deltas at user turns repeat the system text; to avoid it start a new path at user turns",
-    Flag.DROPS_TEXT_BESIDE_CALLS: "text beside tool calls is lost in a re-rendered history (a restored session, a "
-    "shortened one); dropped_content says what happens",
-    Flag.DROPS_CALLS: "tool calls are lost in a re-rendered history; dropped_content says what happens",
-    Flag.NO_CLOSER: "some turn ends without an end token; the sampled one stays in the context",
-    Flag.CLOSER_IS_NOT_A_STOP: "some turn ends with a token that is not a stop token; check the stop tokens (--stop)",
-}
-
-_SHAPES = {
-    Shape.TEXT_USER: "this template cannot hold a conversation; use another one",
-    Shape.CALL_TOOL: "use a template with tool support, or pass tool results as user messages",
-    Shape.CALLS_TOOLS: "have the model make one call at a time",
-    Shape.CALL_TOOL_USER: "do not add a user message after tool results",
-    Shape.CALL_USER: "answer a call that did not parse with a tool message, not with a user message",
-}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,7 +70,7 @@ def check_template(args: argparse.Namespace) -> int:
 
 
 def _as_text(report: Report, source: Source, printed: str | None, *, with_tools: bool) -> Iterator[str]:
-    yield f"verdict    {report.verdict}: {_VERDICTS[report.verdict]}"
+    yield f"verdict    {report.verdict}: {report.verdict.text}"
     yield f"history    {report.history}"
     stops = " ".join(map(repr, source.stop_tokens))
     yield f"stops      {stops or 'not known: pass --stop TOKEN for each token the engine stops on'}"
@@ -114,7 +83,7 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
     if report.flags:
         yield "flags"
         for flag in sorted(report.flags):
-            yield f"  {flag}: {_FLAGS[flag]}"
+            yield f"  {flag}: {flag.text}"
             if flag is Flag.DROPS_REASONING_AT_USER:
                 kept = "the trajectory keeps it (append), or start a new path at user turns (branch)"
                 if kwargs := dict(report.keep_reasoning_kwargs):
@@ -128,7 +97,7 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
             where = f" (in {result.total - result.answered} of {result.total} probes)" if result.ok else ""
             yield f"  {shape}: {reason}{where}"
             if reason not in advised:
-                yield f"    {_SHAPES[shape]}"
+                yield f"    {shape.text}"
             advised.add(reason)
     if with_tools:
         unshown = "the template does not show the tools to the model: describe them in the system prompt"

@@ -5,56 +5,84 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from .chat_messages import ArgumentForm, ContentForm, HistoryPart
 from .reasoning import opened_tags
 
 
-class TemplateVerdict(StrEnum):
+class _Explained(StrEnum):
+    """A member has a text: what it means, or what to do about it."""
+
+    text: str
+
+    def __new__(cls, value: str, text: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_, member.text = value, text
+        return member
+
+
+class TemplateVerdict(_Explained):
     """The self-check's judgement: can deltas of this template be proved?"""
 
-    EXACT = "EXACT"
-    """Every probed step is exact from a short conversation: cost independent of the history."""
-    EXACT_FULL = "EXACT-FULL"
-    """Every probed step is exact, but the template carries state through the history, which is rendered each time."""
-    PARTIAL = "PARTIAL"
-    """Text and single tool calls work; the template refuses some shapes, and so do we, at that step."""
-    UNSUPPORTED = "UNSUPPORTED"
-    """The template cannot express a plain reply, or, with tools, a tool call and its result."""
+    EXACT = "EXACT", "every step is exact; its cost does not grow with the conversation"
+    EXACT_FULL = (
+        "EXACT-FULL",
+        "every step is exact; the template keeps state, so each step renders the full history",
+    )
+    PARTIAL = "PARTIAL", "exact, but the template refuses some shapes; such a step raises TemplateError"
+    UNSUPPORTED = "UNSUPPORTED", "the template cannot express a plain reply or, with tools, a tool call and its result"
 
 
-class Flag(StrEnum):
-    """A caveat about a template that works."""
+class Flag(_Explained):
+    """A caveat about a template that works. What a history that is rendered anew loses, a running trajectory keeps."""
 
-    DROPS_REASONING_AT_USER = "drops-reasoning-at-user"
-    """A re-rendered history has lost earlier reasoning as soon as a user message follows; our trajectory keeps it."""
-    DROPS_REASONING_AT_TOOL = "drops-reasoning-at-tool"
-    """The same as soon as a tool result follows."""
-    GENERATION_PROMPT_NOT_IN_HISTORY = "generation-prompt-not-in-history"
-    """The generation prompt is not how the template prints a past turn: a full re-render never extends a trajectory."""
-    REPEATS_TOOLS = "repeats-tools"
-    """The template moves the tool list to the latest user turn, so deltas repeat it."""
-    REPEATS_SYSTEM = "repeats-system"
-    """The template moves the system text to the latest user turn, so deltas repeat it."""
-    DROPS_TEXT_BESIDE_CALLS = "drops-text-beside-calls"
-    """A re-rendered history loses what a turn says beside its tool calls."""
-    DROPS_CALLS = "drops-calls"
-    """A re-rendered history loses tool calls: the template does not print `tool_calls`."""
-    NO_CLOSER = "no-closer"
-    """The template prints no end of turn for some shape; the sampled stop token stays in the context nevertheless."""
-    CLOSER_IS_NOT_A_STOP = "closer-is-not-a-stop"
-    """The template ends some turn with a token that the engine does not stop on: check the stop tokens."""
+    DROPS_REASONING_AT_USER = (
+        "drops-reasoning-at-user",
+        "earlier reasoning is lost in a re-rendered history once a user message follows",
+    )
+    DROPS_REASONING_AT_TOOL = (
+        "drops-reasoning-at-tool",
+        "earlier reasoning is lost in a re-rendered history once a tool result follows; the trajectory keeps it, or "
+        "branch",
+    )
+    GENERATION_PROMPT_NOT_IN_HISTORY = (
+        "generation-prompt-not-in-history",
+        "a re-rendered history never extends the trajectory; nothing to do here, but do not compare the two",
+    )
+    REPEATS_TOOLS = (
+        "repeats-tools",
+        "deltas at user turns repeat the tool list, as the model saw in training; to avoid it start a new path at user "
+        "turns",
+    )
+    REPEATS_SYSTEM = (
+        "repeats-system",
+        "deltas at user turns repeat the system text; to avoid it start a new path at user turns",
+    )
+    DROPS_TEXT_BESIDE_CALLS = (
+        "drops-text-beside-calls",
+        "text beside tool calls is lost in a re-rendered history (a restored session, a shortened one); "
+        "dropped_content says what happens",
+    )
+    DROPS_CALLS = (
+        "drops-calls",
+        "tool calls are lost in a re-rendered history; dropped_content says what happens",
+    )
+    NO_CLOSER = "no-closer", "some turn ends without an end token; the sampled one stays in the context"
+    CLOSER_IS_NOT_A_STOP = (
+        "closer-is-not-a-stop",
+        "some turn ends with a token that is not a stop token; check the stop tokens (--stop)",
+    )
 
 
-class Shape(StrEnum):
-    """A kind of step: the assistant turn and the messages that follow it."""
+class Shape(_Explained):
+    """A kind of step, the assistant turn and the messages that follow it, with advice for one that is refused."""
 
-    TEXT_USER = "text>user"
-    CALL_TOOL = "call>tool"
-    CALLS_TOOLS = "calls>tools"
-    CALL_TOOL_USER = "call>tool+user"
-    CALL_USER = "call>user"
+    TEXT_USER = "text>user", "this template cannot hold a conversation; use another one"
+    CALL_TOOL = "call>tool", "use a template with tool support, or pass tool results as user messages"
+    CALLS_TOOLS = "calls>tools", "have the model make one call at a time"
+    CALL_TOOL_USER = "call>tool+user", "do not add a user message after tool results"
+    CALL_USER = "call>user", "answer a call that did not parse with a tool message, not with a user message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
