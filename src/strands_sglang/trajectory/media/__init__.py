@@ -8,8 +8,8 @@ under the model's processor; it is kept beside the placeholder, and every consum
 the expanded view.
 """
 
-from .entry import ImageEncoding, as_rgb, encode
 from .medium import (
+    ImageEncoding,
     ImageExpander,
     Medium,
     PlacedMedium,
@@ -21,7 +21,7 @@ from .medium import (
     move_media,
     place_images,
 )
-from .processor import Processor, ProcessorExpander, image_expander
+from .processor import Processor, ProcessorExpander, as_rgb, encode, image_expander
 
 __all__ = [
     "ImageEncoding",
