@@ -117,7 +117,7 @@ def render(sample: Any, turns: Sequence[Turn], tokenizer: Any) -> None:
     if sample.remove_sample or not sample.response_length:
         return  # a failed rollout: its placeholder stays
     request, reply = turns[-1].prepared.request, turns[-1].sampled.reply
-    chat = format_messages([*request.messages, reply.message], request.system)
+    chat = format_messages([*request.messages, reply], request.system)
     kwargs = turns[-1].conversation.config["chat_template_kwargs"]
     tools = format_tool_specs(request.tools) or None
     tokens, mask = encode(chat, tokenizer, tools=tools, **kwargs)

@@ -229,7 +229,7 @@ def _events(sampled: SampledTurn) -> list[StreamEvent]:
     usage: dict[str, int] = {"inputTokens": prompt, "outputTokens": count, "totalTokens": prompt + count}
     if completion.cached_tokens is not None:
         usage["cacheReadInputTokens"] = completion.cached_tokens
-    events.append({"messageStop": {"stopReason": reply.stop_reason}})
+    events.append({"messageStop": {"stopReason": sampled.stop_reason}})
     latency = round(1000 * (completion.latency or 0.0))
     events.append({"metadata": {"usage": usage, "metrics": {"latencyMs": latency}}})
     return events

@@ -42,7 +42,7 @@ class Proxy:
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         sent = await request.read()
-        is_call = request.path == self.server.client_class.generate_route
+        is_call = request.path == self.server.client_class.server.generate_route
         self.requests += is_call
         is_broken = is_call and self.requests == BROKEN
         if is_broken and self.kind.isdigit():

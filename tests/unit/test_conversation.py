@@ -19,7 +19,6 @@ from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.messages import to_strands
 from strands_sglang.conversation.options import MalformedCalls
-from strands_sglang.conversation.reply import ModelReply
 from strands_sglang.exceptions import MessageConversionError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply as Scripted
@@ -35,10 +34,6 @@ OPTIONS: dict[str, Any] = {"sampling_params": {"max_new_tokens": 64, "sampling_s
 def make(script: list[Any], **options: Any) -> tuple[Conversation, Replay]:
     client = Replay(script)
     return Conversation(tokenizer=tokenizer(), client=client, **options), client
-
-
-def message_of(reply: ModelReply) -> dict[str, Any]:
-    return to_strands(reply.message)
 
 
 def add_result(reply_call: Any, error: str | None) -> dict[str, Any]:
@@ -60,7 +55,7 @@ async def plain_loop(conversation: Conversation, prompt: str, tools: list[Any]) 
             malformed_calls=MalformedCalls.KEEP,
         )
         sampled = await conversation.turn(request)
-        messages.append(message_of(sampled.reply))
+        messages.append(to_strands(sampled.reply))
         if not sampled.reply.calls:
             return
         errors = {call.id: call.error for call in sampled.turn.calls}
@@ -127,7 +122,7 @@ async def test_a_malformed_call_can_stay_text(sampled: str, text: str, names: li
     request = TurnRequest(messages=[user("q")], tools=SPECS, malformed_calls=MalformedCalls.TEXT)
     turn = await conversation.turn(request)
     assert (turn.reply.text, [c.name for c in turn.reply.calls]) == (text, names)
-    assert turn.reply.stop_reason == ("tool_use" if names else "end_turn")
+    assert turn.stop_reason == ("tool_use" if names else "end_turn")
     assert sum(record.error is not None for record in turn.turn.calls) == 1
     assert sum(conversation.tool_parse_errors.values()) == 1
 
@@ -138,13 +133,13 @@ async def test_a_history_that_changes_every_turn_is_warned_of_once(caplog: pytes
     for i in range(8):
         messages = messages[i % 2 :]  # a trim now and then
         reply = (await conversation.turn(TurnRequest(messages=messages))).reply
-        messages += [message_of(reply), user("go on")]
+        messages += [to_strands(reply), user("go on")]
     assert caplog.records == []
     conversation, _ = make([f"answer {i}" for i in range(6)])
     messages = [user("q")]
     for i in range(6):
         reply = (await conversation.turn(TurnRequest(messages=[user(f"status {i}"), *messages]))).reply
-        messages += [message_of(reply), user("go on")]
+        messages += [to_strands(reply), user("go on")]
     (record,) = caplog.records
     assert "context_manager=False" in record.getMessage()
     assert all(turn.parent is None for turn in conversation.forest.turns)
@@ -181,11 +176,11 @@ def test_one_conversation_serves_several_threads() -> None:
 async def test_a_stop_string_can_be_cut_and_calls_can_be_left_unread() -> None:
     conversation, _ = make([Scripted(text="one STOP", matched="STOP"), completion(call(1, 2))])
     sampled = await conversation.turn(TurnRequest(messages=[user("q")], trim_stop=True))
-    assert (sampled.reply.text, sampled.reply.stop_string) == ("one", "STOP")
-    messages = [user("q"), message_of(sampled.reply), user("next")]
+    assert (sampled.reply.text, sampled.stop_string) == ("one", "STOP")
+    messages = [user("q"), to_strands(sampled.reply), user("next")]
     assert conversation.prepare(TurnRequest(messages=messages)).location.parent is sampled.turn
     sampled = await conversation.turn(TurnRequest(messages=messages, tools=SPECS, read_calls=False))
-    assert (sampled.reply.text, sampled.reply.calls, sampled.reply.stop_reason) == (call(1, 2), (), "end_turn")
+    assert (sampled.reply.text, sampled.reply.calls, sampled.stop_reason) == (call(1, 2), (), "end_turn")
 
 
 TAGS = [
@@ -267,7 +262,7 @@ async def test_results_may_refer_to_calls_by_ids_of_the_client() -> None:
     for rewritten in (False, True):
         conversation, client = make([call(1, 2) + call(3, 4), "done"], chat_template=shows_ids)
         reply = (await conversation.turn(TurnRequest(messages=[user("q")], tools=SPECS))).reply
-        message = message_of(reply)
+        message = to_strands(reply)
         ids = [f"mine{i}" if rewritten else c.id for i, c in enumerate(reply.calls)]
         for block, call_id in zip(message["content"], ids, strict=True):
             block["toolUse"]["toolUseId"] = call_id

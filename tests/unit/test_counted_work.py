@@ -69,7 +69,7 @@ class PostingClient(Backend):
         self._payloads = [orjson.dumps(_payload(each)) for each in ids]
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        sent = GenerateCall(request, {**wire_fields(request), "stream": False}, SGLangClient.wire_names)
+        sent = GenerateCall(request, {**wire_fields(request), "stream": False}, SGLangClient.server.wire_names)
         self.bodies.append(len(sent.body("0" * 32, self._prompts.write(request))))
         payload = orjson.loads(self._payloads[len(self.bodies) >= self._turns])
         payload["meta_info"]["id"] = f"{len(self.bodies):032x}"

@@ -152,7 +152,7 @@ async def test_images_are_sent_beside_the_ids_with_their_placeholders() -> None:
     more = {"show_prompt": True, "constrain_answer_only": True, "experts_from": 2}
     asked = request(images=("data:image/png;base64,AA==",), growth=19, **more)
     body = orjson.loads(
-        GenerateCall(asked, wire_fields(asked), VLLMClient.wire_names).body("r", PromptWriter().write(asked))
+        GenerateCall(asked, wire_fields(asked), VLLMClient.server.wire_names).body("r", PromptWriter().write(asked))
     )
     assert body["content_parts"] == [{"type": "image_url", "url": "data:image/png;base64,AA=="}]
     assert (body["request_id"], body["token_ids"], body["return_token_ids"]) == ("r", PROMPT, True)
@@ -231,7 +231,7 @@ def test_an_address_says_which_server_it_is() -> None:
     model = TokenModel(tokenizer=get_tokenizer("tiny"), base_url="vllm+http://localhost:1")
     assert isinstance(model.conversation.client, VLLMClient)
     assert isinstance(get_client("vllm+http://localhost:1"), VLLMClient)
-    kinds = {client_class(f"{kind}+http://host")[0].kind for kind in SERVERS}
+    kinds = {client_class(f"{kind}+http://host")[0].server.name for kind in SERVERS}
     assert kinds == set(SERVERS)
     assert kinds <= BACKENDS.keys()
 

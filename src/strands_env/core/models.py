@@ -198,9 +198,9 @@ def _server_from_args(
 ) -> ModelFactory:
     """The factory for a server, whose tokenizer is asked for where none is given."""
     client = get_client(f"{kind}+{base_url}" if base_url.startswith("http") else base_url)
-    if client.kind != kind:
-        server = SERVERS[client.kind]
-        raise ValueError(f"{base_url!r} is the address of a {server} server: choose --backend {client.kind}")
+    if client.server.name != kind:
+        server = SERVERS[client.server.name]
+        raise ValueError(f"{base_url!r} is the address of a {server} server: choose --backend {client.server.name}")
     try:
         _, loaded, path = connect(client, tokenizer)
     except ModelLoadError as error:

@@ -75,23 +75,18 @@ def weight_spans(entries: Any, version_of_all: Any, count: int) -> tuple[WeightS
     """
     if not (isinstance(entries, list) and entries):
         entries = [{"version": version_of_all, "start": 0, "end": count}]
+    pieces: list[tuple[str | None, int]] = []  # version and end, whatever no entry speaks of among them
+    for entry in entries:
+        if isinstance(entry, Mapping):
+            version, first, last = entry.get("version"), entry.get("start"), entry.get("end")
+            if isinstance(version, str | int) and isinstance(first, int) and isinstance(last, int) and first < last:
+                pieces += (None, first), (str(version), last)
     spans: list[WeightSpan] = []
     end = 0
-
-    def add(version: str | None, stop: int) -> None:
-        nonlocal end
-        if stop > end:
-            spans.append(WeightSpan(version=version, start=end, end=stop))
+    for name, stop in (*pieces, (None, count)):
+        if (stop := min(stop, count)) > end:
+            spans.append(WeightSpan(version=name, start=end, end=stop))
             end = stop
-
-    for entry in entries:
-        if not isinstance(entry, Mapping):
-            continue
-        version, first, last = entry.get("version"), entry.get("start"), entry.get("end")
-        if isinstance(version, str | int) and isinstance(first, int) and isinstance(last, int) and first < last:
-            add(None, min(first, count))
-            add(str(version), min(last, count))
-    add(None, count)
     return tuple(spans)
 
 
@@ -192,25 +187,18 @@ def parse_answer(body: bytes, key: str, make_error: Callable[[int, bytes], Backe
         BackendHTTPError: It is an error object or an error event. Its status is the `code` of the error where that is
             an HTTP status, else 200.
     """
+    fault: orjson.JSONDecodeError | None = None
+    parsed: Any = None
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        fault = error
         with contextlib.suppress(orjson.JSONDecodeError):  # an event stream may hold an error
             parsed = orjson.loads(_first_event(body.decode("utf-8", "replace")))
-            if _is_error(parsed, key):
-                raise _embedded_error(body, make_error) from None
-        raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {body!r:.200}") from error
-    if _is_error(parsed, key):
-        raise _embedded_error(body, make_error)
+    other: dict[str, Any] = parsed if isinstance(parsed, dict) and key not in parsed else {}
+    if other.get("error") or other.get("object") == "error" or isinstance(other.get("detail"), str):
+        code = str(parse_error_body(body).code)
+        raise make_error(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200, body)
+    if fault is not None:
+        raise BackendAnswerError(f"the answer is not JSON ({fault}); {len(body)} bytes: {body!r:.200}") from fault
     return parsed
-
-
-def _is_error(parsed: Any, key: str) -> bool:
-    if not isinstance(parsed, dict) or key in parsed:
-        return False
-    return bool(parsed.get("error")) or parsed.get("object") == "error" or isinstance(parsed.get("detail"), str)
-
-
-def _embedded_error(body: bytes, make_error: Callable[[int, bytes], BackendHTTPError]) -> BackendHTTPError:
-    code = str(parse_error_body(body).code)
-    return make_error(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200, body)

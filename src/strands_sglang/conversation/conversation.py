@@ -395,18 +395,23 @@ class Conversation:
 
     def _record(self, prepared: PreparedTurn, completion: Completion, *, is_recalled: bool = False) -> SampledTurn:
         reader = prepared.format.reader(prepared.prompt.open)
-        reply, calls = read_reply(prepared, completion, reader, self._tokens, self.forest.next_call_id)
+        read = read_reply(prepared, completion, reader, self._tokens, self.forest.next_call_id)
         turn = self.commit(
             prepared.location,
             prompt_ids=prepared.prompt.ids,
             completion=completion,
-            reply=reply.message,
-            calls=calls,
+            reply=read.message,
+            calls=read.calls,
             media=prepared.prompt.media,
             is_constrained=bool(prepared.request.constraints),
             is_recalled=is_recalled,
         )
-        return SampledTurn(turn=turn, reply=reply, think_end=reader.think_end_token)
+        return SampledTurn(
+            turn=turn,
+            stop_reason=read.stop_reason,
+            stop_string=read.stop_string,
+            think_end=reader.think_end_token,
+        )
 
     def commit(self, location: Location, **turn: Any) -> Turn:
         """Record a turn that was sampled for this conversation, also in an earlier process; see `forest.commit`."""

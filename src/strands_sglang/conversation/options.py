@@ -91,7 +91,6 @@ class SGLangConfig(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, Any]
     """Arguments of the chat template, fixed for a trajectory."""
     reasoning_policy: ReasoningPolicy | Literal["append", "branch"]
-    """`append` or `branch`, see `ReasoningPolicy`."""
     control_tokens: ControlTokens | Literal["split", "error", "allow"]
     """Fate of `<|im_end|>` and the like in the text of messages and tools, see `ControlTokens`: ordinary text (`split`,
     default), an error, or the control token."""
@@ -99,11 +98,8 @@ class SGLangConfig(TypedDict, total=False):
     """Response to a template that would drop text or calls of past turns from a history rendered anew, see
     `DroppedContent`: text as a message of its own (`separate`, default), an error, or nothing."""
     refused_results: RefusedResults | Literal["raise", "report"]
-    """`raise` (default) or `report`, see `RefusedResults`."""
     injected_context: InjectedContext | Literal["rerender", "keep"]
-    """`rerender` (default) or `keep`, see `InjectedContext`."""
     abort_policy: AbortPolicy | Literal["resume", "surface"]
-    """`resume` or `surface`, see `AbortPolicy`."""
     abort_timeout: float | None
     """Seconds without progress after which a resumed call fails (default 600)."""
     max_sampled_tokens: int | None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..backends import CONSTRAINTS, Backend, BackendInfo, Capabilities, GenerateRequest, PromptScoring
+from ..backends import CONSTRAINTS, Backend, Capabilities, GenerateRequest, PromptScoring
 from ..exceptions import BackendRequestError, ContextOverflowError, MediaError, TokenBudgetReachedError
 from ..tokenizer import TokenizerAdapter
 from ..trajectory import TrajectoryForest
@@ -74,13 +73,16 @@ class CallPlanner:
         prompt.extend(call.prompt.ids)
         held_media = () if parent is None else parent.path_media()
         held_tokens = 0 if parent is None else parent.expanded_end
-        info = await self._info(backend, config)
+        context, vocab_size = config["context_window_limit"], self._vocab_size
+        if context is None or vocab_size is None:
+            info = await backend.info()
+            context, vocab_size = context or info.context_length, vocab_size or info.vocab_size
         asked = call.request
         params = backend.check_sampling_params(asked.params) if asked.params else {}
         wanted = {**config["sampling_params"], **params, **asked.constraints}
         can = backend.capabilities
         refuse_incapable(can, config, wanted)
-        bounds = await self._bounds(info, can, call, config, reservation, wanted.get("max_new_tokens"))
+        bounds = await self._bounds(context, can, call, config, reservation, wanted.get("max_new_tokens"))
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
         # A budget may leave less than the least length asked for; servers refuse such a request.
         if wanted.get("min_new_tokens", 0) > longest:
@@ -101,7 +103,7 @@ class CallPlanner:
         experts = config["return_routed_experts"] and can.routed_experts
         request = GenerateRequest(
             prompt=prompt,
-            sampling_params=backend.check_sampling_params(wanted, vocab_size=info.vocab_size),
+            sampling_params=backend.check_sampling_params(wanted, vocab_size=vocab_size),
             routing_key=routing_key,
             logprobs=config["return_logprob"] and can.logprobs is not None,
             score_from=held_tokens if scores else None,
@@ -112,7 +114,7 @@ class CallPlanner:
             # A grammar is about the answer: where the prompt ends inside a reasoning block, it waits for its end.
             constrain_answer_only=bool(asked.constraints) and call.prompt.open is not None,
             fields={**config["request_fields"], **asked.fields},
-            vocab_size=info.vocab_size,
+            vocab_size=vocab_size,
             growth=call.prompt_length - len(prompt),
         )
         return CallPlan(
@@ -120,22 +122,14 @@ class CallPlanner:
             call=call,
             config=config,
             bounds=bounds,
-            context_length=info.context_length,
+            context_length=context,
             proof=expanded_ids(prompt, seen) if proves else None,
             tokens=self._tokens,
         )
 
-    async def _info(self, backend: Backend, config: SGLangConfig) -> BackendInfo:
-        """The served model, as far as neither the options nor the caller describe it."""
-        context, vocabulary = config["context_window_limit"], self._vocab_size
-        if context is not None and vocabulary is not None:
-            return BackendInfo(context_length=context, vocab_size=vocabulary)
-        info = await backend.info()
-        return replace(info, context_length=context or info.context_length, vocab_size=vocabulary or info.vocab_size)
-
     async def _bounds(
         self,
-        info: BackendInfo,
+        context: int | None,
         can: Capabilities,
         call: PreparedTurn,
         config: SGLangConfig,
@@ -154,7 +148,6 @@ class CallPlanner:
             left_of_episode()
         parent = call.location.parent
         response = 0 if parent is None else used - parent.root.prompt_length
-        context = info.context_length
         bounds = Bounds(
             reply=requested,
             trajectory=None if path_limit is None else _left("max_trajectory_tokens", path_limit, used),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pydantic
 
@@ -39,33 +39,21 @@ _STOP_REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReply:
-    """The caller's view of a completion: a message of reasoning, visible text and calls, in this order.
+class ReadReply(NamedTuple):
+    """A completion, read.
 
     Attributes:
+        message: Its reasoning, visible text and calls, in this order; the input of a malformed call is an object that
+            holds its text.
+        calls: Its calls as the trajectory keeps them.
         stop_reason: One of the `STOP_*` names.
         stop_string: The stop string that ended the turn, or None.
     """
 
     message: Message
+    calls: Sequence[ToolCall]
     stop_reason: str
-    stop_string: str | None = None
-
-    @property
-    def reasoning(self) -> str:
-        """Inside of the reasoning blocks."""
-        return self.message.reasoning
-
-    @property
-    def text(self) -> str:
-        """The visible text."""
-        return self.message.text
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """Its calls; the input of a malformed one is an object that holds its text."""
-        return self.message.calls
+    stop_string: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +62,20 @@ class SampledTurn:
 
     Attributes:
         turn: The turn as the forest holds it: ids, log-probabilities, finish, calls.
-        reply: The reply for the caller: reasoning, text, calls, stop reason.
+        stop_reason: One of the `STOP_*` names.
+        stop_string: The stop string that ended the turn, or None.
         think_end: The token that ends reasoning, or None.
     """
 
     turn: Turn
-    reply: ModelReply
+    stop_reason: str
+    stop_string: str | None
     think_end: str | None
+
+    @property
+    def reply(self) -> Message:
+        """The reply for the caller: reasoning, text, calls."""
+        return self.turn.reply
 
     @property
     def prompt_length(self) -> int:
@@ -94,8 +89,8 @@ def read_reply(
     parser: ToolParser,
     tokens: TokenizerAdapter,
     next_call_id: Callable[[], str],
-) -> tuple[ModelReply, list[ToolCall]]:
-    """Decode, split and parse what was sampled: the caller's reply, and the calls as the trajectory keeps them.
+) -> ReadReply:
+    """Decode, split and parse what was sampled.
 
     A completion that was cut (length, abort, an end unknown here) makes no calls: a call in it may be incomplete, and
     the SDK would put words of its own in its place. Its markup stays in the text. Text is decoded from the ids, never
@@ -110,16 +105,11 @@ def read_reply(
     if request.trim_stop and stop_string is not None:
         text = text[: text.rindex(stop_string)]
 
-    def reply(reasoning: str, visible: str, stop_reason: str, calls: Sequence[Call] = ()) -> ModelReply:
-        parts = (visible.strip(),) if visible.strip() else ()
-        message = Message(role="assistant", parts=parts, reasoning=reasoning.strip(), calls=tuple(calls))
-        return ModelReply(message=message, stop_reason=stop_reason, stop_string=stop_string)
-
     if request.constraints and in_reasoning and finish.type is FinishType.STOP and is_answer(text, parser.think_tokens):
         in_reasoning, parser = False, parser.with_think_tokens(None)
     if tools is None or finish.type is not FinishType.STOP or not request.read_calls:
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
-        return reply(parsed.reasoning, parsed.text, _STOP_REASONS[finish.type]), []
+        return ReadReply(_reply(parsed.reasoning, parsed.text), (), _STOP_REASONS[finish.type], stop_string)
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
     reply_calls: list[Call] = []
     calls: list[ToolCall] = []
@@ -138,7 +128,12 @@ def read_reply(
         shown = (SegmentKind.TEXT, SegmentKind.BLOCK, SegmentKind.UNCLOSED)
         visible = "".join(text[each.start : each.end] for each in parsed.segments if each.kind in shown)
     stop_reason = STOP_TOOL_USE if reply_calls else STOP_END_TURN
-    return reply(parsed.reasoning, visible, stop_reason, reply_calls), calls
+    return ReadReply(_reply(parsed.reasoning, visible, reply_calls), calls, stop_reason, stop_string)
+
+
+def _reply(reasoning: str, visible: str, calls: Sequence[Call] = ()) -> Message:
+    parts = (text,) if (text := visible.strip()) else ()
+    return Message(role="assistant", parts=parts, reasoning=reasoning.strip(), calls=tuple(calls))
 
 
 def _call(call_id: str, result: ToolParseResult, error: str | None, *, rename: bool) -> Call:

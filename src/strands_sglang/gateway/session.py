@@ -418,7 +418,7 @@ class Session:
                 raise MaxSecondsReachedError(self.options.max_seconds or 0.0) from None
         self.failure = None
         if request.agent == main.name:
-            main.turn, main.messages = sampled.turn, [*prepared.messages, sampled.reply.message]
+            main.turn, main.messages = sampled.turn, [*prepared.messages, sampled.reply]
         return sampled
 
     def _write(self, exchange: Exchange, wire: WireRequest, answer: Answer) -> bytes:

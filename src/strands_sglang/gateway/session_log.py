@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..conversation import SampledTurn
-from ..conversation.reply import ModelReply
 from ..trajectory import Message, Turn
 from ..trajectory.forest import ForestFacts
 from ..trajectory.history import FollowedHistory, HistoryMemory
@@ -64,9 +63,9 @@ class SessionLog:
         if self._file is None:
             return
         sampled, session = answer.task.result(), self._session
-        turn, reply = sampled.turn, sampled.reply
+        turn = sampled.turn
         event: dict[str, Any] = {"turn": turn_to_json(turn, session.conversation.forest.context_of(turn))}
-        event |= {"stop": [reply.stop_reason, reply.stop_string], "think_end": sampled.think_end}
+        event |= {"stop": [sampled.stop_reason, sampled.stop_string], "think_end": sampled.think_end}
         for has_tools, main in session.main_agents.items():
             if main.turn is turn:
                 event["main"] = [has_tools, self._history_to_json(messages)]
@@ -195,6 +194,7 @@ class SessionLog:
         turn = answer.turn = restore_turn(self._session.conversation, event["turn"])
         self._session.translation.name_calls(turn)
         stop_reason, stop_string = event["stop"]
-        reply = ModelReply(message=turn.reply, stop_reason=stop_reason, stop_string=stop_string)
-        answer.task.set_result(SampledTurn(turn=turn, reply=reply, think_end=event["think_end"]))
+        answer.task.set_result(
+            SampledTurn(turn=turn, stop_reason=stop_reason, stop_string=stop_string, think_end=event["think_end"])
+        )
         return turn

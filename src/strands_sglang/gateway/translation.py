@@ -135,8 +135,8 @@ class Translation:
             reasoning=reply.reasoning,
             text=reply.text,
             calls=[call._replace(id=name) for name, call in zip(names, reply.calls, strict=True)],
-            finish=_FINISHES.get(reply.stop_reason, "length"),
-            stop_string=reply.stop_string,
+            finish=_FINISHES.get(sampled.stop_reason, "length"),
+            stop_string=sampled.stop_string,
             prompt_tokens=sampled.prompt_length,
             # Clients subtract it from the prompt, which must not become negative.
             cached_tokens=min(completion.cached_tokens or 0, sampled.prompt_length),

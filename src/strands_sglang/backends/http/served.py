@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,26 +23,47 @@ PROBE: Final = 'Hello, w\u00f6rld!  12345\n<tool_call>{"name": "add"}</tool_call
 """Text by which tokenizers are compared."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerKind:
+    """The facts that tell servers of one kind from others.
+
+    Attributes:
+        name: Its name on command lines and in addresses, a key of `command_line.SERVERS`.
+        generate_route: Path of generate calls.
+        abort_route: Path of abort calls.
+        answer_key: A key that every generate answer has.
+        wire_names: Names of a request's id and prompt.
+        affinity_header: The header by which routers keep an episode on one worker.
+        start_command: The command that starts a server.
+        key_variable: Environment variable that may hold the server's key.
+        tokenizer_route: Path of the answer that names the tokenizer.
+        tokenizer_fields: Names of the field there: the first that is set counts.
+    """
+
+    name: str
+    generate_route: str
+    abort_route: str
+    answer_key: str
+    wire_names: tuple[str, bytes]
+    affinity_header: str
+    start_command: str
+    key_variable: str
+    tokenizer_route: str
+    tokenizer_fields: tuple[str, ...]
+
+
 def read_tokenizer_name(
-    base_url: str,
-    headers: Mapping[str, str],
-    *,
-    kind: str,
-    key_variable: str,
-    route: str,
-    fields: tuple[str, ...],
-    is_optional: bool,
+    server: ServerKind, base_url: str, headers: Mapping[str, str], *, is_optional: bool
 ) -> str | None:
-    """The folder or hub id that a server of a kind names as its tokenizer, in one of `fields` at `route`.
+    """The folder or hub id that a server names as its tokenizer.
 
     Args:
-        key_variable: Environment variable that may hold the server's key, for an error.
         is_optional: None if the server does not say.
 
     Raises:
         BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
     """
-    name = SERVERS[kind]
+    kind, name, route = server.name, SERVERS[server.name], server.tokenizer_route
 
     def ask(path: str) -> Any:
         try:
@@ -49,7 +71,7 @@ def read_tokenizer_name(
         except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
             if isinstance(error, urllib.error.HTTPError) and error.code == 401:
                 raise BackendConnectionError(
-                    f"the server at {base_url!r} refuses the key, or misses one (HTTP 401): set {key_variable} "
+                    f"the server at {base_url!r} refuses the key, or misses one (HTTP 401): set {server.key_variable} "
                     "to the key that it was started with (--api-key)"
                 ) from error
             return error
@@ -74,7 +96,7 @@ def read_tokenizer_name(
             f"or choose another backend (--backend {' or '.join(SERVERS.keys() - {kind})})"
         )
     source = model if route == MODELS else info if isinstance(info, dict) else {}
-    tokenizer = next((source[field] for field in fields if source.get(field)), None)
+    tokenizer = next((source[field] for field in server.tokenizer_fields if source.get(field)), None)
     if not tokenizer and not is_optional:
         raise BackendConnectionError(f"{base_url}{route} names no tokenizer; give one with --tokenizer (tokenizer=)")
     return str(tokenizer) if tokenizer else None

@@ -34,6 +34,7 @@ from .options import (
     checked_url,
 )
 from .retry import RequestRetryPolicy, RetryBudget, RetryClass, classify_failure, classify_status, parse_retry_after
+from .served import ServerKind
 from .session import Attempt, HTTPSession, closed_error
 from .transport import LoopTransport, Outcome, close_all
 from .user_transport import HTTPRequest, HTTPResponse, Transport
@@ -72,7 +73,8 @@ class ServerClient(Backend):
         retry_deadline: Seconds after a call's first attempt when no further one begins; None means no deadline.
         retry_policy: The whole table, instead of the four options above.
         headers: Further headers of every request.
-        api_key: Sent as `Authorization: Bearer`. None: that of the environment variable `key_variable`, if it is set.
+        api_key: Sent as `Authorization: Bearer`. None: that of the environment variable in
+            `ServerKind.key_variable`, if it is set.
         admin_api_key: Sent instead of `api_key` with abort calls, the only ones that a server with both keys takes
             with this one alone.
         session_affinity_header: Header that carries `routing_key`; None for the one that the server's routers read.
@@ -96,26 +98,7 @@ class ServerClient(Backend):
     """
 
     extra_sampling_keys: frozenset[str] = frozenset()
-    generate_route: ClassVar[str]
-    """Path of generate calls."""
-    abort_route: ClassVar[str]
-    """Path of abort calls."""
-    answer_key: ClassVar[str]
-    """A key that every generate answer has."""
-    wire_names: ClassVar[tuple[str, bytes]]
-    """Names of a request's id and prompt."""
-    affinity_header: ClassVar[str]
-    """The header by which routers keep an episode on one worker."""
-    start_command: ClassVar[str]
-    """The command that starts a server."""
-    kind: ClassVar[str]
-    """Its name on command lines and in addresses, a key of `command_line.SERVERS`."""
-    key_variable: ClassVar[str]
-    """Environment variable that may hold the server's key."""
-    tokenizer_route: ClassVar[str]
-    """Path of the answer that names the tokenizer."""
-    tokenizer_fields: ClassVar[tuple[str, ...]]
-    """Names of the field there: the first that is set counts."""
+    server: ClassVar[ServerKind]
 
     @explain_arguments
     def __init__(
@@ -156,15 +139,15 @@ class ServerClient(Backend):
         check_positive(whole=True, max_connections=max_connections, max_answer_bytes=max_answer_bytes)
         check_positive(whole=True, optional=True, vocab_size=vocab_size)
         self.max_connections = max_connections
-        self._affinity_header = session_affinity_header or self.affinity_header
+        self._affinity_header = session_affinity_header or self.server.affinity_header
         self.extra_sampling_keys = frozenset(extra_sampling_keys)
         if api_key is None and "authorization" not in map(str.lower, headers or ()):
-            api_key = os.environ.get(self.key_variable) or None
+            api_key = os.environ.get(self.server.key_variable) or None
         checked_headers({self._affinity_header: ""})
         self._headers = checked_headers({"Content-Type": "application/json", **(headers or {}), **bearer(api_key)})
         self._secrets = Secrets(self._headers, bearer(admin_api_key))
         self._max_answer_bytes = max_answer_bytes
-        self._generate_url = f"{self.base_url}{self.generate_route}"
+        self._generate_url = f"{self.base_url}{self.server.generate_route}"
         self._rng = random.Random()
         self._prompts = PromptWriter()
         self._vocab_size = vocab_size
@@ -198,15 +181,7 @@ class ServerClient(Backend):
         Raises:
             BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
         """
-        return served.read_tokenizer_name(
-            self.base_url,
-            self._headers,
-            kind=self.kind,
-            key_variable=self.key_variable,
-            route=self.tokenizer_route,
-            fields=self.tokenizer_fields,
-            is_optional=is_optional,
-        )
+        return served.read_tokenizer_name(self.server, self.base_url, self._headers, is_optional=is_optional)
 
     def check_tokenizer(self, tokenizer: Any, name: str) -> None:
         """`ValueError` if a tokenizer is not the server's, as far as the server shows its own. Blocks."""
@@ -220,7 +195,7 @@ class ServerClient(Backend):
 
     def _write(self, request: GenerateRequest) -> GenerateCall:
         """The call to make for the request of a conversation."""
-        return GenerateCall(request, self._wire_fields(request), self.wire_names)
+        return GenerateCall(request, self._wire_fields(request), self.server.wire_names)
 
     @abstractmethod
     def _read(self, call: GenerateCall, response: HTTPResponse, rid: str) -> GenerateAnswer:
@@ -232,7 +207,7 @@ class ServerClient(Backend):
 
     def _parse(self, body: bytes) -> Any:
         """The JSON of an answer of status 200; `BackendAnswerError` if it has none, `BackendHTTPError` of an error."""
-        return parse_answer(body, self.answer_key, self._http_error)
+        return parse_answer(body, self.server.answer_key, self._http_error)
 
     @staticmethod
     @abstractmethod
@@ -288,7 +263,7 @@ class ServerClient(Backend):
                         self._warned_at = now
                         logger.warning(
                             "error=<%s> | no server answers, asking for up to %d s more: start one (%s), or correct it",
-                            self._show(error), budget.seconds_left, self.start_command,
+                            self._show(error), budget.seconds_left, self.server.start_command,
                         )  # fmt: skip
                     await transport.http.wait(delay)
                     await transport.slots.acquire()
@@ -443,7 +418,7 @@ class ServerClient(Backend):
                 http=http,
                 base_url=self.base_url,
                 workers=self._worker_urls,
-                abort_route=self.abort_route,
+                abort_route=self.server.abort_route,
                 abort_headers=self._abort_headers,
                 abort_body=self._abort_body,
             )

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -19,8 +19,7 @@ from ...exceptions import BackendAnswerError, BackendError, BackendHTTPError
 from ..answer import is_count
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, token_array
 from ..http.call import GenerateCall
-from ..http.retry import RetryClass
-from ..http.served import MODELS, listed_models, vocab_size_of, vocab_size_of_folder
+from ..http.served import MODELS, ServerKind, listed_models, vocab_size_of, vocab_size_of_folder
 from ..http.server import ServerClient
 from ..http.session import closed_error
 from ..http.transport import LoopTransport
@@ -51,16 +50,18 @@ class SGLangClient(ServerClient):
     """
 
     sampling_model = SGLangSamplingParams
-    generate_route = "/generate"
-    abort_route = "/abort_request"
-    answer_key = "meta_info"
-    wire_names = "rid", b"input_ids"
-    affinity_header = ROUTING_KEY_HEADER
-    kind = "sglang"
-    start_command = "python -m sglang.launch_server --model-path MODEL --port PORT"
-    key_variable = "SGLANG_API_KEY"
-    tokenizer_route = "/get_model_info"
-    tokenizer_fields = "tokenizer_path", "model_path"
+    server = ServerKind(
+        name="sglang",
+        generate_route="/generate",
+        abort_route="/abort_request",
+        answer_key="meta_info",
+        wire_names=("rid", b"input_ids"),
+        affinity_header=ROUTING_KEY_HEADER,
+        start_command="python -m sglang.launch_server --model-path MODEL --port PORT",
+        key_variable="SGLANG_API_KEY",
+        tokenizer_route="/get_model_info",
+        tokenizer_fields=("tokenizer_path", "model_path"),
+    )
 
     _max_model_len: int | None = None
     _ask_again_at = 0.0
@@ -103,7 +104,7 @@ class SGLangClient(ServerClient):
         request = GenerateRequest(
             prompt=token_array(input_ids), rid=checked.pop("rid", None), routing_key=routing_key, vocab_size=vocab_size
         )
-        call = GenerateCall(request, {**checked, "stream": False}, self.wire_names)
+        call = GenerateCall(request, {**checked, "stream": False}, self.server.wire_names)
         return dict((await self.ask(request, call=call)).payload)
 
     @override
@@ -134,9 +135,7 @@ class SGLangClient(ServerClient):
     def _abort_body(rid: str) -> dict[str, Any]:
         return {"rid": rid}
 
-    @override
-    def _classify(self, error: BackendError) -> RetryClass:
-        return classify(error)
+    _classify = staticmethod(classify)
 
     @override
     def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
@@ -152,9 +151,7 @@ class SGLangClient(ServerClient):
         """Upstream's name for `get_model_info`."""
         return await self.get_model_info()
 
-    def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Any field of `/generate` but those that a conversation sets."""
-        return check_request_fields(fields)
+    check_fields = staticmethod(check_request_fields)
 
     async def max_model_len(self) -> int | None:
         """Context length of the served model in tokens, from `/v1/models`; of the shortest worker behind a router."""

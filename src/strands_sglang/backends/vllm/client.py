@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from array import array
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,7 +32,7 @@ from ..contract import (
 )
 from ..http.call import GenerateCall
 from ..http.retry import RetryClass
-from ..http.served import MODELS, listed_models, vocab_size_of_folder
+from ..http.served import MODELS, ServerKind, listed_models, vocab_size_of_folder
 from ..http.server import ServerClient
 from ..http.session import KEEPALIVE_S, Attempt
 from ..http.transport import LoopTransport
@@ -66,16 +65,18 @@ class VLLMClient(ServerClient):
     """
 
     sampling_model = VLLMSamplingParams
-    generate_route = "/inference/v1/generate"
-    abort_route = "/inference/v1/abort_requests"
-    answer_key = "choices"
-    wire_names = "request_id", b"token_ids"
-    affinity_header = "X-Session-ID"
-    kind = "vllm"
-    start_command = "vllm serve MODEL --port PORT"
-    key_variable = "VLLM_API_KEY"
-    tokenizer_route = MODELS
-    tokenizer_fields = "root", "id"
+    server = ServerKind(
+        name="vllm",
+        generate_route="/inference/v1/generate",
+        abort_route="/inference/v1/abort_requests",
+        answer_key="choices",
+        wire_names=("request_id", b"token_ids"),
+        affinity_header="X-Session-ID",
+        start_command="vllm serve MODEL --port PORT",
+        key_variable="VLLM_API_KEY",
+        tokenizer_route=MODELS,
+        tokenizer_fields=("root", "id"),
+    )
 
     _info: BackendInfo | None = None
     _logprobs: LogprobKind | None = None
@@ -87,9 +88,7 @@ class VLLMClient(ServerClient):
     def capabilities(self) -> Capabilities:
         return CAPABILITIES if self._logprobs is None else replace(CAPABILITIES, logprobs=self._logprobs)
 
-    @override
-    def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return check_fields(fields)
+    check_fields = staticmethod(check_fields)
 
     @override
     async def info(self) -> BackendInfo:
@@ -210,9 +209,8 @@ class VLLMClient(ServerClient):
 
     # ------------------------------------------------------------ of the server
 
-    @override
-    def _wire_fields(self, request: GenerateRequest) -> dict[str, Any]:
-        return wire_fields(request)
+    _wire_fields = staticmethod(wire_fields)
+    _http_error = staticmethod(http_error)
 
     @override
     def _read(self, call: GenerateCall, response: HTTPResponse, rid: str) -> GenerateAnswer:
@@ -222,7 +220,3 @@ class VLLMClient(ServerClient):
     @override
     def _abort_body(rid: str) -> dict[str, Any]:
         return {"request_ids": [f"{RID_PREFIX}{rid}"]}
-
-    @override
-    def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
-        return http_error(status, body)
