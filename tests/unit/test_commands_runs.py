@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from strands_env.commands import verify
+from strands_env.commands import report_text
 from strands_env.commands.cli import main
+from strands_env.commands.watch import Follower
 from strands_env.core import Environment, ErrorRecord, Phase, StepResult, TokenObservation, Trajectory
 from strands_env.eval import EvalSample, Evaluator, read_results
 from strands_env.eval.drift import DriftTotals
-from strands_env.eval.follow import Follower
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.testing import ScriptedModel
@@ -248,7 +248,7 @@ class Scorer:
     ],
 )
 def test_a_server_that_cannot_score_the_run_is_named(scorer, status, message, graded, capsys, monkeypatch):
-    monkeypatch.setattr(verify, "client_class", lambda address: (lambda *_, **__: scorer, address))
+    monkeypatch.setattr(report_text, "client_class", lambda address: (lambda *_, **__: scorer, address))
     assert main(["report", graded, "--verify", "--server", "http://x"]) == status
     assert message in capsys.readouterr().err
 
@@ -259,7 +259,7 @@ def test_the_model_is_what_is_known_of_it(tmp_path):
 
 
 def test_a_server_that_disagrees_is_measured(graded, capsys, monkeypatch):
-    monkeypatch.setattr(verify, "client_class", lambda address: (lambda *_, **__: Scorer(), address))
+    monkeypatch.setattr(report_text, "client_class", lambda address: (lambda *_, **__: Scorer(), address))
     assert main(["report", graded, "--verify", "--server", "http://x", "--max-kl", "0.01", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["mismatch"]
     assert (found["trajectories"], found["tokens"]) == (5, 10)
@@ -370,7 +370,7 @@ def test_a_trajectory_without_logprobs_is_skipped(tmp_path, capsys, monkeypatch)
     made = sample(1.0)
     tokens = TokenObservation(token_ids=[1, 2], prompt_length=1, loss_mask=[0, 1])
     made.step_result.trajectories = [Trajectory(agent_name="agent", tokens=tokens)]
-    monkeypatch.setattr(verify, "client_class", lambda address: (lambda *_, **__: Scorer(), address))
+    monkeypatch.setattr(report_text, "client_class", lambda address: (lambda *_, **__: Scorer(), address))
     assert main(["report", saved(tmp_path, made), "--server", "http://x"]) == 2
     assert "no log-probabilities were recorded" in capsys.readouterr().err
 

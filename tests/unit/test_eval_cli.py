@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strands_env.commands.cli import main
-from strands_env.commands.progress import make_display
+from strands_env.commands.display import make_display
 from strands_env.commands.terminal import format_seconds
 from strands_env.core import TerminationReason
 from strands_env.eval import Evaluator, RetryPolicy, read_results

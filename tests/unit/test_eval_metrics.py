@@ -8,20 +8,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from strands_env.commands.summary import summary_lines
+from strands_env.commands.display import summary_lines
 from strands_env.eval.metrics import (
     ScoreTable,
     compare,
     comparison,
     compute_pass_at_k,
     compute_pass_hat_k,
-    interval_of,
-    mean_interval,
     pass_at_k,
-    sign_flip_test,
     summarize,
 )
-from strands_env.eval.metrics.interval import beta_cdf, beta_quantile, student_quantile
+from strands_env.eval.metrics.comparison import sign_flip_test
+from strands_env.eval.metrics.interval import beta_cdf, beta_quantile, interval_of, mean_interval, student_quantile
 from strands_env.options import EvalOptions
 from tests.unit.eval_support import sample
 

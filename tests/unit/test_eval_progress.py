@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from strands_env.commands.progress import describe
+from strands_env.commands.display import describe
 from strands_env.eval import Evaluator, read_results
 from strands_env.eval.run.progress import ProgressState
 from tests.unit.eval_support import FakeEnv, display, tasks

@@ -21,7 +21,8 @@ from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval import Evaluator, ScoreTable, StoreError, read_results
 from strands_env.eval.drift import DriftKind
-from strands_env.eval.metrics import flat_metrics, mean_interval, summarize
+from strands_env.eval.metrics import flat_metrics, summarize
+from strands_env.eval.metrics.interval import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 from strands_env.report.details import TokenTexts, branches, details, reasons_of

@@ -19,7 +19,7 @@ from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import ToolContext
 from strands.vended_tools.swarm import make_swarm
 
-from strands_env.commands.summary import summary_lines
+from strands_env.commands.display import summary_lines
 from strands_env.core import Action, Environment, Role, StepResult, TerminationReason, Trajectory
 from strands_env.eval import EvalSample, summarize
 from strands_env.eval.metrics import ScoreTable

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from strands_env.commands.progress import TrackedProgress
+from strands_env.commands.display import TrackedProgress
 from strands_env.trackers import TRACKERS, BackgroundTracker, TrackerError, make_tracker, numbers_of
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 

@@ -1,18 +1,24 @@
-"""`strands-env check`: try an environment before a run, its tools and its first prompt, and prove its reward."""
+"""`strands-env check`: try an environment before a run, its tools and its first prompt, and prove its reward.
+
+`check --data FOLDER` runs the solutions of container tasks against their tests instead.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strands_env.commands.terminal import announce, explained, format_number, one_line, run_user_code, show
+from strands_env.commands.terminal import announce, explained, format_number, one_line, run_user_code, say, show
 from strands_sglang.command_line import CommandError, Exit
 
 if TYPE_CHECKING:
+    from strands_env.environments.harbor.validation import TaskReport
     from strands_env.recipe.dry_run import DryRun
 
 SHOWN = 4000
@@ -27,9 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.env is None and args.benchmark is None and args.data_path is None:
         raise CommandError("nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE)
     if args.env is None and args.benchmark is None and Path(args.data_path).is_dir():
-        from strands_env.commands.validate import validate
-
-        return validate(args)
+        return _validate(args)
     with explained(ValueError, TypeError, OSError), announce("trying the environment", quiet=args.json):
         # After the first line, for this takes time.
         from strands_env.core.threads import LoopBlockedError, run_watched
@@ -121,3 +125,69 @@ def _to_dict(trial: DryRun) -> dict[str, Any]:
         "proof": None if trial.proof is None else trial.proof.to_json(),
         "termination_reason": None if result is None else result.termination_reason.value,
     }
+
+
+def _validate(args: argparse.Namespace) -> Exit:
+    """Try container tasks, before anything is trained on them."""
+    from strands_env.environments.harbor import check_harbor
+    from strands_env.environments.harbor.results import REPORT
+    from strands_env.eval.benchmarks.harbor import task_folders
+
+    with explained(ImportError):
+        check_harbor()
+        folders = task_folders(Path(args.data_path))[: args.limit]
+    from strands_env.environments.harbor.validation import CHEATS, validate_tasks
+    from strands_env.rewards.proof import TaskVerdict, tally
+    from strands_env.sandbox.images.work import DEFAULT_WORK
+
+    width = max(len(folder.name) for folder in folders)
+
+    def show_task(report: TaskReport) -> None:
+        if args.json:
+            return
+        numbers = {
+            kind: " ".join("-" if reward is None else format_number(reward) for reward in report.rewards.get(kind, []))
+            for kind in ("oracle", "nop")
+        }
+        rewards = "  ".join(f"{kind} {text or '-'}" for kind, text in numbers.items())
+        cheats = f" ({', '.join(report.cheats)})" if report.cheats else ""
+        tried = len(report.rewards) - 2
+        say(f"{report.task:{width}}  {rewards}  cheats {len(report.cheats)}/{tried}  {report.verdict}{cheats}")
+        learned = [path for path in report.work or () if path not in DEFAULT_WORK]
+        if learned:
+            more = f" and {len(learned) - 5} more" if len(learned) > 5 else ""
+            say(f"{'':{width}}  work: {' '.join(learned[:5])}{more}")
+        for error in report.errors[:3]:
+            say(f"{'':{width}}    {error}")
+
+    reports = asyncio.run(
+        validate_tasks(
+            folders,
+            repeats=args.repeats,
+            cheats=args.cheats,
+            concurrency=args.concurrency,
+            done=show_task,
+            backend=args.backend,
+            backend_options=args.backend_options,
+            verifier=args.verifier,
+            keep_processes=args.keep_processes,
+            work=args.work,
+        )
+    )
+    sound = [
+        str(folder) for folder, report in zip(folders, reports, strict=True) if report.verdict is TaskVerdict.SOUND
+    ]
+    document = {"folder": args.data_path, "sound": sound, "tasks": [report.to_json() for report in reports]}
+    if args.json:
+        say(json.dumps(document, indent=1))
+    else:
+        for cheat in sorted({cheat for report in reports for cheat in report.cheats} & CHEATS.keys()):
+            say(f"{cheat}: {CHEATS[cheat].splitlines()[0].removeprefix('# ')}")
+        say(tally(report.verdict for report in reports))
+    if args.output is not None:
+        folder = Path(args.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / REPORT).write_text(json.dumps(document, indent=1), encoding="utf-8")
+        lines = "".join(f"{Path(task).resolve()}\n" for task in sound)
+        (folder / "tasks.txt").write_text(lines, encoding="utf-8")
+    return Exit.OK if len(sound) == len(folders) else Exit.INCOMPLETE

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from strands_env.commands.summary import interval
+from strands_env.commands.display import interval
 from strands_env.commands.terminal import explained, format_number, note, say
 from strands_env.core.jsonable import differences
 from strands_env.eval import compare, read_scores

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 
 from strands_env.backends import BACKENDS
-from strands_env.commands.progress import TrackedProgress, make_display
-from strands_env.commands.summary import nothing_scored, summary_lines
+from strands_env.commands.display import TrackedProgress, make_display, nothing_scored, summary_lines
 from strands_env.commands.terminal import announce, explained, format_number, note, run_user_code, show, write_to
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections

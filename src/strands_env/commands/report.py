@@ -16,8 +16,7 @@ def run(args: argparse.Namespace) -> int:
     is_verified = args.verify or any(value is not None for value in (args.server, args.model, args.max_kl))
     with announce(f"reading {args.run}", quiet=args.json or args.text or is_verified or args.sample is not None):
         # After the first line, for this takes time.
-        from strands_env.commands.verify import verify
-        from strands_env.commands.view import show_run, show_samples
+        from strands_env.commands.report_text import show_run, show_samples, verify
         from strands_env.eval.saved import SavedRun
         from strands_env.report import write_report
         from strands_env.report.training import is_slime_log, runs_in, write_training

@@ -13,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from strands_env.commands.progress import make_display
-from strands_env.commands.summary import nothing_scored, summary_lines
+from strands_env.commands.display import make_display, nothing_scored, summary_lines
 from strands_env.commands.terminal import explained, format_number, note, run_user_code, show
 from strands_env.core import Environment
 from strands_env.core.rollout import EnvFactory

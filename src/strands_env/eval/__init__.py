@@ -25,8 +25,9 @@ from .run.evaluator import Evaluator
 from .run.progress import Progress, ProgressState
 from .run.sampling import Executor
 from .sample import EvalSample
-from .saved import Verification, read_scores, verify_run
+from .saved import read_scores
 from .store import read_results
+from .verify import Verification, verify_run
 
 __all__ = [
     "AIMEEvaluator",

@@ -1,21 +1,18 @@
-"""A run on disk as reports and commands open it: configuration, tokenizer, drift, and whether it is whole."""
+"""A run on disk as reports and commands open it: configuration, scores, tokenizer and drift."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from strands_env.eval.drift import DriftTotals
-from strands_env.eval.errors import EvalError, NoResultsError, StoreCorruptError, StoreError, naming_errors
+from strands_env.eval.errors import EvalError, NoResultsError, StoreCorruptError
 from strands_env.eval.metrics import ScoreTable
 from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
-from strands_env.eval.store.config import checksum_of, expected_samples
-from strands_env.eval.store.line import read_entry, read_sample
 from strands_env.options import EvalOptions
 from strands_sglang.backends.engine.own_models import UnknownModelError
-from strands_sglang.lines import read_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,88 +193,3 @@ class _Bytes:
 def read_scores(output_path: str | Path) -> ScoreTable:
     """The scores of a saved run (its `.jsonl` file or folder) under its own group policy; see `SavedRun.scores`."""
     return SavedRun.of(output_path).scores()
-
-
-# ---- verifying -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, kw_only=True)
-class Verification:
-    """The findings of `verify_run`.
-
-    Attributes:
-        samples: Samples that can be read, each once.
-        superseded: Lines of samples that were tried again since.
-        with_tokens: Lines that hold tokens.
-        torn_bytes: Bytes behind the last whole line, which the next resume cuts off.
-        damages: A sentence for each place that differs from what was written: the file, the line, how to repair it.
-    """
-
-    path: str
-    samples: int = 0
-    superseded: int = 0
-    with_tokens: int = 0
-    torn_bytes: int = 0
-    damages: list[str] = field(default_factory=list)
-
-    @property
-    def is_intact(self) -> bool:
-        """True without damages."""
-        return not self.damages
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {**asdict(self), "is_intact": self.is_intact}
-
-
-def verify_run(output_path: str | Path) -> Verification:
-    """Read every line with its tokens, and the configuration of a run, and compare the checksums.
-
-    Changes nothing, and may be used while the run goes on.
-
-    Args:
-        output_path: The `.jsonl` file or its folder.
-
-    Raises:
-        FileNotFoundError: There are no results.
-        StoreError: They cannot be read at all.
-    """
-    paths = StorePaths.of(output_path)
-    verification = Verification(path=str(paths.results))
-    ids: set[str] = set()
-    torn: list[tuple[int, bytes]] = []
-    holes: list[int] = []  # lines that a power cut left, before the last whole one
-    with ResultReader(paths.results) as reader, naming_errors("read", paths.results):
-        for number, (offset, line) in enumerate(read_lines(reader.fd), 1):
-            try:
-                if read_entry(line, offset) is None:
-                    torn.append((number, line))
-                    continue
-                holes += [number for number, line in torn if line.strip()]
-                torn = []
-                sample = read_sample(line, with_tokens=True)
-            except StoreError as error:
-                verification.damages.append(f"line {number} of {str(paths.results)!r}: {error}")
-                continue
-            if sample.id in ids:
-                verification.superseded += 1
-            ids.add(sample.id)
-            verification.with_tokens += bool(sample.step_result.recorded_trajectories)
-    verification.samples, verification.torn_bytes = len(ids), sum(len(line) for _, line in torn)
-    document: Mapping[str, Any] | None = None
-    try:
-        document = load_run(paths.run)
-        if document is None:
-            verification.damages.append(f"{str(paths.run)!r} is missing, so the run cannot be continued")
-        elif document.get("crc") not in (None, checksum_of(document)):
-            verification.damages.append(
-                f"{str(paths.run)!r} was changed after it was written: its checksum does not fit"
-            )
-    except StoreError as error:
-        verification.damages.append(str(error))
-    if verification.samples < expected_samples(document):  # else what stood there has run again
-        verification.damages += [
-            f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"
-            for number in holes
-        ]
-    return verification

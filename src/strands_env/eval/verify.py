@@ -1,7 +1,4 @@
-"""The mismatch of log-probabilities: those recorded while sampling beside another engine's for the same tokens.
-
-A `client` here speaks the generate contract.
-"""
+"""Whether the files of a run are whole, and whether another engine agrees on its log-probabilities."""
 
 from __future__ import annotations
 
@@ -10,20 +7,109 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from strands_env.core import Trajectory
-from strands_env.eval.errors import EvalError
+from strands_env.eval.errors import EvalError, StoreError, naming_errors
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.store import ResultReader, StorePaths
+from strands_env.eval.store import ResultReader, StorePaths, load_run
+from strands_env.eval.store.config import checksum_of, expected_samples
+from strands_env.eval.store.line import read_entry, read_sample
 from strands_sglang.backends import as_backend
 from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.exceptions import BackendConnectionError, StrandsSGLangError
+from strands_sglang.lines import read_lines
 
 WORST = 10  # tokens that are kept as examples
 CONCURRENCY = 8  # trajectories that are scored at a time
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """The findings of `verify_run`.
+
+    Attributes:
+        samples: Samples that can be read, each once.
+        superseded: Lines of samples that were tried again since.
+        with_tokens: Lines that hold tokens.
+        torn_bytes: Bytes behind the last whole line, which the next resume cuts off.
+        damages: A sentence for each place that differs from what was written: the file, the line, how to repair it.
+    """
+
+    path: str
+    samples: int = 0
+    superseded: int = 0
+    with_tokens: int = 0
+    torn_bytes: int = 0
+    damages: list[str] = field(default_factory=list)
+
+    @property
+    def is_intact(self) -> bool:
+        """True without damages."""
+        return not self.damages
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**asdict(self), "is_intact": self.is_intact}
+
+
+def verify_run(output_path: str | Path) -> Verification:
+    """Read every line with its tokens, and the configuration of a run, and compare the checksums.
+
+    Changes nothing, and may be used while the run goes on.
+
+    Args:
+        output_path: The `.jsonl` file or its folder.
+
+    Raises:
+        FileNotFoundError: There are no results.
+        StoreError: They cannot be read at all.
+    """
+    paths = StorePaths.of(output_path)
+    verification = Verification(path=str(paths.results))
+    ids: set[str] = set()
+    torn: list[tuple[int, bytes]] = []
+    holes: list[int] = []  # lines that a power cut left, before the last whole one
+    with ResultReader(paths.results) as reader, naming_errors("read", paths.results):
+        for number, (offset, line) in enumerate(read_lines(reader.fd), 1):
+            try:
+                if read_entry(line, offset) is None:
+                    torn.append((number, line))
+                    continue
+                holes += [number for number, line in torn if line.strip()]
+                torn = []
+                sample = read_sample(line, with_tokens=True)
+            except StoreError as error:
+                verification.damages.append(f"line {number} of {str(paths.results)!r}: {error}")
+                continue
+            if sample.id in ids:
+                verification.superseded += 1
+            ids.add(sample.id)
+            verification.with_tokens += bool(sample.step_result.recorded_trajectories)
+    verification.samples, verification.torn_bytes = len(ids), sum(len(line) for _, line in torn)
+    document: Mapping[str, Any] | None = None
+    try:
+        document = load_run(paths.run)
+        if document is None:
+            verification.damages.append(f"{str(paths.run)!r} is missing, so the run cannot be continued")
+        elif document.get("crc") not in (None, checksum_of(document)):
+            verification.damages.append(
+                f"{str(paths.run)!r} was changed after it was written: its checksum does not fit"
+            )
+    except StoreError as error:
+        verification.damages.append(str(error))
+    if verification.samples < expected_samples(document):  # else what stood there has run again
+        verification.damages += [
+            f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"
+            for number in holes
+        ]
+    return verification
+
+
+# ---- log-probabilities -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.eval.metrics import ScoreTable, reward_interval, summarize
+from strands_env.eval.metrics import ScoreTable, summarize
+from strands_env.eval.metrics.interval import reward_interval
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry
 from strands_env.options import EvalOptions

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from .comparison import Comparison, compare, sign_flip_test
-from .interval import Interval, interval_of, mean_interval, possible_range, reward_interval
-from .passk import pass_at_k, pass_hat_k
-from .summary import MetricFunction, RunSummary, compute_pass_at_k, compute_pass_hat_k, flat_metrics, summarize
+from .comparison import Comparison, compare
+from .interval import Interval
+from .summary import (
+    MetricFunction,
+    RunSummary,
+    compute_pass_at_k,
+    compute_pass_hat_k,
+    flat_metrics,
+    pass_at_k,
+    pass_hat_k,
+    summarize,
+)
 from .table import ScoreTable
 
 __all__ = [
@@ -19,14 +27,9 @@ __all__ = [
     "compute_pass_at_k",
     "compute_pass_hat_k",
     "flat_metrics",
-    "interval_of",
-    "mean_interval",
     "pass_at_k",
     "pass_at_k_metric",
     "pass_hat_k",
-    "possible_range",
-    "reward_interval",
-    "sign_flip_test",
     "summarize",
 ]
 
