@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,10 +82,10 @@ def test_a_broken_reward_is_mended_without_sampling_again(tmp_path, capsys):
 
 
 def test_rescoring_with_the_environment_of_the_run_makes_no_model(tmp_path, monkeypatch):
-    from strands_env.recipe import environments
+    from strands_env.recipe import factories
 
     assert run_mine(tmp_path / "a", "--env-config", '{"reward": 0.25}') == 0
-    monkeypatch.setattr(environments, "make_model_factory", lambda *options: pytest.fail("a model was made"))
+    monkeypatch.setattr(factories, "make_model_factory", lambda *options: pytest.fail("a model was made"))
     assert main(["rescore", str(tmp_path / "a"), "-q", "-o", str(tmp_path / "b")]) == 0
     assert [item.reward for item in read_results(tmp_path / "b")] == [0.25] * 3
 
@@ -293,8 +294,8 @@ class Letters:
 
 def test_drift_counts_places_and_sampled_tokens():
     totals = DriftTotals(tokenizer=Letters(), max_examples=1)
-    totals.add([3, 1, 2, 3], [False, False, True, True], name="one")
-    totals.add([3, 3], [False, True])
+    for name, ids, mask in (("one", [3, 1, 2, 3], [0, 0, 1, 1]), ("two", [3, 3], [0, 1])):
+        totals.add(SimpleNamespace(token_ids=ids, output_mask=mask), name=name)
     assert (totals.trajectories, totals.changed_trajectories) == (2, 1)
     assert (totals.sampled_tokens, totals.changed_tokens, dict(totals.kinds)) == (3, 1, {"other-merge": 1})
     assert totals.to_dict()["examples"] == [

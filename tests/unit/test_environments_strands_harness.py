@@ -19,7 +19,7 @@ from strands.hooks import AfterModelCallEvent
 from strands_env.core import Action, TerminationReason
 from strands_env.eval.errors import EvalError
 from strands_env.options import EvalOptions
-from strands_env.recipe.environments import make_env_factory
+from strands_env.recipe.factories import make_env_factory
 from strands_env.sandbox import SandboxUnavailableError
 from strands_env.sandbox.images import ImageSandbox
 from strands_env.testing import ScriptedModel, call

@@ -12,7 +12,7 @@ import pytest
 
 from strands_env.commands.cli import main
 from strands_env.eval import read_results
-from strands_env.recipe import environments
+from strands_env.recipe import factories
 from tests.conftest import ROOT
 from tests.unit.test_eval_cli import ENVIRONMENT, FAST, HOOKS, evaluate, run_mine
 
@@ -88,7 +88,7 @@ def test_a_run_says_how_it_ended_and_its_status_tells(source, env, more, status,
 def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
     (tmp_path / "x.jsonl").mkdir()
-    monkeypatch.setattr(environments, "make_model_factory", lambda *options: pytest.fail("the model was made"))
+    monkeypatch.setattr(factories, "make_model_factory", lambda *options: pytest.fail("the model was made"))
     for name in ("file", "file/x", "x.jsonl"):
         assert evaluate("arithmetic", "-o", str(tmp_path / name)) == 3
         assert "cannot write to" in capsys.readouterr().err

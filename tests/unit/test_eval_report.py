@@ -26,7 +26,7 @@ from strands_env.eval.metrics.interval import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 from strands_env.report.details import TokenTexts, branches, details, reasons_of
-from strands_env.report.overview import _running_mean
+from strands_env.report.run import _running_mean
 from strands_sglang.trajectory.media import PlacedMedium
 from tests.unit.eval_support import FakeEnv, sample, tasks, with_tokens
 

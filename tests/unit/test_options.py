@@ -14,9 +14,9 @@ from strands_env.core.jsonable import lacks_secrets, without_secrets
 from strands_env.eval import EvalOptions, Evaluator, read_scores, summarize
 from strands_env.eval.saved import SavedRun
 from strands_env.options import OPTIONS, SAMPLING
-from strands_env.recipe.models import make_model_factory
+from strands_env.recipe.evaluation import resolve
+from strands_env.recipe.factories import make_model_factory
 from strands_env.recipe.objects import benchmark_of_data
-from strands_env.recipe.resolve import resolve
 from strands_env.recipe.tasks import DataBenchmark
 from strands_env.report import write_report
 from tests.unit.eval_support import FakeEnv, outcome, tasks

@@ -13,8 +13,7 @@ from strands_env.commands.cli import main
 from strands_env.core import ErrorRecord, Phase, TerminationReason, TokenObservation, Trajectory
 from strands_env.eval import EvalSample
 from strands_env.report import write_report
-from strands_env.report.health import CHECKS, IMPROBABLE, HealthRow, find_problems, row_of
-from strands_env.report.health_rows import read_rows
+from strands_env.report.health import CHECKS, IMPROBABLE, HealthRow, find_problems, read_rows, row_of
 from tests.unit.eval_support import outcome, sample, with_tokens
 from tests.unit.gateway_support import rig
 from tests.unit.test_commands_runs import saved

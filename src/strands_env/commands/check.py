@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         from strands_env.options import EvalOptions
         from strands_env.recipe import dry_run
         from strands_env.recipe.dry_run import DryModels, DryRun, prove, tasks_to_try, try_environment
-        from strands_env.recipe.environments import make_env_factory
+        from strands_env.recipe.factories import make_env_factory
         from strands_env.recipe.objects import HOOK, benchmark_of_data, load_evaluator, load_object, load_reward
 
         options = EvalOptions(

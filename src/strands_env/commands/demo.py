@@ -18,7 +18,7 @@ from strands_env.core.seeds import RolloutSeed, derive_seed
 from strands_env.eval.benchmarks.arithmetic import ArithmeticEvaluator
 from strands_env.eval.drift import DriftKind, DriftSpan, DriftTotals
 from strands_env.options import EvalOptions
-from strands_env.recipe.models import loading, make_model_factory
+from strands_env.recipe.factories import loading, make_model_factory
 from strands_sglang.command_line import Exit
 
 ROUNDS = 5
@@ -90,8 +90,7 @@ async def _sample(
         spans: list[DriftSpan] = []
         if result.main_trajectory is not None:
             tokens = result.main_trajectory.tokens
-            mask = [bool(value) for value in tokens.loss_mask]
-            spans = [span for span in totals.add(tokens.token_ids, mask) if any(mask[span.start : span.end])]
+            spans = [span for span in totals.add(tokens) if any(tokens.output_mask[span.start : span.end])]
         return AnsweredQuestion(question=str(action.message), result=result, spans=spans)
 
     actions = [benchmark.action(row, number) for number, row in enumerate(benchmark.rows())]

@@ -25,7 +25,6 @@ def run(args: argparse.Namespace) -> int:
         if tokenizer is None:
             raise CommandError("drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
         totals = saved.drift(tokenizer, examples=EXAMPLES)
-    assert totals is not None
     if not totals.trajectories:
         raise CommandError(
             f"{args.run!r} holds no tokens: it was run with --no-tokens, or by a provider without token data",

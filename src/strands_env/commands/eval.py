@@ -28,16 +28,14 @@ from strands_env.eval import (
     describe_benchmarks,
     summarize,
 )
-from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import NoResultsError
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.options import EvalOptions
-from strands_env.recipe.evaluation import Evaluation, build_evaluation
+from strands_env.recipe.evaluation import Evaluation, build_evaluation, resolve
 from strands_env.recipe.recording import Recorder, Replay
-from strands_env.recipe.resolve import resolve
 from strands_env.trackers import BackgroundTracker, make_tracker, numbers_of
 from strands_sglang.command_line import CommandError, Exit
 
@@ -45,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 _PASSING = frozenset({TerminationReason.CONNECTION_ERROR, TerminationReason.THROTTLED, TerminationReason.ABORTED})
 DRIFT_TOKENS = 1_000_000
-"""Tokens up to which the summary says what re-tokenising would have changed; `drift` has no limit."""
+"""Tokens in which the summary looks for what re-tokenising would have changed; `drift` has no limit."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -194,10 +192,9 @@ def _show(
         status, complaint = _ending(evaluator, summary, failure)
     lines: list[str] = []
     if not as_json:
-        drift: DriftTotals | None = None
-        if evaluator.options.keep_tokens and BACKENDS[saved.options.backend].has_tokens:
-            tokenizer = saved.tokenizer().tokenizer
-            drift = None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
+        has_tokens = evaluator.options.keep_tokens and BACKENDS[saved.options.backend].has_tokens
+        tokenizer = saved.tokenizer().tokenizer if has_tokens else None
+        drift = None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
         title = evaluator.benchmark_name or str(evaluator.options.benchmark)
         lines += summary_lines(summary, title=title, wall_s=saved.wall_s, drift=drift)
         for name, value in metrics.items():

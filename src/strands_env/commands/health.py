@@ -14,8 +14,7 @@ SHOWN = 5
 def run(args: argparse.Namespace) -> int:
     """Look."""
     with announce(f"reading {args.rows}", quiet=args.json):
-        from strands_env.report.health import CHECKS, find_problems  # after the first line, for this takes time
-        from strands_env.report.health_rows import read_rows
+        from strands_env.report.health import CHECKS, find_problems, read_rows  # after the first line: takes time
 
         rows = read_rows(args.rows, args.tokenizer)
     if not rows:

@@ -21,8 +21,7 @@ from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
-from strands_env.report.details import messages_of, task_of
-from strands_env.report.overview import SNIPPET
+from strands_env.report.details import SNIPPET, messages_of, task_of
 from strands_sglang.backends.clients import client_class, open_engine
 from strands_sglang.command_line import CommandError, Exit
 from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
@@ -147,7 +146,8 @@ def verify(args: argparse.Namespace) -> Exit:
     if not files.is_intact:
         return Exit.REFUSED
     if mismatch is not None and not mismatch.tokens:
-        raise CommandError(f"nothing was scored again: {mismatch.why_not()}", Exit.USAGE)
+        reasons = "; ".join(f"{count} trajectories: {reason}" for reason, count in mismatch.skipped.items())
+        raise CommandError(f"nothing was scored again: {reasons or 'no tokens'}", Exit.USAGE)
     too_far = mismatch is not None and args.max_kl is not None and mismatch.kl > args.max_kl
     return Exit.INCOMPLETE if too_far else Exit.OK
 

@@ -21,9 +21,8 @@ from strands_env.eval import EvalError, read_scores, summarize
 from strands_env.eval.rescore import Rescored, rescore
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
-from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.evaluation import check_writable
-from strands_env.recipe.models import DeferredModels, make_model_factory
+from strands_env.recipe.factories import DeferredModels, make_env_factory, make_model_factory
 from strands_env.recipe.objects import load_reward
 from strands_sglang.command_line import CommandError, Exit
 
@@ -57,7 +56,7 @@ def _rescore(
     changes = asyncio.run(_cancelled_by_sigterm(rescore(saved, new, factory, **options)))
     threshold, complaint = saved.threshold(args.reward_threshold), None
     before, after = (summarize(read_scores(each), reward_threshold=threshold) for each in (args.run, new.results))
-    if changes.all_failed:
+    if 0 < changes.samples == changes.failed:
         complaint = "the reward failed for every sample, with the error above: nothing was written; fix it"
     elif changes.samples and not after.scored:
         complaint = f"{nothing_scored(new.results, changes.samples)[1]}; nothing was written"

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from strands_env.core import TokenObservation
+
 _WINDOW = 64  # how far apart two sequences may drift before they are matched again
 _ANCHOR = 3  # equal tokens in a row that end a drifted stretch
 
@@ -91,14 +93,15 @@ class DriftTotals:
     kinds: Counter[str] = field(default_factory=Counter)
     examples: list[DriftExample] = field(default_factory=list)
 
-    def add(self, token_ids: Sequence[int], output_mask: Sequence[bool], *, name: str = "") -> list[DriftSpan]:
-        """Count a trajectory (`output_mask`: sampled tokens; `name`: for examples); returns its drifted stretches."""
+    def add(self, tokens: TokenObservation, *, name: str = "") -> list[DriftSpan]:
+        """Count a trajectory (`name`: for examples); returns its drifted stretches."""
+        token_ids, sampled_mask = tokens.token_ids, tokens.output_mask
         spans = find_drift(token_ids, self.tokenizer)
         self.trajectories += 1
         self.changed_trajectories += bool(spans)
-        self.sampled_tokens += sum(map(bool, output_mask))
+        self.sampled_tokens += sum(sampled_mask)
         for span in spans:
-            self.changed_tokens += sum(map(bool, output_mask[span.start : span.end]))
+            self.changed_tokens += sum(sampled_mask[span.start : span.end])
             self.kinds[span.kind.value] += 1
             if len(self.examples) < self.max_examples:
                 sampled, again = (

@@ -30,11 +30,6 @@ class Rescored:
     failed: int = 0
     error: ErrorRecord | None = None
 
-    @property
-    def all_failed(self) -> bool:
-        """The new reward could score none of them."""
-        return 0 < self.samples == self.failed
-
     def add(self, before: EvalSample, after: EvalSample) -> None:
         """Count a sample."""
         self.samples += 1

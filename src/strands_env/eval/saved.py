@@ -121,18 +121,18 @@ class SavedRun:
         value = self.about.get("wall_s")
         return float(value) if value else None
 
-    def drift(self, tokenizer: Any, *, budget: int | None = None, examples: int = 0) -> DriftTotals | None:
-        """The changes that re-tokenising the run's texts would make; None if it has more than `budget` tokens.
+    def drift(self, tokenizer: Any, *, budget: int | None = None, examples: int = 0) -> DriftTotals:
+        """The changes that re-tokenising the run's texts would make, those of its first `budget` tokens.
 
         `examples` is the number of places to keep.
         """
         totals, length = DriftTotals(tokenizer=tokenizer, max_examples=examples), 0
         with ResultReader(self.paths.results) as reader:
             for name, item in reader.trajectories():
+                totals.add(item.tokens, name=name)
                 length += len(item.tokens)
-                if budget is not None and length > budget:
-                    return None
-                totals.add(item.tokens.token_ids, item.tokens.output_mask, name=name)
+                if budget is not None and length >= budget:
+                    break
         return totals
 
     def threshold(self, threshold: float | None) -> float:

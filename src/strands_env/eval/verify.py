@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,12 +17,11 @@ from strands_env.core import Trajectory
 from strands_env.eval.errors import EvalError, StoreError, naming_errors
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.store import ResultReader, StorePaths, load_run
-from strands_env.eval.store.config import checksum_of, expected_samples
-from strands_env.eval.store.line import read_entry, read_sample
+from strands_env.eval.store.config import checksum_of
+from strands_env.eval.store.results import scan
 from strands_sglang.backends import as_backend
 from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.exceptions import BackendConnectionError, StrandsSGLangError
-from strands_sglang.lines import read_lines
 
 WORST = 10  # tokens that are kept as examples
 CONCURRENCY = 8  # trajectories that are scored at a time
@@ -68,44 +68,30 @@ def verify_run(output_path: str | Path) -> Verification:
         FileNotFoundError: There are no results.
         StoreError: They cannot be read at all.
     """
-    paths = StorePaths.of(output_path)
-    verification = Verification(path=str(paths.results))
-    ids: set[str] = set()
-    torn: list[tuple[int, bytes]] = []
-    holes: list[int] = []  # lines that a power cut left, before the last whole one
-    with ResultReader(paths.results) as reader, naming_errors("read", paths.results):
-        for number, (offset, line) in enumerate(read_lines(reader.fd), 1):
+    verification = Verification(path=str(StorePaths.of(output_path).results))
+    damages, ids, end = verification.damages, set[bytes](), 0
+    with ResultReader(output_path) as reader, naming_errors("read", reader.paths.results):
+        for entry in scan(reader.fd, reader.paths.results, damages):
+            end = entry.offset + entry.length
             try:
-                if read_entry(line, offset) is None:
-                    torn.append((number, line))
-                    continue
-                holes += [number for number, line in torn if line.strip()]
-                torn = []
-                sample = read_sample(line, with_tokens=True)
+                sample = reader.read(entry, with_tokens=True)
             except StoreError as error:
-                verification.damages.append(f"line {number} of {str(paths.results)!r}: {error}")
+                damages.append(str(error))
                 continue
-            if sample.id in ids:
-                verification.superseded += 1
-            ids.add(sample.id)
+            verification.superseded += entry.id in ids
+            ids.add(entry.id)
             verification.with_tokens += bool(sample.step_result.recorded_trajectories)
-    verification.samples, verification.torn_bytes = len(ids), sum(len(line) for _, line in torn)
-    document: Mapping[str, Any] | None = None
+        verification.torn_bytes = os.fstat(reader.fd).st_size - end
+    verification.samples = len(ids)
+    run = reader.paths.run
     try:
-        document = load_run(paths.run)
+        document = load_run(run)
         if document is None:
-            verification.damages.append(f"{str(paths.run)!r} is missing, so the run cannot be continued")
+            damages.append(f"{str(run)!r} is missing, so the run cannot be continued")
         elif document.get("crc") not in (None, checksum_of(document)):
-            verification.damages.append(
-                f"{str(paths.run)!r} was changed after it was written: its checksum does not fit"
-            )
+            damages.append(f"{str(run)!r} was changed after it was written: its checksum does not fit")
     except StoreError as error:
-        verification.damages.append(str(error))
-    if verification.samples < expected_samples(document):  # else what stood there has run again
-        verification.damages += [
-            f"line {number} of {str(paths.results)!r}: zeros in place of a sample; a resume runs it again"
-            for number in holes
-        ]
+        damages.append(str(error))
     return verification
 
 
@@ -154,10 +140,6 @@ class Mismatch:
                 )
             )
         self.worst = sorted(self.worst, key=lambda one: -abs(one.recorded - one.scored))[:WORST]
-
-    def why_not(self) -> str:
-        """The reason nothing was scored."""
-        return "; ".join(f"{count} trajectories: {reason}" for reason, count in self.skipped.items()) or "no tokens"
 
     @property
     def tokens(self) -> int:
@@ -250,16 +232,11 @@ async def _scorer(
             mismatch.skipped["no log-probabilities were recorded"] += 1
         else:
             try:
-                mismatch.add(name, item, await score_again(client, item))
+                scored = np.full(len(item.tokens), np.nan)
+                sampled = np.flatnonzero(np.array(item.tokens.output_mask))
+                if sampled.size:
+                    start = int(sampled[0])
+                    scored[start:] = (await as_backend(client).score(item.tokens.token_ids, start=start)).logprobs
+                mismatch.add(name, item, scored)
             except StrandsSGLangError as error:
                 mismatch.skipped[f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"] += 1
-
-
-async def score_again(client: Any, item: Trajectory) -> Any:
-    """Log-probabilities of a trajectory's tokens under another engine: float64[tokens], NaN before the sampled ones."""
-    scored = np.full(len(item.tokens), np.nan)
-    sampled = np.flatnonzero(np.array(item.tokens.output_mask))
-    if sampled.size:
-        start = int(sampled[0])
-        scored[start:] = (await as_backend(client).score(item.tokens.token_ids, start=start)).logprobs
-    return scored

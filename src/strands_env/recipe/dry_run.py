@@ -20,7 +20,6 @@ from strands_env.core.rollout import EnvFactory, LocalExecutor, make_environment
 from strands_env.eval import EvalError
 from strands_env.eval.run.tasks import catch_exits, stream, with_names
 from strands_env.options import EvalOptions
-from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator
 from strands_env.rewards.proof import RewardProof, prove_reward, reward_of
 from strands_env.testing.scripted import ScriptedModel, call, reply
@@ -158,7 +157,6 @@ class DryModels:
     def __init__(self, tokenizer: str | None) -> None:
         self.tokenizer = None
         if tokenizer != "none":
-            check_named_models("", None, tokenizer)
             try:
                 self.tokenizer = get_tokenizer(tokenizer or ("smollm2" if default_model_cached() else "tiny"))
             except ImportError:

@@ -1,7 +1,9 @@
-"""An evaluator from the options of a run, with every mistake reported before a model is loaded."""
+"""The options of a run, and its evaluator, with every mistake reported before a model is loaded."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -11,19 +13,92 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.core import ModelFactory
+from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, Progress
 from strands_env.eval.errors import naming_errors
 from strands_env.eval.run.tasks import Tasks
-from strands_env.options import REWARDS, EvalOptions, flag_of
+from strands_env.eval.saved import SavedRun
+from strands_env.options import CONTINUED, OPTIONS, REWARDS, SAMPLING, EvalOptions, flag_of
 from strands_env.recipe.dry_run import find_mistakes
-from strands_env.recipe.environments import make_env_factory, takes_model
-from strands_env.recipe.models import DeferredModels, check_named_models, loading, make_model_factory
-from strands_env.recipe.objects import load_evaluator
+from strands_env.recipe.factories import (
+    DeferredModels,
+    loading,
+    make_env_factory,
+    make_model_factory,
+    takes_model,
+)
+from strands_env.recipe.objects import DATA, benchmark_of_data, load_evaluator
 from strands_env.recipe.recording import Recorder, Replay
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark
 from strands_sglang import get_tool_parser
+from strands_sglang.backends.engine.own_models import check_model_name
 from strands_sglang.conversation.options import DEFAULTS, merge_options
 from strands_sglang.exceptions import StrandsSGLangError
+
+
+def resolve(arguments: Mapping[str, Any], *, from_run: str | None = None, resume: bool = False) -> EvalOptions:
+    """All options of a run: those given, else the saved run's, else those of the run to resume, else defaults.
+
+    Args:
+        arguments: Those of the command line by name; None stands for one that was not given.
+        from_run: Saved run to repeat: its folder or its `.run.json`.
+    """
+    given = {name: value for name, value in arguments.items() if name in OPTIONS and value is not None}
+    sampling = {name: value for name in SAMPLING if (value := arguments.get(name)) is not None}
+    if own := {**given.pop("sampling", {}), **sampling}:
+        given["sampling"] = own
+    saved: dict[str, Any] = {}
+    if from_run is not None:
+        path = Path(from_run)
+        run = SavedRun.of(path.with_name(path.name.replace(".run.json", ".jsonl")))
+        if not run.document:
+            raise EvalError(f"found no saved run at {from_run!r}: give its folder or x.run.json")
+        saved = run.saved_options
+        if "benchmark" not in saved:
+            raise EvalError(f"{from_run!r} was not saved by 'strands-env eval': its options are unknown")
+    values = {**saved, **given}
+    output = output_of(values)
+    continued: dict[str, Any] = {}
+    if resume and output is not None:
+        before = SavedRun.of(output).saved_options
+        continued = {name: before[name] for name in CONTINUED if before.get(name) is not None}
+        values = {**continued, **values}
+    earlier = {**continued, **saved}
+    if "seed" in given:
+        values["sampling_seed"] = given["seed"]
+    if values.get("sampling_seed") is None:
+        values["sampling_seed"] = secrets.randbits(31)
+    data, saved_data = values.get("data_path"), continued.get("data_path")
+    if data and saved_data and os.path.realpath(data) == os.path.realpath(saved_data):
+        values["data_path"] = saved_data  # its spelling is part of the configuration
+    if data and not values.get("benchmark"):
+        values["benchmark"] = benchmark_of_data(str(data))
+    for name, value in values.items():
+        if name not in given and lacks_secrets(value):
+            raise EvalError(f"the saved run does not hold the secrets of {flag_of(name)}: give that option again")
+    if not values.get("benchmark"):
+        if resume and "output_path" in given:
+            raise EvalError(f"there is no run at {given['output_path']!r} to resume: name a benchmark to start one")
+        raise EvalError("name a benchmark ('strands-env eval --list' shows them), --data FILE, or --from-run RUN")
+    values["output_path"] = str(output_of(values))
+    # A saved run has all its sampling parameters, a new one those of the benchmark.
+    kind, base = load_evaluator(values["benchmark"]), earlier.get("sampling")
+    if base is None and issubclass(kind, Benchmark):
+        base = dict(kind.default_sampling)
+        if values.get("n_samples_per_prompt", 1) > 1:
+            base.pop("temperature", None)  # several samples are to differ
+    values["sampling"] = {**(base or {}), **(given.get("sampling") or {})}
+    return EvalOptions(**{"keep_tokens": True, "keep_results": False, **values})
+
+
+def output_of(values: Mapping[str, Any]) -> Path | None:
+    """Folder of the results; None if neither output nor benchmark is named."""
+    if values.get("output_path"):
+        return Path(values["output_path"])
+    name = values.get("benchmark")
+    if values.get("data_path") and name in (None, DATA, "harbor"):
+        return Path("runs") / Path(values["data_path"]).stem
+    return Path("runs") / str(name).replace(":", ".") if name else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +155,12 @@ def build_evaluation(
         raise EvalError("--record: only models that this process makes can be recorded, with --executor inline")
     if is_inline and options.workers is not None:
         raise EvalError("--workers is for --executor processes or ray")
-    # Before anything is loaded: what makes the model says the same, later.
-    check_named_models(options.backend, options.model_id, options.tokenizer)
-    if options.tool_parser is not None:
-        get_tool_parser(options.tool_parser)
-    try:
+    try:  # before anything is loaded: what makes the model says the same, later
+        for name in (options.model_id if backend.name == "local" else None, options.tokenizer):
+            if name is not None:
+                check_model_name(name)
+        if options.tool_parser is not None:
+            get_tool_parser(options.tool_parser)
         backend.check(sampling)
         if backend.has_tokens:
             merge_options(DEFAULTS, options.model_options or {})
@@ -107,7 +183,7 @@ def build_evaluation(
         from strands_env.distributed import ProcessExecutor, RayExecutor
 
         make_executor = ProcessExecutor if options.executor == "processes" else RayExecutor
-        make = "strands_env.recipe.environments:make_env_factory"
+        make = "strands_env.recipe.factories:make_env_factory"
         executor = make_executor(make, {"options": options}, n_workers=options.workers or 2)
     evaluator = kind(
         env_factory if is_inline else None,

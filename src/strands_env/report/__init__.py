@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .run import ReportResult, write_report
+from .page import ReportResult
+from .run import write_report
 from .training import write_training
 
 __all__ = ["ReportResult", "write_report", "write_training"]

@@ -17,6 +17,8 @@ MAX_TEXT = 100_000
 """Characters of one block that are kept."""
 MAX_IMAGES = 20_000_000
 """Bytes of base64 of all images in a report; those beyond are named and not shown."""
+SNIPPET = 160
+"""Characters of a prompt in lists."""
 _IMAGE_TYPES = frozenset({"png", "jpeg", "gif", "webp"})
 
 
@@ -28,19 +30,17 @@ class ReportImages:
         self._places: dict[str, int] = {}
         self.urls: list[str] = []
 
-    def place_url(self, url: str) -> int | None:
-        """As `place`, of a data URL."""
-        head, _, data = url.partition(",")
-        return self.place(head.removeprefix("data:image/").removesuffix(";base64"), data)
-
-    def place(self, kind: Any, data: Any) -> int | None:
-        """Index of an image, bytes or base64, in `urls`; None if it is not an image, or there is no room."""
-        encoded = base64.b64encode(data).decode() if isinstance(data, bytes | bytearray) else data
-        if not isinstance(encoded, str) or not encoded:
+    def place(self, data: Any, kind: Any = None) -> int | None:
+        """Index of an image, bytes, base64 or a data URL, in `urls`; None if it is no image, or there is no room."""
+        text = base64.b64encode(data).decode() if isinstance(data, bytes | bytearray) else data
+        if not isinstance(text, str) or not text:
             return None
+        head, _, encoded = text.rpartition(",")
+        kind = head.removeprefix("data:image/").removesuffix(";base64") or kind
         if encoded not in self._places:
-            if not self._texts.take_image(len(encoded)):
+            if len(encoded) > self._texts.image_room:
                 return None
+            self._texts.image_room -= len(encoded)
             self._places[encoded] = len(self.urls)
             self.urls.append(f"data:image/{kind if kind in _IMAGE_TYPES else 'png'};base64,{encoded}")
         return self._places[encoded]
@@ -62,7 +62,7 @@ class TokenTexts:
         self.drift = None if tokenizer is None else DriftTotals(tokenizer=tokenizer)
         self._texts: dict[int, str] = {}
         self._budget = budget
-        self._image_room = MAX_IMAGES
+        self.image_room = MAX_IMAGES
         self.left_out = 0
 
     def take(self, count: int) -> bool:
@@ -71,13 +71,6 @@ class TokenTexts:
             self.left_out += 1
             return False
         self._budget -= count
-        return True
-
-    def take_image(self, size: int) -> bool:
-        """Reserve room for an image of this many characters, if there is some."""
-        if size > self._image_room:
-            return False
-        self._image_room -= size
         return True
 
     def text(self, token_id: int) -> str:
@@ -114,7 +107,7 @@ def details(
         "cleanup_error": None if result.cleanup_error is None else _error(result.cleanup_error),
     }
     if trajectories and texts.take(sum(len(item.tokens) for item in trajectories)):
-        document["trajectories"] = [_trajectory(item, texts, vocabulary, sample, pictures) for item in trajectories]
+        document["trajectories"] = [_trajectory(item, texts, vocabulary, pictures) for item in trajectories]
         document["main"] = main
         document["prompt"] = None if main is None else _prompt_text(trajectories[main], texts)
         document["tree"] = branches([item.tokens.token_ids_array for item in trajectories])
@@ -219,7 +212,7 @@ _FIRST = ("reason", "reasoning", "judgment.reasoning", "judgment.verdict", "erro
 
 
 def _trajectory(
-    item: Trajectory, texts: TokenTexts, vocabulary: dict[int, str], sample: EvalSample, pictures: ReportImages
+    item: Trajectory, texts: TokenTexts, vocabulary: dict[int, str], pictures: ReportImages
 ) -> dict[str, Any]:
     tokens = item.tokens
     ids = tokens.token_ids
@@ -229,7 +222,7 @@ def _trajectory(
         "trainable": item.trainable,
         "discarded": item.is_discarded,
         "finish": item.finish_reason,
-        "media": [[medium.offset, medium.length, pictures.place_url(medium.data)] for medium in item.media],
+        "media": [[medium.offset, medium.length, pictures.place(medium.data)] for medium in item.media],
         "prompt": tokens.prompt_length,
         "ids": ids,
         "segments": [[int(part.is_output), part.start, part.end, part.turn] for part in tokens.segments],
@@ -241,7 +234,7 @@ def _trajectory(
         vocabulary.update((token, texts.text(token)) for token in ids if token not in vocabulary)
         document["drift"] = [
             [span.start, span.end, span.kind.value, [texts.text(token) for token in span.retokenized_ids[:32]]]
-            for span in texts.drift.add(ids, tokens.output_mask, name=f"{sample.prompt_id}/{sample.index}")
+            for span in texts.drift.add(tokens)
         ]
     return document
 
@@ -292,7 +285,7 @@ def _block(block: Any, pictures: ReportImages | None) -> dict[str, Any]:
         case {"image": dict() as image} | {"document": dict() as image} | {"video": dict() as image}:
             data = image.get("source", {}).get("bytes") or b""
             text = f"{next(iter(block))} ({image.get('format')}, {len(data):,} bytes)"
-            place = pictures.place(image.get("format"), data) if pictures and "image" in block else None
+            place = pictures.place(data, image.get("format")) if pictures and "image" in block else None
             return {"kind": "media", "text": text, "image": place}
     return {"kind": "json", "value": block}
 

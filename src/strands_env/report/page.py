@@ -22,6 +22,16 @@ from strands_env.eval.errors import naming_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportResult:
+    """A written report; sizes in bytes, `tokens_left_out` counts samples whose tokens did not fit the budget."""
+
+    path: Path
+    samples: int
+    size: int
+    tokens_left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageWriter:
     """A page that is being written to a file."""
 

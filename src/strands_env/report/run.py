@@ -1,35 +1,36 @@
-"""The report of one run."""
+"""The report of one run: numbers, curves, a row for each prompt and sample, and the samples with their tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from strands_env.core.jsonable import without_secrets
+from strands_env.eval.metrics import ScoreTable, summarize
+from strands_env.eval.metrics.interval import reward_interval
+from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import Entry, ResultReader
-from strands_env.report.details import TokenTexts, details
+from strands_env.options import EvalOptions
+from strands_env.report.details import SNIPPET, TokenTexts, details, task_of
 from strands_env.report.health import HealthRow, find_problems, row_of
-from strands_env.report.overview import Overview
-from strands_env.report.page import now, page
+from strands_env.report.page import ReportResult, now, page
 
 CHUNK = 50
 """Samples of one data island: what the browser unpacks when one of them is opened."""
 TOKEN_BUDGET = 20_000_000
 """Tokens a report may hold; beyond it only messages are shown."""
 _SCRIPTS = ("dom.js", "charts.js", "tokens.js", "detail.js", "table.js", "drawer.js", "app.js")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportResult:
-    """A written report; sizes in bytes, `tokens_left_out` counts samples whose tokens did not fit the budget."""
-
-    path: Path
-    samples: int
-    size: int
-    tokens_left_out: int = 0
+POINTS = 300
+"""Points of a curve."""
+BINS = 20
+"""Bars of the distribution of rewards."""
 
 
 def write_report(
@@ -100,3 +101,93 @@ def _chunks(
             drifts = [path["drift"] for path in document.get("trajectories", ()) if "drift" in path]
             rows.append(row_of(sample, [kind for spans in drifts for _, _, kind, _ in spans] if drifts else None))
         yield {"samples": samples, "vocabulary": vocabulary}
+
+
+# ---- the whole run ---------------------------------------------------------------------------------------------------
+
+
+class Overview:
+    """Collects the overview, a sample at a time in the order they were finished."""
+
+    def __init__(self, options: EvalOptions | None = None) -> None:
+        self.table = ScoreTable(options)
+        self._reasons: dict[str, int] = {}
+        self._prompts: dict[str, dict[str, Any]] = {}
+        self._rows: dict[tuple[str, int], list[Any]] = {}
+
+    def add(self, sample: EvalSample) -> None:
+        """Add a sample."""
+        self.table.add(sample.prompt_id, sample)
+        result = sample.step_result
+        task = sample.action
+        self._prompts.setdefault(sample.prompt_id, task_of(task.text, task.task_context.ground_truth, SNIPPET))
+        output = result.observation.metrics.get("output_tokens")
+        self._rows[(sample.prompt_id, sample.index)] = [
+            None if sample.reward is None else round(sample.reward, 6),
+            self._reasons.setdefault(result.termination_reason.value, len(self._reasons)),
+            int(sample.aborted),
+            round(sample.duration_s, 3),
+            output.get("total") if isinstance(output, dict) else output,
+            result.observation.metrics.get("tool_calls"),
+            result.observation.metrics.get("model_calls"),
+        ]
+
+    def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
+        """JSON values; `order` has the samples prompt by prompt, as the report shows them."""
+        entries = list(order)
+        table = self.table
+        most = max((1, *(score.n for score in table.by_prompt())))
+        # Up to 24 values of k, dense where the curve bends.
+        k_values = range(1, most + 1) if most <= 24 else sorted({round(k) for k in np.geomspace(1, most, 24)})
+        summary = summarize(table, k_values=list(k_values)).to_dict()
+        prompts: list[list[Any]] = []
+        for number, entry in enumerate(entries):
+            if not prompts or prompts[-1][0] != entry.prompt_id:
+                about = self._prompts[entry.prompt_id]
+                prompts.append([entry.prompt_id, about["text"], about["truth"], number, 0])
+            prompts[-1][4] += 1
+        rows = [[entry.index, *self._rows[(entry.prompt_id, entry.index)]] for entry in entries]
+        return {
+            "summary": summary,
+            "reasons": list(self._reasons),
+            "prompts": prompts,
+            "samples": [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(8)],
+            "running": _running_mean(table),
+            "distribution": _distribution(table.rewards),
+        }
+
+
+def _running_mean(table: ScoreTable) -> list[list[float]]:
+    """`[samples, mean, low, high]` over the first scored samples: the mean over prompts of their mean reward.
+
+    The last point is the run's mean reward with the interval of its summary.
+    """
+    rewards = table.rewards
+    scored = ~np.isnan(rewards)
+    rewards, prompts = rewards[scored], table.prompts[scored]
+    if rewards.size == 0:
+        return []
+    # Sums by prompt grow from point to point: a mean over all samples for each would be quadratic.
+    sums, counts = np.zeros(len(table.prompt_ids)), np.zeros(len(table.prompt_ids))
+    ends = np.unique(np.linspace(1, rewards.size, min(POINTS, rewards.size)).round().astype(int))
+    points: list[list[float]] = []
+    start = 0
+    for end in ends:
+        np.add.at(sums, prompts[start:end], rewards[start:end])
+        np.add.at(counts, prompts[start:end], 1)
+        start = end
+        means = sums[counts > 0] / counts[counts > 0]
+        interval = reward_interval(means, rewards)
+        points.append([int(end), *(round(value, 5) for value in (interval.value, interval.low, interval.high))])
+    return points
+
+
+def _distribution(rewards: NDArray[np.float64]) -> dict[str, Any] | None:
+    scored = rewards[~np.isnan(rewards)]
+    if scored.size == 0:
+        return None
+    values, counts = np.unique(scored, return_counts=True)
+    if values.size <= BINS:
+        return {"values": [float(value) for value in values], "counts": counts.tolist()}
+    counts, edges = np.histogram(scored, bins=BINS)
+    return {"edges": [round(float(edge), 6) for edge in edges if math.isfinite(edge)], "counts": counts.tolist()}

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import TerminationReason
-from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, naming_errors
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
-from strands_env.eval.store import ResultReader
+from strands_env.eval.store import read_results
 from strands_env.report.details import answer_of, task_of
-from strands_env.report.page import now, page
-from strands_env.report.run import ReportResult
+from strands_env.report.page import ReportResult, now, page
 
 ANSWER = 1200
 """Characters of an answer that are kept."""
@@ -90,31 +88,24 @@ def write_training(
 
 def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any] | None) -> Iterator[Step]:
     for number, results in _find_steps(folder):
-        with ResultReader(results) as reader:
-            saved = SavedRun.of(results)
-            table = ScoreTable(saved.options)
-            tokenizer = None if tokenizer_of is None else tokenizer_of(results)
-            drift = None if tokenizer is None else DriftTotals(tokenizer=tokenizer)
-            token_count = 0
-            for entry in reader.entries:
-                sample = reader.read(entry, with_tokens=drift is not None and token_count < DRIFT_TOKENS)
-                table.add(sample.prompt_id, sample)
-                result = sample.step_result
-                _note(
-                    prompts,
-                    entry.prompt_id,
-                    number,
-                    text=sample.action.text,
-                    truth=sample.action.task_context.ground_truth,
-                    reward=sample.reward,
-                    answer=answer_of(result),
-                )
-                for item in result.recorded_trajectories if drift is not None else ():
-                    token_count += len(item.tokens)
-                    drift.add(item.tokens.token_ids, item.tokens.output_mask)  # type: ignore[union-attr]
-            summary = summarize(table, k_values=[1])
+        saved = SavedRun.of(results)
+        table = ScoreTable(saved.options)
+        for sample in read_results(results):
+            table.add(sample.prompt_id, sample)
+            _note(
+                prompts,
+                sample.prompt_id,
+                number,
+                text=sample.action.text,
+                truth=sample.action.task_context.ground_truth,
+                reward=sample.reward,
+                answer=answer_of(sample.step_result),
+            )
+        summary = summarize(table, k_values=[1])
         reasons, samples = summary.terminations, max(1, summary.samples)
-        tokens = drift.sampled_tokens if drift is not None else 0
+        tokenizer = None if tokenizer_of is None else tokenizer_of(results)
+        drift = None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
+        drifted = drift.changed_tokens / drift.sampled_tokens if drift is not None and drift.sampled_tokens else None
         yield {
             "step": number,
             "name": str(results.relative_to(folder).parent),
@@ -126,7 +117,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
             "tool_calls": summary.totals.get("tool_calls", 0.0) / samples,
             "truncated": _cut(reasons) / samples,
             "failed": summary.unscored / samples,
-            "drift": drift.changed_tokens / tokens if drift is not None and tokens else None,
+            "drift": drifted,
             "model": saved.header["model"],
         }
 

@@ -27,11 +27,14 @@ logger = logging.getLogger(__name__)
 MAX_PENDING = 4096  # samples that may wait for the device before `append` waits too
 
 
-def scan(fd: int, path: Path) -> Iterator[Entry]:
+def scan(fd: int, path: Path, damages: list[str] | None = None) -> Iterator[Entry]:
     """The entries of an open results file, those that were superseded too; the remains of a crash are left out.
 
     Before the last whole line only a power cut leaves such remains, among lines that were not yet synced: a warning
     names them as long as samples of the run are missing. An empty line is none.
+
+    Args:
+        damages: Gets a sentence for each damaged line and each such remain, in place of errors and warnings.
 
     Raises:
         StoreError: A line is damaged, or of something else.
@@ -43,7 +46,11 @@ def scan(fd: int, path: Path) -> Iterator[Entry]:
         try:
             entry = read_entry(line, offset)
         except StoreError as error:
-            raise type(error)(f"line {number} of {str(path)!r}: {error}") from error
+            damage = f"line {number} of {str(path)!r}: {error}"
+            if damages is None:
+                raise type(error)(damage) from error
+            damages.append(damage)
+            continue
         if entry is None:
             torn += [number] if line.strip() else []
             continue
@@ -55,9 +62,14 @@ def scan(fd: int, path: Path) -> Iterator[Entry]:
         document = None
         with suppress(StoreError):  # who reads the configuration says so
             document = load_run(StorePaths.of(path).run)
-        if len(ids) < expected_samples(document):
-            lines = ", ".join(map(str, holes[:5])) + (", ..." if len(holes) > 5 else "")
-            logger.warning("path=<%s>, lines=<%s> | zeros in place of samples, which a resume runs again", path, lines)
+        if len(ids) >= expected_samples(document):  # what stood there has run again
+            return
+        if damages is not None:
+            zeros = "zeros in place of a sample; a resume runs it again"
+            damages += [f"line {number} of {str(path)!r}: {zeros}" for number in holes]
+            return
+        lines = ", ".join(map(str, holes[:5])) + (", ..." if len(holes) > 5 else "")
+        logger.warning("path=<%s>, lines=<%s> | zeros in place of samples, which a resume runs again", path, lines)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
