@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import copy
 import dataclasses
 import gzip
 import json
+import os
+import queue
 import random
+import signal
 import socket
 import struct
+import sys
+import urllib.request
 import zlib
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -749,20 +755,25 @@ def test_the_command_complains_of_a_used_port_before_it_loads_anything(
     assert status == 1 and "in use" in complaint and "--port 0 takes a free one" in complaint
 
 
-async def test_the_command_prints_its_address_first_and_serves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_its_address_first_and_serves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch")
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    args = parser.parse_args(["--model", "tiny"])
-    stop, printed = asyncio.Event(), []
-    async with asyncio.TaskGroup() as group:
-        group.create_task(command.serve(args, stop))
-        await until(lambda: printed.append(capsys.readouterr().out) or "".join(printed))
-        first = "".join(printed)
-        assert first.startswith("listening on http://127.0.0.1:") and first.endswith("\n")
-        url = first.split()[2]
-        async with aiohttp.ClientSession() as http, http.post(f"{url}/sessions") as response:
-            made = await response.json()
-        stop.set()
-    assert made["base_urls"]["anthropic"] == f"{url}/s/{made['id']}"
+    lines: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=lines.put, flush=lambda: None))
+
+    def use() -> tuple[str, Any]:
+        try:
+            url = lines.get(timeout=60).removeprefix("listening on ").partition(" ")[0]
+            with urllib.request.urlopen(urllib.request.Request(f"{url}/sessions", method="POST")) as response:
+                return url, json.load(response)
+        finally:
+            if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with ThreadPoolExecutor() as pool:
+        using = pool.submit(use)
+        assert command_line(["gateway", "--model", "tiny"]) == 0
+        url, made = using.result()
+    assert url.startswith("http://127.0.0.1:") and made["base_urls"]["anthropic"] == f"{url}/s/{made['id']}"
     assert capsys.readouterr().err.startswith("1 session with 0 sampled tokens end here")

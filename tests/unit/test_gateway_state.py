@@ -485,20 +485,49 @@ async def test_a_worker_leaves_the_logs_of_others_alone(tmp_path: Path) -> None:
     assert {file.stem for file in tmp_path.glob("*.jsonl")} == {name for name in names if not worker.owns(name)}
 
 
-async def test_a_damaged_log_is_one_sessions_trouble(tmp_path: Path) -> None:
-    async with rig([completion("One."), completion("Two.")], state=tmp_path / "state") as r:
+async def test_a_damaged_log_is_one_sessions_trouble_which_a_delete_ends(tmp_path: Path) -> None:
+    async with rig([completion("One."), completion("Two.")], state=tmp_path / "state", admin_key="admin") as r:
         await r.chat([USER])
         r.gateway.open(name="other")
         file = tmp_path / "state" / f"{r.session.id}.jsonl"
         data = bytearray(file.read_bytes())
         data[-100] ^= 1
         file.write_bytes(data)
-        async with Gateway(client=Replay([]), tokenizer=tokenizer(), state=copy_of(tmp_path / "state")) as gateway:
+        path, admin = f"/sessions/{r.session.id}", {"headers": {"Authorization": "Bearer admin"}}
+        async with Gateway(
+            client=Replay([]), tokenizer=tokenizer(), state=copy_of(tmp_path / "state"), admin_key="admin"
+        ) as gateway:
             later = Rig(gateway, r.session, r.client, r.http)
-            listed = {each["id"]: each for each in (await later.call("GET", "/sessions"))["sessions"]}
+            listing = await later.call("GET", "/sessions", **admin)
+            listed = {each["id"]: each for each in listing["sessions"]}
             assert "damaged" in listed[r.session.id]["error"] and listed["other"]["counters"]
-            async with r.http.get(f"{gateway.url}/sessions/{r.session.id}") as response:
-                assert response.status == 500 and "line" in (await response.json())["error"]["message"]
+            file = gateway.sessions.folder.path / file.name
+            assert listing["state"]["bytes"] == sum(each.stat().st_size for each in file.parent.glob("*.jsonl"))
+            for method, more in (("GET", ""), ("POST", ""), ("GET", "/trajectories"), ("POST", "/close")):
+                refused = (await later.call(method, path + more, status=500, **admin))["error"]
+                assert refused["code"] == "session_damaged" and "line" in refused["message"]
+                assert refused["message"].endswith(f"DELETE {path} removes it")
+            url = f"{gateway.url}/s/{r.session.id}/v1/chat/completions"
+            async with r.http.post(url, json={"messages": [USER]}, headers=r.headers) as response:
+                assert (await response.json())["error"]["code"] == "session_damaged"
+            await later.call("DELETE", path, status=401, headers=r.headers)
+            assert file.read_bytes() == data  # nothing was written to it
+            assert await later.call("DELETE", path, **admin) == {"id": r.session.id, "deleted": True}
+            assert not file.exists() and list(gateway.sessions) == ["other"]
+            listing = await later.call("GET", "/sessions", **admin)
+            assert listing["state"]["bytes"] == file.with_name("other.jsonl").stat().st_size
+            await later.call("DELETE", path, status=404, **admin)
+            await later.call("POST", path, json={}, status=201, **admin)
+
+
+async def test_sessions_of_an_earlier_process_are_closed_too_when_nobody_uses_them(tmp_path: Path) -> None:
+    async with rig([completion("One.")], state=tmp_path / "state") as r:
+        await r.chat([USER])
+        folder = copy_of(tmp_path / "state")
+    async with Gateway(client=Replay([]), tokenizer=tokenizer(), state=folder, session_ttl=0.02) as gateway:
+        await until(lambda: all(session.is_sealed for session in gateway.sessions.values()) and gateway.sessions)
+    async with Gateway(client=Replay([]), tokenizer=tokenizer(), state=folder) as gateway:
+        assert gateway.sessions[r.session.id].is_sealed
 
 
 @pytest.mark.parametrize("how", ["device", "limit"])

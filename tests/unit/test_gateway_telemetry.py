@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from strands_sglang.commands import gateway as command
 from strands_sglang.exceptions import SGLangThrottledError
 from strands_sglang.gateway import answers
 from strands_sglang.gateway import telemetry as gateway_telemetry
+from strands_sglang.gateway.workers import Worker
 from tests.provider_support import completion, make
 from tests.unit.gateway_support import CALL, CHAT_TOOLS, Rig, rig, slow, until
 
@@ -34,6 +36,7 @@ async def scrape(r: Rig, **headers: str) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels."""
     text = await r.call("GET", "/metrics", headers=headers)
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert {sample.labels.pop("worker") for sample in samples} == {"0"}
     return {(sample.name.removeprefix("strands_gateway_"), *sample.labels.values()): sample.value for sample in samples}
 
 
@@ -197,4 +200,4 @@ async def test_an_endpoint_without_its_exporter_is_refused(monkeypatch: pytest.M
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     with pytest.raises(CommandError, match=r"strands-rollout\[otel\]"):
-        await command.serve(parser.parse_args(["--model", "tiny"]), asyncio.Event())
+        await command.serve(parser.parse_args(["--model", "tiny"]), Worker(), socket.socket(), print)

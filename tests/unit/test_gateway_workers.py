@@ -26,7 +26,7 @@ from strands_sglang.exceptions import StateError
 from strands_sglang.gateway import Gateway, supervisor
 from strands_sglang.gateway.state import StateFolder
 from strands_sglang.gateway.supervisor import supervise
-from strands_sglang.gateway.workers import Worker
+from strands_sglang.gateway.workers import Worker, listen, url_of
 from tests.conftest import ROOT
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import trained_once, until
@@ -69,9 +69,7 @@ async def workers(folder: Path, count: int = 2, *, limit: int = 100, **options: 
                     Gateway(
                         client=client,
                         tokenizer=tokenizer(),
-                        host=None,
                         listener=listener.dup(),
-                        unix_path=worker.http_path,
                         worker=worker,
                         **options,
                     )
@@ -202,7 +200,13 @@ async def test_a_worker_that_is_away_is_said_to_be(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as w.http:
             refused = await w.chat(gone, status=503)
             assert "worker 1 of the gateway" in refused["error"]["message"]
-            await w.call("GET", "/sessions", status=503)
+            listed = await w.call("GET", "/sessions")
+            assert listed["workers_away"] == [1]
+            assert {each["id"] for each in listed["sessions"]} == set(w.gateways[0].sessions)
+            async with w.http.get(f"{w.url}/metrics") as response:
+                families = {each.name: each for each in text_string_to_metric_families(await response.text())}
+            answering = {each.labels["worker"]: each.value for each in families["strands_gateway_workers"].samples}
+            assert answering == {"0": 1, "1": 0} and families["strands_gateway_sessions"].samples
             kept = next(each for each in made if w.owner(each) is w.gateways[0])
             await w.chat(kept)
 
@@ -223,13 +227,13 @@ def _work(folder: Path, state: str | None, worker: Worker, listener: socket.sock
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         client = Replay([completion("Hello.")], cycle=True)
-        options = {"listener": listener, "host": None, "unix_path": worker.http_path, "worker": worker, "state": state}
+        options = {"listener": listener, "worker": worker, "state": state}
         async with Gateway(client=client, tokenizer=tokenizer(), **options) as gateway:
             (folder / f"{worker.index}.new").write_text(str(os.getpid()))
             os.replace(folder / f"{worker.index}.new", folder / f"{worker.index}")
             tell("tiny")
             await stop.wait()
-            tell((len(gateway.sessions.loaded), 0))
+            tell((len(gateway.sessions), 0))
 
     if (folder / "fail").exists():
         raise CommandError("the model server does not answer")
@@ -243,56 +247,85 @@ async def test_a_dead_worker_is_replaced_and_its_sessions_taken_up_or_said_to_be
     tokenizer()
     monkeypatch.setattr(supervisor, "_PAUSE", 0.2)
     state, folder = str(tmp_path / "state") if keeps else None, tmp_path
-    addresses: asyncio.Queue[str] = asyncio.Queue()
-    async with aiohttp.ClientSession() as http:
-        parent = asyncio.create_task(
-            supervise(
-                partial(_work, folder, state), 2, host="127.0.0.1", port=0, state=state, method="fork",
-                on_ready=lambda url, model: addresses.put_nowait(url),
+    told: asyncio.Queue[Any] = asyncio.Queue()
+    with listen("127.0.0.1", 0) as listener:
+        async with aiohttp.ClientSession() as http:
+            parent = asyncio.create_task(
+                supervise(
+                    partial(_work, folder, state),
+                    2,
+                    listener=listener,
+                    state=state,
+                    method="fork",
+                    tell=told.put_nowait,
+                )
             )
-        )  # fmt: skip
-        w = Workers(await addresses.get(), [], http)
+            await told.get()
+            w = Workers(url_of(listener), [], http)
 
-        async def status_of(session: Any) -> int:
-            async with http.get(f"{w.url}/sessions/{session['id']}") as response:
-                return response.status
+            async def status_of(session: Any) -> int:
+                async with http.get(f"{w.url}/sessions/{session['id']}") as response:
+                    return response.status
 
-        made = [await w.call("POST", f"/sessions/s{n}", json={}) for n in range(6)]
-        for each in made:
-            await w.chat(each)
-        process = int((folder / "1").read_text())
-        os.kill(process, signal.SIGKILL)
-        await until(lambda: int((folder / "1").read_text()) != process)
-        statuses: Counter[int] = Counter()
-        for each in made:
-            async with http.get(f"{w.url}/sessions/{each['id']}") as response:
-                statuses[response.status] += 1
-                if response.status == 200:
-                    assert (await response.json())["counters"]["sampled"] == 1
-                else:
-                    assert "--state FOLDER keeps them" in (await response.json())["error"]["message"]
-        assert statuses.keys() == ({200} if keeps else {200, 410})
-        if keeps:
-            with pytest.raises(StateError, match="another gateway uses"):
-                StateFolder(tmp_path / "state", {})
-        process = int((folder / "1").read_text())
-        os.kill(process, signal.SIGTERM)  # by somebody else than its parent: no reason to end the others
-        await until(lambda: parent.done() or int((folder / "1").read_text()) != process)
-        assert not parent.done()
-        (folder / "fail").touch()  # for a while, in which the others serve
-        process = int((folder / "1").read_text())
-        os.kill(process, signal.SIGKILL)
-        await until(lambda: "cannot start: the model server does not answer" in caplog.text)
-        assert {await status_of(each) for each in made} == {200, 503}
-        (folder / "fail").unlink()
-        await until(lambda: int((folder / "1").read_text()) != process)
-        (folder / "fail").touch()
-        monkeypatch.setattr(supervisor, "_PAUSE", 0.001)
-        os.kill(int((folder / "1").read_text()), signal.SIGKILL)
-        with pytest.raises(CommandError, match="the model server does not answer"):
-            await parent
-        if keeps:
-            StateFolder(tmp_path / "state", {"version": metadata.version("strands-rollout")}).close()
+            made = [await w.call("POST", f"/sessions/s{n}", json={}) for n in range(6)]
+            for each in made:
+                await w.chat(each)
+            process = int((folder / "1").read_text())
+            os.kill(process, signal.SIGKILL)
+            await until(lambda: int((folder / "1").read_text()) != process)
+            statuses: Counter[int] = Counter()
+            for each in made:
+                async with http.get(f"{w.url}/sessions/{each['id']}") as response:
+                    statuses[response.status] += 1
+                    if response.status == 200:
+                        assert (await response.json())["counters"]["sampled"] == 1
+                    else:
+                        assert "--state FOLDER keeps them" in (await response.json())["error"]["message"]
+            assert statuses.keys() == ({200} if keeps else {200, 410})
+            if keeps:
+                with pytest.raises(StateError, match="another gateway uses"):
+                    StateFolder(tmp_path / "state", {})
+            process = int((folder / "1").read_text())
+            os.kill(process, signal.SIGTERM)  # by somebody else than its parent: no reason to end the others
+            await until(lambda: parent.done() or int((folder / "1").read_text()) != process)
+            assert not parent.done()
+            (folder / "fail").touch()  # for a while, in which the others serve
+            process = int((folder / "1").read_text())
+            os.kill(process, signal.SIGKILL)
+            await until(lambda: "cannot start: the model server does not answer" in caplog.text)
+            assert {await status_of(each) for each in made} == {200, 503}
+            (folder / "fail").unlink()
+            await until(lambda: int((folder / "1").read_text()) != process)
+            (folder / "fail").touch()
+            monkeypatch.setattr(supervisor, "_PAUSE", 0.001)
+            os.kill(int((folder / "1").read_text()), signal.SIGKILL)
+            with pytest.raises(CommandError, match="the model server does not answer"):
+                await parent
+            if keeps:
+                StateFolder(tmp_path / "state", {"version": metadata.version("strands-rollout")}).close()
+
+
+async def test_a_signal_to_all_processes_at_once_counts_every_session_that_ends(tmp_path: Path) -> None:
+    tokenizer()
+    told: asyncio.Queue[Any] = asyncio.Queue()
+    with listen("127.0.0.1", 0) as listener:
+        work = partial(_work, tmp_path, None)
+        parent = asyncio.create_task(
+            supervise(work, 2, listener=listener, state=None, method="fork", tell=told.put_nowait)
+        )
+        assert await told.get() == "tiny"
+        async with aiohttp.ClientSession() as http:
+            w = Workers(url_of(listener), [], http)
+            for _ in range(5):
+                await w.call("POST", "/sessions", json={})
+        processes = [int((tmp_path / str(index)).read_text()) for index in range(2)]
+        for process in processes:
+            os.kill(process, signal.SIGTERM)
+        for process in processes:  # without a turn of the loop, which sees all ends at once
+            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        os.kill(os.getpid(), signal.SIGINT)
+        await parent
+        assert told.get_nowait() == (5, 0)
 
 
 def test_the_command_refuses_workers_for_an_engine_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,31 +69,43 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
     if wrong := _find_misuse(args):
         raise CommandError(wrong, Exit.USAGE)
-    if args.workers == 1:
-        _run(partial(serve, args))
-        return Exit.OK
-    _run(partial(_serve_with_workers, args))
+    from ..gateway.supervisor import supervise
+    from ..gateway.workers import Worker, listen, url_of
+
+    # First: loading a model takes seconds, in which clients wait, and a port may be taken.
+    with _naming_errors(), listen(args.host, args.port) as listener:
+        url = url_of(listener)
+
+        def tell(message: str | tuple[int, int]) -> None:
+            if isinstance(message, str):
+                sys.stdout.write(f"listening on {url} model {message}\n")
+                sys.stdout.flush()
+            elif message[0]:
+                sessions, tokens = message
+                sys.stderr.write(
+                    f"{sessions} session{'s' * (sessions != 1)} with {tokens} sampled tokens end here, as they were "
+                    "kept in memory only: --state FOLDER keeps them\n"
+                )
+
+        if args.workers == 1:
+            work(args, Worker(), listener, tell)
+        else:
+            asyncio.run(supervise(partial(work, args), args.workers, listener=listener, state=args.state, tell=tell))
     return Exit.OK
 
 
-async def _serve_with_workers(args: argparse.Namespace) -> None:
-    from ..gateway.supervisor import supervise
-
-    where = {"host": args.host, "port": args.port, "state": args.state}
-    print_lost(*await supervise(partial(work, args), args.workers, **where, on_ready=print_address))
-
-
 def work(args: argparse.Namespace, worker: Worker, listener: socket.socket, tell: Callable[[Any], None]) -> None:
-    """Serve as one of several workers, which shares the listening socket and tells its parent how it goes."""
-    on_ready, on_end = lambda url, model: tell(model), lambda *lost: tell(lost)
-    _run(partial(serve, args, worker=worker, listener=listener, on_ready=on_ready, on_end=on_end))
+    """Serve as the only process, or as one of several workers, and tell how it goes (`supervisor.Work`)."""
+    with _naming_errors():
+        asyncio.run(serve(args, worker, listener, tell))
 
 
-def _run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+@contextmanager
+def _naming_errors() -> Iterator[None]:
     from ..exceptions import StateError, StrandsSGLangError  # brings the SDK, which help does without
 
     try:
-        asyncio.run(main())
+        yield
     except (TypeError, ValueError) as error:
         raise CommandError(error, Exit.USAGE) from error
     except OSError as error:
@@ -124,27 +136,14 @@ def _find_misuse(args: argparse.Namespace) -> str | None:
     return None
 
 
-async def serve(
-    args: argparse.Namespace,
-    stop: asyncio.Event | None = None,
-    *,
-    worker: Worker | None = None,
-    listener: socket.socket | None = None,
-    on_ready: Callable[[str, str], None] | None = None,
-    on_end: Callable[[int, int], None] | None = None,
-) -> None:
-    """Serve until `stop` is set, by default by SIGINT or SIGTERM; the first line printed is the address."""
+async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socket, tell: Callable[[Any], None]) -> None:
+    """Serve until SIGINT or SIGTERM."""
     from ..gateway.options import ConversationOptions
     from ..gateway.server import Gateway
 
-    if stop is None:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if args.port and listener is None:  # loading a model takes seconds, so a port that is taken is found first
-        probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, args.host, args.port)
-        probe.close()
-        await probe.wait_closed()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         from strands.telemetry import StrandsTelemetry
 
@@ -164,10 +163,7 @@ async def serve(
                 client=client,
                 tokenizer=tokenizer,
                 model_name=name,
-                host=args.host if worker is None else None,
-                port=args.port,
                 listener=listener,
-                unix_path=None if worker is None else worker.http_path,
                 worker=worker,
                 hosts=[args.host, *args.allowed_host],
                 other_backends=dict(map(_other_backend, args.passes)),
@@ -182,26 +178,10 @@ async def serve(
                 **options,
             )
         )
-        (on_ready or print_address)(gateway.url, name)
+        tell(name)
         await stop.wait()
-        lost = [each for each in gateway.sessions.loaded if args.state is None and not each.is_exported]
-        tokens = sum(session.conversation.forest.sampled_tokens for session in lost)
-        (on_end or print_lost)(len(lost), tokens)
-
-
-def print_address(url: str, model: str) -> None:
-    """Print the first line."""
-    sys.stdout.write(f"listening on {url} model {model}\n")
-    sys.stdout.flush()
-
-
-def print_lost(sessions: int, tokens: int) -> None:
-    """Say what was kept in memory only."""
-    if sessions:
-        sys.stderr.write(
-            f"{sessions} session{'s' * (sessions != 1)} with {tokens} sampled tokens end here, as they were kept in "
-            "memory only: --state FOLDER keeps them\n"
-        )
+        lost = [each for each in gateway.sessions.values() if args.state is None and not each.is_exported]
+        tell((len(lost), sum(session.conversation.forest.sampled_tokens for session in lost)))
 
 
 def _other_backend(text: str) -> tuple[str, OtherBackend]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from .connection import Connection
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import dumps
 from .requests import origin_of, read_body
@@ -42,57 +43,6 @@ def hide(error: Exception) -> Refused:
 def as_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """A JSON answer."""
     return web.Response(body=dumps(value), status=status, headers=headers, content_type="application/json")
-
-
-class Connection(web.RequestHandler):
-    """A client's connection: logs no line of a request, which may hold a key, and knows what the client did not get.
-
-    Attributes:
-        is_behind: The socket has not taken everything that was written.
-        when_reset: Called if the client resets the connection behind an answer, before it sends anything else.
-    """
-
-    is_behind = False
-    when_reset: Callable[[], None] | None = None
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        """Respond to malformed requests and unhandled errors."""
-        level = logging.DEBUG if isinstance(exc, ConnectionError) else logging.WARNING  # the client went away
-        logger.log(level, "status=<%d>, error=<%s> | request failed", status, type(exc).__name__)
-        if request.writer.output_size > 0:
-            raise ConnectionError("a part of the answer has been sent already")
-        response = web.Response(status=status, text="the request cannot be read" if status < 500 else "internal error")
-        response.force_close()
-        return response
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio: a client connected."""
-        super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=0)  # what writes waits until the socket has taken the last byte
-
-    def pause_writing(self) -> None:
-        """Called by asyncio: some of what was written is waiting."""
-        self.is_behind = True
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        """Called by asyncio: the socket has taken the last byte."""
-        self.is_behind = False
-        super().resume_writing()
-
-    def data_received(self, data: bytes) -> None:
-        """Called by asyncio: bytes of a request came."""
-        self.when_reset = None
-        super().data_received(data)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Called by asyncio: the connection is closed. A handler that is at work is cancelled."""
-        if isinstance(exc, ConnectionError) and self.when_reset is not None:
-            self.when_reset()
-        super().connection_lost(exc)
 
 
 class Exchange:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Unpack
@@ -25,7 +26,8 @@ from ..exceptions import StateError, refuse_unknown
 from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
 from .canonical import VOLATILE_RULES
-from .delivery import Connection, Exchange, as_json, hide, refusal
+from .connection import Connection
+from .delivery import Exchange, as_json, hide, refusal
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.reading import label
 from .dialects.wire import Refused, Route, WireDialect
@@ -48,7 +50,7 @@ from .session_routes import add_session_routes
 from .session_table import SessionTable
 from .state import DEFAULT_LIMIT, LogFile, StateFolder
 from .telemetry import Telemetry
-from .workers import Worker, WorkerConnection
+from .workers import Worker, listen, url_of
 
 MAX_BODY = 64 * 2**20
 
@@ -68,7 +70,8 @@ class Gateway:
         tokenizer: Hugging Face style tokenizer of the served model.
         host: Address to listen on, or None for the socket file alone. Anything but loopback needs an `admin_key`.
         port: Port to listen on; 0 takes a free one.
-        listener: Listening socket to serve as well, such as one in the network of a sandbox; the gateway closes it.
+        listener: Listening socket in place of `host` and `port`, such as one in the network of a sandbox; the gateway
+            closes it.
         unix_path: Path of a socket file to listen on as well, for clients without a network.
         admin: False leaves out the routes that make, read and close sessions: only sessions opened in process, with
             `open`, are served. For programs that must not leave the limits of their session.
@@ -81,7 +84,7 @@ class Gateway:
         strict, client_sampling, join_equal, volatile_rules: See `SessionOptions`.
         state: Folder in which sessions survive this process; None keeps them in memory alone.
         state_limit: Most bytes of that folder. Beyond it, new calls are refused.
-        worker: Its place among the workers that share `listener`; None for a gateway alone.
+        worker: This process among those that share `listener`.
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.
@@ -136,7 +139,7 @@ class Gateway:
             raise ValueError(f"host={host!r} is reachable from other machines; give an admin_key")
         self.client, self.tokenizer, self.model_name = client, tokenizer, model_name
         self.auto_sessions, self.session_ttl = auto_sessions, session_ttl
-        self.worker = worker
+        self.worker = worker = worker or Worker()
         self.max_body, self.hold, self.ping_interval = max_body, hold, ping_interval
         self.options = SessionOptions(
             strict=strict,
@@ -157,14 +160,12 @@ class Gateway:
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self.url = ""
-        self._is_closing = False
         Conversation(tokenizer=tokenizer, client=client, **options)  # a wrong option fails here
         folder = None
-        if state is not None:  # of a worker, its parent has the lock
-            owns, locks = (worker.owns, False) if worker is not None else (lambda name: True, True)
-            folder = StateFolder(state, self._identity(), limit=state_limit, owns=owns, locks=locks)
-            if worker is not None:
-                worker.names = folder.names
+        if state is not None:
+            # The parent of several workers has the folder's lock.
+            folder = StateFolder(state, self._identity(), limit=state_limit, owns=worker.owns, locks=worker.count == 1)
+            worker.names = folder.names
         self.sessions = SessionTable(self._make_session, folder)
 
     # ---- life ------------------------------------------------
@@ -177,40 +178,34 @@ class Gateway:
         await self.close()
 
     async def start(self) -> None:
-        """Listen; `url` holds the address afterwards, `http://localhost` where there is only a socket file."""
+        """Take up the sessions of the state folder, and listen; `url` holds the address afterwards.
+
+        It is `http://localhost` where there is only a socket file. Clients that come meanwhile wait.
+        """
         # A client that goes away cancels its handler, which abandons its answer.
-        runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=5)
-        await runner.setup()
-        self._runner = runner
-        loop, worker = asyncio.get_running_loop(), self.worker
+        self._runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=5)
+        await self._runner.setup()
+        loop, worker, server = asyncio.get_running_loop(), self.worker, self._runner.server
 
-        def connection(worker: Worker | None = None, read: bytes = b"") -> Connection:
-            # Nothing is logged of a request. Bodies are unpacked by `read_body`, whose refusals are the dialect's.
-            options: dict[str, Any] = {"loop": loop, "access_log": None, "auto_decompress": False}
-            if worker is not None:
-                return WorkerConnection(worker, read, runner.server, **options)
-            assert runner.server is not None
-            return Connection(runner.server, **options)
+        def connection(head: bytes = b"", worker: Worker = worker) -> Connection:
+            return Connection(worker, head, server, loop=loop)
 
-        async def adopt(sock: socket.socket, read: bytes) -> None:
-            await loop.connect_accepted_socket(lambda: connection(worker, read), sock)
+        async def adopt(sock: socket.socket, head: bytes) -> None:
+            await loop.connect_accepted_socket(lambda: connection(head), sock)
 
         try:
-            self.url = "http://localhost"
-            if self._host is not None:
-                listener = await loop.create_server(connection, self._host, self._port, backlog=1024)
-                self._listeners.append(listener)
-                host, port = listener.sockets[0].getsockname()[:2]
-                self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            if self._listener is None and self._host is not None:
+                self._listener = listen(self._host, self._port)
+            self.url = "http://localhost" if self._listener is None else url_of(self._listener)
+            await self.sessions.restore()
             if self._listener is not None:
-                self._listener.setblocking(False)
-                self._listeners.append(
-                    await loop.create_server(lambda: connection(worker), sock=self._listener, backlog=1024)
-                )
-            if self._unix_path is not None:
-                self._listeners.append(await loop.create_unix_server(connection, self._unix_path, backlog=1024))
-                os.chmod(self._unix_path, 0o666)  # what opens a session is its key
-            if worker is not None:
+                self._listeners.append(await loop.create_server(connection, sock=self._listener, backlog=1024))
+            for path in (self._unix_path, worker.http_path if worker.count > 1 else None):
+                if path is not None:
+                    here = partial(connection, worker=Worker())  # whatever a request names
+                    self._listeners.append(await loop.create_unix_server(here, path, backlog=1024))
+                    os.chmod(path, 0o666)  # what opens a session is its key
+            if worker.count > 1:
                 worker.start(adopt)
         except OSError:
             await self.close()
@@ -225,10 +220,9 @@ class Gateway:
         """
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self.worker is not None:
-            await self.worker.close()
-        kept = self._is_closing = self.sessions.folder is not None
-        await asyncio.gather(*[session.drop(is_kept=kept) for session in self.sessions.loaded])
+        await self.worker.close()
+        kept = self.sessions.folder is not None
+        await asyncio.gather(*[session.drop(is_kept=kept) for session in self.sessions.values()])
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -242,7 +236,7 @@ class Gateway:
     async def _sweep(self, ttl: float) -> None:
         while True:
             await asyncio.sleep(ttl / 4)
-            for session in self.sessions.loaded:
+            for session in self.sessions.values():
                 if session.is_idle and time.monotonic() - session.last_used > ttl:
                     session.seal()
 
@@ -280,9 +274,8 @@ class Gateway:
             object_text(value, what)
         if not isinstance(join_equal, bool | None):
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
-        make_own = (lambda make: make()) if self.worker is None else self.worker.make_own
-        name, key = name or make_own(lambda: uuid.uuid4().hex), key or make_own(new_key)
-        if name in self.sessions:
+        name, key = name or self.worker.make_own(lambda: uuid.uuid4().hex), key or self.worker.make_own(new_key)
+        if self.sessions.find(name) is not None:
             raise ValueError(f"there is a session {name!r} already")
         holder = self.sessions.by_key(key)
         if holder is not None and not holder.is_sealed:
@@ -316,7 +309,6 @@ class Gateway:
     ) -> Session:
         options: ConversationOptions = {**self._conversation_options, **header["conversation"]}
         return Session(
-            is_suspended=self._is_closing,
             id=header["session"],
             key=header["key"],
             reward_key=header["reward_key"],
@@ -352,7 +344,7 @@ class Gateway:
         """The session of the path, else of the key; never one of the body."""
         name, key = request.match_info.get("session"), presented_key(request, dialect.key_query)
         by_key = self.sessions.by_key(key) if key else None
-        session = by_key if name is None else self.sessions.get(name)
+        session = by_key if name is None else self.sessions.find(name)
         if key and not self.auto_sessions and self.sessions.was_dropped(key):
             raise Refused("the session of this key is closed", status=409, code="session_closed")
         if session is None and self.auto_sessions and key and by_key is None:
@@ -370,10 +362,8 @@ class Gateway:
 
     def check_known(self, name: str) -> None:
         """Refuse what names a session, by its name or its key, that only another worker knows, or one that died."""
-        worker = self.worker
-        if worker is not None and not worker.owns(name):
-            raise worker.away(worker.owner(name))
-        if worker is not None and worker.is_again and self.sessions.folder is None:
+        self.worker.check_knows(name)
+        if self.worker.is_again and self.sessions.folder is None:
             what = "the worker of this session ended, and its sessions with it: --state FOLDER keeps them"
             raise Refused(what, status=410, code="session_lost")
 

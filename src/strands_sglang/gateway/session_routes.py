@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from ..exceptions import StateError
 from .delivery import as_json
-from .dialects import KEY_HEADERS
 from .dialects.reading import quote
 from .dialects.wire import Refused
 from .exact_json import loads
 from .requests import SESSION_NAME, is_key, presented_key, read_body
 from .reward import Reward
 from .session import Session
-from .workers import OWN, join_metrics
 
 if TYPE_CHECKING:
     from .server import Gateway
@@ -43,7 +40,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         return handle
 
     def session_of(request: web.Request) -> Session:
-        session = gateway.sessions.get(request.match_info["session"])
+        session = gateway.sessions.find(request.match_info["session"])
         if session is None:
             gateway.check_known(request.match_info["session"])
             raise Refused("unknown session", status=404, code="session_not_found")
@@ -84,7 +81,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         name = request.match_info.get("session")
         if name is not None and not SESSION_NAME.fullmatch(name):
             raise Refused(f"{quote(name)} cannot name a session: 1 to 128 letters, digits and ._~-")
-        if name in gateway.sessions:
+        if gateway.sessions.find(name) is not None:
             raise Refused(f"there is a session {name!r} already", status=409, code="session_exists")
         body = await read_body(request) if request.can_read_body else {}
         if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
@@ -101,37 +98,24 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         return as_json(made, status=201)
 
     async def list_sessions(request: web.Request) -> web.Response:
-        listing: dict[str, Any] = {"sessions": []}
-        for name in gateway.sessions:
-            listing["sessions"].append(describe(name))
-            await asyncio.sleep(0)  # one of an earlier process takes milliseconds to read
-        if (folder := gateway.sessions.folder) is not None:
+        others = await gateway.worker.ask_others(request)
+        table, folder = gateway.sessions, gateway.sessions.folder
+        sessions: list[dict[str, Any]] = [{"id": name, "error": error} for name, error in table.damaged.items()]
+        for session in list(table.values()):  # perhaps thousands, while others are served
+            sessions.append(session.to_json())
+            await asyncio.sleep(0)
+        listing: dict[str, Any] = {"sessions": sessions, "workers_away": [i for i in others if others[i] is None]}
+        if folder is not None:
             listing["state"] = {"folder": str(folder.path), "bytes": folder.size, "limit": folder.limit}
-        for other in map(loads, (await ask_others(request)).values()):
-            listing["sessions"] += other["sessions"]
-            for name in ("bytes", "limit") if "state" in listing else ():
+        for other in map(loads, filter(None, others.values())):
+            sessions += other["sessions"]
+            for name in ("bytes", "limit") if folder is not None else ():
                 listing["state"][name] += other["state"][name]
         return as_json(listing)
 
-    async def ask_others(request: web.Request) -> dict[int, bytes]:
-        """The answers of all other workers to a request that is for all; none where they are asked already."""
-        if gateway.worker is None or OWN in request.headers:
-            return {}
-        keys = {name: request.headers[name] for name in ("Authorization", *KEY_HEADERS) if name in request.headers}
-        return await gateway.worker.ask_others(request.path, keys)
-
-    def describe(name: str) -> dict[str, Any]:
-        try:
-            return gateway.sessions[name].to_json()
-        except KeyError:  # deleted meanwhile
-            return {"id": name, "deleted": True}
-        except StateError as error:  # one damaged log hides no other session
-            return {"id": name, "error": str(error)}
-
     async def metrics(request: web.Request) -> web.Response:
-        text = gateway.telemetry.metrics(gateway.sessions)
-        if gateway.worker is not None and OWN not in request.headers:
-            text = join_metrics({gateway.worker.index: text, **await ask_others(request)})
+        others = await gateway.worker.ask_others(request)
+        text = gateway.telemetry.metrics(gateway.sessions, gateway.worker.index, others)
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def show(session: Session) -> Any:
@@ -160,9 +144,11 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         await session.close()
         return as_json(session.to_json())
 
-    async def delete(session: Session) -> Any:
-        await gateway.delete(session)
-        return {"id": session.id, "deleted": True}
+    async def delete(request: web.Request) -> web.Response:
+        name = request.match_info["session"]
+        if not gateway.sessions.remove_damaged(name):
+            await gateway.delete(session_of(request))
+        return as_json({"id": name, "deleted": True})
 
     app.router.add_post("/s/{session}/reward", reward)
     if not admin:
@@ -175,7 +161,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     app.router.add_get(one, of_session(show))
     app.router.add_get(f"{one}/trajectories", guarded(read), allow_head=False)  # who asks for a head gets no rows
     app.router.add_post(f"{one}/close", guarded(close))
-    app.router.add_delete(one, of_session(delete))
+    app.router.add_delete(one, guarded(delete))
 
 
 def _rows(session: Session, agents: Collection[str] = ()) -> list[dict[str, Any]]:

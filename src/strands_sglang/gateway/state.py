@@ -114,10 +114,9 @@ class StateFolder:
             raise
         return log
 
-    def open(self, session: str) -> tuple[LogFile, Iterator[dict[str, Any]]]:
-        """The log of an earlier session, to go on with when its events, which follow the first line, are read."""
-        log = LogFile(self, self._file(session))
-        return log, log.read()
+    def open(self, session: str) -> LogFile:
+        """The log of an earlier session, to go on with when it is read."""
+        return LogFile(self, self._file(session))
 
     def close(self) -> None:
         """Give the lock back."""
@@ -200,12 +199,14 @@ class LogFile:
                     self._length += len(line)
                     if number > 1:
                         yield json.loads(line)
+            self._folder.size -= os.fstat(file.fileno()).st_size - self._length
 
     def remove(self) -> None:
         """Remove the log: its session is told of no more."""
         if not self._is_closed:
-            self._path.unlink(missing_ok=True)
-            self._folder.size -= self._length
+            with suppress(FileNotFoundError):
+                self._folder.size -= self._path.stat().st_size
+                self._path.unlink()
             self.close()
 
     def close(self) -> None:

@@ -35,30 +35,26 @@ async def supervise(
     work: Work,
     count: int,
     *,
-    host: str,
-    port: int,
+    listener: socket.socket,
     state: str | None,
-    on_ready: Callable[[str, str], None],
+    tell: Callable[[Any], None],
     method: str = "spawn",
-) -> tuple[int, int]:
-    """Serve with several workers until SIGINT or SIGTERM; returns the sessions and sampled tokens that end with them.
+) -> None:
+    """Serve with several workers until SIGINT or SIGTERM.
 
     Args:
         work: To be pickled.
-        on_ready: Called with the address and the model's name when all workers listen.
+        tell: Told what a worker tells, of all of them together.
         method: How processes are started. Not forked: threads and what a tokenizer has begun do not live on in a copy.
 
     Raises:
         CommandError: A worker cannot start.
-        OSError: The address is taken.
         StateError: Another gateway uses the state folder.
     """
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with ExitStack() as stack:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = stack.enter_context(socket.create_server((host, port), family=family, backlog=1024))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strands-gateway-")))
         # As a connection, a descriptor goes to children that are started with it, which have it as long as they live.
         lock = None if state is None else stack.enter_context(Connection(lock_folder(Path(state))))
@@ -71,8 +67,7 @@ async def supervise(
             for child in children:
                 child.start()
             models = await asyncio.gather(*[child.ready() for child in children])
-            shown, bound = listener.getsockname()[:2]
-            on_ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}", models[0])
+            tell(models[0])
             running = [asyncio.create_task(child.keep_alive()) for child in children]
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
@@ -82,12 +77,16 @@ async def supervise(
         finally:
             for task in running:
                 task.cancel()
-            lost = await asyncio.gather(*[child.end() for child in children])
-    return sum(sessions for sessions, _ in lost), sum(tokens for _, tokens in lost)
+            await asyncio.gather(*[child.end() for child in children])
+        tell((sum(child.lost[0] for child in children), sum(child.lost[1] for child in children)))
 
 
 class _Child:
-    """A worker's process."""
+    """A worker's process.
+
+    Attributes:
+        lost: Sessions and sampled tokens that it had in memory only, which it tells when it ends.
+    """
 
     def __init__(
         self, method: str, work: Work, worker: Worker, listener: socket.socket, lock: Connection | None
@@ -96,6 +95,7 @@ class _Child:
         self._work, self._worker, self._listener, self._lock = work, worker, listener, lock
         self._process: Any = None
         self._pipe: Connection | None = None
+        self.lost = 0, 0
 
     def start(self) -> None:
         self._pipe, pipe = self._context.Pipe(duplex=False)
@@ -114,6 +114,12 @@ class _Child:
         except EOFError:
             return None
 
+    async def _wait_for_end(self) -> None:
+        """Wait until it has ended, perhaps by the signal that its parent gets, too, and note what it had."""
+        while (message := await self._receive()) is not None:
+            self.lost = message if isinstance(message, tuple) else self.lost
+        await asyncio.to_thread(self._process.join)
+
     async def ready(self) -> str:
         """Wait until it listens; the model's name."""
         message = await self._receive()
@@ -122,15 +128,14 @@ class _Child:
         if message is None:
             await asyncio.to_thread(self._process.join)
             raise CommandError(f"worker {self._worker.index} ended with status {self._process.exitcode} at its start")
+        self.lost = 0, 0
         return str(message)
 
     async def keep_alive(self) -> None:
         """Start it again whenever it dies; `CommandError` when that fails again and again."""
         failures = 0
         while True:
-            while await self._receive() is not None:  # one that somebody else told to end says what it had
-                pass
-            await asyncio.to_thread(self._process.join)
+            await self._wait_for_end()
             status, self._worker.is_again = self._process.exitcode, True
             logger.warning("worker=<%d>, status=<%s> | a worker died and is started again", self._worker.index, status)
             self.start()
@@ -144,20 +149,17 @@ class _Child:
                 logger.warning("worker=<%d> | a worker cannot start: %s", self._worker.index, error)
                 await asyncio.sleep(failures * _PAUSE)
 
-    async def end(self) -> tuple[int, int]:
-        """End it; the sessions and sampled tokens that it had in memory only."""
+    async def end(self) -> None:
+        """End it."""
         if self._process is None:
-            return 0, 0
+            return
         self._process.terminate()
-        lost = 0, 0
         try:
             async with asyncio.timeout(_SECONDS_TO_END):
-                while (message := await self._receive()) is not None:
-                    lost = message if isinstance(message, tuple) else lost
+                await self._wait_for_end()
         except TimeoutError:
             self._process.kill()
-        await asyncio.to_thread(self._process.join)
-        return lost
+            await asyncio.to_thread(self._process.join)
 
 
 def _run_worker(work: Work, worker: Worker, listener: socket.socket, lock: Connection | None, pipe: Connection) -> None:

@@ -163,16 +163,38 @@ class Telemetry:
         if phase is not Phase.REQUEST:
             call.phases.append((phase, began, ended))
 
-    def metrics(self, table: SessionTable) -> bytes:
-        """Everything, in the text format of Prometheus."""
-        from prometheus_client import generate_latest
+    def metrics(self, table: SessionTable, worker: int, others: Mapping[int, bytes | None]) -> bytes:
+        """Everything, in the text format of Prometheus.
 
-        return generate_latest(SimpleNamespace(collect=lambda: self._collect(table)))
+        Args:
+            worker: Index of this worker, by which its samples are told apart.
+            others: What other workers say, by their index; None for one that does not answer.
+        """
+        from prometheus_client import generate_latest
+        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families: dict[str, Any] = {}
+        for family in self._collect(table):
+            own = [sample._replace(labels={"worker": str(worker), **sample.labels}) for sample in family.samples]
+            families[family.name], family.samples = family, own
+        workers = GaugeMetricFamily(
+            "strands_gateway_workers", "1 for a worker that answers, else 0.", labels=["worker"]
+        )
+        workers.add_metric([str(worker)], 1)
+        families[workers.name] = workers
+        for index, text in others.items():
+            if text is None:
+                workers.add_metric([str(index)], 0)
+            else:
+                for family in text_string_to_metric_families(text.decode()):
+                    families[family.name].samples += family.samples
+        return generate_latest(SimpleNamespace(collect=families.values))
 
     def _collect(self, table: SessionTable) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        sessions = table.loaded
+        sessions = list(table.values())
         counts = [self.deleted, *(counters for session in sessions for counters in session.clients.values())]
         # Thousands of sessions in a few milliseconds, for nothing is served meanwhile.
         names = [name for _, fields in _COUNTS.values() for name in fields]
@@ -180,7 +202,7 @@ class Telemetry:
         total = dict(zip(names, map(sub, sums, attrgetter(*names)(self.restored)), strict=True))
         roots = Counter(chain.from_iterable(count.roots.elements() for count in counts)) - self.restored.roots
         closed = sum(session.is_sealed for session in sessions)
-        states = {"open": len(sessions) - closed, "closed": closed, "stored": len(table) - len(sessions)}
+        states = {"open": len(sessions) - closed, "closed": closed, "damaged": len(table.damaged)}
         cached = total["cached_tokens"] / max(total["input_tokens"], 1)
         families: list[tuple[Any, str, str, tuple[str, ...], Mapping[Any, float]]] = [
             (CounterMetricFamily, "requests", "Requests", ("dialect", "status"), self._requests),

@@ -20,32 +20,32 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import aiohttp
+from aiohttp import web
 
-from .delivery import Connection
+from .dialects import KEY_HEADERS
 from .dialects.wire import Refused
 from .requests import key_digest, key_in
 
-OWN = "x-strands-own-sessions"
-"""Header of a question to one worker among all."""
-
+_OWN = "x-strands-own-sessions"  # header of a question to one worker among all
+_PATIENCE = aiohttp.ClientTimeout(total=10)  # one that takes longer counts as away
 _MOST_HEAD = 64 * 1024  # bytes in which the end of a request's head has to come; aiohttp takes less
 _END = re.compile(rb"\n\r?\n|\A[^A-Za-z]")  # of a request's head, or of the hope for one: a client that speaks TLS
 
 
 @dataclass(kw_only=True)
 class Worker:
-    """One of several workers.
+    """One of the processes that serve at an address: by default the only one.
 
     Attributes:
         index: Its place among `count`.
-        folder: Where the workers have their sockets.
+        folder: Where they have their sockets.
         is_again: It stands in for one that died.
         names: Sessions by the digest of keys that were made when there were more workers, or fewer.
     """
 
-    index: int
-    count: int
-    folder: Path
+    index: int = 0
+    count: int = 1
+    folder: Path = Path()
     is_again: bool = False
     names: Mapping[bytes, str] = field(default_factory=dict)
     _turn: int = 0
@@ -127,35 +127,40 @@ class Worker:
             socket.send_fds(channel, [struct.pack("!I", len(read))], [connection.fileno()])
             await loop.sock_sendall(channel, read)
 
-    async def ask_others(self, path: str, headers: Mapping[str, str]) -> dict[int, bytes]:
-        """What every other worker answers at a path, by its index.
+    async def ask_others(self, request: web.Request) -> dict[int, bytes | None]:
+        """What every other worker answers to a request that is for all, by its index; None for one that does not.
 
-        Raises:
-            Refused: One of them does not answer.
+        Nobody is asked where this worker is asked by another one.
         """
+        keys = {name: request.headers[name] for name in ("Authorization", *KEY_HEADERS) if name in request.headers}
 
-        async def ask(index: int) -> bytes:
+        async def ask(index: int) -> bytes | None:
             connector = aiohttp.UnixConnector(str(self.folder / f"http-{index}"))
-            try:
+            with suppress(aiohttp.ClientError, OSError):
                 async with (
-                    aiohttp.ClientSession(connector=connector) as http,
-                    http.get(f"http://localhost{path}", headers={**headers, OWN: "1"}) as response,
+                    aiohttp.ClientSession(connector=connector, timeout=_PATIENCE) as http,
+                    http.get(f"http://localhost{request.path}", headers={**keys, _OWN: "1"}) as response,
                 ):
                     response.raise_for_status()
                     return await response.read()
-            except (aiohttp.ClientError, OSError) as error:
-                raise self.away(index) from error
+            return None
 
-        others = [index for index in range(self.count) if index != self.index]
+        others = [index for index in range(self.count) if index != self.index and _OWN not in request.headers]
         return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
 
-    def away(self, index: int) -> Refused:
-        """The refusal of what only another worker can answer; the next connection may reach it."""
-        what = f"worker {index} of the gateway cannot be reached on this connection, or is being started again"
-        return Refused(what, status=503, code="worker_away", retry_after=1)
+    def check_knows(self, name: str) -> None:
+        """Refuse the name or the key of a session that only another worker knows; the next connection may reach it."""
+        if (owner := self.owner(name)) != self.index:
+            what = f"worker {owner} of the gateway cannot be reached on this connection, or is being started again"
+            raise Refused(what, status=503, code="worker_away", retry_after=1)
 
-    def owner_of(self, head: bytes) -> int:
-        """The worker that a request belongs to, by its head; any for a new session, this one if it names none."""
+    def owner_of(self, head: bytes) -> int | None:
+        """The worker that a request belongs to, by its head; any for a new session, this one if it names none.
+
+        None as long as the head has no end.
+        """
+        if not _END.search(head) and len(head) <= _MOST_HEAD:
+            return None
         first, *lines = _END.split(head)[0].decode("utf-8", "surrogateescape").split("\n")
         method, target = f"{first} ".split(" ")[:2]
         path, _, query = re.sub(r"\A\w+://[^/]*", "", target).partition("?")
@@ -171,80 +176,16 @@ class Worker:
         return self.owner(self.names.get(key_digest(key), key)) if key else self.index
 
 
-class WorkerConnection(Connection):
-    """A connection whose requests may belong to any worker."""
-
-    def __init__(self, worker: Worker, read: bytes, server: Any, **options: Any) -> None:
-        super().__init__(server, **options)
-        self._worker, self._head = worker, read  # what another worker has read
-        self._payload: Any = None  # of the last request
-        self._is_moving = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio: a client connected, here or elsewhere."""
-        super().connection_made(transport)
-        if self._head:
-            self._begin()
-
-    def data_received(self, data: bytes) -> None:
-        """Called by asyncio: bytes of a request came."""
-        if self._is_moving or self._payload is None or self._payload.is_eof():  # a request begins
-            self._head = (self._head + data).lstrip(b"\r\n")
-            if not self._is_moving and (_END.search(self._head) or len(self._head) > _MOST_HEAD):
-                self._begin()
-        else:
-            self._feed(data)
-
-    def _begin(self) -> None:
-        owner = self._worker.owner_of(self._head)
-        if owner == self._worker.index:
-            self._read_here()
-        else:
-            assert self.transport is not None
-            self._is_moving = True
-            self.transport.pause_reading()
-            self._worker.spawn(self._move(owner))
-
-    def _read_here(self) -> None:
-        data, self._head = self._head, b""
-        self._feed(data)
-
-    def _feed(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._messages:
-            self._payload = self._messages[-1][1]
-
-    async def _move(self, owner: int) -> None:
-        # An answer may be on its way still, though its client has read it.
-        while self._request_count and (self._waiter is None or self._waiter.done()):
-            await asyncio.sleep(0.001)
-        if self.transport is None or self.transport.is_closing():
-            return
-        try:
-            await self._worker.hand_over(owner, self.transport.get_extra_info("socket"), self._head)
-        except OSError:
-            self._is_moving = False
-            self._read_here()  # which says that the other is away
-            self.transport.resume_reading()
-        else:
-            self.transport.abort()  # the descriptor here; the connection lives on there
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Clients that come before it is served wait."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
 
 
-def join_metrics(texts: Mapping[int, bytes]) -> bytes:
-    """Metrics in Prometheus' text format, told apart by the label `worker`."""
-    families: dict[str, list[str]] = {}
-    for worker, text in sorted(texts.items()):
-        lines: list[str] = []
-        for line in text.decode().splitlines():
-            if line.startswith("#"):
-                head = families.setdefault(line.split()[2], [])
-                if line not in head[:2]:
-                    head.append(line)
-                lines = head
-            else:
-                name, brace, rest = re.sub(r"^(\w+) ", r"\1{} ", line).partition("{")
-                lines.append(f'{name}{brace}worker="{worker}"{"" if rest.startswith("}") else ","}{rest}')
-    return "\n".join([line for lines in families.values() for line in lines]).encode() + b"\n"
+def url_of(listener: socket.socket) -> str:
+    """The address of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def readable(channel: Any) -> None:
