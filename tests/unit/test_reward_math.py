@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import psutil
@@ -1072,7 +1071,7 @@ async def test_a_noun_of_the_question_may_stand_behind_the_number() -> None:
 
 def test_workers_are_as_many_as_the_machine_has_room_for() -> None:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    assert _WORKERS._size == max(1, cpus // 2)
+    assert _WORKERS.threads.max_threads == max(1, cpus // 2)
 
 
 async def test_a_worker_killed_from_outside_costs_nothing() -> None:
@@ -1083,13 +1082,12 @@ async def test_a_worker_killed_from_outside_costs_nothing() -> None:
     assert (await reward.compute(action("4"), answered("4"))).reward == 1.0
 
 
-async def test_workers_are_few_and_closing_leaves_no_process_and_no_thread() -> None:
+async def test_workers_are_few_and_closing_leaves_no_process() -> None:
     reward = MathRewardFunction()
     await asyncio.gather(*(reward.compute(action("4"), answered(str(i))) for i in range(50)))
-    assert 0 < len(worker_processes()) <= _WORKERS._size
+    assert 0 < len(worker_processes()) <= _WORKERS.threads.max_threads
     await asyncio.to_thread(close_math_workers)
     assert worker_processes() == []
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("strands-env-math_worker")]
     assert (await reward.compute(action("4"), answered("4"))).reward == 1.0
 
 
@@ -1138,7 +1136,7 @@ async def test_requests_in_a_row_are_one_workers() -> None:
     try:
         for _ in range(12):
             await pool.request({"gold": "4", "answer": r"\boxed{4}"}, 3.0)
-        assert len(pool._workers) == 1
+        assert len(pool.workers) == 1
     finally:
         pool.close()
 

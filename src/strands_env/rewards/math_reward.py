@@ -6,8 +6,8 @@ stops it.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
+import contextlib
 import importlib.util
 import json
 import logging
@@ -17,12 +17,12 @@ import re
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from strands_env.core.threads import DaemonThreads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 from strands_sglang.exceptions import check_positive, install_command
 
@@ -134,6 +134,7 @@ class _Verifier:
 
     def __init__(self) -> None:
         self._timed_out = self.is_killed = False
+        self.owner = os.getpid()
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_SCRIPT)],  # -P: modules beside the script do not shadow the library's
             stdin=subprocess.PIPE,
@@ -189,31 +190,23 @@ class _Verifier:
         self._process.kill()
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:  # unwritten data has no reader left
-                    continue
+            with contextlib.suppress(OSError):  # unwritten data has no reader left
+                pipe.close()  # type: ignore[union-attr]
         return code
 
 
 class VerifierPool:
-    """A few processes that run `math_worker.py`, started when first needed, closed with the interpreter.
+    """A few threads, each with a process that runs `math_worker.py`, from its first request to the interpreter's end.
 
     Plain subprocesses with pipes: no fork of a process full of threads and CUDA, no second import of the user's script.
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._lock = threading.Lock()
-        self._forget()
+        self.threads = DaemonThreads(size)
+        self.workers: set[_Verifier] = set()
+        self._of_thread = threading.local()
+        self._closings = 0
         atexit.register(self.close)
-
-    def _forget(self) -> None:
-        self._pid = os.getpid()
-        self._workers: set[_Verifier] = set()
-        self._threads: ThreadPoolExecutor | None = None
-        self._idle: list[_Verifier] = []
 
     async def request(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request to a free worker, for at most this many seconds of CPU time.
@@ -223,52 +216,33 @@ class VerifierPool:
         Raises:
             WorkerDiedError: Two workers died.
         """
-        with self._lock:
-            if self._pid != os.getpid():  # after a fork: the workers are the parent's
-                self._forget()
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="strands-env-math_worker")
-            threads = self._threads
-        return await asyncio.get_running_loop().run_in_executor(threads, self._request, threads, fields, seconds)
+        return await self.threads.run(self._request, fields, seconds)
 
-    def _request(
-        self, threads: ThreadPoolExecutor, fields: dict[str, Any], seconds: float, *, is_repeat: bool = False
-    ) -> dict[str, Any]:
-        with self._lock:
-            worker = self._idle.pop() if self._idle else None  # the last one used: the others need not start
-        if worker is None:
-            worker = _Verifier()
-            with self._lock:
-                self._workers.add(worker)
+    def _request(self, fields: dict[str, Any], seconds: float, *, is_repeat: bool = False) -> dict[str, Any]:
+        closings, worker = self._closings, getattr(self._of_thread, "worker", None)
         try:
-            if self._threads is not threads:
-                raise WorkerDiedError("the workers were closed while this one started")
-            answer = worker.request(fields, seconds)
-            with self._lock:
-                is_usable = self._threads is threads and not worker.is_killed
-                self._idle += [worker] if is_usable else []
-                self._workers -= {worker} if worker.is_killed else set()
-            return answer
+            if worker is None or worker.is_killed:
+                self.workers.discard(worker)
+                worker = self._of_thread.worker = _Verifier()
+                self.workers.add(worker)
+                if closings != self._closings:
+                    raise WorkerDiedError("the workers were closed while this one started")
+            return worker.request(fields, seconds)
         except BaseException as error:
-            with self._lock:
-                self._workers.discard(worker)
-            worker.kill()  # what it would still write belongs to no later request
-            if is_repeat or not isinstance(error, WorkerDiedError) or self._threads is not threads:
+            if worker is not None:
+                worker.kill()  # what it would still write belongs to no later request
+            if is_repeat or not isinstance(error, WorkerDiedError) or closings != self._closings:
                 raise
             logger.debug("error=<%s> | worker died, repeating the request", error)
-        return self._request(threads, fields, seconds, is_repeat=True)
+        return self._request(fields, seconds, is_repeat=True)
 
     def close(self) -> None:
-        """Kill all workers and end all threads; requests under way fail. A later request starts new ones."""
-        with self._lock:
-            if self._pid != os.getpid():
-                return
-            workers, threads = self._workers, self._threads
-            self._forget()
-        for worker in workers:
-            worker.kill()
-        if threads is not None:
-            threads.shutdown(wait=True, cancel_futures=True)
+        """Kill all workers; requests under way fail. A later request starts new ones."""
+        self._closings += 1
+        for worker in list(self.workers):
+            if worker.owner == os.getpid():  # after a fork: the workers are the parent's
+                worker.kill()
+            self.workers.discard(worker)
 
 
 _CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
