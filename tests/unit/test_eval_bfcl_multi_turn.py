@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strands_env.core import TerminationReason
-from strands_env.eval.benchmarks.bfcl_multi_turn import BFCLMultiTurnEvaluator, MultiTurnReward, as_python
+from strands_env.eval.benchmarks.bfcl import BFCLMultiTurnEvaluator, MultiTurnReward, as_python
 from strands_env.testing import ScriptedModel, call, reply
 
 FAKES = Path(__file__).parent / "fakes"

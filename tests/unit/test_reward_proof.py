@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.eval.benchmarks.bfcl import FunctionCallReward
-from strands_env.eval.benchmarks.bfcl_multi_turn import MultiTurnReward
+from strands_env.eval.benchmarks.bfcl import FunctionCallReward, MultiTurnReward
 from strands_env.eval.benchmarks.gpqa import ChoiceReward, MMLUProReward
 from strands_env.eval.benchmarks.ifeval import InstructionReward
 from strands_env.eval.benchmarks.livecodebench import LiveCodeBenchReward

@@ -37,7 +37,7 @@ _BUILT_IN = {
     "browsecomp": "facts:BrowseCompEvaluator",
     "livecodebench": "livecodebench:LiveCodeBenchEvaluator",
     "bfcl": "bfcl:BFCLEvaluator",
-    "bfcl-multi-turn": "bfcl_multi_turn:BFCLMultiTurnEvaluator",
+    "bfcl-multi-turn": "bfcl:BFCLMultiTurnEvaluator",
     **{
         f"tau2-{domain}": f"tau2_bench:Tau2{domain.title()}Evaluator"
         for domain in ("airline", "retail", "telecom", "mock")

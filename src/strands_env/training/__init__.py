@@ -8,8 +8,7 @@ from .advantages import group_advantages
 from .attempts import collect_rollouts, status_of
 from .build import samples_from_model, samples_from_step
 from .export import image_inputs
-from .sample import InvalidSampleError, SampleStatus, TrainingSample
-from .storage import load_samples, save_samples
+from .sample import InvalidSampleError, SampleStatus, TrainingSample, load_samples, save_samples
 from .teacher import score_with_teacher
 
 __all__ = [
