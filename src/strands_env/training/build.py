@@ -73,11 +73,7 @@ def samples_from_step(
         # Without a sample it would be run again until it is trained, and would be missing in its group.
         nothing = np.zeros(0, dtype=np.int32)
         return [TrainingSample(token_ids=nothing, prompt_length=0, loss_mask=nothing.astype(np.uint8), **fields)]
-    return _samples(
-        [(each, own) for each, own in zip(trajectories, token_rewards, strict=True) if each.trainable],
-        experts_shape=experts_shape,
-        **fields,
-    )
+    return _samples(trained, experts_shape=experts_shape, **fields)
 
 
 def samples_from_model(
