@@ -31,11 +31,14 @@ from ..tokenizer import TokenizerAdapter
 def run(args: argparse.Namespace) -> int:
     """Check a template, or prove the images of a model; returns the exit status."""
     args.server = server_of(args)
-    if args.vision:
-        from .doctor_vision import check_vision
+    if not args.vision:
+        return check_template(args)
+    from .doctor_vision import check_vision
 
-        return check_vision(args)
-    return check_template(args)
+    if args.server is None:
+        raise CommandError("--vision needs --server URL, a server that runs the model", Exit.USAGE)
+    check_served(args.server, args.source)
+    return check_vision(args)
 
 
 def check_template(args: argparse.Namespace) -> int:

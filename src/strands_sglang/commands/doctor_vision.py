@@ -19,7 +19,6 @@ from ..exceptions import MediaError, StrandsSGLangError
 from ..trajectory import Trajectory
 from ..trajectory.media import ProcessorExpander
 from ..trajectory.media.processor import record_proof
-from .doctor import check_served
 
 _TURNS = (("text",), ("photo", "alpha"), (), ("text", "palette"), ("exif", "cmyk", "16 bit"))
 """The pictures of each user turn: alone, two at once, none, the first one again beside another."""
@@ -109,9 +108,6 @@ def replay(model: Any, trajectory: Trajectory, expander: ProcessorExpander) -> f
 
 def check_vision(args: argparse.Namespace) -> int:
     """Prove the images of a model against a server that runs it; returns the exit status."""
-    if args.server is None:
-        raise CommandError("--vision needs --server URL, a server that runs the model", Exit.USAGE)
-    check_served(args.server, args.source)
     try:
         expander = ProcessorExpander.from_model(args.source, unproved=True)
         model = None
