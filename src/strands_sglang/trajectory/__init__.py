@@ -2,10 +2,11 @@
 
 from .forest import Location, TrajectoryForest
 from .history import RootReason
+from .manager import TokenManager
 from .message import Call, Image, Message, Result, digest, encode_value
 from .packed import SamplingMask, Token, WeightSpan, pack_ids
 from .turn import CallOrigin, Completion, Finish, FinishType, LengthLimit, Role, SampledTokens, ToolCall, Turn
-from .views import TokenManager, Trajectory, join_routed_experts
+from .views import Trajectory, join_routed_experts
 
 __all__ = [
     "Call",

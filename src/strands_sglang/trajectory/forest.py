@@ -33,29 +33,17 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import ClassVar, NamedTuple, NoReturn
+from dataclasses import dataclass, replace
+from typing import NamedTuple, NoReturn
 
 from ..exceptions import TrajectoryError
-from .history import FollowedHistory, HistoryMemory, RootReason, Walk
+from .history import LOST_FATES, Fate, Follower, HistoryMemory, Records, RootReason
 from .media import Medium, media_growth
-from .message import Message, digest, digest_after
+from .message import Message
 from .turn import CallOrigin, Completion, Role, ToolCall, Turn
 from .views import Trajectory
-
-
-class _Fate(StrEnum):
-    """Known facts about a committed sample."""
-
-    USED = "used"
-    UNDELIVERED = "undelivered"
-    DISCARDED = "discarded"
-
-
-_LOST = frozenset({_Fate.UNDELIVERED, _Fate.DISCARDED})
 
 
 class ForestFacts(NamedTuple):
@@ -99,34 +87,6 @@ class Location(CallOrigin):
         return replace(self, parent=None, first_new=0, reason=RootReason.REQUESTED)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Records:
-    """All of an episode."""
-
-    turns: list[Turn] = field(default_factory=list)
-    contexts: list[bytes] = field(default_factory=list)
-    """The context of every turn."""
-    by_input: dict[bytes, list[Turn]] = field(default_factory=dict)
-    by_reply: dict[tuple[tuple[str, ...], str], list[Turn]] = field(default_factory=dict)
-    """The first `sorted_turns` turns by call ids and text."""
-    sorted_turns: int = 0
-    by_step: dict[tuple[str | None, str], list[Turn]] = field(default_factory=dict)
-    fates: dict[int, _Fate] = field(default_factory=dict)
-    current: Turn | None = None
-    sampled: int = 0
-    call_count: int = 0
-    given_ids: set[str] = field(default_factory=set)
-    foreign_ids: set[str] = field(default_factory=set)
-    memory: HistoryMemory[Walk] | None = None
-
-    def with_reply(self, observed: Message) -> list[Turn]:
-        """Turns with these calls and this text. Only a history that was edited asks, so they are sorted then."""
-        for turn in self.turns[self.sorted_turns :]:
-            self.by_reply.setdefault(turn.reply.visible, []).append(turn)
-        self.sorted_turns = len(self.turns)
-        return self.by_reply.get(observed.visible, [])
-
-
 class TrajectoryForest:
     """All turns of one conversation, in order of commit.
 
@@ -152,8 +112,8 @@ class TrajectoryForest:
             self._records = self._no_records()
             self._epoch += 1
 
-    def _no_records(self) -> _Records:
-        return _Records(memory=HistoryMemory() if self._has_memory else None)
+    def _no_records(self) -> Records:
+        return Records(memory=HistoryMemory() if self._has_memory else None)
 
     @property
     def epoch(self) -> int:
@@ -181,7 +141,7 @@ class TrajectoryForest:
     def trajectories(self) -> list[Trajectory]:
         """Every path, with each sampled token trained in exactly one of them; thrown-away samples come last."""
         with self._lock:
-            lost = {index for index, fate in self._records.fates.items() if fate in _LOST}
+            lost = {index for index, fate in self._records.fates.items() if fate in LOST_FATES}
             records = self._records
             return _export(records.turns, discarded=lost, current=records.current)
 
@@ -201,7 +161,7 @@ class TrajectoryForest:
                 # The same step again: the caller would not repeat it had it kept the first answer.
                 for earlier in self._records.by_step.get((agent_id, caller.attempt), ()):
                     self._discard(earlier)
-            follower = _Follower(self._records, context, caller.agent, agent_id, caller.role)
+            follower = Follower(self._records, context, caller.agent, agent_id, caller.role)
             walk = follower.follow_from_memory((context, caller.agent, agent_id), messages)
             # A reply that stands in a history was used, whatever was believed of it before.
             for turn in follower.seen:
@@ -223,8 +183,8 @@ class TrajectoryForest:
     def held_part(self, context: bytes, messages: Sequence[Message]) -> tuple[Turn | None, int]:
         """The last turn of this history that is held, whoever sampled it, and the number of messages up to it."""
         with self._lock:
-            follower = _Follower(self._records, context, None, _Follower.ANYONE)
-            walk = follower.follow_from_memory((context, _Follower.ANYONE), messages)
+            follower = Follower(self._records, context, None, Follower.ANYONE)
+            walk = follower.follow_from_memory((context, Follower.ANYONE), messages)
             return (None, 0) if walk.unmatched is not None else (walk.turn, walk.matched)
 
     # ---- recording ------------------------------------------------
@@ -311,20 +271,20 @@ class TrajectoryForest:
         """Until the block ends well, a reply that is handed on in it counts as thrown away."""
         with self._lock:
             if self._is_held(turn):
-                self._records.fates.setdefault(turn.index, _Fate.UNDELIVERED)
+                self._records.fates.setdefault(turn.index, Fate.UNDELIVERED)
         try:
             yield
         except BaseException:  # the stream was closed: what the caller has of the answer is thrown away
             self.discard(turn)
             raise
         with self._lock:
-            if self._is_held(turn) and self._records.fates.get(turn.index) is _Fate.UNDELIVERED:
+            if self._is_held(turn) and self._records.fates.get(turn.index) is Fate.UNDELIVERED:
                 del self._records.fates[turn.index]
 
     def discard_undelivered(self, turn: Turn) -> None:
         """Record that a reply was thrown away, unless it was handed on whole."""
         with self._lock:
-            if self._is_held(turn) and self._records.fates.get(turn.index) is _Fate.UNDELIVERED:
+            if self._is_held(turn) and self._records.fates.get(turn.index) is Fate.UNDELIVERED:
                 self._discard(turn)
 
     def _is_held(self, turn: Turn) -> bool:
@@ -334,23 +294,23 @@ class TrajectoryForest:
 
     def _keep(self, turn: Turn) -> None:
         records = self._records
-        if records.fates.get(turn.index) is _Fate.USED:
+        if records.fates.get(turn.index) is Fate.USED:
             return
-        records.fates[turn.index] = _Fate.USED
+        records.fates[turn.index] = Fate.USED
         if turn.attempt is None:
             return
         # A step keeps one sample, so its others were thrown away.
         others = [t for t in records.by_step[turn.agent_id, turn.attempt] if t is not turn]
-        if records.current in others and records.fates.get(records.current.index) is not _Fate.USED:
+        if records.current in others and records.fates.get(records.current.index) is not Fate.USED:
             records.current = turn
         for other in others:
             self._discard(other)
 
     def _discard(self, turn: Turn) -> None:
         records = self._records
-        if records.fates.get(turn.index) is _Fate.USED:
+        if records.fates.get(turn.index) is Fate.USED:
             return  # use is proved by a later history, discarding is only concluded
-        records.fates[turn.index] = _Fate.DISCARDED
+        records.fates[turn.index] = Fate.DISCARDED
         if records.current is turn:
             records.current = turn.parent
 
@@ -367,7 +327,7 @@ class TrajectoryForest:
         """Set what the turns, which are committed again, do not tell."""
         with self._lock:
             records = self._records
-            records.fates = {i: _Fate(fate) for i, fate in facts.fates.items() if i < len(records.turns)}
+            records.fates = {i: Fate(fate) for i, fate in facts.fates.items() if i < len(records.turns)}
             if facts.current is None or facts.current < len(records.turns):  # else of a turn that was never told of
                 records.current = None if facts.current is None else records.turns[facts.current]
             records.call_count, records.foreign_ids = facts.call_count, set(facts.foreign_ids)
@@ -393,115 +353,6 @@ class TrajectoryForest:
                 self._records.call_count += 1
                 if call_id not in self._records.foreign_ids:
                     return call_id
-
-
-@dataclass(slots=True)
-class _Follower:
-    """Follows a history through the forest for one agent."""
-
-    ANYONE: ClassVar[str] = "*"
-    """Takes whatever turn fits, whoever sampled it."""
-
-    records: _Records
-    context: bytes
-    agent: str | None
-    agent_id: str | None
-    role: Role = Role.MAIN
-    seen: list[Turn] = field(default_factory=list)
-    """Turns whose replies stand in the part of the history that was followed."""
-
-    def follow_from_memory(self, caller: Hashable, messages: Sequence[Message]) -> Walk:
-        """Follow a history from where the last one of `caller` ended."""
-        memory = self.records.memory
-        if memory is None:
-            return self.follow(Walk(key=self.context), messages, 0)
-        history = list(messages)
-        known = memory.recall(caller, history)
-        before, done = (known.end, len(known.messages)) if known is not None else (Walk(key=self.context), 0)
-        walk = self.follow(before, history, done)
-        memory.remember(FollowedHistory(caller, history, walk), recalled=known)
-        return walk
-
-    def follow(self, walk: Walk, messages: Sequence[Message], start: int) -> Walk:
-        """Go on with `messages[start:]` from where the messages before led."""
-        key, turn, matched, unmatched = walk.key, walk.turn, walk.matched, walk.unmatched
-        for i in range(start, len(messages)):
-            message = messages[i]
-            if message.role == "assistant":
-                if turns := self._turns_at(key, message):
-                    found = turns[0]
-                    if len(turns) > 1:
-                        reach = [self._reach(turn, messages, i + 1) for turn in turns]
-                        found = turns[reach.index(max(reach))]
-                    self.seen.append(found)
-                    key = _key_after(found)
-                    turn, matched, unmatched = found, i + 1, None
-                    continue
-                unmatched = unmatched or self._reason(key, message)
-            key = digest_after(key, message)
-        return Walk(key=key, turn=turn, matched=matched, unmatched=unmatched)
-
-    def _reach(self, turn: Turn, messages: Sequence[Message], start: int) -> int:
-        """Index up to which a history goes on as calls after this turn did: what tells equal samples apart."""
-        keys, reach = [_key_after(turn)], start
-        for i in range(start, len(messages)):
-            message, turns = messages[i], list[Turn]()
-            if message.role == "assistant":
-                turns = [each for key in keys for each in self._turns_at(key, message)]
-            keys = [_key_after(each) for each in turns] or [digest_after(key, message) for key in keys]
-            if turns or not self.records.by_input.keys().isdisjoint(keys):
-                reach = i + 1
-        return reach
-
-    def _turns_at(self, key: bytes, observed: Message) -> Sequence[Turn]:
-        """The turns sampled at this place that an assistant message may be, the likeliest first."""
-        candidates = self.records.by_input.get(key)
-        if not candidates:
-            return ()
-        matching = [turn for turn in candidates if turn.reply.is_seen_in(observed)]
-        # A client may name calls by ids of its own; ids that were given out here can only mean those very calls.
-        if not matching and self.records.given_ids.isdisjoint(observed.call_ids):
-            matching = [turn for turn in candidates if turn.reply.is_seen_in(observed, with_ids=False)]
-        if proved := [turn for turn in matching if turn.index == observed.receipt]:
-            return proved
-        own = [turn for turn in matching if self.agent_id in (turn.agent_id, self.ANYONE)]
-        # Who is not known by its identity may be known by its name, unless several of that name answered alike. Roles
-        # do not mix on a path, for it is trained or not as a whole.
-        if not own and not any(turn.agent_id == self.agent_id for turn in candidates):
-            own = [turn for turn in matching if None in (turn.agent, self.agent) or turn.agent == self.agent]
-            own = [turn for turn in own if turn.role is self.role]
-            if len({turn.agent_id for turn in own}) > 1:
-                return ()
-        return own if len(own) < 2 else self._by_likelihood(own, observed)
-
-    def _by_likelihood(self, turns: Sequence[Turn], observed: Message) -> Sequence[Turn]:
-        """Equal samples of one agent, the best match first: same reasoning, not discarded, and the latest."""
-        fates = self.records.fates
-        return sorted(
-            turns,
-            key=lambda turn: (
-                turn.reply.reasoning.strip() == observed.reasoning.strip(),
-                fates.get(turn.index) not in _LOST,
-                turn.index,
-            ),
-            reverse=True,
-        )
-
-    def _reason(self, key: bytes, observed: Message) -> RootReason:
-        """Why an assistant message is not a turn at its place; marks a sample of its agent found in it as used."""
-        own = [turn for turn in self.records.with_reply(observed) if turn.reply.is_seen_in(observed)]
-        own = [turn for turn in own if turn.agent_id == self.agent_id]
-        if own:
-            turn = self._by_likelihood(own, observed)[0]
-            self.seen.append(turn)
-            if self.records.contexts[turn.index] != self.context:
-                return RootReason.CONTEXT
-        return RootReason.EDITED if key in self.records.by_input else RootReason.HISTORY
-
-
-def _key_after(turn: Turn) -> bytes:
-    """What came before a turn is known by the turn, so its messages need no digest of their own."""
-    return digest(b"turn", turn.index.to_bytes(8, "little"))
 
 
 def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn | None) -> list[Trajectory]:

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import CoreSchema, core_schema
 
@@ -156,6 +156,95 @@ class TokenRun:
     is_trained: bool
     turn: int
     weight_spans: tuple[WeightSpan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The tokens `[start, end)`, sampled or not, of the model call `turn`; a prompt belongs to the call it prepares."""
+
+    is_output: bool
+    start: int
+    end: int
+    turn: int
+
+
+class TokenArrays(Protocol):
+    """Tokens as arrays: a `TokenSequence`, whose module imports NumPy."""
+
+    token_ids_array: npt.NDArray[np.int32]
+    loss_mask_array: npt.NDArray[np.uint8]
+    logprobs_array: npt.NDArray[np.float64]
+    prompt_length: int
+    segments: tuple[Segment, ...]
+    weight_versions: tuple[WeightSpan, ...]
+
+    @property
+    def output_mask_array(self) -> npt.NDArray[np.uint8]:
+        """1 where the model sampled the token."""
+
+
+def int_list(values: npt.NDArray[Any]) -> list[int]:
+    """Whole numbers as a list."""
+    listed: list[int] = values.tolist()
+    return listed
+
+
+def logprob_list(values: npt.NDArray[Any]) -> list[float | None]:
+    """Log-probabilities as a list, None where there is none."""
+    listed: list[float | None] = values.tolist()
+    for index in (values != values).nonzero()[0].tolist():  # NaN
+        listed[index] = None
+    return listed
+
+
+class TokenView:
+    """Read access to a token sequence. Lists are fresh copies, one value a token."""
+
+    __slots__ = ()
+
+    @property
+    def sequence(self) -> TokenArrays:
+        """The tokens as arrays."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.sequence.token_ids_array)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All token ids in order."""
+        return int_list(self.sequence.token_ids_array)
+
+    @property
+    def loss_mask(self) -> list[int]:
+        """1 where a token carries loss: the model sampled it, and no other trajectory trains it."""
+        return int_list(self.sequence.loss_mask_array)
+
+    @property
+    def output_mask(self) -> list[bool]:
+        """True where the model sampled the token, trained here or not."""
+        listed: list[bool] = self.sequence.output_mask_array.view("bool").tolist()
+        return listed
+
+    @property
+    def logprobs(self) -> list[float | None]:
+        """Natural log-probabilities, None where the server returned none (all rendered tokens)."""
+        return logprob_list(self.sequence.logprobs_array)
+
+    @property
+    def segment_info(self) -> list[tuple[bool, int]]:
+        """`(is_output, number of tokens)` of every segment."""
+        return [(part.is_output, part.end - part.start) for part in self.sequence.segments]
+
+    @property
+    def initial_prompt_length(self) -> int:
+        """Number of tokens before the first sampled one."""
+        return self.sequence.prompt_length
+
+    @property
+    def weight_versions(self) -> tuple[WeightSpan, ...]:
+        """Weight versions of the sampled tokens as spans over the whole sequence; touching equal spans are joined."""
+        return self.sequence.weight_versions
 
 
 def decode_routed_experts(data: str | bytes, seq_len: int, num_layers: int, top_k: int) -> npt.NDArray[np.int32]:

@@ -10,7 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,24 +19,13 @@ from numpy.typing import NDArray
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from .packed import TokenRun, WeightSpan, append_span, closed_schema
-from .views import TokenView, int_list, logprob_list
+from .packed import Segment, TokenRun, TokenView, WeightSpan, append_span, closed_schema, int_list, logprob_list
 
 _MAGIC = b"STOK1\n"
 _HEADER = struct.Struct("<I")
 _FIELDS = frozenset(
     ("token_ids", "prompt_length", "loss_mask", "logprobs", "segment_info", "segment_turns", "weight_versions")
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """The tokens `[start, end)`, sampled or not, of the model call `turn`; a prompt belongs to the call it prepares."""
-
-    is_output: bool
-    start: int
-    end: int
-    turn: int
 
 
 class TokenSequence(TokenView):
