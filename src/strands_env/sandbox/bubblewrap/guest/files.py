@@ -1,6 +1,6 @@
 """Files and folders of a sandbox: work of a request, done in a process of its own.
 
-The host sends an open file with the request, which is descriptor 0 here. `archive.py` does folders.
+The host sends an open file with the request, which is descriptor 0 here. `image.py` does folders.
 """
 
 from __future__ import annotations

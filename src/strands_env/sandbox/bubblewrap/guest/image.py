@@ -13,17 +13,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import os
+import re
 import shutil
 import signal
 import socket
+import stat
 import struct
+import tarfile
 import time
+import warnings
 
-from .archive import pack, unpack
 from .disk import DiskWatch
 from .files import reset_folders
-from .supervisor import Supervisor, execute
+from .supervisor import Child, Supervisor, execute
 from .system import (
     LIBC,
     PAGE,
@@ -33,13 +37,13 @@ from .system import (
     check,
     close_off,
     descendants,
+    each_folder,
     filter_calls,
     other_processes,
     prctl,
     set_limit,
     signal_all,
 )
-from .watch import Child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +64,10 @@ _MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug",
 _CLONE_NEWUSER, _CLONE_NEWNET, _SYS_ADMIN = 0x10000000, 0x40000000, 21
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LATE = (warnings,)
+"""Modules that the standard library imports when it first needs them, which is too late in here."""
+_PATH_BYTES = 3500
+"""Longest path that another machine can be expected to open."""
 _SHELLS = (("/bin/bash",), ("/usr/bin/bash",), ("/bin/sh",), ("/usr/bin/sh",), ("/bin/busybox", "sh"))
 
 
@@ -345,3 +353,66 @@ def become_user(user: dict[str, Any]) -> None:
     os.setgroups(user["groups"])
     os.setresgid(user["gid"], user["gid"], user["gid"])
     os.setresuid(user["uid"], user["uid"], user["uid"])
+
+
+# ---- folders as archives, in the open file at descriptor 0 -----------------------------------------------------------
+
+
+def unpack(request: dict[str, Any]) -> None:
+    """Extract the archive at descriptor 0 into a folder."""
+    os.makedirs(request["path"], exist_ok=True)
+    with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        tar.extraction_filter = staticmethod(lambda member, path: member)
+        tar.extractall(request["path"], numeric_owner=True)
+
+
+def pack(request: dict[str, Any]) -> None:
+    """Write a folder into the open file at descriptor 0.
+
+    Devices, pipes and sockets are left out, and what lies deeper than a path can be long.
+    """
+    bytes_left = request["max_bytes"]
+    # As GNU tar reads `--exclude`: from any part of a path on, and `*` stands for slashes too. What lies in a folder
+    # that is left out is left out by the pattern's second form.
+    forms = [f"{pattern}{inner}" for pattern in request["exclude"] for inner in ("", "/*")]
+    excluded = [re.compile(fnmatch.translate(form)) for form in forms]
+    with os.fdopen(0, "wb", closefd=False) as file, tarfile.open(fileobj=file, mode="w") as tar:
+        if not stat.S_ISDIR(os.stat(request["path"]).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder")
+        for folder in each_folder(request["path"]):
+            if len(folder.names) > _PATH_BYTES // 2:
+                continue  # no path leads there; joining the names would cost the square of the depth
+            for entry in sorted(folder.entries, key=lambda entry: entry.name):
+                names = [".", *folder.names, entry.name]
+                path = "/".join(names[1:])
+                if len(os.fsencode(path)) > _PATH_BYTES:
+                    continue
+                if any(one.match("/".join(names[start:])) for one in excluded for start in range(len(names))):
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # its owner was faster
+                    bytes_left -= _pack_entry(tar, path, entry, folder.descriptor, bytes_left)
+
+
+def _pack_entry(tar: tarfile.TarFile, path: str, entry: os.DirEntry[str], folder: int, bytes_left: int) -> int:
+    """Add a file, folder or link, and return the bytes that it took of those that are left."""
+    # Not by `gettarinfo`: it asks for the names of owners, for which the C library loads libraries of the image.
+    member, status = tarfile.TarInfo(path), entry.stat(follow_symlinks=False)
+    member.mode, member.mtime = stat.S_IMODE(status.st_mode), status.st_mtime
+    member.uid, member.gid = status.st_uid, status.st_gid
+    with contextlib.ExitStack() as opened:
+        file = None
+        if stat.S_ISREG(status.st_mode):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            file = opened.enter_context(open(os.open(entry.name, flags, dir_fd=folder), "rb"))
+            member.size = os.fstat(file.fileno()).st_size
+        elif stat.S_ISDIR(status.st_mode):
+            member.type = tarfile.DIRTYPE
+        elif stat.S_ISLNK(status.st_mode):
+            member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=folder)
+        else:
+            return 0
+        size = max(member.size, 512)
+        if size > bytes_left:
+            raise OSError(errno.EFBIG, "too large")
+        tar.addfile(member, file)
+    return size

@@ -1,7 +1,8 @@
-"""Frames of a 4-byte big-endian length and JSON, over the socket to the host."""
+"""What goes over the socket to the host: frames of a 4-byte big-endian length and JSON, and streams in them."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -61,3 +62,34 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+class Capture:
+    """The beginning and the end of a stream of any length."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.total = 0
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """More bytes of the stream."""
+        self.total += len(data)
+        room = (self.limit + 1) // 2 - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > self.limit + CHUNK:
+            del self._tail[: len(self._tail) - self.limit // 2]
+
+    def answer(self) -> dict[str, Any]:
+        """Head, tail, and the number of bytes dropped between them."""
+        keep = self.limit // 2
+        tail = bytes(self._tail[-keep:]) if keep else b""
+        return {
+            "head": base64.b64encode(bytes(self._head)).decode(),
+            "tail": base64.b64encode(tail).decode(),
+            "dropped": self.total - len(self._head) - len(tail),
+        }

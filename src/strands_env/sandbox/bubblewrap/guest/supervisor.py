@@ -13,20 +13,33 @@ at the death of a parent does not reach a process of another user.)
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
+import json
 import math
 import os
 import select
 import signal
 import socket
+import struct
 import time
 from functools import partial
 
 from .files import do_and_exit, read_file, write_file
-from .protocol import CHUNK, receive, send_frame
-from .system import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, is_stopped, other_processes, prctl, set_limit, signal_all
-from .watch import Child, Watch
+from .protocol import CHUNK, Capture, frame, receive, send_frame
+from .system import (
+    PR_SET_DUMPABLE,
+    PR_SET_PDEATHSIG,
+    cpu_seconds,
+    file_count,
+    is_stopped,
+    memory_bytes,
+    other_processes,
+    prctl,
+    set_limit,
+    signal_all,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +50,27 @@ if TYPE_CHECKING:
 
 KILL_SECONDS = 3.0
 REST_SECONDS = 3.0
+TICK_SECONDS = 0.1
+INTERRUPT_GRACE_SECONDS = 1.0
+MAX_RESULT_BYTES = 4096
+
+
+class Child:
+    """A process started for code, with the read ends of its output."""
+
+    def __init__(self, pid: int, stdout: int, stderr: int) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.stderr = stderr
+        self.status: int | None = None
+        self.requests = -1
+        self.results = -1
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for descriptor in (self.stdout, self.stderr, self.requests, self.results):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 class Supervisor:
@@ -126,19 +160,17 @@ class Supervisor:
 
     def _watch_process(self, request: dict[str, Any], started: float) -> dict[str, Any]:
         self.prepare()
-        had_worker = self.worker is not None
         child, nonce = self._begin(request)
-        had_worker = had_worker or self.worker is not None
-        watch = Watch(self, child, request, started)
-        report = watch.follow(nonce)
+        had_worker = self.worker is not None
+        watch = Watch(self, child, nonce, request, started)
+        report = watch.follow()
         self.end_leftovers(child, report)
-        lost = had_worker and self.worker is None
         watch.drain()
         self.channel.sendall(watch.unsent)
         if child is not self.worker:
             child.close()
-        streams = {name: watch.captures[getattr(child, name)].answer() for name in ("stdout", "stderr")}
-        return {"exit": None, "lost": lost, **report, **streams}
+        streams = {name: watch.captures[descriptor].answer() for descriptor, name in watch.names.items()}
+        return {"exit": None, "lost": had_worker and self.worker is None, **report, **streams}
 
     def writes_too_much(self) -> bool:
         """The files take more room than they may: never, in file systems of a size."""
@@ -360,6 +392,131 @@ class Supervisor:
                 return True
             time.sleep(0.001)
         return False
+
+
+class Watch:
+    """One running request, from its start to the report of its end."""
+
+    def __init__(
+        self, host: Supervisor, child: Child, nonce: str | None, request: dict[str, Any], started: float
+    ) -> None:
+        self.host = host
+        self.child = child
+        self.nonce = nonce
+        self.limits: dict[str, Any] = host.config["limits"]
+        self.request = request
+        self.deadline = started + request["wall_seconds"]
+        self.names = {child.stdout: "stdout", child.stderr: "stderr"}
+        self.captures = {descriptor: Capture(request["output_bytes"]) for descriptor in self.names}
+        self.open = {*self.captures, *([child.results] if child.results >= 0 else [])}
+        self.result = bytearray()
+        self.unsent = bytearray()
+        self.cpu_before = cpu_seconds(other_processes(host.isolated))
+        self.next_check = started + TICK_SECONDS
+        self.is_cancelled = False
+        host.reaped.clear()
+
+    def follow(self) -> dict[str, Any]:
+        """Wait until the code ends, or has to."""
+        interrupted = False
+        while True:
+            self._read(min(TICK_SECONDS, max(0.0, self.deadline - time.monotonic())))
+            self.host.reap()
+            finished = self._find_end()
+            if finished is not None:
+                if interrupted:
+                    finished |= {"outcome": "timeout"}
+                return finished
+            breach = self._breach()
+            if breach is not None:
+                return {"outcome": breach}
+            if time.monotonic() < self.deadline:
+                continue
+            if self.nonce is None or interrupted:
+                return {"outcome": "timeout"}
+            interrupted = True  # a KeyboardInterrupt may save the interpreter's state
+            self.deadline = time.monotonic() + INTERRUPT_GRACE_SECONDS
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.child.pid, signal.SIGINT)
+
+    def drain(self) -> None:
+        """Read what is left in the pipes; no writer is alive, or it is stopped."""
+        for _ in range(64):
+            if not self._read(0.0):
+                return
+
+    def _read(self, seconds: float) -> bool:
+        """Read what is available within this time; True if there was something."""
+        has_output = False
+        for descriptor in self.host.wait(self.open, 1000 * seconds):
+            if descriptor == self.host.channel.fileno():  # a frame during a call takes the call back
+                receive(self.host.channel)
+                self.is_cancelled = True
+                continue
+            try:
+                data = os.read(descriptor, CHUNK)
+            except BlockingIOError:
+                continue
+            if not data:
+                self.open.discard(descriptor)  # it would stay readable forever
+            elif descriptor == self.child.results:
+                self.result += data[: MAX_RESULT_BYTES - len(self.result)]
+            else:
+                self.captures[descriptor].add(data)
+                if self.request["streams"]:
+                    piece = {"output": self.names[descriptor], "data": base64.b64encode(data).decode()}
+                    self.unsent += frame({**piece, "nonce": self.request["nonce"]})
+            has_output = has_output or bool(data)
+        if self.unsent:
+            with contextlib.suppress(BlockingIOError):  # a host that reads late must not hold up the limits
+                del self.unsent[: self.host.channel.send(self.unsent, socket.MSG_DONTWAIT)]
+        return has_output
+
+    def _find_end(self) -> dict[str, Any] | None:
+        if len(self.result) >= 4:  # only an interpreter has this channel
+            size = struct.unpack(">I", self.result[:4])[0]
+            if len(self.result) >= 4 + size:
+                return self._worker_answer(bytes(self.result[4 : 4 + size]))
+        status = self.child.status if self.child.status is not None else self.host.reaped.get(self.child.pid)
+        if status is None:
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        if -code == signal.SIGXCPU:
+            return {"outcome": "cpu_limit"}
+        if self.nonce is not None:  # the interpreter is gone, however it went
+            return {"outcome": "died", "exit": code}
+        return {"outcome": "ok" if code == 0 else "error", "exit": code}
+
+    def _worker_answer(self, data: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(data)
+            if answer["nonce"] != self.nonce:
+                raise ValueError(answer["nonce"])
+            code = int(answer["exit"])
+        except (ValueError, TypeError, KeyError):
+            return {"outcome": "died", "detail": "the interpreter's answer was not its own"}
+        return {"outcome": "ok" if code == 0 else "error", "exit": code, "sound": True}
+
+    def _breach(self) -> str | None:
+        if self.is_cancelled:
+            return "cancelled"
+        if sum(capture.total for capture in self.captures.values()) > self.request["flood_bytes"]:
+            return "output_flood"
+        if self.host.writes_too_much():
+            return "too_many_files"
+        now = time.monotonic()
+        if now < self.next_check or now > self.deadline:  # thousands of processes take long to look at
+            return None
+        spent = time.process_time()
+        others = other_processes(self.host.isolated)
+        self.next_check = time.monotonic() + max(TICK_SECONDS, 4 * (time.process_time() - spent))
+        if cpu_seconds(others) - self.cpu_before > self.request["cpu_seconds"]:
+            return "cpu_limit"
+        if memory_bytes(others, self.limits["memory_bytes"]) > self.limits["memory_bytes"]:
+            return "out_of_memory"
+        if file_count(self.host.config["file_systems"]) > self.limits["files"]:
+            return "too_many_files"
+        return None
 
 
 def execute(command: list[str], cwd: str | None, variables: dict[str, str]) -> None:
