@@ -442,7 +442,7 @@ async def test_closed_output_does_not_hang(sandbox: BubblewrapSandbox) -> None:
 @pytest.mark.skipif(os.geteuid() != 0 or system_python() is None, reason="needs root and a system-wide Python 3.11")
 async def test_isolation_of_an_ordinary_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Root that gives itself up before bubblewrap starts has the same user namespace an ordinary user has."""
-    monkeypatch.setattr("strands_env.sandbox.bubblewrap.sandbox.choose_mode", lambda: Mode.DROPPED)
+    monkeypatch.setattr("strands_env.sandbox.bubblewrap.command.choose_mode", lambda: Mode.DROPPED)
     before = leftovers()
     async with BubblewrapSandbox(limits=LIMITS, python=system_python()) as sandbox:
         assert (await sandbox.exec("id -u; pwd")).stdout == "1000\n/workspace\n"

@@ -190,7 +190,7 @@ async def test_judge_and_judged_are_different_users(sandbox: BubblewrapSandbox) 
 
 @pytest.mark.skipif(os.geteuid() != 0 or system_python() is None, reason="needs root and a system-wide Python 3.11")
 async def test_judging_in_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_env.sandbox.bubblewrap.sandbox.choose_mode", lambda: Mode.DROPPED)
+    monkeypatch.setattr("strands_env.sandbox.bubblewrap.command.choose_mode", lambda: Mode.DROPPED)
     async with BubblewrapSandbox(limits=LIMITS, python=system_python()) as sandbox:
         assert not await passes(sandbox, READ)
         assert not await passes(sandbox, FORGERIES["stop"])

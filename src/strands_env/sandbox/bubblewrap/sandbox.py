@@ -10,22 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..contract import ExecLimits, ExecResult, Network, Outcome, PythonSandbox, SandboxCapabilities, SandboxLimits
-from .command import (
-    PROGRAMS,
-    SUPERVISOR_BYTES,
-    WORK,
-    Isolation,
-    Launch,
-    Mode,
-    choose_mode,
-    find_bubblewrap,
-    fresh_user,
-    guest_folder,
-    isolating_arguments,
-    python_home,
-    showing_arguments,
-    supervisor_arguments,
-)
+from . import command
+from .command import PROGRAMS, WORK, Isolation, Mode
 from .process import SandboxProcess
 from .seccomp import seccomp_program
 from .supervised import SandboxSlots, SupervisedSandbox, refusal
@@ -95,11 +81,11 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
         self._variables = dict(environment or {})
         if packages:
             self._variables["PYTHONPATH"] = os.pathsep.join(self._shown[len(read_only) :])
-        self._python = python_home(python)
+        self._python = command.python_home(python)
         self._mode: Mode | None = None
         self._bwrap: list[str] = []
         if self.isolation is Isolation.BUBBLEWRAP:
-            self._mode = choose_mode()
+            self._mode = command.choose_mode()
             self._bwrap = self._bubblewrap_arguments(self._mode)
         else:
             logger.warning("isolation=<none> | code will run as the current user, with its files and network")
@@ -152,7 +138,7 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
             **self._variables,
         }
         config = {
-            "user": fresh_user() if self._mode is Mode.OWN_USER else None,
+            "user": command.fresh_user() if self._mode is Mode.OWN_USER else None,
             "work": work,
             "file_systems": [work, "/tmp", "/dev/shm"] if isolated else [],
             "env": variables,
@@ -160,21 +146,21 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
             "worker": [python, "-B", "-s", f"{programs}/guest/worker.py"],
         }
         settings = [word for name, value in variables.items() for word in ("--setenv", name, value)]
-        launch = Launch(
+        process = SandboxProcess(
             limits=self.limits,
             bwrap=[*self._bwrap, *settings] if isolated else [],
-            program=[python, *supervisor_arguments(programs)],
+            program=[python, "-I", "-S", "-B", "-c", command.supervisor_code(programs)],
             config=config,
             # `/workspace` and `/tmp` are file systems in memory, which the group counts.
-            memory_bytes=self.limits.memory_bytes + 2 * self.limits.disk_bytes + SUPERVISOR_BYTES,
-            user=fresh_user() if self._mode is Mode.DROPPED else None,
+            memory_bytes=self.limits.memory_bytes + 2 * self.limits.disk_bytes,
+            user=command.fresh_user() if self._mode is Mode.DROPPED else None,
             seccomp=seccomp_program(),
             work_directory=None if isolated else work,
         )
-        return await SandboxProcess.start(launch)
+        return await process.start()
 
     def _bubblewrap_arguments(self, mode: Mode) -> list[str]:
-        arguments = [*isolating_arguments(find_bubblewrap()), "--unshare-net"]
+        arguments = [*command.isolating_arguments(), "--unshare-net"]
         if mode is Mode.OWN_USER:
             for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # the supervisor gives them up, for good
                 arguments += ["--cap-add", capability]
@@ -194,5 +180,5 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
             arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", path]
         # After /tmp: such a folder may be inside it.
         shown = {path: path for path in (*self._python.folders, *self._shown)}
-        arguments += showing_arguments({**shown, f"{PROGRAMS}/guest": guest_folder()})
+        arguments += command.showing_arguments({**shown, f"{PROGRAMS}/guest": command.guest_folder()})
         return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]

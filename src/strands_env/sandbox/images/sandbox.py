@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import glob
 import io
 import os
 import posixpath
@@ -19,16 +20,25 @@ from typing import Any, Self
 from strands_env.core.threads import default_threads
 from strands_sglang.exceptions import check_positive
 
+from ..bubblewrap import command
+from ..bubblewrap.command import PROGRAMS, Mode
 from ..bubblewrap.process import SandboxProcess
+from ..bubblewrap.seccomp import seccomp_program
 from ..bubblewrap.supervised import FILE_SECONDS, MAX_ARGUMENT_BYTES, SandboxSlots, SupervisedSandbox
-from ..contract import Network, Outcome, SandboxCapabilities, SandboxLimits, SandboxLostError
+from ..contract import (
+    MIB,
+    Network,
+    Outcome,
+    SandboxCapabilities,
+    SandboxLimits,
+    SandboxLostError,
+    SandboxUnavailableError,
+)
 from ..disk import FILES, make_disk, release_reserve
 from ..folders import remove_owned_folder
-from .launch import image_launch, image_mode
 from .layers import Snapshot, copy_upper, make_folder
 from .store import Image, ImageStore, hold_image, release_image
 
-MIB = 1 << 20
 MAX_FOLDER_BYTES = 1 << 30
 """Most bytes of a folder that is copied out, if nothing else is said."""
 DEFAULT_IMAGE_LIMITS = SandboxLimits(
@@ -45,6 +55,17 @@ DEFAULT_IMAGE_LIMITS = SandboxLimits(
     code_bytes=MAX_ARGUMENT_BYTES,
 )
 """The limits of a sandbox on an image if nothing else is said: those of a small container."""
+_PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
+_NET_RAW, _SYS_PTRACE, _SETFCAP = 13, 19, 31
+_CAPABILITIES = {
+    "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6,
+    "CAP_SETUID": 7, "CAP_NET_BIND_SERVICE": 10, "CAP_NET_RAW": _NET_RAW, "CAP_SYS_CHROOT": 18,
+}  # fmt: skip
+"""The capabilities of root in a container: docker's, without those over devices, the audit log and other processes'
+capabilities, and without the one to give a file capabilities, which would hold outside the container too."""
+
+_LIBRARIES = tuple(path for path in ("/lib", "/lib64") if os.path.isdir(path) and not os.path.islink(path))
+"""Folders of libraries on machines where they are not in `/usr`."""
 
 
 class ImageSandbox(SupervisedSandbox):
@@ -249,15 +270,67 @@ class ImageSandbox(SupervisedSandbox):
             if not await default_threads.run(make_disk, self._folder, self.limits.disk_bytes):
                 # Inside, the supervisor reaches this folder by its descriptor alone.
                 watched = os.open(self._upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            layers = (self.image.root, *self.layers)
-            launch = image_launch(self, layers=layers, folder=f"{self._folder}/{FILES}", watched=watched)
-            return await SandboxProcess.start(launch)
+            return await self._make_process(watched).start()
         except BaseException:
             await self._clear()
             raise
         finally:
             if watched is not None:
                 os.close(watched)
+
+    def _make_process(self, watched: int | None) -> SandboxProcess:
+        """Bubblewrap over the stack of folders, with the supervisor hidden in it.
+
+        Args:
+            watched: Descriptor of `upper`, where the supervisor has to measure it; None for a file system of a size.
+        """
+        mode, python, shares = image_mode(), command.python_home(), self.network is not Network.NONE
+        # Raw sockets would reach the machine's own traffic.
+        capabilities = {name: number for name, number in _CAPABILITIES.items() if not (shares and number == _NET_RAW)}
+        # To see what processes of other users have open, where this process has that capability to give.
+        can_look = watched is not None and (mode is Mode.USER_NAMESPACE or _SYS_PTRACE in command.held_capabilities())
+        # Root of a shared network has to be the machine's own to listen on its low ports.
+        can_own = mode is Mode.OWN_USER and _SETFCAP in command.held_capabilities() and command.has_fresh_users()
+        owner = command.fresh_user() if can_own and not shares else None
+        bwrap = [*command.isolating_arguments(overlays=True), *([] if shares else ["--unshare-net"])]
+        if mode is Mode.USER_NAMESPACE:
+            bwrap += ["--unshare-user", "--uid", "0", "--gid", "0"]
+        # The first are given up once the interpreter is hidden and the others are dropped.
+        given_up = ["CAP_SYS_ADMIN", "CAP_SETPCAP", *([] if owner is None else ["CAP_SETFCAP"])]
+        for name in (*given_up, *capabilities, *(["CAP_SYS_PTRACE"] if can_look else [])):
+            bwrap += ["--cap-add", name]
+        for layer in (self.image.root, *self.layers):
+            bwrap += ["--overlay-src", layer]
+        bwrap += ["--overlay", self._upper, f"{self._folder}/{FILES}/work", "/"]
+        bwrap += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
+        own_files = _supervisor_files(python)
+        shown = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
+        bwrap += command.showing_arguments({**shown, **self.binds, **own_files})
+        bwrap += ["--setenv", "PYTHONHOME", f"{PROGRAMS}{os.path.dirname(os.path.dirname(python.executable))}"]
+        loader, libraries = _loader(python)
+        program = [loader, "--library-path", libraries, f"{PROGRAMS}{python.executable}", "-S", "-s", "-P", "-B"]
+        image = {
+            "user": self.user,
+            "env": self.environment,
+            "is_root": mode is Mode.OWN_USER,
+            "owner": owner,
+            "hostname": command.HOSTNAME,
+            "hidden": sorted(own_files, reverse=True),
+            "programs": PROGRAMS,
+            "capabilities": sorted(capabilities.values()),
+            "watching": [_SYS_PTRACE] if can_look else [],
+            "resolv_conf": Path("/etc/resolv.conf").read_text() if shares else "",
+        }
+        return SandboxProcess(
+            limits=self.limits,
+            bwrap=bwrap,
+            program=[*program, "-c", command.supervisor_code(PROGRAMS)],
+            config={"work": self.workdir, "file_systems": [], "image": image},
+            memory_bytes=self.limits.memory_bytes,  # files are on disk
+            seccomp=seccomp_program(container=True),
+            cpus=self.cpus,
+            watched=watched,
+        )
 
     async def _end(self) -> None:
         try:
@@ -290,6 +363,39 @@ class ImageSandbox(SupervisedSandbox):
         except asyncio.CancelledError:
             await clearing  # or files would be left when the canceller goes on
             raise
+
+
+def image_mode() -> Mode:
+    """The way that fits the current user.
+
+    Raises:
+        SandboxUnavailableError: Root may not mount here.
+    """
+    mode = command.choose_mode()
+    if mode is Mode.DROPPED:
+        raise SandboxUnavailableError(
+            "root without CAP_SYS_ADMIN cannot stack the folders of an image: run as an ordinary user, or start the "
+            "container with CAP_SYS_ADMIN"
+        )
+    return mode
+
+
+def _supervisor_files(python: command.PythonHome) -> dict[str, str]:
+    """Files of this machine that the supervisor needs, by their paths inside."""
+    shown = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *python.folders)}
+    return {**shown, f"{PROGRAMS}/guest": command.guest_folder()}
+
+
+def _loader(python: command.PythonHome) -> tuple[str, str]:
+    """The dynamic loader of this machine, and the folders of its libraries, as the supervisor finds them."""
+    places = ("/lib64/ld-linux*.so.*", "/lib/ld-linux*.so.*", "/lib/ld-musl*.so.*", "/usr/lib/ld-linux*.so.*")
+    loaders = [os.path.realpath(found) for place in places for found in glob.glob(place)]
+    if not loaders:
+        raise SandboxUnavailableError("found no dynamic loader in /lib64 or /lib, which the supervisor needs")
+    prefix = os.path.dirname(os.path.dirname(python.executable))
+    system = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"]
+    folders = [f"{prefix}/lib", os.path.dirname(loaders[0]), *system]
+    return f"{PROGRAMS}{loaders[0]}", ":".join(f"{PROGRAMS}{folder}" for folder in dict.fromkeys(folders))
 
 
 def _pack(source: str, archive: Any) -> None:
