@@ -319,7 +319,7 @@ def test_what_the_task_brought_is_not_the_agents(tmp_path: Path) -> None:
 def test_no_number_of_files_hides_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each bound that is reached is itself a finding, or means no."""
     monkeypatch.setattr("strands_env.sandbox.images.work.MAX_WALKED", 20)
-    monkeypatch.setattr("strands_env.sandbox.images.inspection.MAX_WALKED", 20)
+    monkeypatch.setattr("strands_env.sandbox.images.programs.MAX_WALKED", 20)
     monkeypatch.setattr("strands_env.sandbox.images.paths._MAX_STEPS", 200)
     many = {f"{folder}/{number:03}/x": "" for folder in ("a", "m", "z") for number in range(100)}
     image = {f"opt/big/{path}": "" for path in many} | {"opt/big/a/050/x": "\x7fELF", "usr/x": ""}

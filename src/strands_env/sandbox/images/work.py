@@ -9,6 +9,7 @@ its links, and what is selected is moved or copied whole.
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 import posixpath
 import re
@@ -16,10 +17,21 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..bubblewrap.guest.system import each_folder
 from ..folders import discard
-from .inspection import MAX_WALKED, PROGRAM_FOLDERS, LaidWork, programs_in
 from .layers import copy_upper
-from .paths import RESERVED, Stack, hidden_folders, is_real, is_within, list_folder, mode_of
+from .paths import RESERVED, Stack, hidden_folders, is_real, is_within, list_folder, mode_of, shown_path
+from .programs import (
+    MAX_WALKED,
+    MODULE,
+    PROGRAM_FOLDERS,
+    PYTHON_LIBRARY,
+    RUNNERS,
+    is_program,
+    is_setting,
+    known_modules,
+    programs_in,
+)
 
 DEFAULT_WORK = ("/root/*", "/home/*/*", "/srv/*", "/opt/*", "/var/www/*")
 """Work beside the work directory where nothing better is known.
@@ -42,6 +54,11 @@ _COMPILED = re.compile(r"(.*/)?__pycache__")
 _BY_PRODUCTS = re.compile(r"(.*/)?\.cache|var/cache|etc/ld\.so\.cache")
 """Changed by nearly every solution, needed by the tests of few, and a way to lead programs astray."""
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+_MAX_NAMES = 2000
+"""Folders inside each other that a path can lead through. Links deeper than that are cut."""
+_MAX_LISTED = 50
+"""Entries of each list of findings."""
+_LOGS = "logs"
 
 
 def check_work(paths: Iterable[str]) -> tuple[str, ...]:
@@ -266,6 +283,133 @@ class AgentFiles:
         return [posixpath.join(path, name) for name in dict.fromkeys(listed)]
 
 
+class LaidWork:
+    """Work in folders of its own, to be stacked above the image; none of it is left out of the inspection.
+
+    Args:
+        files: What the work was selected from.
+        folders: The lowest first.
+        paths: What was selected as work.
+
+    Attributes:
+        cut_links: Links that are left out, because they lead out of the work to what tests must not find there: the
+            tests themselves, the logs, what the kernel shows, and what was not there yet.
+        changed_programs: Programs, libraries and settings of interpreters that the image has otherwise, or not at all,
+            and links to folders outside the work, in which tests may write.
+    """
+
+    def __init__(self, files: AgentFiles, folders: Sequence[str], paths: Sequence[str]) -> None:
+        self.folders, self._files = tuple(folders), files
+        self.cut_links: list[str] = []
+        self.changed_programs: list[str] = []
+        self._given = (files.before, files.root)
+        self._paths = set(paths)
+        self._on_path, self._directory = files.on_path, files.directory.strip("/")
+        self._roots = {*paths, *map(posixpath.dirname, paths), self._directory}
+        """Where tests are likely to run Python: what is there is found before anything else."""
+        self._hidden = hidden_folders(files.root)
+        self._stack = Stack([*reversed(folders), *self._given], self._hidden)
+        prefixes = {"usr", "usr/local", *map(posixpath.dirname, files.on_path)} - {""}
+        self._modules = known_modules(files.root, tuple(sorted(prefixes)))
+        for folder in folders:
+            self._inspect(folder)
+
+    def _inspect(self, layer: str) -> None:
+        modes: list[int] = []
+        paths: list[str] = []  # of the folder and those above it, and who else has them
+        tops: list[list[str]] = []
+        is_deep = False
+
+        def leave(name: str, parent: int) -> None:
+            if (mode := modes.pop()) & 0o700 != 0o700:
+                os.chmod(name, mode, dir_fd=parent)
+
+        # Folders that an ordinary user may not enter are no barrier to its container's root, who runs the tests.
+        for folder in each_folder(layer, opens=os.geteuid() != 0, leave=leave):
+            depth = len(folder.names)
+            if depth:
+                modes.append(folder.mode)
+            if depth > _MAX_NAMES:
+                is_deep = True
+                for entry in folder.entries:
+                    if entry.is_symlink():
+                        self._cut(entry.name, folder.descriptor, f"{paths[-1]}/.../{entry.name}")
+                continue
+            del paths[depth:], tops[depth:]
+            paths.append(posixpath.join(paths[-1], folder.names[-1]) if depth else "")
+            above = tops[-1] if depth else self._given
+            tops.append([top for top in above if stat.S_ISDIR(mode_of(os.path.join(top, paths[-1])) or 0)])
+            for entry in folder.entries:
+                path, is_link = posixpath.join(paths[-1], entry.name), entry.is_symlink()
+                if not is_link and (len(self.changed_programs) > _MAX_LISTED or entry.is_dir(follow_symlinks=False)):
+                    continue
+                place = os.path.join(layer, path)
+                original = next((one for top in tops[-1] if mode_of(one := os.path.join(top, path)) is not None), None)
+                if _is_equal(place, original, only_links=True):
+                    continue
+                if is_link and self._leads_astray(paths[-1], entry.name, folder.descriptor):
+                    self._cut(entry.name, folder.descriptor, path)
+                if self._can_forge(path, place, original) and not _is_equal(place, original):
+                    self._name(shown_path(path))
+        if is_deep:
+            self._name(f"(folders more than {_MAX_NAMES} deep, which were not looked at)")
+
+    def _name(self, what: str) -> None:
+        if (listed := len(self.changed_programs)) <= _MAX_LISTED:
+            self.changed_programs.append(what if listed < _MAX_LISTED else f"(more than {_MAX_LISTED} such files)")
+
+    def _cut(self, name: str, folder: int, path: str) -> None:
+        os.unlink(name, dir_fd=folder)
+        os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=folder)
+        if len(self.cut_links) < _MAX_LISTED:
+            self.cut_links.append(shown_path(path))
+
+    def _leads_astray(self, folder: str, name: str, descriptor: int) -> bool:
+        """A link leads to what is hidden, or to where nothing is yet outside the work, or nobody knows where."""
+        target = self._stack.resolve(os.readlink(name, dir_fd=descriptor), folder)
+        if not target or _touches(target, self._hidden):
+            return True
+        if is_within(target, _LOGS) and not is_within(folder, _LOGS):
+            return True  # though it may be laid as work, tests and harness write there
+        return not self._is_work(target) and not self._stack.has(target)  # tests could write there what they expect
+
+    def _is_work(self, path: str) -> bool:
+        if any(is_within(path, shown.strip("/")) for shown in self._files.shown):
+            return True  # nothing writes there either
+        while path and path not in self._paths:
+            path = posixpath.dirname(path)
+        return bool(path)
+
+    def _can_forge(self, path: str, place: str, original: str | None) -> bool:
+        """Programs that tests use may be this file, or be led astray by it."""
+        folder = posixpath.dirname(path)
+        if folder in self._on_path or is_setting(path, place, self._stack) or self._shadows_module(path, place):
+            return True
+        above, last = posixpath.split(folder)
+        if last == "__pycache__" and PYTHON_LIBRARY.fullmatch(path) and is_real(self._files.root, above):
+            return True  # Python takes it in place of the source
+        if os.path.islink(place):
+            target = self._stack.resolve(os.readlink(place), folder)
+            if target is not None and not self._is_work(target) and self._stack.has(f"{target}/."):
+                return True  # whatever tests write into that folder is there too
+        if original is not None and stat.S_ISDIR(mode_of(original) or 0):
+            return bool(programs_in(self._files.root, path))  # something else than the folder is there, or nothing
+        return original is not None and is_program(original, path)
+
+    def _shadows_module(self, path: str, place: str) -> bool:
+        """Python may find this module where another of that name is meant."""
+        folder, name = posixpath.split(path)
+        if (module := MODULE.fullmatch(name)) is not None:
+            name = module[1]
+            if name == "__init__":
+                folder, name = posixpath.split(folder)
+        elif not os.path.islink(place):  # which may lead to a package
+            return False
+        if name in RUNNERS or name.startswith("pytest"):
+            return True
+        return name in self._modules and (self._directory == "" or folder in self._roots)
+
+
 def _transfer(source: str, target: str, *, move: bool) -> None:
     if not move:
         copy_upper(source, target)
@@ -299,3 +443,18 @@ def _opaque_mark(folder: str) -> str:
 
 def _touches(path: str, reserved: Iterable[str]) -> bool:
     return any(is_within(path, name) or is_within(name, path) for name in reserved)
+
+
+def _is_equal(place: str, original: str | None, *, only_links: bool = False) -> bool:
+    """Both are the same link, or files of the same content."""
+    if original is None:
+        return False
+    one, other = mode_of(place), mode_of(original)
+    if one is None or other is None or stat.S_IFMT(one) != stat.S_IFMT(other):
+        return False
+    try:
+        if stat.S_ISLNK(one):
+            return os.readlink(place) == os.readlink(original)
+        return not only_links and stat.S_ISREG(one) and filecmp.cmp(place, original, shallow=False)
+    except OSError:
+        return False

@@ -1,0 +1,127 @@
+"""The programs of an image, and files that lead them astray: a reward can be forged by what is here and is changed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import posixpath
+import re
+import sys
+from collections.abc import Sequence
+
+from .paths import Stack, is_real, list_folder
+
+_STEERING = re.compile(
+    r"(.*/)?(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|pyproject\.toml|\.coveragerc|uv\.toml"
+    r"|pyvenv\.cfg|[^/]*\.pth|(site|user)customize\.py"
+    r"|\.(bash(rc|_profile|_login|_logout|_aliases|_completion)|profile|z(shenv|shrc|profile|login|logout)|inputrc"
+    r"|shrc|m?kshrc|yashrc|yash_profile|t?cshrc|cshdirs|login|logout|config/(fish|git|bash|zsh)/.*)"
+    r"|\.git(config|attributes|modules)|\.git|\.git/(.*/)?(config(\.worktree)?|commondir|hooks(/.*)?|info/[^/]*))"
+    r"|etc/(passwd|profile(\.d/.*)?|bash(\.bashrc|rc|_completion\.d/.*)|z(shenv|shrc|profile|login|sh/.*)|fish/.*|inputrc"
+    r"|csh\..*|environment|ld\.so\..*|nsswitch\.conf|git(config|attributes))",
+    re.DOTALL,
+)
+"""Settings of interpreters, shells and test runners. Reported, so an incomplete list costs a report, not a reward."""
+_REPOSITORY = re.compile(r"(.*/)?(config(\.worktree)?|commondir|(hooks|info)(/[^/]*)?)", re.DOTALL)
+"""Settings of git where the folder has a `HEAD`: git takes every such folder for a repository, whatever its name."""
+_PLUGINS = re.compile(r"(.*/)?([^/]*\.)?(dist|egg)-info(/entry_points\.txt)?", re.IGNORECASE | re.DOTALL)
+PYTHON_LIBRARY = re.compile(r"(.*/)?lib(64)?/python3[^/]*/.*", re.DOTALL)
+MODULE = re.compile(r"([^.]+)(\.pyc?|(\..*)?\.so)", re.DOTALL)
+RUNNERS = {"_pytest", "attr", "attrs", "colorama", "exceptiongroup", "execnet", "iniconfig", "packaging", "pluggy"}
+RUNNERS |= {"py", "pygments", "pytest", "tomli", "typing_extensions", "xdist"}
+"""Modules of test runners, which tests may install themselves."""
+_PLUGIN_MODULES = """
+_hypothesis_ftz_detector _hypothesis_globals _hypothesis_pytestplugin aiohttp allure allure_commons allure_pytest
+ansi2html anyio atomicwrites beartype certifi charset_normalizer coverage cpuinfo dateutil django dotenv faker
+filelock flask freezegun funcsigs gherkin greenlet h11 httpcore httpx hypothesis icdiff idna importlib_metadata
+importlib_resources inline_snapshot jaxtyping jinja2 jsonschema markupsafe mock model_bakery more_itertools mypy
+nbformat nose numpy pandas parameterized parse_type pathlib2 playwright pprintpp psutil pyfakefs requests
+requests_mock respx rich ruamel scandir schemathesis selenium setproctitle simplejson six snapshottest sniffio
+sortedcontainers sqlalchemy syrupy tabulate tblib teamcity tenacity termcolor testinfra testscenarios testtools
+time_machine toml tomlkit tomllib trio twisted typeguard unittest2 urllib3 vcr wcwidth werkzeug wrapt yaml yarl zipp
+zope
+"""
+"""Modules that the usual plug-ins of pytest import: tests may install those, too, and find others in the work."""
+PROGRAM_FOLDERS = ("bin", "sbin")
+_MAX_SETTINGS = 1 << 16
+"""Bytes of a file of settings that are read; a longer one counts as one that leads astray."""
+MAX_WALKED = 200_000
+"""Entries that a search looks at, so that a million files do not delay the reward."""
+
+
+@functools.lru_cache(maxsize=64)
+def known_modules(root: str, prefixes: Sequence[str]) -> frozenset[str]:
+    """The modules that Python and test runners import, and those which are installed in an image."""
+    modules = {*sys.stdlib_module_names, *RUNNERS, *_PLUGIN_MODULES.split()}
+    for library in [f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")]:
+        for python in list_folder(os.path.join(root, library)) if is_real(root, library) else ():
+            for packages in ("site-packages", "dist-packages") if python.name.startswith("python3") else ():
+                if is_real(root, f"{library}/{python.name}/{packages}"):
+                    modules |= {entry.name.partition(".")[0] for entry in list_folder(f"{python.path}/{packages}")}
+    return frozenset(modules)
+
+
+@functools.lru_cache(maxsize=256)
+def programs_in(root: str, path: str) -> frozenset[str]:
+    """The image's programs at a path and below: the folders of whole prefixes, where a `bin` is in one, and files."""
+    if not is_real(root, path):
+        return frozenset([path] if _leads_to_program(root, path) else [])
+    programs: set[str] = set()
+    walked, pending = 0, [path]
+    while pending and walked < MAX_WALKED:
+        folder, inner = pending.pop(), []
+        for entry in list_folder(os.path.join(root, folder)):
+            walked += 1
+            below = posixpath.join(folder, entry.name)
+            if not entry.is_dir(follow_symlinks=False):
+                # Most files are neither, and need not be opened.
+                if (".so" in entry.name or os.access(entry.path, os.X_OK)) and _leads_to_program(root, below):
+                    programs.add(below)
+            elif entry.name in PROGRAM_FOLDERS or PYTHON_LIBRARY.fullmatch(f"{below}/"):
+                # What is beside it is likely its own.
+                programs.add(posixpath.dirname(folder) if folder != path else path)
+                break
+            else:
+                inner.append(below)
+        else:
+            pending += inner
+    if pending and walked >= MAX_WALKED:
+        programs.add(f"{path}/...")  # not known: each part of it is looked at for itself
+    return frozenset(programs)
+
+
+def is_setting(path: str, place: str, stack: Stack) -> bool:
+    """A file is a setting of interpreters, shells, test runners or git, by its path in the stack, or its content."""
+    if _STEERING.fullmatch(path):
+        return True
+    if _REPOSITORY.fullmatch(path):
+        folder = posixpath.dirname(path)
+        top = posixpath.dirname(folder) if posixpath.basename(folder) in ("hooks", "info") else folder
+        if stack.has(posixpath.join(top, "HEAD")):
+            return True
+    if not _PLUGINS.fullmatch(path):
+        return False
+    begins = _read_beginning(place, _MAX_SETTINGS + 1)
+    return begins is None or b"pytest11" in begins or len(begins) > _MAX_SETTINGS
+
+
+def _leads_to_program(root: str, path: str) -> bool:
+    """A file of the image is a program, or a link to one."""
+    target = Stack([root]).resolve(path)
+    return target is not None and is_program(os.path.join(root, target), target)
+
+
+def is_program(place: str, path: str) -> bool:
+    """A file of the image is a program, a library of machine code, or part of a Python's library."""
+    if PYTHON_LIBRARY.fullmatch(path) or posixpath.basename(posixpath.dirname(path)) in PROGRAM_FOLDERS:
+        return True
+    return _read_beginning(place, 4) == b"\x7fELF"
+
+
+def _read_beginning(place: str, size: int) -> bytes | None:
+    """The first bytes of a file; None of what cannot be read, such as a link."""
+    try:
+        with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(size)
+    except OSError:
+        return None
