@@ -23,7 +23,7 @@ MAX_ANSWER_BYTES = 2 << 20
 SHOWN_CHARS = 10_000
 """Characters of the checks' own output that a verdict keeps."""
 _INLINE_CHARS = 20_000  # longer answers go to the checks as a file
-_PROGRAMS = ("__init__.py", "call.py", "checks.py")
+_CHECKS = Path(__file__).with_name("checks.py")
 _FOLDER = "hidden_checks"
 
 
@@ -135,10 +135,7 @@ class _Judgment:
 
     async def _write_checks(self, checks: str, file: str) -> str:
         """Bring the checks and what runs them into their sandbox. Returns the code that begins."""
-        own = Path(__file__).parent
-        for name in _PROGRAMS:
-            text = "" if name == "__init__.py" else (own / name).read_text(encoding="utf-8")
-            await self.judging.write_file(f"{_FOLDER}/{name}", text)
+        await self.judging.write_file(f"{_FOLDER}/checks.py", _CHECKS.read_bytes())
         await self.judging.write_file(f"{_FOLDER}/source", checks.encode("utf-8", "surrogatepass"))
         return (
             "import json, os, sys\nsys.set_int_max_str_digits(0)\n"
@@ -146,8 +143,7 @@ class _Judgment:
             f"from {_FOLDER}.checks import Checks\nsys.path.pop(0)\n"
             f"with open('{_FOLDER}/source', encoding='utf-8', errors='surrogatepass', newline='') as _file:\n"
             "    _source = _file.read()\n"
-            f"with open('{_FOLDER}/call.py', encoding='utf-8') as _file:\n    _caller = _file.read()\n"
-            f"_checks = Checks(_source, python={self.judged.capabilities.python!r}, file={file!r}, caller=_caller)\n"
+            f"_checks = Checks(_source, python={self.judged.capabilities.python!r}, file={file!r})\n"
         )
 
     def _left(self) -> float:
