@@ -405,11 +405,12 @@ sys.exit(9)
     assert '"outcome": "ok"' in result.stdout
 
 
-async def test_result_channel_needs_the_nonce(sandbox: BubblewrapSandbox) -> None:
+@pytest.mark.parametrize("body", ['{"nonce": "0", "exit": 0}', "[" * 4000, "null"], ids=["claim", "deep", "null"])
+async def test_result_channel_needs_the_nonce(sandbox: BubblewrapSandbox, body: str) -> None:
     """Code that finds the worker's descriptors can end its own call, not claim what it does not know."""
-    code = r"""
-import os, struct, json, time
-body = json.dumps({"nonce": "0" * 32, "exit": 0}).encode()
+    code = rf"""
+import os, struct, time
+body = {body!r}.encode()
 for fd in range(3, 256):
     try: os.write(fd, struct.pack(">I", len(body)) + body)
     except OSError: pass
