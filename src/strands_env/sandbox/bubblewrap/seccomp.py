@@ -98,41 +98,28 @@ def seccomp_program(machine: str | None = None, *, container: bool = False) -> b
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
         return None
-    deny = (_RETURN, 0, 0, _ERRNO | _EPERM)
+    allow, deny = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | _EPERM)
+    no_such_call, no_such_family = (_RETURN, 0, 0, _ERRNO | _ENOSYS), (_RETURN, 0, 0, _ERRNO | _EAFNOSUPPORT)
+    number, first, second = ((_LOAD, 0, 0, offset) for offset in (_NUMBER, _FIRST_ARGUMENT, _SECOND_ARGUMENT))
+    is_supervisor = (_JUMP_EQUAL, 0, 1, 1)
     allowed = _CONTAINER_FAMILIES if container else _FAMILIES
-    body: list[tuple[int, int, int, int]] = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        (_JUMP_EQUAL, 1, 0, known.audit),
-        (_RETURN, 0, 0, _ERRNO | _ENOSYS),
-        (_LOAD, 0, 0, _NUMBER),
-        (_JUMP_AT_LEAST, 0, 1, _X32_CALLS),
-        (_RETURN, 0, 0, _ERRNO | _ENOSYS),
-        (_JUMP_EQUAL, 0, 1, known.clone3),  # its flags are behind a pointer; libc falls back to clone
-        (_RETURN, 0, 0, _ERRNO | _ENOSYS),
-        (_JUMP_EQUAL, 0, 4, known.clone),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_JUMP_SET, 0, 1, _NEW_NAMESPACES),
-        deny,
-        (_RETURN, 0, 0, _ALLOW),
+    families = [(_JUMP_EQUAL, len(allowed) - index, 0, family) for index, family in enumerate(allowed)]
+    # By the number of a call: what follows, to its end.
+    blocks: list[tuple[int, list[tuple[int, int, int, int]]]] = [
+        (known.clone3, [no_such_call]),  # its flags are behind a pointer; libc falls back to clone
+        (known.clone, [first, (_JUMP_SET, 0, 1, _NEW_NAMESPACES), deny, allow]),
+        *((call, [first, *families, no_such_family, allow]) for call in known.socket),
+        *((call, [first, is_supervisor, deny, allow]) for call in known.tuning),
+        *(
+            (call, [first, (_JUMP_EQUAL, 1, 0, one_process), deny, second, is_supervisor, deny, allow])
+            for call, one_process in known.priority
+        ),
+        *((call, [deny]) for call in known.denied if not (container and call in known.debugging)),
+        *((call, [no_such_call]) for call in (() if container else known.absent)),
     ]
-    for number in known.socket:
-        families = [(_JUMP_EQUAL, len(allowed) - index, 0, family) for index, family in enumerate(allowed)]
-        block = [(_LOAD, 0, 0, _FIRST_ARGUMENT), *families, (_RETURN, 0, 0, _ERRNO | _EAFNOSUPPORT)]
-        block.append((_RETURN, 0, 0, _ALLOW))
-        body += [(_JUMP_EQUAL, 0, len(block), number), *block]
-    allow = (_RETURN, 0, 0, _ALLOW)
-    for number in known.tuning:
-        block = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_JUMP_EQUAL, 0, 1, 1), deny, allow]
-        body += [(_JUMP_EQUAL, 0, len(block), number), *block]
-    for number, one_process in known.priority:
-        block = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_JUMP_EQUAL, 1, 0, one_process), deny]
-        block += [(_LOAD, 0, 0, _SECOND_ARGUMENT), (_JUMP_EQUAL, 0, 1, 1), deny, allow]
-        body += [(_JUMP_EQUAL, 0, len(block), number), *block]
-    for number in known.denied:
-        if container and number in known.debugging:
-            continue
-        body += [(_JUMP_EQUAL, 0, 1, number), deny]
-    for number in () if container else known.absent:
-        body += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
-    body.append((_RETURN, 0, 0, _ALLOW))
+    body = [(_LOAD, 0, 0, _ARCHITECTURE), (_JUMP_EQUAL, 1, 0, known.audit), no_such_call]
+    body += [number, (_JUMP_AT_LEAST, 0, 1, _X32_CALLS), no_such_call]
+    for call, block in blocks:
+        body += [(_JUMP_EQUAL, 0, len(block), call), *block]
+    body.append(allow)
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in body)

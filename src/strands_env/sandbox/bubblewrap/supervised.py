@@ -295,49 +295,40 @@ class SupervisedSandbox(Sandbox):
             raise OSError(errno.EIO, answer["detail"] or why, path)
 
     def _result(self, kind: str, answer: dict[str, Any], used: Mapping[str, Any]) -> ExecResult:
-        outcome = Outcome(answer["outcome"])
+        outcome, code = Outcome(answer["outcome"]), answer["exit"]
         stdout, dropped_out = _stream(answer["stdout"])
         stderr, dropped_err = _stream(answer["stderr"])
-        notes = [self._limit_note(outcome, answer, used)]
-        if outcome is Outcome.TOO_MANY_FILES and self.starts_again:
-            notes.append("the next call starts a new sandbox, with an empty work directory")
-        elif answer["lost"]:
+        how = f"with exit code {code}" if code is None or code >= 0 else f"by signal {-code}"
+        if self.starts_again:
+            anew = "the next call starts a new sandbox, with an empty work directory"
+            files = f"stopped for having more than {self.limits.files} files; {anew}"
+        else:
+            most = self.limits.disk_bytes // MIB
+            files = f"everything was stopped for having written more than {most} MiB of files; they are still there"
+        notes = {
+            Outcome.TIMEOUT: f"stopped after the time limit of {used['wall_seconds']:g} s",
+            Outcome.CPU_LIMIT: f"stopped after {used['cpu_seconds']:g} s of CPU time",
+            Outcome.OUT_OF_MEMORY: f"stopped for using more than {self.limits.memory_bytes // MIB} MiB of memory",
+            Outcome.REFUSED: answer["detail"],
+            Outcome.OUTPUT_FLOOD: f"stopped after {used['flood_bytes']} bytes of output",
+            Outcome.TOO_MANY_FILES: files,
+            Outcome.DIED: answer["detail"] or f"the Python interpreter ended {how}",
+        }
+        note = [notes.get(outcome)]
+        if answer["lost"] and outcome is not Outcome.TOO_MANY_FILES:
             ended = "" if outcome is Outcome.DIED else "the Python interpreter was ended: "
-            notes.append(f"{ended}its variables are lost, files in the work directory remain")
+            note.append(f"{ended}its variables are lost, files in the work directory remain")
         elif outcome is Outcome.TIMEOUT and kind == "python":
-            notes.append("it was interrupted, variables set so far remain")
+            note.append("it was interrupted, variables set so far remain")
         return ExecResult(
             outcome=outcome,
-            exit_code=answer["exit"],
+            exit_code=code,
             stdout=stdout,
             stderr=stderr,
             dropped_bytes=dropped_out + dropped_err,
-            note="; ".join(note for note in notes if note),
+            note="; ".join(filter(None, note)),
             seconds=answer["seconds"],
         )
-
-    def _limit_note(self, outcome: Outcome, answer: dict[str, Any], used: Mapping[str, Any]) -> str:
-        match outcome:
-            case Outcome.TIMEOUT:
-                return f"stopped after the time limit of {used['wall_seconds']:g} s"
-            case Outcome.CPU_LIMIT:
-                return f"stopped after {used['cpu_seconds']:g} s of CPU time"
-            case Outcome.OUT_OF_MEMORY:
-                return f"stopped for using more than {self.limits.memory_bytes // MIB} MiB of memory"
-            case Outcome.REFUSED:
-                return str(answer["detail"])
-            case Outcome.OUTPUT_FLOOD:
-                return f"stopped after {used['flood_bytes']} bytes of output"
-            case Outcome.TOO_MANY_FILES if not self.starts_again:
-                most = self.limits.disk_bytes // MIB
-                return f"everything was stopped for having written more than {most} MiB of files; they are still there"
-            case Outcome.TOO_MANY_FILES:
-                return f"stopped for having more than {self.limits.files} files"
-            case Outcome.DIED:
-                code = answer["exit"]
-                how = f"with exit code {code}" if code is None or code >= 0 else f"by signal {-code}"
-                return answer["detail"] or f"the Python interpreter ended {how}"
-        return ""
 
     # ---- its process -------------------------------------------------------------------------------------------------
 
@@ -381,16 +372,13 @@ class SupervisedSandbox(Sandbox):
 
 
 def refusal(text: str | bytes, what: str, max_bytes: int) -> str:
-    """The reason why this text cannot be handed to a process; empty if it can."""
-    if isinstance(text, bytes) and what == "standard input":
-        size = len(text)
-    elif not isinstance(text, str) or (what != "standard input" and "\0" in text):
+    """The reason why this text cannot be handed to a process; empty if it can. Standard input may be any bytes."""
+    if what != "standard input" and (not isinstance(text, str) or "\0" in text):
         return f"the {what} must be text without NUL characters"
-    else:
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            return f"the {what} must be valid Unicode text; it has lone surrogates"
+    try:
+        size = len(text.encode() if isinstance(text, str) else text)
+    except UnicodeEncodeError:
+        return f"the {what} must be valid Unicode text; it has lone surrogates"
     if size > max_bytes:
         return f"the {what} has {size} bytes, at most {max_bytes} are allowed; write files in several calls"
     return ""
