@@ -1,7 +1,6 @@
 """Episodes of agents of any make: a command with the address and the key of a gateway session."""
 
-from .environment import HarnessEnvironment
-from .program import HarnessFailedError, ProgramRun
+from .environment import HarnessEnvironment, HarnessFailedError, ProgramRun
 from .recipes import (
     Harness,
     claude_code,
