@@ -8,11 +8,9 @@ recorded as they were sampled, each prompt rendered again and compared, and none
 from __future__ import annotations
 
 import json
-import math
 import os
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from strands import Agent
 
 from strands_env.core.jsonable import decode, encode
 from strands_sglang.conversation import TurnRequest
-from strands_sglang.trajectory import Completion, Finish, FinishType, Turn, WeightSpan
+from strands_sglang.gateway.records import from_json, to_json
 
 _RECORD = "checkpoint.json"
 
@@ -37,7 +35,7 @@ class Checkpoint:
         path: Its folder; `files` in it is the snapshot of the container.
         task: Name of the task's folder.
         messages: The history so far.
-        turns: The turns of the main path: prompt, sampled tokens, log-probabilities, finish.
+        turns: The turns of the main path: the ids of each prompt, and what was sampled after it.
     """
 
     path: str
@@ -60,12 +58,14 @@ class Checkpoint:
         """The state of an agent between two turns.
 
         Raises:
-            CheckpointError: Its model holds no exact tokens.
+            CheckpointError: Its model holds no exact tokens, or its turns have images.
         """
-        conversation = _conversation(agent)
-        current: Turn | None = conversation.forest.current
-        turns = [] if current is None else [_to_json(turn) for turn in current.path()]
-        return cls(path=str(path), task=task, messages=list(agent.messages), turns=turns)
+        current = _conversation(agent).forest.current
+        turns = [] if current is None else list(current.path())
+        if any(turn.media for turn in turns):
+            raise CheckpointError("turns with images have no checkpoints")
+        saved = [{"prompt_ids": list(turn.prompt_ids), "completion": to_json(turn.completion)} for turn in turns]
+        return cls(path=str(path), task=task, messages=list(agent.messages), turns=saved)
 
     def save(self) -> None:
         """Write it into its folder."""
@@ -105,7 +105,7 @@ class Checkpoint:
             )
         for index, saved in zip(replies, self.turns, strict=True):
             request = TurnRequest(messages=messages[:index], system=agent.system_prompt, tools=tools)
-            turn = conversation.recall(request, _completion(saved))
+            turn = conversation.recall(request, from_json(saved["completion"]))
             # Rendered anew and compared: another template would train the sampled tokens behind another prompt.
             if list(turn.prompt_ids) != saved["prompt_ids"]:
                 raise CheckpointError(
@@ -122,29 +122,3 @@ def _conversation(agent: Agent) -> Any:
             f"checkpoints need a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
         )
     return conversation
-
-
-def _to_json(turn: Turn) -> dict[str, Any]:
-    completion = turn.completion
-    if completion.routed_experts is not None or completion.sampling_mask is not None or turn.media:
-        raise CheckpointError("turns with images, routed experts or sampling masks have no checkpoints")
-    logprobs = completion.output_logprobs
-    return {
-        "prompt_ids": list(turn.prompt_ids),
-        "output_ids": list(completion.output_ids),
-        "logprobs": None if logprobs is None else [None if math.isnan(value) else value for value in logprobs],
-        "finish": {"type": completion.finish.type.value, "matched": completion.finish.matched},
-        "weight_spans": [asdict(span) for span in completion.weight_spans],
-    }
-
-
-def _completion(saved: Mapping[str, Any]) -> Completion:
-    logprobs = saved["logprobs"]
-    return Completion(
-        output_ids=array("i", saved["output_ids"]),
-        output_logprobs=(
-            None if logprobs is None else array("d", [math.nan if value is None else value for value in logprobs])
-        ),
-        finish=Finish(type=FinishType(saved["finish"]["type"]), matched=saved["finish"]["matched"]),
-        weight_spans=tuple(WeightSpan(**span) for span in saved["weight_spans"]),
-    )

@@ -202,7 +202,7 @@ class TaskTrial:
         self._graded, self._grades_artifacts = 0, False
         self._records = ""
         self._spared: frozenset[str] = frozenset()
-        self._trial: Trial | None = None
+        self._trial: Any = None  # Harbor's, from the start on
         self._running: asyncio.Task[Any] | None = None
         self._ready, self._begun, self._acted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._act: Callable[[Part], Coroutine[Any, Any, None]] | None = None
@@ -264,7 +264,6 @@ class TaskTrial:
                 self._raise_failure()
 
     async def _agent_starts(self, _: Any) -> None:
-        assert self._trial is not None
         environment = self._trial.agent_environment
         if isinstance(environment, BubblewrapEnvironment):
             environment.hook_failure = ""  # of the step before
@@ -281,7 +280,6 @@ class TaskTrial:
             await self._begun.wait()
 
     async def _verification_starts(self, _: Any) -> None:
-        assert self._trial is not None
         config, environment = self._trial.task.config, self._trial.agent_environment
         step, self._graded = self._graded, self._graded + 1
         steps = config.steps or []
@@ -343,7 +341,7 @@ class TaskTrial:
             TaskFailedError: The trial failed before its verifier.
         """
         self._begun.set()
-        assert self._running is not None and self._trial is not None
+        assert self._running is not None
         await asyncio.shield(self._running)  # a caller that is cancelled still has to close the trial in order
         failure = getattr(self._trial.agent_environment, "machine_failure", None)
         if failure is not None and self._grades_artifacts:
@@ -361,7 +359,6 @@ class TaskTrial:
         Raises:
             NotMeasuredError: The same tests do not come to a reward on the image either.
         """
-        assert self._trial is not None
         try:
             if (control := await self._try_without_agent(None)) is None:
                 raise error
@@ -403,7 +400,6 @@ class TaskTrial:
 
     async def snapshot(self, folder: str) -> None:
         """Copy what was written in the container so far into a new folder."""
-        assert self._trial is not None
         await self.layers.snapshot(self._trial.agent_environment, folder)
 
     def reward_info(self, reward: TaskReward) -> dict[str, Any]:
@@ -418,7 +414,7 @@ class TaskTrial:
         return {"rewards": dict(reward.rewards), **{name: value for name, value in notes.items() if value}}
 
     def _raise_failure(self) -> None:
-        assert self._running is not None and self._trial is not None
+        assert self._running is not None
         if (error := self._running.exception()) is not None:
             raise TaskFailedError(f"the trial failed: {type(error).__name__}: {error}") from error
         info = self._trial.result.exception_info
