@@ -78,10 +78,11 @@ class CallPlanner:
             info = await backend.info()
             context, vocab_size = context or info.context_length, vocab_size or info.vocab_size
         asked = call.request
-        params = backend.check_sampling_params(asked.params) if asked.params else {}
-        wanted = {**config["sampling_params"], **params, **asked.constraints}
+        own = {name: value for name, value in asked.params.items() if value is not None}
+        wanted = {**config["sampling_params"], **own, **asked.constraints}
         can = backend.capabilities
         refuse_incapable(can, config, wanted)
+        wanted = backend.check_sampling_params(wanted, vocab_size=vocab_size)
         bounds = await self._bounds(context, can, call, config, reservation, wanted.get("max_new_tokens"))
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
         # A budget may leave less than the least length asked for; servers refuse such a request.
@@ -103,7 +104,7 @@ class CallPlanner:
         experts = config["return_routed_experts"] and can.routed_experts
         request = GenerateRequest(
             prompt=prompt,
-            sampling_params=backend.check_sampling_params(wanted, vocab_size=vocab_size),
+            sampling_params=wanted,
             routing_key=routing_key,
             logprobs=config["return_logprob"] and can.logprobs is not None,
             score_from=held_tokens if scores else None,
