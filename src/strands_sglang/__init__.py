@@ -98,6 +98,7 @@ __all__ = [
     "register_tool_parser",
 ]
 
+# The module of a name; names that are missing here are in `exceptions`.
 _HOMES = {
     **dict.fromkeys(("get_client", "get_client_from_slime_args", "get_tokenizer"), "backends.clients"),
     "SGLangClient": "backends.sglang",
@@ -110,7 +111,6 @@ _HOMES = {
     **dict.fromkeys(("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"), "trajectory"),
     "decode_routed_experts": "trajectory.packed",
 }
-"""The module of a name; names that are missing here are in `exceptions`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -21,8 +21,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, NoReturn, TextIO, TypeAlias
 
+# Characters that move the cursor, change colours or text direction, or cannot be encoded.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that move the cursor, change colours or text direction, or cannot be encoded."""
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "xgrammar"), "local"),
     **dict.fromkeys(("tokenizers", "transformers"), "hf"),  # what needs all of `local` asks for torch first

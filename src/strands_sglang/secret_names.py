@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+# Names of special tokens do not count.
 _SECRET = re.compile(
     r"(^|(?<!bos|eos|pad|unk|sep|cls|end)[_-])token$|(access|auth|bearer|api|hf)[_-]?token|authorization|credential"
     r"|auth([_-]?header)?$|bearer|jwt|cookies?$|headers$|webhook|(^|[_-])(pass|pat)$|passwd|password|passphrase|secret"
@@ -12,9 +13,8 @@ _SECRET = re.compile(
     r"|(?-i:^[A-Z0-9_]+_KEY$)",
     re.IGNORECASE,
 )
-"""Names of special tokens do not count."""
+# Names of headers, beside those: nothing else is called so there.
 _HEADER = re.compile("key$|token|cookie", re.IGNORECASE)
-"""Names of headers, beside those: nothing else is called so there."""
 
 
 def is_secret_name(name: Any, *, is_header: bool = False) -> bool:

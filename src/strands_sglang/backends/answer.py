@@ -21,8 +21,8 @@ from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE, pack_ids
 THROTTLED_STATUS_CODES = frozenset({429, 503})
 """Statuses that become `BackendThrottledError`: the server is full, or asks to slow down."""
 _LONGEST_MESSAGE = 2000
+# A log-probability this far above 0 is a rounding error of float32; any other positive one is refused.
 _ROUNDING = 1e-5
-"""A log-probability this far above 0 is a rounding error of float32; any other positive one is refused."""
 
 
 def is_count(value: Any) -> TypeGuard[int]:

@@ -15,6 +15,7 @@ from ..exceptions import BackendRequestError, did_you_mean
 CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
 """Sampling parameters that constrain decoding."""
 
+# Names at other engines, so that an error can name the right one.
 _OTHER_NAMES = {
     "max_tokens": "max_new_tokens",
     "max_completion_tokens": "max_new_tokens",
@@ -31,7 +32,6 @@ _OTHER_NAMES = {
     "num_return_sequences": "n",
     "best_of": "n",
 }
-"""Names at other engines, so that an error can name the right one."""
 
 
 def _without_numpy(value: Any) -> Any:

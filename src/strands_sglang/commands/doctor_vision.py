@@ -20,8 +20,8 @@ from ..trajectory import Trajectory
 from ..trajectory.media import ProcessorExpander
 from ..trajectory.media.processor import record_proof
 
+# The pictures of each user turn: alone, two at once, none, the first one again beside another.
 _TURNS = (("text",), ("photo", "alpha"), (), ("text", "palette"), ("exif", "cmyk", "16 bit"))
-"""The pictures of each user turn: alone, two at once, none, the first one again beside another."""
 _BIAS = -100.0  # a sampled placeholder would close the path
 
 

@@ -56,11 +56,11 @@ from .reply import SampledTurn, read_reply, without_stop
 
 logger = logging.getLogger(__name__)
 
+# Reasons for which a forced choice was ignored, each said once a process.
 _ignored_choices: set[str] = set()
-"""Reasons for which a forced choice was ignored, each said once a process."""
 
+# New roots in a row of one agent, each for a changed history, that call for a warning.
 _ROOTS_BEFORE_WARNING = 3
-"""New roots in a row of one agent, each for a changed history, that call for a warning."""
 
 
 class Conversation:

@@ -26,8 +26,8 @@ REASONING_TAGS: Final = (
 _OPENINGS: Final = tuple(opening for opening, _ in REASONING_TAGS)
 _UNLISTED: Final = re.compile(r"[<\[◁]([\w:.-]+)[>\]▷]$")
 _NAMED: Final = re.compile(r"think|thought|reason", re.IGNORECASE)
+# What a block holds that is no reasoning, though a template may open it for every reply.
 _ANSWERS: Final = re.compile(r"answer|response|reply|output|solution|tool|call", re.IGNORECASE)
-"""What a block holds that is no reasoning, though a template may open it for every reply."""
 
 KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
     ("preserve_thinking", True),

@@ -22,8 +22,8 @@ from .step import Plant, StepRenderer, Suffix, Vocabulary, describe, printed_cal
 
 logger = logging.getLogger(__name__)
 
+# Templates of which the user was warned.
 _warned: set[Hashable] = set()
-"""Templates of which the user was warned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

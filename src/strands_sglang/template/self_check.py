@@ -330,11 +330,11 @@ def _keep_reasoning(step: StepRenderer) -> dict[str, Any]:
 # ---- images: one placeholder each, in the order and the messages in which they stand
 
 
+# Texts, and None for images, of the messages that are tried, by role.
 _IMAGE_MARKS: dict[str, list[list[str | None]]] = {
     "user": [["Img0XQ", None, "Img1XQ", None, "Img2XQ"], ["Img3XQ"], [None, "Img4XQ"]],
     "tool": [["Img0XQ", None, "Img1XQ"], ["Img2XQ", None, "Img3XQ"]],
 }
-"""Texts, and None for images, of the messages that are tried, by role."""
 
 
 def image_problem(render: Callable[[list[ChatMessage]], str], placeholder: str, role: str) -> str | None:

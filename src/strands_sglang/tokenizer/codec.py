@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Texts on which the ways to encode and decode have differed for some tokenizer.
 _ODD_TEXTS: Final = (
     " leading and trailing ",
     "a\n\nb\r\n\tc  d\n \n",
@@ -32,7 +33,6 @@ _ODD_TEXTS: Final = (
     "\x00\x07\x1b[0m \ufffd",
     "A" * 300,
 )
-"""Texts on which the ways to encode and decode have differed for some tokenizer."""
 
 LONG_TEXT: Final = 20_000
 """Characters from which on a text is encoded by the Rust tokenizer, on a thread: the event loop runs meanwhile."""

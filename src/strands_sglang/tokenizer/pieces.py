@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from ..template import pattern_of
 
+# The pattern of a `ByteLevel` pre-tokenizer with `use_regex`.
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""The pattern of a `ByteLevel` pre-tokenizer with `use_regex`."""
 _KEPT_PIECES: Final = 1 << 15
 _LONGEST_KEPT: Final = 48
 

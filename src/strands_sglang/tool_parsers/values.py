@@ -219,8 +219,8 @@ ANY_TYPE = frozenset(("null", "boolean", "string", "integer", "number", "array",
 """The types of a parameter that is declared without one, as `@tool` declares `Any`."""
 
 _CONTAINERS = frozenset(("array", "object"))
+# Types that a schema without `type` means, by what it says of them.
 _HINTS = {"object": ("properties", "required"), "array": ("items",), "string": ("pattern", "minLength", "maxLength")}
-"""Types that a schema without `type` means, by what it says of them."""
 
 
 class ParameterTypes:
@@ -364,8 +364,8 @@ def _property_schemas(schema: Mapping[str, Any], key: str) -> list[Any]:
 
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+# Words of which every branch holds; of others it is one of them.
 _ALL_HOLD = frozenset((*_REFERENCES, "allOf"))
-"""Words of which every branch holds; of others it is one of them."""
 
 
 def _branches(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:

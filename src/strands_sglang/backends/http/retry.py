@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from ...exceptions import BackendAnswerError, BackendAnswerLimitError, BackendConnectionError, check_positive
 
@@ -51,36 +50,32 @@ class RetryClass(StrEnum):
     """400 because the request id is in flight (a router re-executed the request). A fresh id heals it."""
 
 
-STATUS_CLASSES: Mapping[int, RetryClass] = MappingProxyType(
-    {
-        408: RetryClass.TIMEOUT,
-        425: RetryClass.BUSY,
-        429: RetryClass.BUSY,
-        500: RetryClass.SERVER_ERROR,
-        501: RetryClass.NEVER,  # not implemented: waiting changes nothing
-        502: RetryClass.GATEWAY,
-        503: RetryClass.BUSY,
-        504: RetryClass.TIMEOUT,
-        505: RetryClass.NEVER,
-    }
-)
+STATUS_CLASSES: Final[Mapping[int, RetryClass]] = {
+    408: RetryClass.TIMEOUT,
+    425: RetryClass.BUSY,
+    429: RetryClass.BUSY,
+    500: RetryClass.SERVER_ERROR,
+    501: RetryClass.NEVER,  # not implemented: waiting changes nothing
+    502: RetryClass.GATEWAY,
+    503: RetryClass.BUSY,
+    504: RetryClass.TIMEOUT,
+    505: RetryClass.NEVER,
+}
 """Class of a status whose body says nothing more special. Other 5xx: `SERVER_ERROR`; everything else: `NEVER`."""
 
-DEFAULT_LIMITS: Mapping[RetryClass, int | None] = MappingProxyType(
-    {
-        RetryClass.NEVER: 0,
-        RetryClass.STALE: 1,
-        RetryClass.UNREACHABLE: None,
-        RetryClass.RESET: 5,
-        RetryClass.TIMEOUT: 2,
-        RetryClass.BUSY: None,
-        RetryClass.GATEWAY: None,
-        RetryClass.WORKER_LOST: 10,
-        RetryClass.SERVER_ERROR: 3,
-        RetryClass.DECODING: 3,
-        RetryClass.DUPLICATE_ID: 3,
-    }
-)
+DEFAULT_LIMITS: Final[Mapping[RetryClass, int | None]] = {
+    RetryClass.NEVER: 0,
+    RetryClass.STALE: 1,
+    RetryClass.UNREACHABLE: None,
+    RetryClass.RESET: 5,
+    RetryClass.TIMEOUT: 2,
+    RetryClass.BUSY: None,
+    RetryClass.GATEWAY: None,
+    RetryClass.WORKER_LOST: 10,
+    RetryClass.SERVER_ERROR: 3,
+    RetryClass.DECODING: 3,
+    RetryClass.DUPLICATE_ID: 3,
+}
 """Retries per class within one call; None means that only `max_retries` bounds them."""
 
 

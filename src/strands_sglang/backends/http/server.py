@@ -45,8 +45,8 @@ NOT_ROUTED = frozenset({404, 405, 501})
 """Statuses by which a router says that it does not forward a control call."""
 WARN_EVERY_S = 30.0  # between two warnings of a server that does not answer
 _REMEMBERED_IDS = 4096
+# Bytes from which an answer is read on a thread.
 _READ_IN_THREAD = 1 << 21
-"""Bytes from which an answer is read on a thread."""
 
 
 def _new_rid() -> str:

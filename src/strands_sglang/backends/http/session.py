@@ -83,8 +83,8 @@ class Attempt:
         return self.connected and self.kind in _MAYBE_RUNNING
 
 
+# The attempt that the running task sends.
 _sending: ContextVar[Attempt] = ContextVar("sending")
-"""The attempt that the running task sends."""
 
 
 def closed_error(what: str) -> BackendConnectionError:

@@ -27,8 +27,8 @@ ABORT_TIMEOUT_S = 5.0
 """Longest time for one abort call, and for repeating it; the request it is about is lost already."""
 
 _FAILURES = (BackendError, RuntimeError, ValueError)
+# A cancelled call waits so long for its abort call to be answered; the call goes on from the background.
 _TELL_S = 1.0
-"""A cancelled call waits so long for its abort call to be answered; the call goes on from the background."""
 _ABORT_AGAIN_S = 0.5
 _LONGEST_PAUSE_S = 2.0
 # A busy server may not have registered a young request yet, and forgets an abort that comes too early.

@@ -29,8 +29,8 @@ from ..contract import GenerateAnswer, GenerateRequest, ScoredPrompt
 RID_PREFIX: Final = "generate-tokens-"
 """Prefix that the server puts before the id of a request, in answers and in abort calls."""
 
+# The server's stand-in for a log-probability that is infinite or not a number.
 _REPLACED: Final = -9999.0
-"""The server's stand-in for a log-probability that is infinite or not a number."""
 
 _FINISHES: Final = {
     "stop": FinishType.STOP,

@@ -42,13 +42,13 @@ from .request import CAPABILITIES, RAW_HINT, VLLMSamplingParams, check_fields, i
 
 logger = logging.getLogger(__name__)
 
+# Prompts that show which log-probabilities a server returns; ids that every vocabulary has.
 _PROBES: Final = tuple(
     array("i", range(start, start + length)) for start, length in ((10, 24), (60, 7), (30, 3), (97, 1))
 )
-"""Prompts that show which log-probabilities a server returns; ids that every vocabulary has."""
 _ROUNDS: Final = 4  # under load, probes get new connections at first
+# Least and greatest difference of two log-probabilities that tells it.
 _TELLING: Final = (0.01, 50.0)
-"""Least and greatest difference of two log-probabilities that tells it."""
 
 
 class VLLMClient(ServerClient):

@@ -43,16 +43,16 @@ RAW_HINT: Final = (
     "--logprobs-mode processed_logprobs, or, where nothing is trained, set return_logprob=False"
 )
 
+# Our names of sampling parameters, which are SGLang's, to vLLM's, where they differ.
 _NAMES: Final = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "sampling_seed": "seed",
 }
-"""Our names of sampling parameters, which are SGLang's, to vLLM's, where they differ."""
 
 _STRUCTURES: Final = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "structural_tag": "structural_tag"}
+# Parameters that only shape the text of an answer, which is not asked for.
 _OF_TEXT: Final = frozenset({"skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens"})
-"""Parameters that only shape the text of an answer, which is not asked for."""
 
 
 class VLLMSamplingParams(SamplingParams):
