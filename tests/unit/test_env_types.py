@@ -13,10 +13,10 @@ import pytest
 from pydantic import ValidationError
 
 from strands_env.core.jsonable import encode
+from strands_env.core.scoring import FunctionReward, as_reward_function, as_reward_result
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.core.types import (
     Action,
-    FunctionReward,
     Observation,
     RewardResult,
     SpanReward,
@@ -25,8 +25,6 @@ from strands_env.core.types import (
     TokenObservation,
     Trajectory,
     WeightVersionSpan,
-    as_reward_function,
-    as_reward_result,
 )
 from strands_sglang.trajectory.media import PlacedMedium
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from strands_env.commands.rescore import remove_score
 from strands_env.core import (
     Action,
     Environment,
@@ -30,10 +31,9 @@ from strands_env.core import (
     TaskContext,
     TerminationReason,
 )
-from strands_env.core.reward_identity import identify_reward
+from strands_env.core.scoring import identify_reward
 from strands_env.eval import ConfigMismatchError, EvalSample, Evaluator, RetryPolicy, TooManyFailuresError, read_results
 from strands_env.eval.metrics import compute_pass_at_k
-from strands_env.eval.rescore import remove_score
 from strands_env.eval.run import run
 from strands_env.eval.run.tasks import TaskNamer
 from strands_env.eval.store import StorePaths, load_run

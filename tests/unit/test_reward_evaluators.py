@@ -9,7 +9,7 @@ import pytest
 from provider_support import add, tokenizer
 
 from strands_env.core import Action, Environment, Outcome, Phase, StepResult, TerminationReason
-from strands_env.core.reward_identity import identify_reward
+from strands_env.core.scoring import identify_reward
 from strands_env.environments import ActorUser, ChatEnv
 from strands_env.eval import Evaluator as Evaluation
 from strands_env.rewards import actions_from_cases, from_evaluator, prove_reward

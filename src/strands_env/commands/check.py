@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strands_env.commands.terminal import announce, explained, format_number, one_line, run_user_code, say, show
+from strands_env.commands.terminal import announce, explain_errors, format_number, one_line, run_user_code, say, show
 from strands_sglang.command_line import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE)
     if args.env is None and args.benchmark is None and Path(args.data_path).is_dir():
         return _validate(args)
-    with explained(ValueError, TypeError, OSError), announce("trying the environment", quiet=args.json):
+    with explain_errors(ValueError, TypeError, OSError), announce("trying the environment", quiet=args.json):
         # After the first line, for this takes time.
         from strands_env.core.threads import LoopBlockedError, run_watched
         from strands_env.options import EvalOptions
@@ -133,7 +133,7 @@ def _validate(args: argparse.Namespace) -> Exit:
     from strands_env.environments.harbor.results import REPORT
     from strands_env.eval.benchmarks.harbor import task_folders
 
-    with explained(ImportError):
+    with explain_errors(ImportError):
         check_harbor()
         folders = task_folders(Path(args.data_path))[: args.limit]
     from strands_env.environments.harbor.validation import CHEATS, validate_tasks

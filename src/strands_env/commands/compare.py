@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from strands_env.commands.display import interval
-from strands_env.commands.terminal import explained, format_number, note, say
+from strands_env.commands.terminal import explain_errors, format_number, note, say
 from strands_env.core.jsonable import differences
 from strands_env.eval import compare, read_scores
 from strands_env.eval.metrics import Comparison
@@ -24,7 +24,7 @@ MAX_LOST = CHECKS["lost"].allowed
 
 def run(args: argparse.Namespace) -> int:
     """Compare."""
-    with explained(ValueError):
+    with explain_errors(ValueError):
         tables = [read_scores(path) for path in (args.first, *args.others)]
         results = [
             compare(tables[0], table, reward_threshold=args.reward_threshold, level=args.level) for table in tables[1:]

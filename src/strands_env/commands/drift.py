@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from strands_env.commands.arguments import add_drift
-from strands_env.commands.terminal import announce, explained, one_line, show
+from strands_env.commands.terminal import announce, explain_errors, one_line, show
 from strands_sglang.command_line import CommandError, Exit
 
 EXAMPLES = 10
@@ -17,7 +17,7 @@ add_arguments = add_drift  # for `strands-sglang drift`, which finds them here
 
 def run(args: argparse.Namespace) -> int:
     """Count."""
-    with explained(), announce(f"reading {args.run}", quiet=args.json):  # which `strands-sglang` does not know
+    with explain_errors(), announce(f"reading {args.run}", quiet=args.json):  # which `strands-sglang` does not know
         from strands_env.eval.saved import SavedRun  # after the first line, for this takes time
 
         saved = SavedRun.of(args.run, must_exist=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.commands.display import TrackedProgress, make_display, nothing_scored, summary_lines
-from strands_env.commands.terminal import announce, explained, format_number, note, run_user_code, show, write_to
+from strands_env.commands.terminal import announce, explain_errors, format_number, note, run_user_code, show, write_to
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.eval import (
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
         logging.getLogger("strands_env.rewards.proof").setLevel(logging.WARNING)
-    with explained(ValueError, TypeError, OSError):
+    with explain_errors(ValueError, TypeError, OSError):
         quiet = args.quiet or args.json
         options = resolve(vars(args), from_run=args.from_run, resume=args.resume)
         if args.record is not None and args.resume:

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from strands_env.commands.terminal import explained, say
+from strands_env.commands.terminal import explain_errors, say
 from strands_env.sandbox.images import Image, ImageStore, build_image, import_image, pull_image
 from strands_env.sandbox.images.sources import built_name
 from strands_sglang.command_line import Exit
@@ -15,7 +15,7 @@ from strands_sglang.command_line import Exit
 def run(args: argparse.Namespace) -> int:
     """Do what the second word says."""
     store = ImageStore()
-    with explained(OSError, status=Exit.FAILED):
+    with explain_errors(OSError, status=Exit.FAILED):
         match args.action:
             case "pull":
                 _made(pull_image(args.image, store, name=args.name))

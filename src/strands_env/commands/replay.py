@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 
 from strands_env.commands.eval import prepare
-from strands_env.commands.terminal import explained, run_user_code, show
+from strands_env.commands.terminal import explain_errors, run_user_code, show
 from strands_env.recipe.recording import Replay, digest_of
 from strands_sglang.command_line import CommandError, Exit
 
@@ -15,7 +15,7 @@ from strands_sglang.command_line import CommandError, Exit
 def run(args: argparse.Namespace) -> int:
     """Run it again."""
     run_user_code(verbose=args.verbose)
-    with explained(ValueError, TypeError, OSError):
+    with explain_errors(ValueError, TypeError, OSError):
         replay = Replay(args.file)
         options = dataclasses.replace(replay.options, output_path=args.output or f"{args.file}.replay", track=())
         evaluation = prepare(options, {}, "replay", quiet=args.quiet or args.json, tape=replay)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from strands_env.commands.display import summary_lines
-from strands_env.commands.terminal import announce, explained, format_number, one_line, say, show
+from strands_env.commands.terminal import announce, explain_errors, format_number, one_line, say, show
 from strands_env.eval import EvalError, EvalSample, ScoreTable, Verification, summarize, verify_run
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
@@ -128,7 +128,7 @@ def _text(block: dict[str, Any]) -> str:
 def verify(args: argparse.Namespace) -> Exit:
     """Verify a run."""
     # A wrong address or name is usage, a server that fails is none.
-    with explained(StrandsSGLangError, OSError, status=Exit.FAILED), explained(ValueError):
+    with explain_errors(StrandsSGLangError, OSError, status=Exit.FAILED), explain_errors(ValueError):
         saved = SavedRun.of(args.run)
         files = verify_run(saved.paths.results)
         mismatch: Mismatch | None = None

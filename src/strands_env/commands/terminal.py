@@ -101,7 +101,7 @@ def explain(error: BaseException, *expected: type[Exception], status: Exit = Exi
 
 
 @contextmanager
-def explained(*expected: type[Exception], status: Exit = Exit.USAGE) -> Iterator[None]:
+def explain_errors(*expected: type[Exception], status: Exit = Exit.USAGE) -> Iterator[None]:
     """Surrounds work with what a user gave: errors of the `expected` types have a sentence and this status, too."""
     try:
         yield

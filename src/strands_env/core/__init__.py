@@ -23,9 +23,9 @@ env = Adding(model_factory=factory, reward_fn=lambda action, result: result.obse
 result = await env.rollout(Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4")))
 ```
 
-`environment` runs the step; `scope` is what it knows while it runs, `labels` says who sampled what, `limits` bounds its
-tools, `deadline` its parts, and `termination` says how it ended. `rollout` makes environments and runs their episodes,
-for evaluators and trainers.
+`environment` runs the step; `scope` is what it knows while it runs, and who sampled what; `limits` bounds its tools,
+`deadline` its parts, and `termination` says how it ended. `rollout` makes environments and runs their episodes, for
+evaluators and trainers.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from strands_sglang.trajectory import Role
 from .environment import Environment
 from .metrics import Metrics, ToolMetrics
 from .models import ModelFactory
+from .scoring import FunctionReward, RewardCallable
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .types import (
     Action,
-    FunctionReward,
     Observation,
-    RewardCallable,
     RewardFunction,
     RewardResult,
     SpanReward,

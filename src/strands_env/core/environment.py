@@ -26,11 +26,21 @@ from strands_sglang.trajectory import Role
 
 from .deadline import EpisodeProgress, forget_frames, keep_error, run_shielded, run_with_timeout
 from .jsonable import copy_data
-from .labels import TrackedModel, decide_training, trajectories_of_step, watch_agent
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict
 from .overrides import flatten_tools, methods_with_action, tool_mistakes, warn_of_misspelt_overrides
-from .scope import DEFAULT_REASONS, EpisodeLimiter, LoopRecorder, StepScope, fail_step
+from .scope import (
+    DEFAULT_REASONS,
+    EpisodeLimiter,
+    LoopRecorder,
+    StepScope,
+    TrackedModel,
+    decide_training,
+    fail_step,
+    trajectories_of_step,
+    watch_agent,
+)
+from .scoring import RewardCallable, as_reward_function, computed_reward
 from .sdk_patches import end_background_tasks, inside_a_step
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
@@ -38,15 +48,12 @@ from .types import (
     Action,
     ModelFactory,
     Observation,
-    RewardCallable,
     RewardFunction,
     StepResult,
     TokenObservation,
     Trajectory,
-    as_reward_function,
     check_factory,
     check_model,
-    computed_reward,
     tools_as_text,
 )
 

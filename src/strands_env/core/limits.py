@@ -127,16 +127,14 @@ class LimitedTool(WrappedTool):
             result: Any = {"toolUseId": tool_use["toolUseId"], "status": "error", "content": [{"text": text}]}
             events = deque([ToolResultEvent(result)])
         while events:
-            yield self._limit_event(events.popleft())
-
-    def _limit_event(self, event: Any) -> Any:
-        result = event.tool_result if isinstance(event, ToolResultEvent) else event
-        if self.max_output_chars is None or not isinstance(result, dict) or "content" not in result:
-            return event
-        if not isinstance(event, ToolResultEvent) and not isinstance(result["content"], list):
-            return event  # progress of a raw tool, in a form of its own
-        result["content"] = limit_content(result["content"], self.max_output_chars)
-        return event
+            event = events.popleft()
+            result = event.tool_result if isinstance(event, ToolResultEvent) else event
+            content: Any = result.get("content") if isinstance(result, dict) else None
+            # A raw tool may give its progress in a form of its own.
+            is_content = content is not None and (result is not event or isinstance(content, list))
+            if self.max_output_chars is not None and is_content:
+                result["content"] = limit_content(content, self.max_output_chars)
+            yield event
 
 
 def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from .deadline import EpisodeProgress, keep_error, run_shielded, run_with_timeout
 from .environment import Environment
 from .jsonable import name_of, redact
-from .reward_identity import identify_reward
+from .scoring import identify_reward
 from .seeds import FIELD, RolloutSeed
 from .termination import Phase
 from .types import Action, StepResult

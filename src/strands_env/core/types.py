@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import logging
 import math
 import uuid
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
-import numpy as np
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -33,12 +29,8 @@ from strands_sglang.trajectory import WeightSpan
 from strands_sglang.trajectory.tokens import TokenSequence
 
 from .chat import ChatPrompt, spoken_text
-from .deadline import run_with_timeout
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
-from .termination import ErrorRecord, Outcome, Phase, TerminationReason, ToolErrorRecord
-from .threads import DaemonThreads, reward_threads
-
-logger = logging.getLogger(__name__)
+from .termination import ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
 
 ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
@@ -376,128 +368,3 @@ class RewardFunction(ABC):
             The reward. `RewardResult(reward=None)` abstains. An exception makes the step's reward None and its
             termination reason `REWARD_ERROR`, and loses nothing else.
         """
-
-
-RewardValue: TypeAlias = RewardResult | float | None
-RewardCallable: TypeAlias = Callable[[Action, StepResult], RewardValue | Awaitable[RewardValue]]
-"""A plain function, sync or async. A sync one runs in a thread of its own, so that it cannot block other rollouts."""
-
-
-class FunctionReward(RewardFunction):
-    """A plain function as a reward function.
-
-    Args:
-        function: Takes the action and the step result; returns a `RewardResult`, a number, or None to abstain.
-        threads: Threads of a synchronous one; those of all rewards if None.
-    """
-
-    def __init__(self, function: RewardCallable, threads: DaemonThreads | None = None) -> None:
-        if not callable(function):
-            raise TypeError(
-                f"a reward function has an async compute(action, step_result) or is a plain function, got {function!r}"
-            )
-        try:
-            inspect.signature(function).bind(None, None)
-        except ValueError:  # a built-in without a signature
-            pass
-        except TypeError as error:
-            name, takes = getattr(function, "__name__", repr(function)), inspect.signature(function)
-            raise TypeError(f"a reward function takes (action, step_result), got {name}{takes}") from error
-        self.function = function
-        self._threads = threads or reward_threads
-
-    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        """Call the function and give its value the right type."""
-        if inspect.iscoroutinefunction(self.function):
-            value = await self.function(action, step_result)
-        else:
-            value = await self._threads.run(self.function, action, step_result)
-            if inspect.isawaitable(value):
-                value = await value
-        return as_reward_result(value)
-
-
-def as_reward_result(value: Any) -> RewardResult:
-    """A reward function's value as a `RewardResult`.
-
-    Raises:
-        TypeError: It is not a result, a number or None.
-        ValueError: It is infinite or NaN.
-    """
-    if isinstance(value, RewardResult):
-        return value
-    if value is None:
-        return RewardResult()
-    if isinstance(value, Real | np.bool_):  # numpy's numbers are Real, its truth values are not
-        if not math.isfinite(value):
-            raise ValueError(f"a reward must be a finite number, or None to abstain, got {value!r}")
-        return RewardResult(reward=float(value))
-    raise TypeError(f"a reward function must return a RewardResult, a number or None, got {value!r}")
-
-
-_REFUSED = {
-    TerminationReason.CONTEXT_WINDOW_OVERFLOW: "answer_too_long",
-    TerminationReason.CONTENT_FILTERED: "answer_filtered",
-}
-"""The ends of a judge's call that an answer can bring about, as the reason of its 0."""
-
-
-async def computed_reward(
-    reward: Any, action: Action, result: StepResult, *, timeout: float | None = None
-) -> RewardResult:
-    """The checked reward of a step; 0 where the reward function fails by the policy's doing.
-
-    That is an answer which the policy never gave, and one that a model asked by the function cannot take while it takes
-    a short one. Unscored, such episodes would leave the denominator.
-    """
-    try:
-        computed = reward.compute(action, result)
-        if not hasattr(computed, "__await__"):
-            raise TypeError(f"{type(reward).__name__}.compute() must be async: write 'async def compute'")
-        return as_reward_result(await run_with_timeout(computed, timeout, Phase.REWARD))
-    except (AttributeError, TypeError) as error:
-        if result.observation.final_response is not None or "NoneType" not in str(error):
-            raise
-        text = f"{type(error).__name__}: {error}"
-        logger.warning("error=<%s> | the reward function cannot read an episode without an answer: 0", text)
-        return RewardResult(reward=0.0, info={"reason": "no_final_response", "error": text})
-    except Exception as error:
-        refused = await refused_answer(
-            error, result, lambda short: run_with_timeout(reward.compute(action, short), timeout, Phase.REWARD)
-        )
-        if refused is None:
-            raise
-        return refused
-
-
-async def refused_answer(
-    error: Exception, result: StepResult, judge: Callable[[StepResult], Awaitable[Any]]
-) -> RewardResult | None:
-    """0 for an answer that is too long for a judge, or filtered; None if nothing of the policy's keeps it from judging.
-
-    `judge` tries the same with a short answer in place of the policy's part of the conversation.
-    """
-    reason = _REFUSED.get(TerminationReason.from_error(error))
-    if reason is None:
-        return None
-    messages = result.observation.messages
-    first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    messages = [*messages[:first], {"role": "assistant", "content": [{"text": "I do not know."}]}]
-    observation = result.observation.model_copy(update={"messages": messages})
-    try:
-        await judge(result.model_copy(update={"observation": observation}))
-    except Exception as other:
-        logger.debug("error=<%s> | the judge cannot take a short answer either", other)
-        return None
-    logger.warning("reason=<%s>, error=<%s> | the judge cannot take the answer: 0", reason, error)
-    return RewardResult(reward=0.0, info={"status": "success", "reason": reason, "error": str(error)})
-
-
-def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any:
-    """Anything with a `compute` as it is, a plain function wrapped; `TypeError` for anything else.
-
-    A synchronous function runs in these threads.
-    """
-    if inspect.isclass(reward) and hasattr(reward, "compute"):
-        raise TypeError(f"give an instance of the reward function, {reward.__name__}(...), not the class {reward!r}")
-    return reward if hasattr(reward, "compute") else FunctionReward(reward, threads)

@@ -17,8 +17,7 @@ from strands.hooks import AfterModelCallEvent, AgentInitializedEvent, HookOrder,
 from strands.sandbox import StreamChunk
 
 from strands_env.core import Environment, ModelFactory, TerminationReason
-from strands_env.core.labels import watch_agent
-from strands_env.core.scope import EpisodeLimiter, StepScope, fail_step
+from strands_env.core.scope import EpisodeLimiter, StepScope, fail_step, watch_agent
 from strands_env.core.sdk_patches import memory_saves
 from strands_env.core.termination import Phase
 from strands_env.rewards import ExactMatchReward

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -185,13 +186,8 @@ def build_evaluation(
         make_executor = ProcessExecutor if options.executor == "processes" else RayExecutor
         make = "strands_env.recipe.factories:make_env_factory"
         executor = make_executor(make, {"options": options}, n_workers=options.workers or 2)
-    evaluator = kind(
-        env_factory if is_inline else None,
-        executor=executor,
-        options=options,
-        config=options.identity(),
-        progress=progress,
-    )
+    make_evaluator = partial(kind, executor=executor, options=options, config=options.identity(), progress=progress)
+    evaluator = make_evaluator(env_factory if is_inline else None)
     if not isinstance(tape, Replay):
         _check_data(evaluator, options)
     _check_output(evaluator, resume=resume, note=note)
@@ -199,7 +195,8 @@ def build_evaluation(
         return Evaluation(evaluator=evaluator)
     if makes_own_models:
         with announce(loading(options)):
-            evaluator.env_factory = env_factory = make_env_factory(options)
+            env_factory = make_env_factory(options)
+        evaluator = make_evaluator(env_factory)
     if mistakes := find_mistakes(env_factory):
         raise EvalError(f"{'; '.join(mistakes)} ('strands-env check' shows more)")
     tasks: Tasks | None = None

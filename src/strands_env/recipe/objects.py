@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from strands_env.core.types import as_reward_function
+from strands_env.core.scoring import as_reward_function
 from strands_env.eval import Evaluator, get_benchmark, list_benchmarks
 from strands_env.eval.errors import EvalError
 from strands_env.options import REWARDS

@@ -66,11 +66,11 @@ def write_report(
         order = reader.in_task_order()
         name = title or saved.name
         texts = TokenTexts(tokenizer, token_budget)
-        with page(target, title=name, scripts=_SCRIPTS) as writer:
+        with page(target, title=name, scripts=_SCRIPTS) as add:
             # Chunk by chunk: the tokens of a whole run do not fit into memory.
             rows: list[HealthRow] = []
             for number, chunk in enumerate(_chunks(reader, order, texts, saved.system_prompt, rows)):
-                writer.add(f"chunk-{number}", chunk)
+                add(f"chunk-{number}", chunk)
             data = {
                 **overview.to_dict(order),
                 "title": name,
@@ -85,7 +85,7 @@ def write_report(
                 "tokenizer_note": tokenizer_note,
                 "tokens_left_out": texts.left_out,
             }
-            writer.add("overview", data)
+            add("overview", data)
     return ReportResult(path=target, samples=len(order), size=target.stat().st_size, tokens_left_out=texts.left_out)
 
 

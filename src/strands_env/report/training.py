@@ -78,11 +78,11 @@ def write_training(
     if not steps:
         raise EvalError(f"there are no runs in {str(path)!r}")
     rows = [{"id": prompt, **about} for prompt, about in prompts.items()]
-    with page(target, title=name, scripts=_SCRIPTS) as writer:
+    with page(target, title=name, scripts=_SCRIPTS) as add:
         for number, start in enumerate(range(0, len(rows), CHUNK)):
-            writer.add(f"chunk-{number}", [item.pop("answers") for item in rows[start : start + CHUNK]])
+            add(f"chunk-{number}", [item.pop("answers") for item in rows[start : start + CHUNK]])
         data = {"title": name, "made": now(), "chunk": CHUNK, "path": str(path)}
-        writer.add("overview", {**data, "steps": steps, "prompts": rows})
+        add("overview", {**data, "steps": steps, "prompts": rows})
     return ReportResult(path=target, samples=sum(step["samples"] for step in steps), size=target.stat().st_size)
 
 

@@ -12,16 +12,9 @@ from pydantic import BaseModel, Field
 from strands import Agent
 from strands.models import Model
 
+from strands_env.core.scoring import refused_answer
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
-from strands_env.core.types import (
-    Action,
-    RewardFunction,
-    RewardResult,
-    StepResult,
-    check_factory,
-    check_model,
-    refused_answer,
-)
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, check_factory, check_model
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,9 @@ from fractions import Fraction
 from typing import Any
 
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
+from strands_env.core.scoring import as_reward_function, computed_reward
 from strands_env.core.termination import TerminationReason
-from strands_env.core.types import Action, Observation, StepResult, as_reward_function, computed_reward
+from strands_env.core.types import Action, Observation, StepResult
 from strands_env.numerals import only_number
 
 logger = logging.getLogger(__name__)

@@ -11,17 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from strands_env.core.deadline import run_with_timeout
+from strands_env.core.scoring import RewardCallable, as_reward_function, as_reward_result
 from strands_env.core.termination import Phase
-from strands_env.core.types import (
-    Action,
-    RewardCallable,
-    RewardFunction,
-    RewardResult,
-    SpanReward,
-    StepResult,
-    as_reward_function,
-    as_reward_result,
-)
+from strands_env.core.types import Action, RewardFunction, RewardResult, SpanReward, StepResult
 
 from .proof import RewardExamples, asks_models, examples_of
 

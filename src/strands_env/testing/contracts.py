@@ -43,9 +43,10 @@ from strands import Agent
 
 from strands_env.core.environment import Environment
 from strands_env.core.models import ModelFactory
+from strands_env.core.scoring import as_reward_function
 from strands_env.core.termination import Outcome, TerminationReason
 from strands_env.core.threads import LoopBlockedError, run_watched
-from strands_env.core.types import Action, RewardResult, StepResult, TaskContext, as_reward_function
+from strands_env.core.types import Action, RewardResult, StepResult, TaskContext
 from strands_env.rewards.proof import answered, prove_reward
 
 from .scripted import ScriptedCall, ScriptedModel

@@ -1,6 +1,6 @@
 """A sample as one line of the results file: JSON with a checksum, the CRC-32 of everything before it.
 
-    {"id":..,"prompt_id":..,"task":..,"index":..,"aborted":..,"reward":..,"attempts":..,"duration_s":..,"place":..,
+    {"id":..,"prompt_id":..,"index":..,"aborted":..,"attempts":..,"duration_s":..,"place":..,"task":..,"reward":..,
      "action":{..},"step_result":{..},"tokens":{..},"crc":"1a2b3c4d"}
 
 The fields before `action` are all that a resume needs. `tokens` holds what JSON would make large, each part compressed
@@ -27,6 +27,7 @@ from strands_sglang import lines
 from strands_sglang.lines import pack, unpack
 
 _BEGINNING = b'{"id":"'
+_HEAD = ("id", "prompt_id", "index", "aborted", "attempts", "duration_s", "place")
 _BODY = b',"action":'  # the end of the head: in JSON text these quotes would be escaped
 _LARGE: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}  # `tokens` of the line has these
 
@@ -108,17 +109,8 @@ def write_sample(sample: EvalSample) -> bytes:
     action, result = sample.action, sample.step_result
     reward: Any = getattr(result.reward, "reward", None)  # its fields may have been set to anything
     is_scored = isinstance(reward, float | int) and math.isfinite(reward) and not sample.aborted
-    head = {
-        "id": sample.id,
-        "prompt_id": sample.prompt_id,
-        "task": sample.task_digest,
-        "index": sample.index,
-        "aborted": sample.aborted,
-        "reward": reward if is_scored else None,
-        "attempts": sample.attempts,
-        "duration_s": sample.duration_s,
-        "place": sample.place,
-    }
+    head = {name: getattr(sample, name) for name in _HEAD}
+    head |= {"task": sample.task_digest, "reward": reward if is_scored else None}
     tokens = _pack_tokens(result)
     ending = b"" if tokens is None else b',"tokens":' + orjson.dumps(tokens)
 
