@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from strands_env.backends import BACKENDS
-from strands_env.trackers import TRACKERS
+from strands_env.trackers import TRACKERS, check_tracker
 from strands_sglang.command_line import json_object, non_negative, number, positive, whole
 
 seed = partial(whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63")  # as readers of JSON hold
@@ -60,14 +60,7 @@ def columns_of(text: str) -> dict[str, str]:
 
 def trackers_of(text: str) -> list[str]:
     """The trackers of `--track wandb,tensorboard`."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in TRACKERS:
-            from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
-
-            hint = did_you_mean(name, TRACKERS)
-            raise argparse.ArgumentTypeError(f"unknown tracker {name!r}{hint}; choose from {', '.join(TRACKERS)}")
-    return names
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 SAMPLING: Final[Mapping[str, Any]] = {
@@ -101,6 +94,7 @@ class EvalOptions:
 
     Raises:
         ValueError: An option is out of range, or two contradict each other.
+        TrackerError: A tracker is unknown.
     """
 
     benchmark: str | None = _option("", None, "name of a benchmark (see --list), or module:attribute of your own")
@@ -199,6 +193,8 @@ class EvalOptions:
             raise ValueError(f"group_policy must be one of {known}, got {self.group_policy!r}")
         object.__setattr__(self, "group_policy", GroupPolicy(self.group_policy))  # of a text
         object.__setattr__(self, "track", tuple(self.track))  # of a list
+        for kind in self.track:
+            check_tracker(kind)
 
     @classmethod
     def of_saved(cls, values: Mapping[str, Any]) -> Self:

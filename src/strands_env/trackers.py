@@ -52,18 +52,22 @@ def make_tracker(
     Raises:
         TrackerError: The tracker is unknown, its package is not installed, or it does not start.
     """
-    if kind not in TRACKERS:
-        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
-
-        raise TrackerError(
-            f"unknown tracker {kind!r}{did_you_mean(kind, TRACKERS)}; expected one of {', '.join(TRACKERS)}"
-        )
+    check_tracker(kind)
     try:
         return _KINDS[kind](project=project, name=name, config=dict(config or {}), folder=Path(folder))
     except ImportError as error:
         raise TrackerError(f"the tracker {kind!r} needs a package: pip install {kind} ({error})") from error
     except Exception as error:
         raise TrackerError(f"the tracker {kind!r} does not start: {type(error).__name__}: {error}") from error
+
+
+def check_tracker(kind: str) -> None:
+    """Refuse an unknown tracker with a `TrackerError`."""
+    if kind not in TRACKERS:
+        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
+
+        hint = did_you_mean(kind, TRACKERS)
+        raise TrackerError(f"unknown tracker {kind!r}{hint}; expected one of {', '.join(TRACKERS)}")
 
 
 class BackgroundTracker:

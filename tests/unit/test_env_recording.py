@@ -12,6 +12,7 @@ import threading
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -25,9 +26,10 @@ pytest.importorskip("PIL")
 from strands_env.commands.cli import main
 from strands_env.eval.store import StorePaths
 from strands_env.options import EvalOptions
-from strands_env.recipe.recording import Replay, from_json, to_json
+from strands_env.recipe.recording import Replay
 from strands_sglang.backends import Capabilities, GenerateAnswer, LogprobKind, ScoredPrompt
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
+from strands_sglang.gateway.records import from_json, to_json
 from strands_sglang.trajectory import Finish, FinishType, WeightSpan
 from strands_sglang.trajectory.turn import LengthLimit
 from tests.image_support import png
@@ -172,7 +174,7 @@ def test_a_call_that_was_not_cancelled_does_not_hang_as_a_cancelled_one(
     recorded: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strands_env.recipe.recording.CANCEL_SECONDS", 0.1, raising=False)
-    number = change_exchange(recorded, '"answer": {', '"cancelled": true, "was": {')
+    number = change_exchange(recorded, '"answer": [', '"cancelled": true, "was": [')
     status, found = replayed(capsys)
     assert status == 1
     assert found["difference"] == f"the request of line {number} was cancelled, and now it is not"
@@ -190,7 +192,7 @@ def test_every_part_of_an_answer_comes_back_as_it_was() -> None:
         rid="r",
         payload={"text": "left out"},
     )
-    again = from_json(json.loads(json.dumps(to_json(answer))))
+    again = from_json(json.loads(json.dumps(to_json(replace(answer, payload={})))))
     assert again.finish.type is FinishType.LENGTH and again.finish.limited_by is LengthLimit.CONTEXT
     assert (again.output_ids, again.output_logprobs) == (answer.output_ids, answer.output_logprobs)
     assert (again.weight_spans, again.prompt_ids, again.rid) == (answer.weight_spans, (1, 2), "r")

@@ -129,11 +129,11 @@ class LimitedTool(WrappedTool):
         while events:
             event = events.popleft()
             result = event.tool_result if isinstance(event, ToolResultEvent) else event
-            content: Any = result.get("content") if isinstance(result, dict) else None
+            has_content = isinstance(result, dict) and "content" in result
             # A raw tool may give its progress in a form of its own.
-            is_content = content is not None and (result is not event or isinstance(content, list))
-            if self.max_output_chars is not None and is_content:
-                result["content"] = limit_content(content, self.max_output_chars)
+            is_its_result = has_content and (result is not event or isinstance(result["content"], list))
+            if self.max_output_chars is not None and is_its_result:
+                result["content"] = limit_content(result["content"], self.max_output_chars)
             yield event
 
 

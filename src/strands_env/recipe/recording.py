@@ -21,11 +21,9 @@ import tempfile
 import time
 import zipfile
 import zlib
-from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,24 +33,13 @@ from strands_env.core.types import Action
 from strands_env.eval.errors import EvalError
 from strands_env.options import EvalOptions
 from strands_sglang import exceptions
-from strands_sglang.backends import (
-    Backend,
-    BackendInfo,
-    BackendWrapper,
-    Capabilities,
-    GenerateAnswer,
-    GenerateRequest,
-    LogprobKind,
-    PromptScoring,
-    ScoredPrompt,
-)
+from strands_sglang.backends import Backend, BackendInfo, BackendWrapper, Capabilities, GenerateAnswer, GenerateRequest
 from strands_sglang.exceptions import BackendRequestError, StrandsSGLangError
-from strands_sglang.trajectory import Finish, FinishType, WeightSpan
+from strands_sglang.gateway.records import from_json, to_json
 from strands_sglang.trajectory.media.processor import ProcessorExpander
 from strands_sglang.trajectory.tokens import common_prefix
-from strands_sglang.trajectory.turn import LengthLimit
 
-FORMAT = "strands-env recording 4"
+FORMAT = "strands-env recording 5"
 _TIMES = ("_s", "Ms", "_time")
 """Ends of the names of fields that a replay cannot give again: how long something took."""
 CANCEL_SECONDS = 10.0
@@ -181,7 +168,7 @@ class _Recorded(BackendWrapper):
             failure = {"type": type(error).__name__, "args": json.loads(json.dumps(error.args, default=str))}
             self._recorder.exchange(self._scope, request, error=failure)
             raise
-        self._recorder.exchange(self._scope, request, answer=to_json(answer))
+        self._recorder.exchange(self._scope, request, answer=to_json(replace(answer, payload={})))
         return answer
 
 
@@ -370,50 +357,6 @@ def _plain_request(request: GenerateRequest) -> dict[str, Any]:
         "constrain_answer_only": request.constrain_answer_only,
         "fields": redact(dict(request.fields)),
     }
-
-
-_KINDS: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        *(GenerateAnswer, ScoredPrompt, WeightSpan, Finish, FinishType, LengthLimit),
-        *(BackendInfo, Capabilities, LogprobKind, PromptScoring),
-    )
-}
-"""What a recording holds beside JSON values; a file is somebody else's, so nothing else is made from it."""
-
-
-def to_json(value: Any) -> Any:
-    """The value as JSON values, but for the server's own words (`payload`)."""
-    kind = type(value)
-    if isinstance(value, StrEnum):  # before text, which it is, too
-        return {"kind": kind.__name__, "value": value.value}
-    if is_dataclass(value):
-        parts = {part.name: to_json(getattr(value, part.name)) for part in fields(value) if part.name != "payload"}
-        return {"kind": kind.__name__, **parts}
-    if isinstance(value, array):
-        return {"kind": "array", "type": value.typecode, "value": value.tolist()}
-    if isinstance(value, Mapping):
-        return {name: to_json(part) for name, part in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(value)
-    return [to_json(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def from_json(value: Any) -> Any:
-    """The value that `to_json` was given; every list comes back as a tuple."""
-    match value:
-        case list():
-            return tuple(map(from_json, value))
-        case {"kind": "array", "type": typecode, "value": items}:
-            return array(typecode, items)
-        case {"kind": name, "value": member}:
-            return _KINDS[name](member)
-        case {"kind": str(name), **parts}:
-            arguments = {str(part): from_json(inner) for part, inner in parts.items()}
-            if name == Capabilities.__name__:
-                arguments["constraints"] = frozenset(arguments["constraints"])
-            return _KINDS[name](**arguments)
-    return value
 
 
 def _pack(saved: Any) -> str:

@@ -1,4 +1,4 @@
-"""Turns and messages as JSON values, for the log of a session.
+"""Turns, messages and answers as JSON values, for the log of a session and the recording of an evaluation.
 
 Whatever is not text, a number or nothing is written as a pair of its type and its content, so a new field of a turn is
 written, and read again, without a line here.
@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from ..backends import BackendInfo, Capabilities, GenerateAnswer, LogprobKind, PromptScoring, ScoredPrompt
 from ..conversation import Conversation
 from ..lines import pack, unpack
 from ..trajectory import (
@@ -36,9 +37,10 @@ _TYPES: Mapping[str, Any] = {
     kind.__name__: kind
     for kind in (
         Call, Completion, Finish, FinishType, Image, LengthLimit, Medium, Message, Result, Role, SamplingMask, ToolCall,
-        WeightSpan,
+        WeightSpan, BackendInfo, Capabilities, GenerateAnswer, LogprobKind, PromptScoring, ScoredPrompt,
     )
 }  # fmt: skip
+"""What is written beside JSON values. A file may be somebody else's: nothing else is made from it."""
 _LOCATED = ("key", "agent", "agent_id", "attempt", "role", "parent_agent")
 _COMMITTED = ("prompt_ids", "completion", "reply", "calls", "media", "is_constrained", "is_recalled")
 
@@ -58,6 +60,8 @@ def to_json(value: Any) -> Any:
         return ["json", value]
     if kind in (list, tuple):
         return ["list", list(map(to_json, value))]
+    if kind is frozenset:
+        return ["set", sorted(map(to_json, value))]
     if is_dataclass(value):
         given = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
         unset = {field.name for field in fields(value) if field.default is None and given.get(field.name) is None}
@@ -74,6 +78,8 @@ def from_json(value: Any) -> Any:
     kind, content = value
     if kind == "list":
         return tuple(map(from_json, content))
+    if kind == "set":
+        return frozenset(map(from_json, content))
     if kind == "json":
         return content
     if kind == "bytes":
