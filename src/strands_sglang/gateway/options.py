@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ..conversation.options import RefusedResults, SGLangConfig
-from ..exceptions import MaxToolIterationsReachedError, TokenBudgetReachedError, did_you_mean
+from ..exceptions import MaxToolIterationsReachedError, did_you_mean
 from ..tool_parsers import ToolParser
 from ..trajectory.media import Processor
 from .canonical import VOLATILE_RULES
@@ -118,21 +118,3 @@ class SessionOptions:
     def final_tokens(self, budget: int | None) -> int:
         """Tokens of a budget that are kept for the final answer."""
         return 0 if budget is None or self.final_words is None else min(_FINAL_TOKENS, budget // 4)
-
-    def find_reached(self, *, requests: int, seconds: float, sampled: int, budget: int | None) -> Exception | None:
-        """The limit that a further request would break, or None.
-
-        Args:
-            requests: Turns sampled or in flight.
-            seconds: Time since the first request.
-            sampled: Sampled tokens.
-            budget: Most sampled tokens of the conversation.
-        """
-        last = self.final_words is not None  # the last request is kept for the final answer
-        if self.max_requests is not None and requests >= self.max_requests - last:
-            return MaxRequestsReachedError(self.max_requests, requests)
-        if self.max_seconds is not None and seconds >= self.max_seconds:
-            return MaxSecondsReachedError(self.max_seconds)
-        if last and budget is not None and sampled >= budget - self.final_tokens(budget):
-            return TokenBudgetReachedError("max_sampled_tokens", budget, sampled)
-        return None

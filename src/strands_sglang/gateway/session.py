@@ -15,14 +15,14 @@ from aiohttp import web
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn
 from ..conversation.messages import to_strands
-from ..exceptions import StateFullError
+from ..exceptions import StateFullError, TokenBudgetReachedError
 from ..trajectory import Message, Role, Trajectory, Turn
 from .answers import Answer, Answers, key_of
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json, hide
 from .dialects.wire import Origin, Refused, WireRequest
 from .exact_json import dumps
-from .options import MaxSecondsReachedError, SessionOptions
+from .options import MaxRequestsReachedError, MaxSecondsReachedError, SessionOptions
 from .passing import OtherBackend, OtherBackendError, OtherBackends
 from .requests import new_key
 from .reward import Reward
@@ -331,13 +331,17 @@ class Session:
 
     def _find_reached(self) -> Exception | None:
         """The limit that a further request would break, or None."""
-        counters = self.counters
-        return self.options.find_reached(
-            requests=counters.sampled + self.in_flight + counters.passed + self._passing,
-            seconds=time.monotonic() - (self.began or 0.0),
-            sampled=self.conversation.forest.sampled_tokens,
-            budget=self.conversation.config["max_sampled_tokens"],
-        )
+        options, counters = self.options, self.counters
+        keeps_last = options.final_words is not None  # the last request, for the final answer
+        requests = counters.sampled + self.in_flight + counters.passed + self._passing
+        if options.max_requests is not None and requests >= options.max_requests - keeps_last:
+            return MaxRequestsReachedError(options.max_requests, requests)
+        if options.max_seconds is not None and time.monotonic() - (self.began or 0.0) >= options.max_seconds:
+            return MaxSecondsReachedError(options.max_seconds)
+        budget, sampled = self.conversation.config["max_sampled_tokens"], self.conversation.forest.sampled_tokens
+        if keeps_last and budget is not None and sampled >= budget - options.final_tokens(budget):
+            return TokenBudgetReachedError("max_sampled_tokens", budget, sampled)
+        return None
 
     def _must_end(self, wire: WireRequest, origin: Origin) -> bool:
         """True if the answer is to be the final one; refuses at a limit that leaves no answer."""

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from .delivery import as_json
 from .dialects.reading import quote
@@ -31,13 +30,14 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     `key` is the admin key, None for routes without one.
     """
 
-    def guarded(answer: Callable[[web.Request], Awaitable[web.Response]]) -> Handler:
-        async def handle(request: web.Request) -> web.Response:
-            if key is not None and not is_key(presented_key(request), key):
+    def add(method: str, path: str, answer: Callable[[web.Request], Awaitable[Any]], *, guarded: bool = True) -> None:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if guarded and key is not None and not is_key(presented_key(request), key):
                 raise Refused("this route needs the admin key", status=401, code="invalid_api_key")
-            return await answer(request)
+            value = await answer(request)
+            return value if isinstance(value, web.StreamResponse) else as_json(value)
 
-        return handle
+        app.router.add_route(method, path, handle)
 
     def session_of(request: web.Request) -> Session:
         session = gateway.sessions.find(request.match_info["session"])
@@ -45,12 +45,6 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
             gateway.check_known(request.match_info["session"])
             raise Refused("unknown session", status=404, code="session_not_found")
         return session
-
-    def of_session(answer: Callable[[Session], Awaitable[Any]]) -> Handler:
-        async def handle(request: web.Request) -> web.Response:
-            return as_json(await answer(session_of(request)))
-
-        return guarded(handle)
 
     def check_reward_key(request: web.Request) -> None:
         presented, session = presented_key(request), gateway.sessions.get(request.match_info["session"])
@@ -72,10 +66,10 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
 
-    async def reward(request: web.Request) -> web.Response:
+    async def reward(request: web.Request) -> Any:
         check_reward_key(request)
         session = session_of(request)
-        return as_json({"id": session.id, **set_reward(session, await read_body(request)).to_json()})
+        return {"id": session.id, **set_reward(session, await read_body(request)).to_json()}
 
     async def create(request: web.Request) -> web.Response:
         name = request.match_info.get("session")
@@ -97,7 +91,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         made = {"id": session.id, "key": session.key, "reward_key": session.reward_key, "base_urls": urls}
         return as_json(made, status=201)
 
-    async def list_sessions(request: web.Request) -> web.Response:
+    async def list_sessions(request: web.Request) -> Any:
         others = await gateway.worker.ask_others(request)
         table, folder = gateway.sessions, gateway.sessions.folder
         sessions: list[dict[str, Any]] = [{"id": name, "error": error} for name, error in table.damaged.items()]
@@ -111,15 +105,15 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
             sessions += other["sessions"]
             for name in ("bytes", "limit") if folder is not None else ():
                 listing["state"][name] += other["state"][name]
-        return as_json(listing)
+        return listing
 
     async def metrics(request: web.Request) -> web.Response:
         others = await gateway.worker.ask_others(request)
         text = gateway.telemetry.metrics(gateway.sessions, gateway.worker.index, others)
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
-    async def show(session: Session) -> Any:
-        return session.to_json()
+    async def show(request: web.Request) -> Any:
+        return session_of(request).to_json()
 
     async def read(request: web.Request) -> web.Response:
         session = session_of(request)
@@ -135,33 +129,33 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
             session.note_export()  # only when its caller has all of it
         return response
 
-    async def close(request: web.Request) -> web.Response:
+    async def close(request: web.Request) -> Any:
         session = session_of(request)
         if body := await read_body(request) if request.can_read_body else {}:
             check_reward_key(request)
             set_reward(session, body)
             session.is_reward_final = True
         await session.close()
-        return as_json(session.to_json())
+        return session.to_json()
 
-    async def delete(request: web.Request) -> web.Response:
+    async def delete(request: web.Request) -> Any:
         name = request.match_info["session"]
         if not gateway.sessions.remove_damaged(name):
             await gateway.delete(session_of(request))
-        return as_json({"id": name, "deleted": True})
+        return {"id": name, "deleted": True}
 
-    app.router.add_post("/s/{session}/reward", reward)
+    add("POST", "/s/{session}/reward", reward, guarded=False)
     if not admin:
         return
     one = "/sessions/{session}"
-    app.router.add_get("/metrics", guarded(metrics))
-    app.router.add_post("/sessions", guarded(create))
-    app.router.add_get("/sessions", guarded(list_sessions))
-    app.router.add_post(one, guarded(create))
-    app.router.add_get(one, of_session(show))
-    app.router.add_get(f"{one}/trajectories", guarded(read), allow_head=False)  # who asks for a head gets no rows
-    app.router.add_post(f"{one}/close", guarded(close))
-    app.router.add_delete(one, guarded(delete))
+    add("GET", "/metrics", metrics)
+    add("POST", "/sessions", create)
+    add("GET", "/sessions", list_sessions)
+    add("POST", one, create)
+    add("GET", one, show)
+    add("GET", f"{one}/trajectories", read)  # and no HEAD: who asks for a head gets no rows
+    add("POST", f"{one}/close", close)
+    add("DELETE", one, delete)
 
 
 def _rows(session: Session, agents: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -5,6 +5,9 @@ Clients know calls, replies and items by ids of their own, which a session recog
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +24,6 @@ from .counters import Counters
 from .dialects import CALL_PREFIXES
 from .dialects.wire import Origin, Refused, WireDialect, WireReply, WireRequest
 from .options import SessionOptions
-from .receipts import Receipts
 
 _FINISHES = {"end_turn": "stop", "tool_use": "tool_calls"}
 
@@ -30,8 +32,7 @@ class Translation:
     """Translates the requests of one session's clients, and the turns that answer them."""
 
     def __init__(self, conversation: Conversation, options: SessionOptions, secret: bytes) -> None:
-        self._conversation, self._options = conversation, options
-        self._receipts = Receipts(secret)
+        self._conversation, self._options, self._secret = conversation, options, secret
         self._call_ids: dict[str, str] = {}
         self._placements: dict[bool, MessagePlacement] = {}
         self._readings: dict[str, Readings] = {}
@@ -39,7 +40,7 @@ class Translation:
 
     def readings(self, dialect: WireDialect) -> Readings:
         """What is remembered of earlier requests in a dialect."""
-        return self._readings.setdefault(dialect.name, Readings(self._receipts.read))
+        return self._readings.setdefault(dialect.name, Readings(self.read_receipt))
 
     def read(self, wire: WireRequest, origin: Origin, counters: Counters, *, final: str | None = None) -> TurnRequest:
         """The turn that a request asks for, with the words that ask for a final answer at its end, if there are any."""
@@ -142,7 +143,7 @@ class Translation:
             cached_tokens=min(completion.cached_tokens or 0, sampled.prompt_length),
             output_tokens=len(completion.output_ids),
             reasoning_tokens=self._conversation.reasoning_tokens(sampled) if reply.reasoning else 0,
-            receipt=self._receipts.issue(turn.index),
+            receipt=self.receipt_of(turn.index),
             logprobs=self._logprobs(turn) if wire.logprobs else None,
             prompt_ids=[*prefix_ids, *turn.prompt_ids] if wire.token_ids else None,
             output_ids=list(completion.output_ids) if wire.token_ids else None,
@@ -154,11 +155,11 @@ class Translation:
         return {name: index for index in indices for name in (str(index), self._reply_id(index))}
 
     def _reply_id(self, turn: int) -> str:
-        return self._receipts.client_id(f"reply {turn}")  # no call has a blank in its id
+        return self._client_id(f"reply {turn}")  # no call has a blank in its id
 
     def name_calls(self, turn: Turn) -> list[str]:
         """The ids that clients are given for the calls of a turn, which are known from now on."""
-        names = [self._receipts.client_id(call.id) for call in turn.reply.calls]
+        names = [self._client_id(call.id) for call in turn.reply.calls]
         for name, call in zip(names, turn.reply.calls, strict=True):
             for prefix in CALL_PREFIXES:  # any dialect may bring it back
                 self._call_ids[prefix + name] = call.id
@@ -174,6 +175,32 @@ class Translation:
         readings.items.put(f"rs_{reply_id}", Message(role="assistant", reasoning=reply.reasoning))
         for name, call in zip(client_ids, calls, strict=True):
             readings.items.put(f"fc_{name}", Message(role="assistant", calls=(call,)))
+
+    # ---- receipts ------------------------------------------------
+    # A dialect that makes clients return a value verbatim (Anthropic's `signature`, Responses' `encrypted_content`)
+    # carries one: proof of which turn an assistant message was. What the client says the turn was is still compared.
+
+    def receipt_of(self, turn: int) -> str:
+        """The receipt of a turn."""
+        turn_bytes = turn.to_bytes(6, "big")
+        # 24 bytes in all, so that base64 needs no padding.
+        return base64.urlsafe_b64encode(turn_bytes + self._mark(turn_bytes, 18)).decode()
+
+    def read_receipt(self, receipt: str) -> int | None:
+        """The turn a receipt names, or None for one that this session did not issue."""
+        try:
+            data = base64.urlsafe_b64decode(receipt)
+        except ValueError:
+            return None
+        turn_bytes, mark = data[:6], data[6:]
+        return int.from_bytes(turn_bytes, "big") if hmac.compare_digest(mark, self._mark(turn_bytes, 18)) else None
+
+    def _client_id(self, internal: str) -> str:
+        """The id a client is given for a call, or for the reply of a turn: 24 hexadecimal digits."""
+        return self._mark(internal.encode(), 12).hex()
+
+    def _mark(self, data: bytes, size: int) -> bytes:
+        return hashlib.blake2b(data, key=self._secret, digest_size=size).digest()
 
     def _logprobs(self, turn: Turn) -> list[tuple[str, float | None]]:
         completion = turn.completion
