@@ -31,6 +31,7 @@ from strands_sglang.commands import gateway as command
 from strands_sglang.exceptions import SGLangThrottledError
 from strands_sglang.gateway import Gateway
 from strands_sglang.gateway.canonical import Canon, MessagePlacement
+from strands_sglang.gateway.connection import Connection
 from strands_sglang.trajectory import Message, Result
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import (
@@ -66,6 +67,28 @@ async def test_a_retry_gets_the_answer_again_unless_two_could_be_meant() -> None
         again = await r.chat([USER], tools=CHAT_TOOLS, headers=retried)
         assert again["choices"][0]["message"]["content"] == "Three."
         assert [t.is_discarded for t in r.session.trajectories] == [False] * 3 and trained_once(r.session)
+
+
+async def test_a_gateway_serves_on_event_loops_that_are_not_asyncios(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Foreign:
+        """A transport of none of asyncio's classes, as uvloop's are."""
+
+        def __init__(self, transport: asyncio.Transport) -> None:
+            self._transport = transport
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._transport, name)
+
+    made, limits = Connection.connection_made, []
+
+    def connection_made(self: Connection, transport: asyncio.Transport) -> None:
+        made(self, Foreign(transport))
+        limits.append(transport.get_write_buffer_limits())
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    async with rig([completion("Hello.")]) as r:
+        await r.chat([USER])
+        assert limits == [(0, 0)]
 
 
 async def test_a_client_that_goes_away_aborts_upstream() -> None:

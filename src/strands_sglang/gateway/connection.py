@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -52,8 +52,8 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client connected, here or to another worker."""
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=0)  # what writes waits until the socket has taken the last byte
+        # What writes waits until the socket has taken the last byte. uvloop's transports are not of asyncio's class.
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=0)
         if self._head:
             self._take_head()
 
