@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib import metadata
@@ -333,9 +333,31 @@ def test_the_command_refuses_workers_for_an_engine_in_this_process(capsys: pytes
     assert "lives in one process" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed (apt-get install nginx)")
-async def test_replicas_behind_the_router_of_the_deployment(tmp_path: Path) -> None:
+def nginx_of_the_deployment(folder: Path) -> str:
     (config,) = [each for each in yaml.safe_load_all((ROOT / "deploy" / "gateway.yaml").read_text()) if "data" in each]
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = "".join([f"{kind}_temp_path {folder};" for kind in kinds])
+    http = f"access_log off; {places} {config['data']['default.conf']}"
+    return f"pid {folder}/pid; error_log stderr; daemon off; events {{}} http {{ {http} }}"
+
+
+def haproxy_of_the_deployment(folder: Path) -> str:
+    return (ROOT / "deploy" / "haproxy.cfg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "config", "listen"),
+    [
+        ("nginx", ("-p", ".", "-c"), nginx_of_the_deployment, "listen 8080"),
+        ("haproxy", ("-f",), haproxy_of_the_deployment, "bind :8080"),
+    ],
+    ids=["nginx", "haproxy"],
+)
+async def test_replicas_behind_a_router_of_the_deployment(
+    program: str, arguments: tuple[str, ...], config: Callable[[Path], str], listen: str, tmp_path: Path
+) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed (apt-get install {program})")
     async with AsyncExitStack() as stack:
         gateways = [
             await stack.enter_async_context(
@@ -345,19 +367,16 @@ async def test_replicas_behind_the_router_of_the_deployment(tmp_path: Path) -> N
         ]
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        text = config["data"]["default.conf"].replace("listen 8080", f"listen 127.0.0.1:{port}")
-        for index, gateway in enumerate(gateways):
-            name = f"strands-gateway-{index}.strands-gateway-replicas:8080"
-            assert name in text
+        names = [f"strands-gateway-{index}:8080" for index in (0, 1)]
+        text = config(tmp_path)
+        assert text.count(listen) == 1 and [text.count(name) for name in names] == [1, 1]
+        text = text.replace(listen, f"{listen.split()[0]} 127.0.0.1:{port}")
+        for name, gateway in zip(names, gateways, strict=True):
             text = text.replace(name, gateway.url.removeprefix("http://"))
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        places = "".join([f"{kind}_temp_path {tmp_path};" for kind in kinds])
-        (tmp_path / "nginx.conf").write_text(
-            f"pid {tmp_path}/pid; error_log stderr; daemon off; events {{}} http {{ access_log off; {places} {text} }}"
-        )
-        nginx = await asyncio.create_subprocess_exec("nginx", "-c", tmp_path / "nginx.conf", "-p", tmp_path)
-        stack.push_async_callback(nginx.wait)
-        stack.callback(lambda: nginx.returncode is None and nginx.terminate())
+        (tmp_path / "conf").write_text(text)
+        router = await asyncio.create_subprocess_exec(program, *arguments, tmp_path / "conf", cwd=tmp_path)
+        stack.push_async_callback(router.wait)
+        stack.callback(lambda: router.returncode is None and router.terminate())
         http = await stack.enter_async_context(aiohttp.ClientSession())
         w = Workers(f"http://127.0.0.1:{port}", gateways, http)
         while True:
