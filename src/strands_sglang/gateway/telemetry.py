@@ -69,16 +69,20 @@ class Call:
     problem: str = ""
     parent: Context | None = None
     turn: Turn | None = None
-    attributes: dict[str, Any] = field(default_factory=lambda: {"gen_ai.provider.name": "strands_sglang"})
+    attributes: dict[str, Any] = field(default_factory=dict)
     phases: list[tuple[Phase, int, int]] = field(default_factory=list)
 
     def asks(self, session: str, wire: WireRequest, origin: Origin) -> None:
         """It was read."""
         model, agent = label(wire.model), origin.agent
         self.name = f"chat {model}"
-        self.attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
-        self.attributes |= {"gen_ai.conversation.id": session, "user_agent.name": origin.client}
-        self.attributes |= {"gen_ai.agent.name": label(agent)} if agent else {}
+        self.attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": model,
+            "gen_ai.conversation.id": session,
+            "user_agent.name": origin.client,
+            **({"gen_ai.agent.name": label(agent)} if agent else {}),
+        }
 
     def is_answered(self, reply: WireReply, turn: Turn) -> None:
         """Its reply was written."""
@@ -97,10 +101,11 @@ class Call:
         if not span.is_recording():
             return
         ids = {} if self.turn is None else turn_ids(self.turn)
-        span.set_attributes({**self.attributes, **ids, "http.response.status_code": self.status})
+        known: dict[str, Any] = {"gen_ai.provider.name": "strands_sglang", "http.response.status_code": self.status}
         if self.status >= 400:  # another backend's have no other name
-            span.set_attributes({"error.type": self.problem or str(self.status)})
+            known["error.type"] = self.problem or str(self.status)
             span.set_status(trace.StatusCode.ERROR)
+        span.set_attributes({**self.attributes, **ids, **known})
         for phase, began, ended in self.phases:
             if ended - began >= _SHORTEST_SPAN:
                 TRACER.start_span(phase.value, trace.set_span_in_context(span), start_time=began).end(ended)
@@ -143,8 +148,7 @@ class Telemetry:
             if refused is not None:
                 call.status, call.problem = refused.status, refused.code or "refused"
             self._requests[exchange.dialect.name, str(call.status)] += 1
-            self.note(Phase.REQUEST, call)
-            call.ended = time.time_ns()
+            call.ended = self.note(Phase.REQUEST, call, call.began)
             if not self._ended:
                 asyncio.get_running_loop().call_later(_SPAN_DELAY, self.make_spans)
             self._ended.append(call)
@@ -155,13 +159,15 @@ class Telemetry:
         for call in calls:
             call.make_span()
 
-    def note(self, phase: Phase, call: Call, began: int | None = None) -> None:
-        """Take the time of a phase that began at this time, in nanoseconds, or with its request, and ends now."""
-        began, ended = began or call.began, time.time_ns()
-        self._buckets[phase][bisect_left(_BOUNDS, (ended - began) / 1e9)] += 1
-        self._seconds[phase] += (ended - began) / 1e9
+    def note(self, phase: Phase, call: Call, began: int) -> int:
+        """Take the time of a phase that began at this time, in nanoseconds, and ends now."""
+        ended = time.time_ns()
+        seconds = (ended - began) / 1e9
+        self._buckets[phase][bisect_left(_BOUNDS, seconds)] += 1
+        self._seconds[phase] += seconds
         if phase is not Phase.REQUEST:
             call.phases.append((phase, began, ended))
+        return ended
 
     def metrics(self, table: SessionTable, worker: int, others: Mapping[int, bytes | None]) -> bytes:
         """Everything, in the text format of Prometheus.
