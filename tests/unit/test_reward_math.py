@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("math_verify", reason="needs the extra `math`")
 
 from strands_env.core import Action, TaskContext
+from strands_env.mathematics.answers import find_boxes, verify
 from strands_env.rewards import MathRewardFunction, close_math_workers, math_reward
 from strands_env.rewards.math_reward import _WORKERS, VerifierPool, WorkerDiedError
-from strands_env.rewards.math_worker import find_boxes, verify
 from strands_env.testing import answered
 
 

@@ -1,0 +1,265 @@
+"""Answers to mathematical questions: what one says among its words, formulas and boxes, and whether that is right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from strands_env.numerals import NUMERAL, without_markup
+from strands_env.sentences import ANSWER, IS, has_no_answer, is_denied, is_list, is_part, is_supposed, later_answers
+
+from .comparing import same
+from .nodes import Node, is_plain_name
+from .products import ordered_letters, reads_as_word
+from .texts import Reading, as_asked, foreign_nouns, plain, readings
+from .vocabulary import FACTORS, UNITS
+
+MAX_LENGTH = 2000
+"""Characters of an answer that is read."""
+
+_OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
+_BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?\d[\d.,]*(?<![.,])|(?<=\s)[A-Za-z](?![A-Za-z])|\\[a-z]+(?![A-Za-z{]))")
+_MARKER = re.compile(rf"(?i:final\s+)?{ANSWER}\s*(?:\*\*)?\s*{IS}\s*(?:\*\*)?\s*[:：]?(?!\s*$)|故选|####")
+_COPULA = re.compile(
+    r"(?i)\b(?:is|are|was|were|be|equals|has|have|ist|sind|lautet|beträgt|est(?:\s+de)?|sont)\b\s*:?|[是为為有]\s*[：:]?|(?<=[A-Za-z]):\s"
+    r"|(?<=\w)\s+(?=(?:does\s+not\s+exist|doesn['’]t\s+exist|diverges|converges)\b)"
+)
+"""In front of what a sentence says of its subject."""
+_DENIAL = re.compile(
+    r"(?i)\b(?:not(?!\s+exist)|never|neither|nor|cannot|wrong|incorrect|except|false\s+that|different\s+from|other\s+than"
+    r"|anything\s+but|otherwise|(?<!no )doubt|nicht|kein)\b|n['’]t\b|不是|并非"
+)
+_REMARK = re.compile(
+    r"(?i),?\s+(?:because|since|as|which|so|denn|weil|car|parce|puisque|porque|perché|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
+    r"|\s+\((?:that\s+is|i\.e|which|because|since|as)\b|;\s+(?=[^;]*\bwould\b)|,?\s+\(?(?:if|unless)\s+I\b"
+)
+"""Begins what is said about an answer behind it."""
+_BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
+_FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_NAMES = "|".join(sorted({*UNITS} - {"in"}, key=len, reverse=True))
+_UNIT = rf"(?:(?:square|cubic)\s)?(?:{_NAMES})(?:\^?[23²³])?(?:\s?(?:/|per\s)(?:{_NAMES})(?:\^?[23²³])?)?(?![A-Za-z])"
+_NUMBER = re.compile(
+    rf"""(?i)(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])
+      | (?<![A-Za-z0-9_.:^])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b)?""",
+    re.VERBOSE,
+)
+_BEHIND = re.compile(
+    rf"(?:[ ~$*]|\\[,;: )]){{0,9}}+(?:\\(?:text|mathrm)\{{\s*)?({_UNIT}|(?:{'|'.join(FACTORS)})\b|percent\b|\\?%)"
+    r"(?:\}\s*\^\{?([23]))?"
+)
+_INSIDE = re.compile(r"(?:\\(?:neq?|cdot|times|sqrt\s*\{|frac\s*\{[^{}]*\}\s*\{)|[≠^×])\s*\Z")
+_GOES_ON = re.compile(r"\s{0,9}+(?:\^|\\cdot|\\times|[+×/]\s*[\w\\(]|(?<=\})[xyzkn](?![A-Za-z]))(?![^$\n]*=)")
+"""Around a box, a formula of which it is a part, and which does not go on with what it equals."""
+_FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(])|\.?\s*(?:\n|$))")
+_LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
+
+
+def find_boxes(text: str) -> list[tuple[int, int]]:
+    r"""Beginning and end of the contents of every complete `\boxed{...}`, by their beginnings."""
+    starts = {opening.end() for opening in re.finditer(r"\\(?:boxed|fbox|framebox)\s*+\{", text)}
+    spans: list[tuple[int, int]] = []
+    pending: list[int] = []
+    for brace in re.finditer(r"(?<!\\)(?:\\\\)*+([{}])", text):
+        if brace[1] == "{":
+            pending.append(brace.end())
+        elif pending and (start := pending.pop()) in starts:
+            spans.append((start, brace.start(1)))
+    return sorted(spans)
+
+
+def _outermost(text: str) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for start, end in find_boxes(text):
+        if not spans or start > spans[-1][1]:
+            spans.append((start, end))
+    return spans
+
+
+def candidates(answer: str) -> list[list[str]]:
+    r"""What may be the final answer, of which the first that can be read counts: items, several of which are a list.
+
+    The last boxes; without a box what follows the last "answer is", else what the last sentence says of its subject,
+    the sentence, its last formulas, the last numbers.
+    """
+    boxes = [(start, end) for start, end in _outermost(answer) if answer[start:end].strip()]
+    bare = list(_BARE_BOX.finditer(answer))
+    if bare and (not boxes or bare[-1].start() > boxes[-1][1]):
+        return [] if _is_withdrawn(answer, *bare[-1].span(), [bare[-1][1]]) else [[bare[-1][1]]]
+    if boxes:
+        start, end = boxes[-1]
+        items = _last_boxes(answer, boxes)
+        return [] if _is_withdrawn(answer, answer.rindex("\\", 0, start), end + 1, items) else [items]
+    if _OPEN_BOX.search(answer):
+        return []
+    if markers := list(_MARKER.finditer(answer)):
+        tail = answer[markers[-1].end() :]
+        first = _FIRST_SENTENCE.match(tail)
+        if first is None:
+            return []
+        stated = re.sub(r"(?i)^not\b.*?\bbut\s+(?:rather\s+)?", "", _REMARK.split(first[1])[0])
+        if _is_withdrawn(answer, markers[-1].start(), markers[-1].end() + first.end(1), [stated]):
+            return []
+        is_formula = re.match(r"[\s*]*(?:\$|\\[(\[])", stated)
+        runs = _runs(_FORMULA, tail)[:1] if is_formula and not _DENIAL.search(first[1]) else []
+        return [[stated], *runs]
+    found: list[list[str]] = []
+    sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])|。(?=.)", answer.strip().rpartition("\n")[2])[-1]
+    clauses = re.split(r";\s+|,\s+(?:so|but|hence|thus|therefore)\b", sentence)
+    for clause in dict.fromkeys([sentence, *reversed(clauses)]):
+        clause = _REMARK.split(clause)[0]
+        if not _DENIAL.search(clause):
+            verbs = [*_COPULA.finditer(clause)][-1:]
+            found += [*([clause[verb.end() :]] for verb in verbs if not is_supposed(clause[: verb.start()])), [clause]]
+    numbers = without_markup(answer)
+    if is_list(sentence):
+        return found
+    for pattern, text in ((_FORMULA, _REMARK.split(sentence)[0]), (_FORMULA, answer), (_NUMBER, numbers)):
+        if runs := _runs(pattern, text):
+            return [*found, *runs[-1:]] if runs[-1] else found
+    return found
+
+
+def _is_withdrawn(answer: str, start: int, end: int, items: list[str]) -> bool:
+    """Whether the words around an answer deny it, or what follows states another one."""
+    is_inside = _INSIDE.search(answer[max(0, start - 40) : start]) and "=" not in answer[end:].partition("\n")[0]
+    if is_inside or _GOES_ON.match(answer, end):
+        return True
+    if is_denied(answer[max(0, start - 200) : start], answer[end : end + 200]):
+        return True
+    given = [readings(item) for item in items]
+    for tail in later_answers(answer[end : end + MAX_LENGTH]):
+        other = _FIRST_SENTENCE.match(tail)
+        value = _REMARK.split(other[1])[0].strip(" *") if other else ""
+        stated = readings(value) if re.search(r"\d", value) else []  # `Answer: A` behind a box names its option
+        if stated and not is_prose(stated[0].node) and all(one and judge(one, stated) is False for one in given):
+            return True
+    return False
+
+
+def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
+    """Matches side by side, as their contents; no contents where the words around say something else: `not 42`."""
+    runs: list[list[str]] = []
+    spans: list[tuple[int, int]] = []
+    for match in pattern.finditer(text):
+        item = next(filter(None, match.groups())) if pattern is _FORMULA else match[0]
+        if spans and _BETWEEN.fullmatch(text[spans[-1][1] : match.start()]):
+            runs[-1].append(item)
+            spans[-1] = spans[-1][0], match.end()
+        else:
+            runs.append([item])
+            spans.append(match.span())
+    for run, (start, end) in zip(runs, spans, strict=True):
+        run[-1] += _unit_behind(run[-1], text, end)
+        clause = re.split(r"[.;\n](?:\s|$)", text[:start])[-1]
+        rest = re.split(r"[.;\n](?:\s|$)", text[end:])[0]
+        around = text[max(0, start - 200) : start], text[end : end + 200]
+        if is_part(*around) or is_denied(*around) or has_no_answer(f"{clause} {rest}") or _DENIAL.search(clause):
+            run.clear()
+    return runs
+
+
+def _last_boxes(answer: str, boxes: list[tuple[int, int]]) -> list[str]:
+    """The contents of the last box with its sign and unit, or of boxes side by side."""
+    items: list[str] = []
+    last = len(answer)
+    for start, end in reversed(boxes):
+        if items and not _BETWEEN.fullmatch(answer[end + 1 : last]):
+            break
+        items.insert(0, answer[start:end])
+        last = answer.rindex("\\", 0, start)
+    while inner := _outermost(items[-1]):  # a box in a box
+        start, end = inner[0]
+        text = items[-1]
+        if len(inner) > 1 or not re.fullmatch(r"[\s$]*\\\w+\s*\{", text[:start]) or text[end:].strip("} $"):
+            break
+        items[-1] = text[start:end]
+    items[-1] += _unit_behind(items[-1], answer, boxes[-1][1] + 1)
+    if len(items) == 1 and re.search(r"(?:[$=(]|\\[(\[])\s*[-−]\s*\Z|(?:\A|\s)[-−]\Z", answer[max(0, last - 9) : last]):
+        items[0] = f"-({items[0]})"
+    return items
+
+
+def _unit_behind(item: str, text: str, end: int) -> str:
+    """The unit or multiplier behind a box or formula that ends in a number."""
+    unit = _BEHIND.match(text, end) if re.search(r"(?:\d|\\pi)[\s})]*\Z", item) else None
+    if unit is None:
+        return ""
+    return r"\%" if unit[1][-1] == "%" else rf" \text{{ {unit[1]}}}" + (f"^{unit[2]}" if unit[2] else "")
+
+
+def is_prose(node: Node) -> bool:
+    """Whether words say something, rather than being a label or a unit."""
+    if node.kind == "group" and node.detail in ("list", "any", "all"):
+        return any(is_prose(item) for item in node.args)
+    if node.kind == "relation" and node.args[0].kind == "word":  # `We obtain x = 5` is no value of "we obtain x"
+        return not node.args[0].args[0].startswith("\\") and not is_plain_name(node.args[0])
+    return node.kind in ("word", "phrase")
+
+
+# ---- whether it is right ---------------------------------------------------------------------------------------------
+
+
+def judge(gold: Sequence[Reading], answer: Sequence[Reading], question: str = "") -> bool | None:
+    """Whether an answer denotes the same as the expected one; None where it depends on how they are read."""
+    gold, answer = as_asked(gold, answer, question)
+    verdicts = [(same(one.node, other.node), one is gold[0] and other.certain) for one in gold for other in answer]
+    if (True, True) in verdicts:
+        return True
+    return None if any(verdict for verdict, _ in verdicts) else verdicts[0][0]
+
+
+def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
+    """Compare an answer with the expected one mathematically.
+
+    Both are read whole or not at all. The last boxed expression counts; several boxes together count only where a set
+    or list is expected, so boxing many guesses gains nothing.
+    """
+    gold_boxes = find_boxes(gold)
+    gold = gold[slice(*gold_boxes[-1])] if gold_boxes else _MARKER.sub("", gold)
+    expected = readings(gold)
+    info: dict[str, Any] = {"gold_parsed": [str(reading.node)[:500] for reading in expected]}
+    whole = plain(gold)
+    has_box = bool(_OPEN_BOX.search(answer))
+    is_word = bool(expected) and (expected[0].node.kind == "word" or whole.isalpha())
+    choices = candidates(answer)
+    is_polar = not has_box and whole.casefold() in ("yes", "no", "true", "false") and not _MARKER.search(answer)
+    if is_polar and (lead := _LEADING_WORD.match(answer)):
+        choices = [[rf"\text{{{lead[1]}}}"]]
+    # The words of the gold in a sentence that neither denies them nor has others to choose from.
+    is_named = whole and not re.search(rf"{_DENIAL.pattern}|\bor\b", answer)
+    is_named = is_named and {*whole.casefold().split()} <= {*plain(answer).casefold().split()}
+    for items in ([], *choices):
+        text = ", ".join(dict.fromkeys(items)) if items else answer
+        stated = plain(text)
+        is_same_word = whole.isalpha() and reads_as_word(whole, ()) and stated.casefold() == whole.casefold()
+        if whole and (stated == whole or is_same_word):
+            return {**info, "matched": True, "answer_parsed": info["gold_parsed"] or [whole]}
+        if not items:
+            continue
+        if has_box and len(text) > max(MAX_LENGTH, 2 * len(gold)):
+            return {**info, "reason": "too_complex", "error": f"{len(text)} characters"}
+        found = readings(text) if len(text) <= max(MAX_LENGTH, 2 * len(gold)) else []
+        found = [reading for reading in found if not foreign_nouns(reading.node, gold, question)]
+        if not found or (not has_box and not is_word and is_prose(found[0].node)):
+            continue
+        info["answer_parsed"] = [str(reading.node)[:500] for reading in found]
+        if not expected:
+            return {**info, "reason": "gold_parse_failed"}
+        verdict = judge(expected, found, question)
+        if verdict and (ordered := ordered_letters(gold, text, question)):
+            one, other = readings(gold, ordered), readings(text, ordered)
+            verdict = judge(one, other, question) if one and other else None
+        if verdict is False and len(items) > 1:
+            verdicts = [judge(expected, readings(item)) for item in items]
+            has_names = all("=" in item for item in items)  # of which one may be asked for
+            verdict = True if all(verdicts) else None if has_names and any(verdicts) else False
+        if verdict is False and not has_box:
+            verdict = None if is_named and len(whole) > 1 and is_word and not _MARKER.search(answer) else False
+        return {**info, "reason": "undecided"} if verdict is None else {**info, "matched": verdict}
+    is_empty = not any(char.isalnum() for items in choices for item in items for char in item)
+    if not is_empty and not expected:
+        return {**info, "reason": "gold_parse_failed"}
+    if has_box:
+        return {**info, "reason": "answer_parse_failed" if is_empty else "answer_unreadable"}
+    return {**info, "reason": "undecided" if is_named else "answer_parse_failed"}
