@@ -215,17 +215,26 @@ def _differs(other: str, gold: str) -> bool:
 # ---- trials ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Trial:
     """One answer and what it scored; `why` where it was not scored."""
 
     name: str
     text: str
     is_right: bool
-    scores: tuple[float | None, ...]
+    scores: list[float | None] = field(default_factory=list)
     why: str = ""
     has_raised: bool = False
     seconds: float = 0.0
+
+    @property
+    def numbers(self) -> list[float]:
+        """The scores that are some."""
+        return [score for score in self.scores if score is not None]
+
+    def wins(self, needed: float) -> bool:
+        """One of the scores is enough."""
+        return max(self.numbers, default=-math.inf) >= needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,11 +494,11 @@ async def _try(
     gold, choose = (golds[place] or "").strip(), random.Random(f"{seed}/{place}")
     others = list(dict.fromkeys(other for other in golds if other is not None and _differs(other, gold)))
     others = choose.sample(others, min(len(others), OTHERS))
-    own = max((number for trial in tried.trials if trial.is_right for number in _numbers(trial)), default=0.0)
+    own = max((number for trial in tried.trials if trial.is_right for number in trial.numbers), default=0.0)
 
     async def wins(text: str, at: Action, unscored: float = 0.0) -> bool:
         trial = await score("", text, False, at)
-        return max(_numbers(trial), default=unscored) > own / 2
+        return max(trial.numbers, default=unscored) > own / 2
 
     async def is_equal(other: str) -> bool:
         # In words that were not tried yet, for a reward may remember texts. Where the other gold is itself not scored,
@@ -515,27 +524,22 @@ async def _try(
 async def _score(
     reward: Any, task: Action, name: str, answer: str | StepResult, is_right: bool, repeats: int, timeout: float | None
 ) -> _Trial:
-    scores: list[float | None] = []
-    why, raised, slowest = "", False, 0.0
+    text = answer if isinstance(answer, str) else (answer.observation.final_response or "")
+    trial = _Trial(name=name, text=text, is_right=is_right)
     for _ in range(repeats):
         started = time.perf_counter()
         try:
             result = answered(answer) if isinstance(answer, str) else answer.model_copy(deep=True)
             scored = await computed_reward(reward, task, result, timeout=timeout)
-            scores.append(scored.reward)
+            trial.scores.append(scored.reward)
             if scored.reward is None:
                 error = None if scored.error is None else f"{scored.error.type}: {scored.error.message}"
-                why = str(error or scored.info.get("reason") or "the reward abstains")
+                trial.why = str(error or scored.info.get("reason") or "the reward abstains")
         except Exception as error:  # whatever a user's function raises is a finding
-            scores.append(None)
-            why, raised = f"{type(error).__name__}: {error}", True
-        slowest = max(slowest, time.perf_counter() - started)
-    text = answer if isinstance(answer, str) else (answer.observation.final_response or "")
-    found: dict[str, Any] = {"scores": tuple(scores), "why": why, "has_raised": raised, "seconds": round(slowest, 4)}
-    return _Trial(name=name, text=text, is_right=is_right, **found)
-
-
-_LATE = "the time was too short for a single one"
+            trial.scores.append(None)
+            trial.why, trial.has_raised = f"{type(error).__name__}: {error}", True
+        trial.seconds = max(trial.seconds, round(time.perf_counter() - started, 4))
+    return trial
 
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------
@@ -543,41 +547,45 @@ _LATE = "the time was too short for a single one"
 
 def _conclude(tasks: Sequence[Action], found: Mapping[int, _TaskTrials], is_late: bool) -> RewardProof:
     trials = [trial for tried in found.values() for trial in tried.trials]
-    best = max((score for trial in trials if trial.is_right for score in _numbers(trial)), default=0.0)
+    best = max((score for trial in trials if trial.is_right for score in trial.numbers), default=0.0)
     half = min(1.0, best) / 2 if best > 0 else 0.5
     rows, lost, lost_forms = [], [0.0], defaultdict(list)
     for place, tried in found.items():
         name = tasks[place].task_context.id
         right, wrong = ([trial for trial in tried.trials if trial.is_right is kind] for kind in (True, False))
-        own = max((score for trial in right for score in _numbers(trial)), default=0.0)
-        free = [trial for trial in wrong if max(_numbers(trial), default=0.0) > max(half, min(1.0, own) / 2)]
-        lost += [score for trial in wrong if trial not in free for score in _numbers(trial)]
-        losing = [trial for trial in right if not _wins(trial, half)]
+        own = max((score for trial in right for score in trial.numbers), default=0.0)
+        free = [trial for trial in wrong if max(trial.numbers, default=0.0) > max(half, min(1.0, own) / 2)]
+        lost += [score for trial in wrong if trial not in free for score in trial.numbers]
+        losing = [trial for trial in right if not trial.wins(half)]
         if not tried.declares and len(losing) < len(right):
             for trial in losing:
                 lost_forms[trial.name].append(name)
             losing = []
         verdict, reason = _judge(tried, losing, free)
         words = [trial for trial in wrong if trial.text.strip()]  # an empty answer may be left unscored
-        if verdict is TaskVerdict.SOUND and words and not any(map(_numbers, words)):
+        if verdict is TaskVerdict.SOUND and words and not any(trial.numbers for trial in words):
             verdict = TaskVerdict.BROKEN
             reason = f"no wrong answer is scored, as {words[0].text[:60]!r}: {words[0].why}"
         seconds = max((trial.seconds for trial in tried.trials), default=0.0)
         rows.append(TaskProof(id=name, verdict=verdict, reason=reason, seconds=seconds))
     raised = [f"{trial.text[:40]!r}: {trial.why}" for trial in trials if trial.has_raised]
-    unscored = [trial for trial in trials if not trial.is_right and not _numbers(trial)]
+    unscored = [trial for trial in trials if not trial.is_right and not trial.numbers]
     return RewardProof(
         total=len(tasks),
         rows=tuple(rows),
         loses=len(lost) > 1,
-        wins=any(_wins(trial, half) for trial in trials if trial.is_right),
+        wins=any(trial.wins(half) for trial in trials if trial.is_right),
         declares=any(tried.declares for tried in found.values()),
         lost_forms={form: tuple(names) for form, names in lost_forms.items()},
         highest_wrong=max(lost),
         raised=(len(raised), raised[0][:200] if raised else ""),
         unscored_wrong=(len(unscored), f"{unscored[0].text[:40]!r}: {unscored[0].why}"[:200] if unscored else ""),
         equal_golds=tuple(pair for tried in found.values() for pair in tried.equal_golds),
-        skipped="" if rows else _LATE if is_late else "none has ground truth that is a text or a number",
+        skipped=""
+        if rows
+        else "the time was too short for a single one"
+        if is_late
+        else "none has ground truth that is a text or a number",
         is_late=is_late,
     )
 
@@ -601,14 +609,6 @@ def _judge(tried: _TaskTrials, losing: Sequence[_Trial], free: Sequence[_Trial])
 
 def _listed(names: Sequence[str]) -> str:
     return " ".join(names[:SHOWN]) + (f" ... and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def _numbers(trial: _Trial) -> list[float]:
-    return [score for score in trial.scores if score is not None]
-
-
-def _wins(trial: _Trial, needed: float) -> bool:
-    return max(_numbers(trial), default=-math.inf) >= needed
 
 
 def _shown(score: float | None) -> str:
