@@ -90,8 +90,6 @@ def make_tiny_vision_model(
     out_dir: str | Path | None = None,
     *,
     family: str = "qwen2_5_vl",
-    head_dim: int = 16,
-    context_length: int = 4096,
     seed: int = 0,
 ) -> TinyModel:
     """Make a tiny random vision-language model with the family's real image processor.
@@ -101,8 +99,6 @@ def make_tiny_vision_model(
     Args:
         out_dir: Folder to save everything into; nothing is written without it.
         family: `"qwen2_5_vl"` or `"qwen3_vl"`.
-        head_dim: Width of an attention head, 16 or a multiple of it; the CPU kernels of vLLM take 32.
-        context_length: Positions the model was (not) trained for.
     """
     if family not in VISION_FAMILIES:
         raise ValueError(f"family={family!r}: expected one of {', '.join(VISION_FAMILIES)}")
@@ -110,35 +106,34 @@ def make_tiny_vision_model(
     import transformers
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    tokenizer = make_tiny_tokenizer(1024, context_length, VISION_TOKENS)
+    tokenizer = make_tiny_tokenizer(more_control=VISION_TOKENS)
     tokenizer.chat_template = VISION_TEMPLATE
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in VISION_TOKENS}
     is_third = family == "qwen3_vl"
     # They add up to half a head's width; Qwen3-VL also interleaves them.
-    sections = [width * head_dim // 16 for width in ((4, 2, 2) if is_third else (2, 3, 3))]
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2] if is_third else [2, 3, 3]}
     text = {
         "vocab_size": len(tokenizer),
-        "hidden_size": 4 * head_dim,
+        "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": context_length,
+        "max_position_embeddings": 4096,
         "tie_word_embeddings": False,
         "initializer_range": 0.5,
         "bos_token_id": tokenizer.convert_tokens_to_ids("<|endoftext|>"),
         "eos_token_id": tokenizer.eos_token_id,
         "rope_parameters": {**rope, "mrope_interleaved": True} if is_third else rope,
-        **({"head_dim": head_dim} if is_third else {}),
+        **({"head_dim": 16} if is_third else {}),
     }
     patch = 16 if is_third else 14
     vision = {
         "depth": 2,
-        "hidden_size": 2 * head_dim,
+        "hidden_size": 32,
         "intermediate_size": 64,
         "num_heads": 2,
-        "out_hidden_size": 4 * head_dim,
+        "out_hidden_size": 64,
         "patch_size": patch,
         "spatial_merge_size": 2,
         "temporal_patch_size": 2,
