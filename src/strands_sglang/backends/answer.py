@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from array import array
@@ -10,13 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from types import NoneType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar, cast
 
 import orjson
 
 from ..exceptions import BackendAnswerError, BackendContextLengthError, BackendHTTPError, BackendThrottledError
 from ..trajectory import Finish, FinishType, SamplingMask, WeightSpan
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE, pack_ids
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 THROTTLED_STATUS_CODES = frozenset({429, 503})
 """Statuses that become `BackendThrottledError`: the server is full, or asks to slow down."""
@@ -28,6 +31,19 @@ _ROUNDING = 1e-5
 def is_count(value: Any) -> TypeGuard[int]:
     """True for an integer that is not a truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def refuse_unreadable(read: F) -> F:
+    """Make a reader of answers raise `BackendAnswerError`, which shows the answer, whatever it stumbles over."""
+
+    @functools.wraps(read)
+    def read_or_refuse(payload: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return read(payload, *args, **kwargs)
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            raise BackendAnswerError(f"the answer cannot be read ({error!r}): {payload!r:.200}") from error
+
+    return cast(F, read_or_refuse)
 
 
 def checked_ids(name: str, listed: Any) -> array[int]:

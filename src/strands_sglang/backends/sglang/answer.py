@@ -25,6 +25,7 @@ from ..answer import (
     checked_logprobs,
     is_count,
     parse_error_body,
+    refuse_unreadable,
     sampling_mask,
     top_rows,
     weight_spans,
@@ -38,6 +39,7 @@ _FINISHES = {str(member): member for member in FinishType}
 _MAPPING = (dict, Mapping)  # the plain type first: it is tested faster
 
 
+@refuse_unreadable
 def read_answer(
     payload: Any, *, vocab_size: int | None = None, max_new_tokens: int | None = None, prompt: array[int] | None = None
 ) -> GenerateAnswer:
@@ -55,16 +57,6 @@ def read_answer(
         BackendAnswerError: The answer contradicts itself or the request, or is not a whole generate answer.
         BackendHTTPError: An abort that carries an error status: the server refused the request.
     """
-    try:
-        answer = _read(payload, vocab_size, max_new_tokens)
-        if prompt is not None and answer.scored_prompt is not None:
-            _restore_last_id(answer.scored_prompt, prompt, vocab_size)
-        return answer
-    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
-        raise BackendAnswerError(f"the answer cannot be read ({error!r}): {payload!r:.200}") from error
-
-
-def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> GenerateAnswer:
     if not isinstance(payload, _MAPPING):
         raise BackendAnswerError(f"the answer must be a JSON object, got a {type(payload).__name__}: {payload!r:.200}")
     meta = payload.get("meta_info")
@@ -83,14 +75,17 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
             f"{scored.ids.tolist()!r:.100} against {ids.tolist()!r:.100}"
         )
     check_output(ids, finish, vocab_size=vocab_size, max_new_tokens=max_new_tokens)
-    prompt = meta.get("input_token_logprobs")
+    scores = meta.get("input_token_logprobs")
+    scored_prompt = _with_top(_read_scored("input_token_logprobs", scores), meta) if scores else None
+    if prompt is not None and scored_prompt is not None:
+        _restore_last_id(scored_prompt, prompt, vocab_size)
     prompt_ids, length = payload.get("prompt_token_ids"), meta.get("prompt_tokens")
     rid, cached, latency = meta.get("id"), meta.get("cached_tokens"), meta.get("e2e_latency")
     return GenerateAnswer(
         payload=payload,
         output_ids=ids,
         output_logprobs=None if scored is None else scored.logprobs,
-        scored_prompt=_with_top(_read_scored("input_token_logprobs", prompt), meta) if prompt else None,
+        scored_prompt=scored_prompt,
         finish=finish,
         weight_spans=weight_spans(meta.get("weight_versions"), meta.get("weight_version"), len(ids)),
         routed_experts=_experts(meta.get("routed_experts")),

@@ -19,6 +19,7 @@ from ..answer import (
     checked_logprobs,
     is_count,
     parse_error_body,
+    refuse_unreadable,
     sampling_mask,
     top_rows,
     weight_spans,
@@ -40,19 +41,13 @@ _FINISHES: Final = {
 }
 
 
+@refuse_unreadable
 def read_answer(payload: Any, request: GenerateRequest, *, rid: str | None) -> GenerateAnswer:
     """Check an answer and make it a typed value; `rid` is the id that was sent, or None if it is not known.
 
     Raises:
         BackendAnswerError: The answer contradicts itself or the request, or is not a whole answer.
     """
-    try:
-        return _read(payload, request, rid)
-    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
-        raise BackendAnswerError(f"the answer cannot be read ({error!r}): {payload!r:.200}") from error
-
-
-def _read(payload: Any, request: GenerateRequest, rid: str | None) -> GenerateAnswer:
     choices = payload.get("choices") if isinstance(payload, Mapping) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
         raise BackendAnswerError(f"the answer has no single choice: {payload!r:.200}")
