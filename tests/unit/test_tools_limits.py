@@ -81,6 +81,17 @@ async def test_sync_tool_answers_as_before(made: Any, arguments: dict[str, Any],
     assert (result["status"], text_of(result)) == ("success", text)
 
 
+async def test_a_call_leaves_no_generator_for_asyncio_to_close() -> None:
+    left: list[str] = []
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(finalizer=lambda generator: left.append(generator.__qualname__))
+    try:
+        await run(with_limits(add), a=2, b=3)
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+    assert left == []
+
+
 def test_wrong_tools_and_limits_are_refused() -> None:
     assert with_limits(with_limits(add, timeout=1), timeout=2).wrapped is add  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="expected a tool"):

@@ -7,8 +7,9 @@ import inspect
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Self, TypeAlias, cast
 
 from strands import tool as decorate
 from strands.types._events import ToolResultEvent
@@ -87,6 +88,25 @@ class WrappedTool(AgentTool):
         return self.wrapped.tool_type
 
 
+class _Events:
+    """The events of a call, which begins when the first of them is asked for."""
+
+    def __init__(self, call: Callable[[], Awaitable[deque[Any]]]) -> None:
+        self._call: Callable[[], Awaitable[deque[Any]]] | None = call
+        self._events: deque[Any] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._call is not None:
+            call, self._call = self._call, None
+            self._events = await call()
+        if not self._events:
+            raise StopAsyncIteration
+        return self._events.popleft()
+
+
 class LimitedTool(WrappedTool):
     """A tool with limits; made by `with_limits`."""
 
@@ -105,15 +125,20 @@ class LimitedTool(WrappedTool):
         self._threads = threads
         self._runner = _in_own_thread(tool, threads)
 
-    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+    def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
         """Run the tool within its limits; its events come together at its end."""
+        # The SDK leaves the stream at the result; asyncio would close a generator there in a task of its own.
+        return cast(ToolGenerator, _Events(partial(self._run, tool_use, invocation_state, **kwargs)))
+
+    async def _run(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> deque[Any]:
         events: deque[Any] = deque()
 
         async def collect() -> None:
             async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
+                if events:
+                    await asyncio.sleep(0)  # a tool that never awaits would starve everything else
                 events.append(event)
                 del event  # on Python 3.13 the traceback of the tool's error holds this frame: core/garbage.py
-                await asyncio.sleep(0)  # a tool that never awaits would starve everything else
 
         try:
             await run_with_timeout(collect(), self.timeout, Phase.TOOL)
@@ -126,15 +151,14 @@ class LimitedTool(WrappedTool):
             text = f"Error: {self.tool_name} did not finish within {self.timeout:g} seconds and was stopped{reason}."
             result: Any = {"toolUseId": tool_use["toolUseId"], "status": "error", "content": [{"text": text}]}
             events = deque([ToolResultEvent(result)])
-        while events:
-            event = events.popleft()
+        for event in events:
             result = event.tool_result if isinstance(event, ToolResultEvent) else event
             has_content = isinstance(result, dict) and "content" in result
             # A raw tool may give its progress in a form of its own.
             is_its_result = has_content and (result is not event or isinstance(result["content"], list))
             if self.max_output_chars is not None and is_its_result:
                 result["content"] = limit_content(result["content"], self.max_output_chars)
-            yield event
+        return events
 
 
 def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
