@@ -287,13 +287,17 @@ def explain_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(init)
     def checked_init(*args: P.args, **kwargs: P.kwargs) -> None:
+        reason = ""
         try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            reason = str(error)
-        else:
             init(*args, **kwargs)
             return
+        except TypeError:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                reason = str(error)
+            else:  # the call is right: the error is the constructor's own
+                raise
         owner = f"{type(args[0]).__name__}()"
         known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
         unknown = [name for name in kwargs if name not in known]

@@ -23,7 +23,13 @@ from strands.types.tools import ToolChoice, ToolSpec
 from .callers import Caller, Callers
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.limits import CallCancelled
-from .conversation.messages import format_content_block, format_messages, format_tool_specs, sort_tool_results
+from .conversation.messages import (
+    format_content_block,
+    format_messages,
+    format_tool_specs,
+    sort_tool_results,
+    system_text,
+)
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
 from .telemetry import note_turn
@@ -154,7 +160,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         request = TurnRequest(
             messages=messages,
             ephemeral_blocks=dynamic_trailing_blocks,
-            system=system_prompt if system_prompt_content is None else system_prompt_content,
+            system=system_text(system_prompt if system_prompt_content is None else system_prompt_content),
             tools=tool_specs or (),
             forced_tools=forced,
             malformed_calls=malformed_calls,

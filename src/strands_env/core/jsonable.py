@@ -59,7 +59,7 @@ def copy_data(value: Any) -> Any:
     """`copy.deepcopy` at a fraction of its time for what messages consist of; a list that stands twice becomes two."""
     kind = type(value)
     if kind is dict:
-        return {key: item if type(item) is str else copy_data(item) for key, item in value.items()}
+        return {key: item if type(item) in _ATOMS else copy_data(item) for key, item in value.items()}
     if kind is list:
         return list(map(copy_data, value))
     return value if kind in _ATOMS else copy.deepcopy(value)

@@ -14,7 +14,7 @@ import json
 import marshal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -110,13 +110,15 @@ class Message:
     _identity: tuple[bytes, int] | None = field(default=None, init=False, repr=False)
 
     def _identify(self) -> tuple[bytes, int]:
-        if self._identity is None:
+        identity = self._identity
+        if identity is None:
             results = [(result.call_id, _keys(result.parts), result.is_error) for result in self.results]
             calls = list(map(tuple, self.calls))
             # Unlike JSON it tells 1, 1.0 and True apart, and refuses what it cannot tell. Version 2 has no references.
             whole = marshal.dumps((self.role, _keys(self.parts), self.reasoning, calls, results, self.receipt), 2)
-            object.__setattr__(self, "_identity", (hashlib.blake2b(whole, digest_size=16).digest(), len(whole)))
-        return cast("tuple[bytes, int]", self._identity)
+            identity = hashlib.blake2b(whole, digest_size=16).digest(), len(whole)
+            object.__setattr__(self, "_identity", identity)
+        return identity
 
     @property
     def key(self) -> bytes:
