@@ -257,7 +257,7 @@ class ToolParser:
 
     def begin(self, text: str) -> BlockFinder:
         """The function that finds where blocks begin; asked once for a text."""
-        return finder(re.compile(re.escape(self.tool_start_token)), text)
+        return finder(self.tool_start_token, text)
 
     def parse(
         self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None

@@ -375,7 +375,7 @@ class BareToolParser(JSONToolParser):
 
     def begin(self, text: str) -> Callable[[int], int]:
         """A block begins at the start of the visible text, or at the begin marker."""
-        find_marker = finder(re.compile(re.escape(self.tool_start_token) if self.HAS_MARKER else "(?!)"), text)
+        find_marker = finder(self.tool_start_token if self.HAS_MARKER else "", text)
 
         def find_begin(position: int) -> int:
             start = skip_space(text, position)

@@ -57,15 +57,21 @@ BlockFinder = Callable[[int], int]
 """Takes an offset of visible text, gives the first begin of a block at or behind it, or the length of the text."""
 
 
-def finder(pattern: re.Pattern[str], text: str) -> BlockFinder:
-    """Finds the first match of a pattern at or behind an offset; offsets only grow, so no stretch is searched twice."""
+def finder(wanted: str | re.Pattern[str], text: str) -> BlockFinder:
+    """Finds the first of a marker (never an empty one), or match of a pattern, at or behind an offset.
+
+    Offsets only grow, so no stretch is searched twice.
+    """
     at = -1
 
     def find(position: int) -> int:
         nonlocal at
         if at < position:
-            match = pattern.search(text, position)
-            at = match.start() if match else len(text)
+            if isinstance(wanted, str):
+                at = text.find(wanted, position) if wanted else -1
+            else:
+                at = match.start() if (match := wanted.search(text, position)) else -1
+            at = at if at >= 0 else len(text)
         return at
 
     return find
@@ -95,7 +101,7 @@ def scan(
     segments = Segments()
     add = segments.add
     opening, closing = think_tokens or ("", "")
-    find_open, find_close = (finder(re.compile(re.escape(tag) or "(?!)"), text) for tag in (opening, closing))
+    find_open, find_close = finder(opening, text), finder(closing, text)
     position = start = 0
     reasoning_seen = inside = in_reasoning and think_tokens is not None
     while position < size:
