@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, Literal, TypedDict
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast, get_type_hints
 
 from ..backends import Backend, SamplingParams
 from ..exceptions import check_positive, did_you_mean
@@ -62,93 +63,120 @@ class MalformedCalls(StrEnum):
     """No call: the text as it was sampled."""
 
 
-class SGLangConfig(TypedDict, total=False):
-    """The options of a conversation or model; all of them can be changed by `update_config`."""
+class Option(NamedTuple):
+    """The default of an option, and its check, which is given its name and a value, and returns what is kept."""
 
-    model_id: str | None
+    default: Any
+    check: Callable[[str, Any], Any] = lambda name, value: value
+
+
+def _whole(name: str, value: Any, *, zero: bool = False) -> Any:
+    check_positive(whole=True, optional=True, zero=zero, **{name: value})
+    return value
+
+
+def _seconds(name: str, value: Any) -> Any:
+    check_positive("seconds", optional=True, zero=True, **{name: value})
+    return value
+
+
+def _mapping(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping | None):
+        raise ValueError(f"{name} must be a mapping, got {value!r}")
+    return dict(value or {})
+
+
+def _one_of(*choices: Any, note: str = "") -> Callable[[str, Any], Any]:
+    *first, last = map(repr, choices)
+
+    def check(name: str, value: Any) -> Any:
+        if not any(value == choice and type(value) is type(choice) for choice in choices):  # 1 is not True
+            raise ValueError(f"{name} must be {', '.join(first)} or {last}{note}, got {value!r}")
+        return value
+
+    return check
+
+
+_flag = _one_of(True, False)
+
+
+def _choice(default: StrEnum) -> Option:
+    """An option that is a member of an enumeration, or its value."""
+    kind = type(default)
+
+    def check(name: str, value: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError:
+            raise ValueError(f"{name} must be one of {[*map(str, kind)]}, got {value!r}") from None
+
+    return Option(default, check)
+
+
+class SGLangConfig(TypedDict, total=False):
+    """The options of a conversation or model, each with its default; all of them can be changed by `update_config`."""
+
+    model_id: Annotated[str | None, Option(None)]
     """Name for telemetry."""
-    context_window_limit: int | None
+    context_window_limit: Annotated[int | None, Option(None, _whole)]
     """Context length in tokens; None asks the client."""
-    sampling_params: Mapping[str, Any]
+    sampling_params: Annotated[Mapping[str, Any], Option({})]
     """`strands_sglang.backends.SamplingParams`, e.g. `{"temperature": 1.0, "max_new_tokens": 1024}`."""
-    return_logprob: bool
-    """Ask for log-probabilities of sampled tokens (default True); the prefix cache stays usable."""
-    return_prompt_logprobs: bool | Literal["appended"]
-    """Score prompt tokens too. "appended" (default) scores what is appended to a path, such as tool results: `logprobs`
+    return_logprob: Annotated[bool, Option(True, _flag)]
+    """Ask for log-probabilities of sampled tokens; the prefix cache stays usable."""
+    return_prompt_logprobs: Annotated[bool | Literal["appended"], Option("appended", _one_of(True, False, "appended"))]
+    """Score prompt tokens too. "appended" scores what is appended to a path, such as tool results: `logprobs`
     after the first prompt are then numbers throughout, and the prefix cache stays usable. True also scores the first
     prompt of a path, which bypasses the cache. False scores none: `logprobs` is None wherever nothing was sampled."""
-    prompt_logprobs_limit: int | None
-    """A longer addition is not scored (default 32768 tokens; None is no limit): `logprobs` is None there."""
-    return_routed_experts: bool
+    prompt_logprobs_limit: Annotated[int | None, Option(32768, _whole)]
+    """A longer addition is not scored, for SGLang answers 25 to 30 bytes a token: `logprobs` is None there. None is no
+    limit."""
+    return_routed_experts: Annotated[bool, Option(False, _flag)]
     """Ask for the experts each token was routed to. Where the server has none (a dense model, a missing server flag)
     `routed_experts` is None, with one warning."""
-    require_routed_experts: bool
+    require_routed_experts: Annotated[bool, Option(False, _flag)]
     """Make that an error."""
-    return_sampling_mask: bool
+    return_sampling_mask: Annotated[bool, Option(False, _flag)]
     """Ask for the tokens that survived top-k and top-p at each step."""
-    enable_thinking: bool | None
+    enable_thinking: Annotated[bool | None, Option(None, _one_of(True, False, None, note=" (the template's default)"))]
     """Shorthand for the template argument of that name."""
-    chat_template_kwargs: Mapping[str, Any]
+    chat_template_kwargs: Annotated[Mapping[str, Any], Option({}, _mapping)]
     """Arguments of the chat template, fixed for a trajectory."""
-    reasoning_policy: ReasoningPolicy | Literal["append", "branch"]
-    control_tokens: ControlTokens | Literal["split", "error", "allow"]
+    reasoning_policy: Annotated[ReasoningPolicy | Literal["append", "branch"], _choice(ReasoningPolicy.APPEND)]
+    control_tokens: Annotated[ControlTokens | Literal["split", "error", "allow"], _choice(ControlTokens.SPLIT)]
     """Fate of `<|im_end|>` and the like in the text of messages and tools, see `ControlTokens`: ordinary text (`split`,
     default), an error, or the control token."""
-    dropped_content: DroppedContent | Literal["separate", "error", "allow"]
+    dropped_content: Annotated[DroppedContent | Literal["separate", "error", "allow"], _choice(DroppedContent.SEPARATE)]
     """Response to a template that would drop text or calls of past turns from a history rendered anew, see
     `DroppedContent`: text as a message of its own (`separate`, default), an error, or nothing."""
-    refused_results: RefusedResults | Literal["raise", "report"]
-    injected_context: InjectedContext | Literal["rerender", "keep"]
-    abort_policy: AbortPolicy | Literal["resume", "surface"]
-    abort_timeout: float | None
-    """Seconds without progress after which a resumed call fails (default 600)."""
-    max_sampled_tokens: int | None
+    refused_results: Annotated[RefusedResults | Literal["raise", "report"], _choice(RefusedResults.RAISE)]
+    injected_context: Annotated[InjectedContext | Literal["rerender", "keep"], _choice(InjectedContext.RERENDER)]
+    abort_policy: Annotated[AbortPolicy | Literal["resume", "surface"], _choice(AbortPolicy.RESUME)]
+    abort_timeout: Annotated[float | None, Option(600.0, _seconds)]
+    """Seconds without progress after which a resumed call fails."""
+    max_sampled_tokens: Annotated[int | None, Option(None, _whole)]
     """Budget of sampled tokens over the episode (until `reset`)."""
-    max_trajectory_tokens: int | None
+    max_trajectory_tokens: Annotated[int | None, Option(None, _whole)]
     """Budget of tokens of one path, prompt included."""
-    max_response_tokens: int | None
+    max_response_tokens: Annotated[int | None, Option(None, partial(_whole, zero=True))]
     """Budget of tokens of one path behind its first prompt, tool results included."""
-    routing_key: str | None
+    routing_key: Annotated[str | None, Option(None)]
     """Session affinity key for routers; None makes one an episode."""
-    max_image_pixels: int | None
-    """A limit on the pixels of an image below that of the model's processor, or None (default)."""
-    image_encoding: ImageEncoding | Literal["png", "jpeg"]
+    max_image_pixels: Annotated[int | None, Option(None, _whole)]
+    """A limit on the pixels of an image below that of the model's processor, or None."""
+    image_encoding: Annotated[ImageEncoding | Literal["png", "jpeg"], _choice(ImageEncoding.PNG)]
     """Encoding in which images travel: lossless (`png`, default), or smaller and less exact, see `ImageEncoding`."""
-    prove_images: Literal["first", "always"]
+    prove_images: Annotated[Literal["first", "always"], Option("first", _one_of("first", "always"))]
     """When the server has to show how it expanded the images of a prompt: in the first call of a path with images
     (default), or in each."""
-    request_fields: Mapping[str, Any]
+    request_fields: Annotated[Mapping[str, Any], Option({}, _mapping)]
     """Fields of the backend's own in every request, e.g. `{"priority": 1}`."""
 
 
-DEFAULTS: SGLangConfig = {
-    "model_id": None,
-    "context_window_limit": None,
-    "sampling_params": {},
-    "return_logprob": True,
-    "return_prompt_logprobs": "appended",
-    "prompt_logprobs_limit": 32768,  # SGLang answers 25 to 30 bytes of JSON for each
-    "return_routed_experts": False,
-    "require_routed_experts": False,
-    "return_sampling_mask": False,
-    "enable_thinking": None,
-    "chat_template_kwargs": {},
-    "reasoning_policy": ReasoningPolicy.APPEND,
-    "control_tokens": ControlTokens.SPLIT,
-    "dropped_content": DroppedContent.SEPARATE,
-    "refused_results": RefusedResults.RAISE,
-    "injected_context": InjectedContext.RERENDER,
-    "abort_policy": AbortPolicy.RESUME,
-    "abort_timeout": 600.0,
-    "max_sampled_tokens": None,
-    "max_trajectory_tokens": None,
-    "max_response_tokens": None,
-    "routing_key": None,
-    "max_image_pixels": None,
-    "image_encoding": ImageEncoding.PNG,
-    "prove_images": "first",
-    "request_fields": {},
+_OPTIONS: dict[str, Option] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(SGLangConfig, include_extras=True).items()
 }
+DEFAULTS = cast(SGLangConfig, {name: option.default for name, option in _OPTIONS.items()})
 
 SAMPLING_NAMES = frozenset(SamplingParams.model_fields)
 """Names that belong into `sampling_params`: as options they are refused with a sentence that says so."""
@@ -173,33 +201,5 @@ def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Ba
         elif backend is not None and name == "request_fields" and isinstance(value, Mapping):
             merged[name] = backend.check_fields(value)
         else:
-            merged[name] = _check(name, value)
+            merged[name] = _OPTIONS[name].check(name, value)
     return merged  # type: ignore[return-value]
-
-
-def _check(name: str, value: Any) -> Any:
-    if name in ("chat_template_kwargs", "request_fields"):
-        if not isinstance(value, Mapping | None):
-            raise ValueError(f"{name} must be a mapping, got {value!r}")
-        return dict(value or {})
-    default: Any = DEFAULTS[name]  # type: ignore[literal-required]
-    if isinstance(default, StrEnum):
-        try:
-            return type(default)(value)
-        except ValueError:
-            raise ValueError(f"{name} must be one of {[*map(str, type(default))]}, got {value!r}") from None
-    if name == "prove_images" and value not in ("first", "always"):
-        raise ValueError(f"prove_images must be 'first' or 'always', got {value!r}")
-    if name == "return_prompt_logprobs" and value == "appended":
-        return value
-    if name.startswith(("return_", "require_")):
-        if not isinstance(value, bool):
-            choices = "True, False or 'appended'" if name == "return_prompt_logprobs" else "True or False"
-            raise ValueError(f"{name} must be {choices}, got {value!r}")
-    elif name.startswith("max_") or name.endswith("_limit"):
-        check_positive(whole=True, optional=True, zero=name == "max_response_tokens", **{name: value})
-    elif name == "abort_timeout":
-        check_positive("seconds", optional=True, zero=True, **{name: value})
-    elif name == "enable_thinking" and not isinstance(value, bool | None):
-        raise ValueError(f"enable_thinking must be True, False or None (the template's default), got {value!r}")
-    return value
