@@ -36,6 +36,7 @@ BENCHMARKS = {
     "gateway": "gateway",
     "gateway_telemetry": "gateway --telemetry --passes 12",
     "gateway_workers": "gateway_workers",
+    "gateway_load": "gateway_workers --clients --sessions 5000",
     "peers": "peers",
     "containers": "containers --kills 500",
 }
