@@ -159,9 +159,10 @@ class Worker:
 
         None as long as the head has no end.
         """
-        if not _END.search(head) and len(head) <= _MOST_HEAD:
+        end = _END.search(head)  # the first: a body of megabytes may follow
+        if end is None and len(head) <= _MOST_HEAD:
             return None
-        first, *lines = _END.split(head)[0].decode("utf-8", "surrogateescape").split("\n")
+        first, *lines = head[: end and end.start()].decode("utf-8", "surrogateescape").split("\n")
         method, target = f"{first} ".split(" ")[:2]
         path, _, query = re.sub(r"\A\w+://[^/]*", "", target).partition("?")
         match list(map(unquote, path.split("/")[1:])):
