@@ -14,6 +14,7 @@ from typing import Any
 
 from strands_env.commands.display import describe
 from strands_env.commands.terminal import columns, one_line, say
+from strands_env.core.metrics import total_of
 from strands_env.eval.errors import StoreCorruptError, naming_errors
 from strands_env.eval.run.progress import ProgressState
 from strands_env.eval.sample import EvalSample
@@ -95,8 +96,7 @@ class Follower:
         for line in lines:
             with suppress(StoreCorruptError):  # left by an interrupted write; `report --verify` names damage
                 sample = read_sample(line + b"\n")
-                output = sample.step_result.observation.metrics.get("output_tokens")
-                self.output_tokens += float((output.get("total") if isinstance(output, dict) else output) or 0)
+                self.output_tokens += float(total_of(sample.step_result.observation.metrics, "output_tokens") or 0)
                 self._seen.add(sample.id)
                 self.state.count(sample)
                 self.recent.append(sample)

@@ -34,6 +34,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationInfo
 
 from strands_sglang.secret_names import is_secret_name
+from strands_sglang.trajectory.message import digest as digest_bytes
 
 _AS_TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
 _LONGEST = 160
@@ -365,8 +366,7 @@ def _decode_key(key: Any) -> Any:
 
 def digest(*parts: bytes) -> str:
     """32 hexadecimal digits of blake2b over the parts, each with its length so that none runs into the next."""
-    data = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return digest_bytes(*parts).hex()
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str, str]]:

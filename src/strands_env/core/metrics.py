@@ -82,6 +82,12 @@ def summarize(values: Sequence[float], digits: int) -> Summary | None:
     }
 
 
+def total_of(metrics: Mapping[str, Any], name: str) -> Any:
+    """A metric of a step as one number: the total of what is summarised; None where there is none."""
+    value = metrics.get(name)
+    return value.get("total") if isinstance(value, Mapping) else value
+
+
 def turn_metrics(latencies: Sequence[float], tools: Mapping[int, float], metrics: Any) -> list[TurnMetrics]:
     """One row a model call.
 

@@ -18,7 +18,7 @@ from strands_env.eval.errors import EvalError
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
-from strands_env.report.training import is_slime_log
+from strands_env.report.training import is_slime_log, slime_rows
 from strands_env.rewards.turns import turns_of
 from strands_env.training import load_samples, samples_from_step
 from strands_env.training.sample import TrainingSample
@@ -259,7 +259,7 @@ def read_rows(path: str | Path, tokenizer: str | None = None) -> list[HealthRow]
             data = json.loads(source.read_bytes())
             return rows_of_sessions(data.get("sessions", [data]) if isinstance(data, dict) else data)
         if is_slime_log(source):
-            return rows_of_steps(map(json.loads, source.read_bytes().split(b"\n")[:-1]))  # the last may be under way
+            return rows_of_steps(slime_rows(source))
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         kinds = {".parquet": "exported samples", ".json": "a gateway's GET /sessions or the trajectories of a session"}
         expected, why = kinds.get(source.suffix, "slime's log"), f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core.jsonable import without_secrets
+from strands_env.core.metrics import total_of
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.interval import reward_interval
 from strands_env.eval.sample import EvalSample
@@ -121,15 +122,13 @@ class Overview:
         result = sample.step_result
         task = sample.action
         self._prompts.setdefault(sample.prompt_id, task_of(task.text, task.task_context.ground_truth, SNIPPET))
-        output = result.observation.metrics.get("output_tokens")
+        metrics = result.observation.metrics
         self._rows[(sample.prompt_id, sample.index)] = [
             None if sample.reward is None else round(sample.reward, 6),
             self._reasons.setdefault(result.termination_reason.value, len(self._reasons)),
             int(sample.aborted),
             round(sample.duration_s, 3),
-            output.get("total") if isinstance(output, dict) else output,
-            result.observation.metrics.get("tool_calls"),
-            result.observation.metrics.get("model_calls"),
+            *(total_of(metrics, name) for name in ("output_tokens", "tool_calls", "model_calls")),
         ]
 
     def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:

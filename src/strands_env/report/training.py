@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ def is_slime_log(path: str | Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(first, dict) and "rollout_id" in first and "metrics" in first
+
+
+def slime_rows(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The lines of such a log; one that is under way is left out."""
+    with Path(path).open(encoding="utf-8") as file:
+        for line in file:
+            with suppress(ValueError):
+                yield json.loads(line)
 
 
 def write_training(
@@ -123,12 +132,8 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
 
 
 def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
-    with naming_errors("read", path), path.open(encoding="utf-8") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:  # a line under way
-                continue
+    with naming_errors("read", path):
+        for row in slime_rows(path):
             metrics = row.get("metrics") or {}
             step = row.get("rollout_id")
             for shown in row.get("samples") or ():

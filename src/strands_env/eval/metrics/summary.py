@@ -19,40 +19,37 @@ MetricFunction: TypeAlias = Callable[[Any], Mapping[str, float]]
 """A metric of the user's: samples by prompt id to `{name: value}`."""
 
 
-def _check(n: int, c: int, k: int) -> None:
+@lru_cache(maxsize=65536)
+def _log_none(n: int, c: int, k: int) -> float:
+    """Logarithm of `C(n-c, k) / C(n, k)`, the probability that none of c is among k drawn from n.
+
+    The quotient is a product of `1 - k/(n-i)` over the c, or the same with k and c exchanged.
+    """
     if not 0 <= c <= n:
         raise ValueError(f"passed samples must be between 0 and n={n!r}, got {c!r}")
     if not 1 <= k <= n:
         raise ValueError(f"k must be between 1 and the number of samples {n!r}, got {k!r}")
+    if n - c < k:
+        return -math.inf
+    few, many = min(c, k), max(c, k)
+    return math.fsum(math.log1p(-many / (n - i)) for i in range(few))
 
 
-@lru_cache(maxsize=65536)
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Probability that at least one of k samples passes, drawn without replacement from n of which c passed.
 
     `1 - C(n-c, k) / C(n, k)`, the unbiased estimator of Chen et al. 2021, "Evaluating Large Language Models Trained on
-    Code". The quotient is a product of `1 - k/(n-i)` over the passed samples, or the same with k and c exchanged.
+    Code".
     """
-    _check(n, c, k)
-    if n - c < k:
-        return 1.0
-    few, many = min(c, k), max(c, k)
-    return -math.expm1(math.fsum(math.log1p(-many / (n - i)) for i in range(few)))
+    return -math.expm1(_log_none(n, c, k))
 
 
-@lru_cache(maxsize=65536)
 def pass_hat_k(n: int, c: int, k: int) -> float:
     """Probability that all of k samples pass, drawn without replacement from n of which c passed.
 
     `C(c, k) / C(n, k)`, as in tau-bench (Yao et al. 2024): how reliable an agent is.
     """
-    _check(n, c, k)
-    if c < k:
-        return 0.0
-    if c == n:
-        return 1.0
-    few, many = min(n - c, k), max(n - c, k)
-    return math.exp(math.fsum(math.log1p(-many / (n - i)) for i in range(few)))
+    return math.exp(_log_none(n, n - c, k))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

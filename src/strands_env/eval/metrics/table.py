@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core import ErrorRecord, Outcome
+from strands_env.core.metrics import total_of
 from strands_env.eval.sample import EvalSample
 from strands_env.options import EvalOptions, GroupPolicy
 
@@ -105,8 +106,7 @@ class ScoreTable:
         self.tool_errors.update(raised.keys())
         self.messages = {**raised, **self.messages}
         for name in _SUMMED:
-            value = result.observation.metrics.get(name)
-            total = value.get("total") if isinstance(value, Mapping) else value  # token counts have one
+            total = total_of(result.observation.metrics, name)
             if isinstance(total, int | float):
                 self.totals[name] += total  # type: ignore[assignment]
         self.totals["wall_s"] += sample.duration_s  # type: ignore[assignment]
