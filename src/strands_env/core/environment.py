@@ -589,6 +589,7 @@ class Environment:
         seen = result.observation
         metrics = seen.metrics
         started = time.perf_counter()
+        reason, failure = TerminationReason.REWARD_ERROR, None
         try:
             timed_out = result.termination_reason is TerminationReason.TIMEOUT
             if (timed_out and result.outcome is not Outcome.POLICY) or not self.is_scored(result.termination_reason):
@@ -601,26 +602,19 @@ class Environment:
             with EpisodeProgress.current() as progress:
                 progress.phase = Phase.REWARD
                 result.reward = await computed_reward(self._scorer, action, copied, timeout=self.reward_timeout)
-            if result.reward.error is not None and result.reward.reward is None:
-                self._reward_failed(result, TerminationReason.REWARD_ERROR, result.reward.error)
+            failure = result.reward.error if result.reward.reward is None else None
         except Exception as error:
-            reason = TerminationReason.from_error(error)
-            if reason is not TerminationReason.TIMEOUT:
-                reason = TerminationReason.REWARD_ERROR
-            result.reward = None
-            self._reward_failed(result, reason, ErrorRecord.from_exception(error, Phase.REWARD))
+            result.reward, failure = None, ErrorRecord.from_exception(error, Phase.REWARD)
+            if TerminationReason.from_error(error) is TerminationReason.TIMEOUT:
+                reason = TerminationReason.TIMEOUT
+        if failure is not None:
+            metrics["loop_termination_reason"] = result.termination_reason.value
+            if result.error is not None:  # of the step's own time-out: to score it again
+                metrics["loop_error"] = asdict(result.error)
+            result.termination_reason, result.error = reason, failure
+            values = (failure.type, failure.message, failure.raised_at)
+            logger.warning("error=<%s>, message=<%s>, raised_at=<%s> | reward failed", *values)
         metrics["reward_latency_s"] = round(time.perf_counter() - started, 4)
-
-    @staticmethod
-    def _reward_failed(result: StepResult, reason: TerminationReason, error: ErrorRecord) -> None:
-        metrics = result.observation.metrics
-        metrics["loop_termination_reason"] = result.termination_reason.value
-        if result.error is not None:  # of the step's own time-out: to score it again
-            metrics["loop_error"] = asdict(result.error)
-        result.termination_reason, result.error = reason, error
-        logger.warning(
-            "error=<%s>, message=<%s>, raised_at=<%s> | reward failed", error.type, error.message, error.raised_at
-        )
 
     def _fail(self, error: BaseException, where: Phase) -> StepResult:
         reason = TerminationReason.from_error(error, default=TerminationReason.SETUP_ERROR)

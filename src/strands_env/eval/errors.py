@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from errno import ENOENT
 from pathlib import Path
 from typing import Self
@@ -43,13 +44,12 @@ class NoResultsError(EvalError, FileNotFoundError):
         return cls(ENOENT, os.strerror(ENOENT), str(path))
 
 
+@dataclass(eq=False, repr=False)
 class ConfigMismatchError(EvalError):
     """The results in the file were made with another configuration; `differences` has a line for each difference."""
 
-    def __init__(self, path: str, differences: Sequence[str]) -> None:
-        super().__init__(path, tuple(differences))
-        self.path = path
-        self.differences = tuple(differences)
+    path: str
+    differences: Sequence[str]
 
     def __str__(self) -> str:
         lines = "\n".join(f"  {line}" for line in self.differences)
@@ -82,14 +82,13 @@ def naming_errors(doing: str, path: Path) -> Iterator[None]:
         raise StoreError(f"cannot {doing} {str(path)!r}: {error.strerror or error}") from error
 
 
+@dataclass(eq=False, repr=False)
 class TooManyFailuresError(EvalError):
     """More samples failed for good than `max_failures` allows; everything finished is saved."""
 
-    def __init__(self, failures: int, limit: int, last: str) -> None:
-        super().__init__(failures, limit, last)
-        self.failures = failures
-        self.limit = limit
-        self.last = last
+    failures: int
+    limit: int
+    last: str
 
     def __str__(self) -> str:
         return (
@@ -103,19 +102,17 @@ class SameFailureError(TooManyFailuresError):
 
     def __init__(self, failures: int, last: str) -> None:
         super().__init__(failures, failures, last)
-        self.args = (failures, last)
 
     def __str__(self) -> str:
         return f"the first {self.failures} samples all failed alike, so the run was stopped: {self.last}"
 
 
+@dataclass(eq=False, repr=False)
 class UnknownBenchmarkError(EvalError, KeyError):
     """No benchmark is registered under a name."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(name, tuple(known))
-        self.name = name
-        self.known = tuple(known)
+    name: str
+    known: Sequence[str]
 
     def __str__(self) -> str:
         family = [name for name in self.known if name.startswith(f"{self.name}-")]
