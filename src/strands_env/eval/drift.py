@@ -118,14 +118,10 @@ class DriftTotals:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {
-            "trajectories": self.trajectories,
-            "changed_trajectories": self.changed_trajectories,
-            "sampled_tokens": self.sampled_tokens,
-            "changed_tokens": self.changed_tokens,
-            "kinds": dict(self.kinds.most_common()),
-            "examples": [asdict(example) for example in self.examples],
-        }
+        names = ("trajectories", "changed_trajectories", "sampled_tokens", "changed_tokens")
+        counts = {name: getattr(self, name) for name in names}
+        examples = [asdict(example) for example in self.examples]
+        return {**counts, "kinds": dict(self.kinds.most_common()), "examples": examples}
 
 
 def _resynchronise(ids: list[int], again: list[int], i: int, j: int) -> tuple[int, int]:
