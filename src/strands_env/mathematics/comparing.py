@@ -51,12 +51,14 @@ def _same_in_order(gold: Sequence[Node], answer: Sequence[Node]) -> bool | None:
     return every([same(one, other) for one, other in zip(gold, answer, strict=True)])
 
 
-def _same_in_any_order(gold: Sequence[Node], answer: Sequence[Node]) -> bool | None:
+def _same_in_any_order(
+    gold: Sequence[Node], answer: Sequence[Node], compare: Callable[[Node, Node], bool | None] = same
+) -> bool | None:
     if len(gold) != len(answer):
         return False
     rest, certain = list(answer), True
     for one in gold:
-        verdicts = [same(one, other) for other in rest]
+        verdicts = [compare(one, other) for other in rest]
         if True in verdicts:
             rest.pop(verdicts.index(True))
         elif None in verdicts:
@@ -223,8 +225,7 @@ def _same_ratio(gold: Node, answer: Node) -> bool | None:
 
 def _same_based(gold: Node, answer: Node) -> bool | None:
     if gold.kind == answer.kind:
-        equal = int(*gold.args) == int(*answer.args)
-        return None if equal and gold.args[1] != answer.args[1] else equal
+        return None if int(*gold.args) == int(*answer.args) else False  # in another base
     based, other = (gold, answer) if gold.kind == "based" else (answer, gold)
     is_equal = other.kind == "scalar" and bool(other.args[0] == int(*based.args))
     if based.args[1] == 10:
@@ -278,18 +279,10 @@ def _same_cases(gold: Node, answer: Node) -> bool | None:
             return _verdict_with(gold, answer, node, node.args[1])
     if gold.kind != answer.kind:
         return False
-    rest = list(answer.args)
-    if len(rest) != len(gold.args):
+    if len(answer.args) != len(gold.args):
         fewer, more = sorted((gold.args, answer.args), key=len)
         return False if all(any(_same_row(row, other) for other in more) for row in fewer) else None
-    verdicts = []
-    for row in gold.args:
-        candidates = [(verdict, other) for other in rest if (verdict := _same_row(row, other)) is not False]
-        if not candidates:
-            return False
-        verdicts.append(candidates[0][0])
-        rest.remove(candidates[0][1])
-    return every(verdicts)
+    return _same_in_any_order(gold.args, answer.args, _same_row)
 
 
 def _same_row(gold: Node, answer: Node) -> bool | None:

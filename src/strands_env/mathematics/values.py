@@ -41,25 +41,24 @@ def same_scalar(gold: Node, answer: Node) -> bool | None:
     one, other = gold.args[0], answer.args[0]
     if isinstance(one, MatrixBase) or isinstance(other, MatrixBase):
         return _same_matrix(gold, answer)
-    if one == other or not (one.is_commutative and other.is_commutative):
+
+    def compare(one: Any, other: Any) -> bool | None:
         return _same_values(one, other, gold.digits, answer.digits)
+
+    if one == other or not (one.is_commutative and other.is_commutative):
+        return compare(one, other)
     if LOG_BASE in one.free_symbols | other.free_symbols:
-        bases = (Integer(1), sympy.log(10))
-        return any(
-            _same_values(one.subs(LOG_BASE, base), other.subs(LOG_BASE, base), gold.digits, answer.digits)
-            for base in (LOG_BASE, *bases)
-        )
-    whole = Symbol("any Z")
+        bases = (LOG_BASE, Integer(1), sympy.log(10))
+        return any(compare(one.subs(LOG_BASE, base), other.subs(LOG_BASE, base)) for base in bases)
+    whole, constants = Symbol("any Z"), [_constant(formula) for formula in (one, other)]
     if one.has(whole) and other.has(whole):  # `k pi` for every whole k: a period more or less
         period, other_period = one.diff(whole), other.diff(whole)
-        if period.free_symbols or other_period.free_symbols or period not in (other_period, -other_period):
-            return _same_values(one, other, gold.digits, answer.digits)
-        shift = sympy.nsimplify((one.subs(whole, 0) - other.subs(whole, 0)) / period)
-        return bool(shift.is_Integer) or _same_values(one, other, gold.digits, answer.digits)
-    constants = [_constant(formula) for formula in (one, other)]
-    if None not in constants:
+        if period in (other_period, -other_period) and not period.free_symbols:
+            shift = sympy.nsimplify((one.subs(whole, 0) - other.subs(whole, 0)) / period)
+            return bool(shift.is_Integer) or compare(one, other)
+    elif None not in constants:
         return _same_up_to_constant(one - constants[0], other - constants[1])
-    return _same_values(one, other, gold.digits, answer.digits)
+    return compare(one, other)
 
 
 def _constant(formula: Any) -> Any:
