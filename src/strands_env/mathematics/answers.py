@@ -12,7 +12,7 @@ from strands_env.sentences import ANSWER, IS, has_no_answer, is_denied, is_list,
 from .comparing import same
 from .nodes import Node, is_plain_name
 from .products import ordered_letters, reads_as_word
-from .texts import Reading, as_asked, foreign_nouns, plain, readings
+from .texts import Question, Reading, plain, readings
 from .vocabulary import FACTORS, UNITS
 
 MAX_LENGTH = 2000
@@ -200,9 +200,10 @@ def is_prose(node: Node) -> bool:
 # ---- whether it is right ---------------------------------------------------------------------------------------------
 
 
-def judge(gold: Sequence[Reading], answer: Sequence[Reading], question: str = "") -> bool | None:
+def judge(gold: Sequence[Reading], answer: Sequence[Reading], asked: Question | None = None) -> bool | None:
     """Whether an answer denotes the same as the expected one; None where it depends on how they are read."""
-    gold, answer = as_asked(gold, answer, question)
+    if asked is not None:
+        gold, answer = asked.settle(gold, is_gold=True), asked.settle(answer, is_gold=False)
     verdicts = [(same(one.node, other.node), one is gold[0] and other.certain) for one in gold for other in answer]
     if (True, True) in verdicts:
         return True
@@ -218,6 +219,7 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     gold_boxes = find_boxes(gold)
     gold = gold[slice(*gold_boxes[-1])] if gold_boxes else _MARKER.sub("", gold)
     expected = readings(gold)
+    asked = Question(question, gold, expected)
     info: dict[str, Any] = {"gold_parsed": [str(reading.node)[:500] for reading in expected]}
     whole = plain(gold)
     has_box = bool(_OPEN_BOX.search(answer))
@@ -240,16 +242,16 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
         if has_box and len(text) > max(MAX_LENGTH, 2 * len(gold)):
             return {**info, "reason": "too_complex", "error": f"{len(text)} characters"}
         found = readings(text) if len(text) <= max(MAX_LENGTH, 2 * len(gold)) else []
-        found = [reading for reading in found if not foreign_nouns(reading.node, gold, question)]
+        found = [reading for reading in found if asked.knows_nouns(reading.node)]
         if not found or (not has_box and not is_word and is_prose(found[0].node)):
             continue
         info["answer_parsed"] = [str(reading.node)[:500] for reading in found]
         if not expected:
             return {**info, "reason": "gold_parse_failed"}
-        verdict = judge(expected, found, question)
-        if verdict and (ordered := ordered_letters(gold, text, question)):
+        verdict = judge(expected, found, asked)
+        if verdict and (ordered := ordered_letters(gold, text, asked.is_about_matrices)):
             one, other = readings(gold, ordered), readings(text, ordered)
-            verdict = judge(one, other, question) if one and other else None
+            verdict = judge(one, other, asked) if one and other else None
         if verdict is False and len(items) > 1:
             verdicts = [judge(expected, readings(item)) for item in items]
             has_names = all("=" in item for item in items)  # of which one may be asked for

@@ -23,7 +23,7 @@ _DIVISOR = re.compile(r"(?:/|\\frac\s*(?:\{[^{}]*\}|\w)\s*)\{?\d*[A-Z]")
 _VECTOR = re.compile("(?:vec|overrightarrow|hat) |nabla$")
 
 
-def ordered_letters(gold: str, answer: str, question: str) -> frozenset[str]:
+def ordered_letters(gold: str, answer: str, is_about_matrices: bool) -> frozenset[str]:
     """The letters that do not commute in these texts: of words; of matrices; of `xyx`, or of `xy` beside `yx`."""
     texts = [
         "".join(token.value if token.kind in ("letter", "number", "mark") else " " for token in lex(normalise(text)))
@@ -34,7 +34,7 @@ def ordered_letters(gold: str, answer: str, question: str) -> frozenset[str]:
     ordered = {letter for run in runs if reads_as_word(run, runs) for letter in run}
     letters = {*"".join(runs)} - {"e", "i"}
     is_ordered = any(map(_has_order, products)) or (any(map(_MATRIX.search, texts)) and not _DIVISOR.search(gold))
-    if is_ordered or re.search(r"(?i)\bmatri(?:x|ces)\b", question):
+    if is_ordered or is_about_matrices:
         ordered |= {letter for letter in letters if is_ordered or letter.isupper()}
     return frozenset(ordered)
 

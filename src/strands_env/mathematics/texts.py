@@ -28,21 +28,6 @@ class Reading:
     certain: bool = True
 
 
-def foreign_nouns(node: Node, known: str, asked: str) -> set[str]:
-    """Nouns behind cardinal numbers that are no unit, nothing one counts, and not in these texts: `42 dozen`."""
-    is_counted = node.kind == "quantity" and node.args[0].detail != "ordinal"
-    found = {name for name, _ in node.detail} if is_counted else set[str]()
-    for arg in node.args:
-        if isinstance(arg, Node):
-            found |= foreign_nouns(arg, known, asked)
-    own, others = (
-        {canonical(word) for word in re.findall(r"[^\W\d_]+", text)} | set(re.findall(r"[^\W\d_]+", text.lower()))
-        for text in (known, asked)
-    )
-    allowed = own | (others - {canonical(word) for word in MULTIPLIERS}) | {canonical(word) for word in COUNTED}
-    return {name for name in found if name not in UNITS and not name.startswith("degree")} - allowed
-
-
 def _read(text: str, *, commas: bool, **options: Any) -> tuple[Node, bool]:
     reader = Reader(lex(text, commas=commas), **options)
     node = reader.whole()
@@ -217,8 +202,7 @@ def is_species(name: str) -> bool:
     return _SPECIES.fullmatch(name) is not None
 
 
-# ---- what a question settles that an expected answer leaves out ----------------------------------------------------
-# Its unit, its base, and whether it asks for a rank; only where it says one thing: of two units none is taken.
+# ---- what a question settles -----------------------------------------------------------------------------------------
 
 
 _MARKUP = re.compile(r"\\(?:text|mathrm|rm)\b|\\[,;:]|[{}$]")
@@ -240,23 +224,48 @@ _RANK = re.compile(
 )
 
 
-def as_asked(
-    gold: Sequence[Reading], answer: Sequence[Reading], question: str
-) -> tuple[Sequence[Reading], Sequence[Reading]]:
-    """Both with what the question adds to them; as they are where no question is known."""
-    if not re.search(r"[^\W\d_]{2}", question):
-        return gold, answer
-    question = _MARKUP.sub("", question)
-    named = [(found[0], found[found.lastindex or 0].lower()) for found in _BASE.finditer(question)]
-    named = [(text, int(name) if name.isdigit() else _BASES.get(name, 0)) for text, name in named]
-    bases = {base for text, base in named if re.match("(?i)in|to", text)} or {base for _, base in named}
-    bases = ({each.node.args[1] for each in gold if each.node.kind == "based"} & bases or bases) - {0}
-    bases = {10} if not bases else bases - {10}
-    units: set[Any] = {unit for groups in _UNIT.findall(question) if (unit := _unit("".join(groups)))}
-    unit = units.pop() if len(units) == 1 else None
-    rank = "ordinal" if _RANK.search(question) else "cardinal"
-    golds, answers = ([replace(each, node=_in_base(each.node, *bases)) for each in side] for side in (gold, answer))
-    return [replace(each, node=_measured(each.node, unit, rank)) for each in golds], answers
+class Question:
+    """What a question settles that an expected answer leaves out: its unit, its base, whether it asks for a rank.
+
+    Each only where the question says one thing: of two units none is taken.
+
+    Attributes:
+        nouns: Words that may stand behind a number: those of the question and of the gold, and what one counts.
+        is_about_matrices: Capitals in it may be matrices.
+    """
+
+    def __init__(self, text: str, gold: str, expected: Sequence[Reading]) -> None:
+        own, others = (
+            {canonical(word) for word in re.findall(r"[^\W\d_]+", each)} | set(re.findall(r"[^\W\d_]+", each.lower()))
+            for each in (gold, text)
+        )
+        self.nouns = own | (others - {canonical(word) for word in MULTIPLIERS}) | {canonical(word) for word in COUNTED}
+        self.is_about_matrices = re.search(r"(?i)\bmatri(?:x|ces)\b", text) is not None
+        self._is_known = re.search(r"[^\W\d_]{2}", text) is not None
+        text = _MARKUP.sub("", text)
+        named = [(found[0], found[found.lastindex or 0].lower()) for found in _BASE.finditer(text)]
+        named = [(text, int(name) if name.isdigit() else _BASES.get(name, 0)) for text, name in named]
+        bases = {base for text, base in named if re.match("(?i)in|to", text)} or {base for _, base in named}
+        bases = ({each.node.args[1] for each in expected if each.node.kind == "based"} & bases or bases) - {0}
+        self._bases = {10} if not bases else bases - {10}
+        units: set[Any] = {unit for groups in _UNIT.findall(text) if (unit := _unit("".join(groups)))}
+        self._unit = units.pop() if len(units) == 1 else None
+        self._rank = "ordinal" if _RANK.search(text) else "cardinal"
+
+    def settle(self, readings: Sequence[Reading], *, is_gold: bool) -> Sequence[Reading]:
+        """Readings with what the question adds to them; as they are where no question is known."""
+        if not self._is_known:
+            return readings
+        nodes = [_in_base(each.node, *self._bases) for each in readings]
+        nodes = [_measured(node, self._unit, self._rank) if is_gold else node for node in nodes]
+        return [replace(each, node=node) for each, node in zip(readings, nodes, strict=True)]
+
+    def knows_nouns(self, node: Node) -> bool:
+        """Behind cardinal numbers are only units and nouns of the texts, or what one counts: not `42 dozen`."""
+        is_counted = node.kind == "quantity" and node.args[0].detail != "ordinal"
+        found = {name for name, _ in node.detail} if is_counted else set[str]()
+        found = {name for name in found if name not in UNITS and not name.startswith("degree")}
+        return found <= self.nouns and all(self.knows_nouns(arg) for arg in node.args if isinstance(arg, Node))
 
 
 def _unit(name: str) -> Any:
