@@ -37,7 +37,8 @@ BENCHMARKS = {
     "gateway_telemetry": "gateway --telemetry --passes 12",
     "gateway_workers": "gateway_workers",
     "gateway_load": "gateway_workers --clients --sessions 5000",
-    "peers": "peers",
+    "peers": "peers --systems ours agentcore agentcore-linear verifiers verifiers-branches slime",
+    "peers_workers": "peers --systems ours ours-workers",
     "containers": "containers --kills 500",
 }
 """Names of figures, and the benchmark that prints them with its arguments."""
