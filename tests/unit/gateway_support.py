@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import groupby
 from typing import Any
 
 import aiohttp
 
 from strands_sglang.gateway import Gateway, Session
 from strands_sglang.testing import Reply
+from strands_sglang.trajectory import Trajectory
 from tests.provider_support import Replay, completion, tokenizer
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
@@ -129,3 +131,11 @@ def trained_once(session: Session) -> bool:
     """Each sampled token carries loss in exactly one trajectory."""
     forest = session.conversation.forest
     return sum(sum(t.loss_mask) for t in session.trajectories) == forest.sampled_tokens
+
+
+def trained_runs(trajectory: Trajectory) -> Iterator[tuple[int, ...]]:
+    """The ids of every reply that a trajectory trains: prompts stand between them."""
+    pairs = zip(trajectory.token_ids, trajectory.loss_mask, strict=True)
+    for is_trained, run in groupby(pairs, key=lambda pair: bool(pair[1])):
+        if is_trained:
+            yield tuple(token for token, _ in run)

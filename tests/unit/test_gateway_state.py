@@ -12,9 +12,8 @@ import shutil
 import signal
 import socket
 from array import array
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ from strands_sglang.trajectory import (
     Role,
     SamplingMask,
     ToolCall,
-    Trajectory,
     Turn,
     WeightSpan,
 )
@@ -59,6 +57,7 @@ from tests.unit.gateway_support import (
     rig,
     slow,
     trained_once,
+    trained_runs,
     until,
 )  # fmt: skip
 
@@ -231,6 +230,33 @@ async def test_a_repeat_after_a_restart_gets_the_answer_that_was_there(tmp_path:
             assert later.session.counters.siblings == 1 and trained_once(later.session)
 
 
+@pytest.mark.parametrize("read", [["reasoning"], ["reasoning", "message"], ["message"]], ids="+".join)
+async def test_a_client_that_read_a_part_of_an_answer_gets_the_rest(read: list[str], tmp_path: Path) -> None:
+    items = [{"role": "user", "content": "Hi"}]
+    script = [completion(f"<think>\nHm.\n</think>\n\nI will.{CALL}"), completion("Done.")]
+    async with rig(script, state=tmp_path / "state") as r:
+        output = (await r.responses(items, tools=RESPONSES_TOOLS))["output"]
+        begun = [item for item in output if item["type"] in read]
+        async with restarted(tmp_path / "state", r.session, *script[1:]) as later:
+            body = {"model": "m", "input": [*items, *begun], "tools": RESPONSES_TOOLS}
+            events = await later.events("/v1/responses", body)
+            rest = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+            assert rest == [item for item in output if item["type"] not in (*read, "reasoning")]
+            assert events[-1]["type"] == "response.completed" and not later.prompts
+            results = [{"type": "function_call_output", "call_id": rest[-1]["call_id"], "output": "3"}]
+            done = (await later.responses([*items, *begun, *rest, *results], tools=RESPONSES_TOOLS))["output"]
+            (row,) = later.session.trajectories
+            assert later.session.counters.roots == {"first": 1} and trained_once(later.session)
+            assert not row.is_discarded and len(list(trained_runs(row))) == 2
+            # Of an answer that was read whole there is no rest; to what no answer begins with, none is made up.
+            whole = [*items, *begun, *rest, *results, *done]
+            assert (await later.responses(whole, tools=RESPONSES_TOOLS))["output"] == []
+            for other in ("I will", "", "Done."):
+                prefilled = [*items, {"role": "assistant", "content": other}]
+                told = await later.responses(prefilled, tools=RESPONSES_TOOLS, status=400)
+                assert "never prefilled" in told["error"]["message"]
+
+
 async def test_a_retry_of_a_request_that_a_kill_broke_off_is_no_copy_of_an_equal_one(tmp_path: Path) -> None:
     async with rig([completion("One."), slow("Never.", 30)], state=tmp_path / "state") as r:
         await r.chat([USER])
@@ -325,14 +351,6 @@ async def test_a_log_that_ends_at_any_byte_is_read_to_its_last_whole_line(tmp_pa
             shutil.rmtree(folder.path)
             if end > 3:
                 break
-
-
-def trained_runs(trajectory: Trajectory) -> Iterator[tuple[int, ...]]:
-    """The ids of every reply that a trajectory trains: prompts stand between them."""
-    pairs = zip(trajectory.token_ids, trajectory.loss_mask, strict=True)
-    for is_trained, run in groupby(pairs, key=lambda pair: bool(pair[1])):
-        if is_trained:
-            yield tuple(token for token, _ in run)
 
 
 def _sample(recorder: int) -> Any:

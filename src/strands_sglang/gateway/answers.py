@@ -6,6 +6,7 @@ already, or is being sampled, only if it repeats the one that it was meant for, 
 - if the client of an equal request went away before it had the answer, which is sampled on for a second in case that
   the client returns. The next equal request takes the answer over, whatever it says of itself: Claude Code and Codex
   repeat requests without a mark;
+- if it ends with the first pieces of that answer;
 - if it carries the `Idempotency-Key` of that request, or a retry count above 0, and no other answer can be meant.
 
 In doubt a request is sampled: another sample is exact, a copy is not.
@@ -21,12 +22,13 @@ from dataclasses import dataclass, field
 
 from ..cache import Recent
 from ..conversation import PreparedTurn, SampledTurn
-from ..trajectory import TrajectoryForest, Turn, digest
+from ..trajectory import Message, TrajectoryForest, Turn, digest
 from .counters import Counters
-from .dialects.wire import Origin, WireRequest
+from .dialects.wire import Origin, Refused, WireRequest
 from .exact_json import dumps
 
 _REMEMBERED = 1024  # inputs of a session whose answers can still be asked for again
+PREFILLED = "the last message must not be the assistant's: a reply is never prefilled"
 _GRACE = 1.0  # seconds for which a reply that nobody waits for is sampled on
 
 
@@ -59,6 +61,14 @@ class Answer:
     is_delivered: bool = False
     is_lost: bool = False
 
+    def begins_with(self, begun: Message) -> bool:
+        """A client that has these pieces of a reply, and at least one, may have them from this answer."""
+        if self.turn is None or begun.receipt not in (None, self.turn.index):
+            return False
+        reasoning, text, reply = begun.reasoning.strip(), begun.text.strip(), self.turn.reply
+        is_equal = reasoning in ("", reply.reasoning.strip()) and text in ("", reply.text.strip())
+        return is_equal and bool(reasoning or text)
+
 
 class Answers:
     """The answers of a session, from the request that they are sampled for to the client that has them whole.
@@ -71,15 +81,26 @@ class Answers:
         self._by_key: Recent[list[Answer]] = Recent(_REMEMBERED)
         self._count = 0
 
-    def claim(self, key: bytes, *, is_retry: bool, joins_equal: bool) -> Answer | None:
+    def claim(self, key: bytes, *, is_retry: bool, joins_equal: bool, begun: Message | None = None) -> Answer | None:
         """The answer that a request repeats, or None if it is to be sampled.
 
         Args:
             is_retry: The client says that it repeats a request.
             joins_equal: Take any equal request in flight for the one that is repeated.
+            begun: What the client has of the answer already.
+
+        Raises:
+            Refused: No answer begins like that.
         """
         answers = self._by_key.get(key) or []
         candidates = [answer for answer in answers if not answer.is_lost]
+        if begun is not None:
+            candidates = [answer for answer in candidates if answer.begins_with(begun)]
+            if not candidates:
+                raise Refused(PREFILLED, param="messages")
+            answer = max(candidates, key=lambda answer: answer.is_owed)
+            answer.is_owed = False
+            return answer
         for answer in candidates:
             if answer.is_owed:
                 answer.is_owed = False

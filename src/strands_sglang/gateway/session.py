@@ -253,7 +253,8 @@ class Session:
                 return as_json(write_count(prepared.prompt_length))
             # Sample, or find the answer that is repeated.
             key = key_of(wire, origin, prepared)
-            answer = self.answers.claim(key, is_retry=origin.is_retry, joins_equal=self.options.join_equal)
+            joins_equal = self.options.join_equal
+            answer = self.answers.claim(key, is_retry=origin.is_retry, joins_equal=joins_equal, begun=wire.begun)
             if answer is None:
                 answer = await self._start(wire, exchange, prepared, key, counters)
             elif answer.task.done():

@@ -18,7 +18,7 @@ from ..conversation.messages import REFUSED_PART
 from ..conversation.options import MalformedCalls, RefusedResults
 from ..trajectory import Image, Message, Turn
 from ..trajectory.history import FollowedHistory, HistoryMemory
-from .answers import Answer
+from .answers import PREFILLED, Answer
 from .canonical import Arranged, Canon, MessagePlacement, Readings, without_volatile
 from .counters import Counters
 from .dialects import CALL_PREFIXES
@@ -49,7 +49,7 @@ class Translation:
         if not messages and not system:
             raise Refused("there is no message to answer; send one", param="messages")
         if messages and messages[-1].role == "assistant":
-            raise Refused("the last message must not be the assistant's: a reply is never prefilled", param="messages")
+            raise Refused(PREFILLED, param="messages")
         counters.receipts += sum(message.receipt is not None for message in wire.messages)
         counters.volatile.update(rules)
         return TurnRequest(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...trajectory import Message
-from ..canonical import Readings
+from ..canonical import Readings, join_replies
 from ..exact_json import dumps
 from . import reading
 from .chat_completions import CHAT_COMPLETIONS
@@ -56,7 +56,11 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     left_out = [item["type"] for item, message in zip(items, messages, strict=True) if message is None]
     fields["unknown_tools"] += tuple(kind for kind in left_out if kind != "additional_tools")
     history = reading.split_system([instructions, *messages])
-    history["messages"] = [*before, *history["messages"]]
+    begun = None
+    # Codex goes on from the items that it has when the stream of an answer breaks off; calls among them it makes.
+    while (new := history["messages"]) and new[-1].role == "assistant" and not new[-1].calls:
+        begun = new.pop() if begun is None else join_replies(new.pop(), begun)
+    history["messages"] = [*before, *new]
     return WireRequest(
         **history,
         glue="\n",
@@ -64,6 +68,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         constraints=reading.json_format(text.get("format"), "text.format"),
         tool_choice=reading.read_choice(body.get("tool_choice")),
         logprobs="message.output_text.logprobs" in reading.want_list(body.get("include") or [], "include"),
+        begun=begun,
         previous=previous,
         kept_by=readings,
         custom_tools=frozenset(
@@ -187,14 +192,15 @@ def _read_part(part: Mapping[str, Any], where: str) -> reading.Piece:
 
 def _output(request: WireRequest, reply: WireReply) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
+    begun = request.begun or Message(role="assistant")
 
     def add(kind: str, item_id: str, status: str = "completed", **more: Any) -> None:
         items.append({"id": item_id, "type": kind, **more, "status": status})
 
-    if reply.reasoning:
+    if reply.reasoning and not (begun.reasoning or begun.parts):
         summary = [{"type": "summary_text", "text": reply.reasoning}]
         add("reasoning", f"rs_{reply.id}", summary=summary, encrypted_content=reply.receipt)
-    if reply.text or not reply.calls:
+    if (reply.text or not reply.calls) and not begun.parts:
         part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": logprob_entries(reply)}
         status = "completed" if reply.finish != "length" else "incomplete"
         add("message", f"msg_{reply.id}", status, role="assistant", content=[part])
