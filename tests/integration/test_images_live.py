@@ -24,7 +24,7 @@ from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.commands.doctor_vision import proof_pictures, prove_vision
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, SGLangDecodingError
-from strands_sglang.trajectory.media import ProcessorExpander, image_expander
+from strands_sglang.trajectory.images import ProcessorExpander, image_expander
 from tests.integration.servers import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

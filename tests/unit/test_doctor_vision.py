@@ -19,7 +19,8 @@ from strands_sglang.__main__ import main
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.commands.doctor_vision import prove_vision
 from strands_sglang.exceptions import SGLangDecodingError
-from strands_sglang.trajectory.media import PreparedImage, ProcessorExpander
+from strands_sglang.trajectory.images import ProcessorExpander
+from strands_sglang.trajectory.media import PreparedImage
 from tests.servers.engine_server import serve
 
 

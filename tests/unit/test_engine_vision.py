@@ -20,7 +20,7 @@ from PIL import Image
 
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.exceptions import BackendRequestError, MediaError
-from strands_sglang.trajectory.media import image_expander
+from strands_sglang.trajectory.images import image_expander
 from tests.servers.engine_server import generate
 from tests.unit.engine_support import assert_exact
 

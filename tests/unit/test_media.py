@@ -20,8 +20,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from strands_sglang.commands.doctor_vision import proof_pictures
 from strands_sglang.exceptions import MediaError
-from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander
-from strands_sglang.trajectory.media.processor import open_image
+from strands_sglang.trajectory.images import ProcessorExpander, open_image
+from strands_sglang.trajectory.media import ImageEncoding
 
 PLACEHOLDER = 7
 

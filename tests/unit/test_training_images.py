@@ -38,7 +38,8 @@ from strands_sglang.backends.contract import PromptScoring
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.exceptions import BackendAnswerError, BackendRequestError
 from strands_sglang.trajectory import Finish, FinishType
-from strands_sglang.trajectory.media import PreparedImage, ProcessorExpander
+from strands_sglang.trajectory.images import ProcessorExpander
+from strands_sglang.trajectory.media import PreparedImage
 from tests.slime_support import Rig, Sample, rig
 
 __all__ = ["rig"]

@@ -19,7 +19,7 @@ from strands_sglang.backends.clients import connect, get_client, open_engine
 from strands_sglang.backends.engine.own_models import ModelLoadError, is_own_model, only_from_cache, why_no_answer
 from strands_sglang.command_line import SERVERS
 from strands_sglang.exceptions import BackendConnectionError, MediaError, install_command
-from strands_sglang.trajectory.media.processor import image_expander
+from strands_sglang.trajectory.images import image_expander
 
 from .jsonable import name_of, plain
 from .seeds import RolloutSeed, SeededBackend

@@ -36,7 +36,7 @@ from strands_sglang import exceptions
 from strands_sglang.backends import Backend, BackendInfo, BackendWrapper, Capabilities, GenerateAnswer, GenerateRequest
 from strands_sglang.exceptions import BackendRequestError, StrandsSGLangError
 from strands_sglang.gateway.records import from_json, to_json
-from strands_sglang.trajectory.media.processor import ProcessorExpander
+from strands_sglang.trajectory.images import ProcessorExpander
 from strands_sglang.trajectory.tokens import common_prefix
 
 FORMAT = "strands-env recording 5"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.training.sample import TEACHER_ERROR, InvalidSampleError, SampleStatus, TrainingSample
-from strands_sglang.trajectory.media import ProcessorExpander
+from strands_sglang.trajectory.images import ProcessorExpander
 
 WRITTEN_FOR = {
     "areal": "1.0.4",
@@ -137,7 +137,7 @@ def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[st
     """The inputs of a vision-language model besides the tokens of a sample: its images, processed again.
 
     Args:
-        expander: `strands_sglang.trajectory.media.image_expander(model)` of the model that is trained.
+        expander: `strands_sglang.trajectory.images.image_expander(model)` of the model that is trained.
 
     Returns:
         `pixel_values` float32[patches, values] and `image_grid_thw` int64[images, 3], all images one after the other.

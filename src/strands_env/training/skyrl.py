@@ -19,7 +19,7 @@ import numpy as np
 
 from strands_env.training.export import check_fields, image_tensors, one_row, small_experts, token_level_rewards
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_sglang.trajectory.media import ProcessorExpander
+from strands_sglang.trajectory.images import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def generator_output(
         step_wise: Every path is a row, the paths of a rollout together; otherwise one path represents it.
         token_rewards: Per-token rewards instead of one number per row.
         routed_experts: Add `rollout_expert_indices`, an array per row. A rollout without them is not trained.
-        expander: `strands_sglang.trajectory.media.image_expander(model)` of a vision model: adds `pixel_values` and
+        expander: `strands_sglang.trajectory.images.image_expander(model)` of a vision model: adds `pixel_values` and
             `image_grid_thw`, a tensor per row, empty for a row without images. Without it, images are refused.
 
     Raises:

@@ -39,7 +39,7 @@ from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, Gener
 from strands_sglang.backends.answer import check_output, checked_ids, checked_logprobs, weight_spans
 from strands_sglang.exceptions import BackendAnswerError
 from strands_sglang.trajectory import Finish, FinishType
-from strands_sglang.trajectory.media import ProcessorExpander
+from strands_sglang.trajectory.images import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def agent_loop_output(
         response_length: `rollout.response_length`; a longer response is cut, ids, mask and log-probabilities together.
         experts_shape: `(layers, top_k)` where every row must have routed experts.
         status: Status of a rollout without samples.
-        expander: `strands_sglang.trajectory.media.image_expander(model)` of a vision model: adds the images as
+        expander: `strands_sglang.trajectory.images.image_expander(model)` of a vision model: adds the images as
             `multi_modal_data`, which verl processes itself. Images are refused without, and where a prompt is cut.
 
     Raises:

@@ -17,8 +17,7 @@ from ..command_line import CommandError, Exit
 from ..conversation import Conversation, TurnRequest
 from ..exceptions import MediaError, StrandsSGLangError
 from ..trajectory import Trajectory
-from ..trajectory.media import ProcessorExpander
-from ..trajectory.media.processor import record_proof
+from ..trajectory.images import ProcessorExpander, record_proof
 
 # The pictures of each user turn: alone, two at once, none, the first one again beside another.
 _TURNS = (("text",), ("photo", "alpha"), (), ("text", "palette"), ("exif", "cmyk", "16 bit"))

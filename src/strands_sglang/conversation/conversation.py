@@ -44,7 +44,8 @@ from ..trajectory import (
     digest,
     encode_value,
 )
-from ..trajectory.media import ImageExpander, Processor, image_expander
+from ..trajectory.images import Processor, image_expander
+from ..trajectory.media import ImageExpander
 from .generation import generate
 from .history_reader import strands_reader
 from .limits import CancelScope, Reservation, SharedBudget

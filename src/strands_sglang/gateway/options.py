@@ -13,7 +13,7 @@ from typing import Any, Self
 from ..conversation.options import RefusedResults, SGLangConfig
 from ..exceptions import MaxToolIterationsReachedError, did_you_mean
 from ..tool_parsers import ToolParser
-from ..trajectory.media import Processor
+from ..trajectory.images import Processor
 from .canonical import VOLATILE_RULES
 from .dialects.reading import quote
 

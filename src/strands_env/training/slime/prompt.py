@@ -13,7 +13,8 @@ from strands_env.core import Action, TaskContext
 from strands_env.core.chat import ChatPrompt, UnsupportedPromptError, is_image
 from strands_env.training.slime.settings import METADATA_KEY, RolloutCall, SlimeConfigError, warn_once
 from strands_sglang.exceptions import MediaError
-from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
+from strands_sglang.trajectory.images import ProcessorExpander, as_rgb, encode
+from strands_sglang.trajectory.media import ImageEncoding
 
 NO_PROCESSOR = (
     "slime found no processor in --hf-checkpoint, or its family is not verified; strands_env_processor names another "

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from ...exceptions import MediaError
-from ...trajectory.media import ProcessorExpander, expanded_ids, place_images
+from ...trajectory.images import ProcessorExpander
+from ...trajectory.media import expanded_ids, place_images
 from .tiny import VISION_FAMILIES
 
 

@@ -1,6 +1,11 @@
-"""Images of a prompt: what they expand to, and how placeholders and expansions stand for each other.
+"""Images in a trajectory: what is sent, and what the model sees of it.
 
-Every placeholder has its image, every image its placeholder.
+An image is decoded, converted and sized once, where it enters (`images`): nothing is left that the server and a trainer
+could do in two ways.
+
+What is held, sent and extended is one placeholder token an image. What an image expands to is a fact of that image
+under the model's processor; it is kept beside the placeholder, and every consumer that counts or trains tokens gets
+the expanded view. Every placeholder has its image, every image its placeholder.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from ...exceptions import MediaError
+from ..exceptions import MediaError
 
 T = TypeVar("T", int, float)
 

@@ -22,9 +22,9 @@ from array import array
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
-from ...cache import Recent, cache_folder
-from ...exceptions import MediaError, install_command
-from .medium import ImageEncoding, ImageExpander, PreparedImage
+from ..cache import Recent, cache_folder
+from ..exceptions import MediaError, install_command
+from .media import ImageEncoding, ImageExpander, PreparedImage
 
 MAX_PIXELS = 1 << 26
 """Larger images are refused before they are decoded: 67 million pixels are 200 MB."""
