@@ -331,7 +331,7 @@ async def test_a_log_that_ends_at_any_byte_is_read_to_its_last_whole_line(tmp_pa
         (whole,) = [StateFolder(copy_of(tmp_path / "state"), r.gateway.sessions.folder.identity)]
         count = lambda: len(list(LogFile(whole, path).read()))  # noqa: E731
         path = whole.path / file.name
-        expected = [lines[:end].count(b"\n") - 1 for end in range(len(lines))]
+        expected = [lines[:end].count(b"\n") for end in range(len(lines))]
         for end in range(len(lines) - 1, lines.index(b"\n"), -1):
             os.truncate(path, end)
             assert count() == expected[end]
@@ -346,7 +346,7 @@ async def test_a_log_that_ends_at_any_byte_is_read_to_its_last_whole_line(tmp_pa
         for end in range(0, lines.index(b"\n")):  # nobody was given the session
             file.write_bytes(lines[:end])
             folder = StateFolder(copy_of(tmp_path / "state"), r.gateway.sessions.folder.identity)
-            assert not folder.headers and not list(folder.path.glob("*.jsonl"))
+            assert not list(folder.read(lambda name: True)) and not list(folder.path.glob("*.jsonl"))
             folder.close()
             shutil.rmtree(folder.path)
             if end > 3:
@@ -477,7 +477,8 @@ async def test_a_folder_of_something_else_is_refused_and_left_alone(
         folder = folder / "lock"
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     with pytest.raises(StateError, match=words):
-        Gateway(state=folder, **options)
+        async with Gateway(state=folder, **options):
+            pass
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
@@ -499,7 +500,7 @@ async def test_a_worker_leaves_the_logs_of_others_alone(tmp_path: Path) -> None:
     names = [f"session{n}" for n in range(9)]
     for name in names:
         (tmp_path / f"{name}.jsonl").touch()  # as another one has it for a moment when it makes a session
-    StateFolder(tmp_path, {}, owns=worker.owns, locks=False)
+    assert not list(StateFolder(tmp_path, {}, locks=False).read(worker.owns))
     assert {file.stem for file in tmp_path.glob("*.jsonl")} == {name for name in names if not worker.owns(name)}
 
 

@@ -95,7 +95,7 @@ class Gateway:
         TypeError: An unknown option.
         ValueError: A bind beyond loopback without an admin key, no address at all, options of the session routes
             where there are none, or an unknown volatile rule.
-        StateError: The state folder is another gateway's, or of another version or model.
+        StateError: Another gateway uses the state folder; at the start, it is of another version or model.
     """
 
     def __init__(
@@ -164,8 +164,7 @@ class Gateway:
         folder = None
         if state is not None:
             # The parent of several workers has the folder's lock.
-            folder = StateFolder(state, self._identity(), limit=state_limit, owns=worker.owns, locks=worker.count == 1)
-            worker.names = folder.names
+            folder = StateFolder(state, self._identity(), limit=state_limit, locks=worker.count == 1)
         self.sessions = SessionTable(self._make_session, folder)
 
     # ---- life ------------------------------------------------
@@ -197,7 +196,7 @@ class Gateway:
             if self._listener is None and self._host is not None:
                 self._listener = listen(self._host, self._port)
             self.url = "http://localhost" if self._listener is None else url_of(self._listener)
-            await self.sessions.restore()
+            worker.names = await self.sessions.restore(worker.owns)
             if self._listener is not None:
                 self._listeners.append(await loop.create_server(connection, sock=self._listener, backlog=1024))
             for path in (self._unix_path, worker.http_path if worker.count > 1 else None):
@@ -207,7 +206,7 @@ class Gateway:
                     os.chmod(path, 0o666)  # what opens a session is its key
             if worker.count > 1:
                 worker.start(adopt)
-        except OSError:
+        except (OSError, StateError):
             await self.close()
             raise
         if self.session_ttl is not None:
@@ -304,9 +303,7 @@ class Gateway:
         }
         return self.sessions.open(header, conversation)
 
-    def _make_session(
-        self, header: Mapping[str, Any], file: LogFile | None, conversation: Conversation | None
-    ) -> Session:
+    def _make_session(self, header: Mapping[str, Any], file: LogFile, conversation: Conversation | None) -> Session:
         options: ConversationOptions = {**self._conversation_options, **header["conversation"]}
         return Session(
             id=header["session"],

@@ -41,7 +41,7 @@ class MainAgent:
     messages: list[Message] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Session:
     """One rollout behind a key.
 
@@ -78,7 +78,7 @@ class Session:
     reward_key: str = field(default_factory=new_key)
     last_used: float = field(default_factory=time.monotonic)
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(16))
-    file: InitVar[LogFile | None] = None
+    file: InitVar[LogFile]
     log: SessionLog = field(init=False)
     translation: Translation = field(init=False)
     answers: Answers = field(init=False)
@@ -90,7 +90,7 @@ class Session:
     _passing: int = 0
     _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
-    def __post_init__(self, file: LogFile | None) -> None:
+    def __post_init__(self, file: LogFile) -> None:
         self.log = SessionLog(self, file)
         self.translation = Translation(self.conversation, self.options, self.secret)
         self.answers = Answers(self.conversation.forest, self.log.note_fate)
@@ -156,7 +156,7 @@ class Session:
     def note_export(self) -> None:
         """Its rows have been read whole after it was closed: there is nothing more to lose."""
         self.is_exported = True
-        self.log.remove()
+        self.log.file.remove()
 
     def set_reward(self, value: float | None, *, turns: Any = None, info: Any = None) -> Reward:
         """Set the reward, in place of an earlier one.
@@ -176,7 +176,7 @@ class Session:
             raise Refused(what, status=409, code="reward_final")
         self.reward = reward
         self.log.note(reward=reward.to_json())
-        self.log.flush()
+        self.log.file.flush()
         return reward
 
     def main_agent(self, agent: str | None, *, has_tools: bool) -> MainAgent:
@@ -237,7 +237,7 @@ class Session:
         try:
             # Read.
             self._check_open()
-            self.log.flush()  # nothing is sampled that could not be written down
+            self.log.file.flush()  # nothing is sampled that could not be written down
             fields = await exchange.read()
             if (other := self.other_backends.find(fields)) is not None:
                 return await self._pass_on(exchange, other, counters)
@@ -450,7 +450,7 @@ class Session:
             refused.code = "unwritable"
             raise refused from error
         try:
-            self.log.flush()
+            self.log.file.flush()
         except StateFullError as error:
             raise Refused.of(error) or hide(error) from error
         return body

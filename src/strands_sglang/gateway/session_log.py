@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class SessionLog:
-    """Writes the events of a session to a log; without a `file`, nothing."""
+    """Writes the events of a session to a file."""
 
-    def __init__(self, session: Session, file: LogFile | None = None) -> None:
-        self._session, self._file = session, file
+    def __init__(self, session: Session, file: LogFile) -> None:
+        self._session, self.file = session, file
         self._facts = ForestFacts()
         self._counts: dict[str, dict[str, Any]] = {}
         self._histories: HistoryMemory[int] = HistoryMemory()
@@ -39,11 +39,6 @@ class SessionLog:
         self._kept: set[int] = set()
 
     # ---- writing ------------------------------------------------
-
-    def flush(self) -> None:
-        """Raise `StateFullError` unless everything is written."""
-        if self._file is not None:
-            self._file.flush()
 
     def note_question(self, answer: Answer, *, agent: str | None, has_tools: bool) -> None:
         """An answer begins to be sampled."""
@@ -60,7 +55,7 @@ class SessionLog:
 
     def note_answer(self, answer: Answer, messages: Sequence[Message]) -> None:
         """An answer was sampled; `messages` are its history."""
-        if self._file is None:
+        if self.file.is_closed:
             return
         sampled, session = answer.task.result(), self._session
         turn = sampled.turn
@@ -73,7 +68,7 @@ class SessionLog:
 
     def note_history(self, answer: Answer, messages: Sequence[Message]) -> None:
         """An answer can be named instead of its history, which is `messages` as the client sent them."""
-        if self._file is not None and answer.number not in self._kept:
+        if not self.file.is_closed and answer.number not in self._kept:
             self._kept.add(answer.number)
             self.note(answer=answer.number, kept=self._history_to_json(messages))
 
@@ -81,19 +76,9 @@ class SessionLog:
         """What became of an answer."""
         self.note(answer=answer.number, fate=[answer.is_owed, answer.is_delivered, answer.is_lost], **event)
 
-    def remove(self) -> None:
-        """Forget the session: a restart does not know it."""
-        if self._file is not None:
-            self._file.remove()
-
-    def close(self) -> None:
-        """Write nothing more."""
-        if self._file is not None:
-            self._file.close()
-
     def note(self, **event: Any) -> None:
         """Anything that happened, with what has changed in forest and counters since the last event."""
-        if self._file is None:
+        if self.file.is_closed:
             return
         facts, before = self._session.conversation.forest.facts(), self._facts
         if facts != before:
@@ -105,7 +90,7 @@ class SessionLog:
         if changed := {name: each for name, each in counts.items() if self._counts.get(name) != each}:
             event["counters"] = changed
             self._counts = counts
-        self._file.append(event)
+        self.file.append(event)
 
     def _history_to_json(self, messages: Sequence[Message]) -> list[Any]:
         """A history as the number of the earlier one that it begins with, and the other messages."""

@@ -94,7 +94,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     async def list_sessions(request: web.Request) -> Any:
         others = await gateway.worker.ask_others(request)
         table, folder = gateway.sessions, gateway.sessions.folder
-        sessions: list[dict[str, Any]] = [{"id": name, "error": error} for name, error in table.damaged.items()]
+        sessions: list[dict[str, Any]] = [{"id": name, "error": error} for name, (_, error) in table.damaged.items()]
         for session in list(table.values()):  # perhaps thousands, while others are served
             sessions.append(session.to_json())
             await asyncio.sleep(0)

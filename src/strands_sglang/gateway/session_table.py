@@ -21,42 +21,52 @@ class SessionTable(dict[str, Session]):
     """Sessions by name.
 
     Args:
-        make: A session with the options of a header, its log and the conversation behind it, each or None.
+        make: A session with the options of a header, its log, and the conversation behind it or None.
         folder: Where they are written down, or None.
 
     Attributes:
-        damaged: What is wrong with each log that cannot be read, by the name of its session.
+        damaged: Logs that cannot be read, and what is wrong with them, by the names of their sessions.
     """
 
     def __init__(
-        self,
-        make: Callable[[Mapping[str, Any], LogFile | None, Conversation | None], Session],
-        folder: StateFolder | None,
+        self, make: Callable[[Mapping[str, Any], LogFile, Conversation | None], Session], folder: StateFolder | None
     ) -> None:
         super().__init__()
         self._make, self.folder = make, folder
-        self.damaged: dict[str, str] = {}
+        self.damaged: dict[str, tuple[LogFile, str]] = {}
         self._by_key: dict[bytes, str] = {}  # found by digest: how long it takes says nothing about a key
         self._dropped_keys: Recent[bool] = Recent(_REMEMBERED_KEYS)
 
-    async def restore(self) -> None:
-        """Take up the sessions of the folder."""
-        for name, header in ({} if self.folder is None else self.folder.headers).items():
-            assert self.folder is not None
-            self._by_key[key_digest(header["key"])] = name
-            log = self.folder.open(name)
+    async def restore(self, owns: Callable[[str], bool]) -> dict[bytes, str]:
+        """Take up the sessions of the folder that are this process'; all names by the digests of their keys.
+
+        Raises:
+            StateError: See `StateFolder.read`.
+        """
+        names: dict[bytes, str] = {}
+        if (folder := self.folder) is None:
+            return names
+        for header, log, events in folder.read(owns):
+            name, key = header["session"], key_digest(header["key"])
+            names[key] = name
+            if not owns(name):
+                continue
+            self._by_key[key] = name
             session = self._make(header, log, None)
             try:
-                session.log.restore(log.read())
+                session.log.restore(events)
                 self[name] = session
             except StateError as error:  # one damaged log hides no other session
-                self.damaged[name] = str(error)
+                self.damaged[name] = log, str(error)
+                log.length = log.path.stat().st_size
+            folder.size += log.length
             await asyncio.sleep(0)  # each takes milliseconds, and others may be served by this loop
+        return names
 
     def find(self, name: str | None) -> Session | None:
         """The session of a name, which is refused if its log is damaged."""
         if name in self.damaged:
-            what = f"session {name!r} cannot be read: {self.damaged[name]}; DELETE /sessions/{name} removes it"
+            what = f"session {name!r} cannot be read: {self.damaged[name][1]}; DELETE /sessions/{name} removes it"
             raise Refused(what, status=500, code="session_damaged")
         return self.get(name or "")
 
@@ -70,7 +80,7 @@ class SessionTable(dict[str, Session]):
 
     def open(self, header: Mapping[str, Any], conversation: Conversation | None = None) -> Session:
         """A new session; `StateFullError` if it cannot be written down."""
-        log = None if self.folder is None else self.folder.create(header)
+        log = LogFile() if self.folder is None else self.folder.create(header)
         session = self._make(header, log, conversation)
         self[session.id] = session
         self._by_key[key_digest(session.key)] = session.id
@@ -80,7 +90,7 @@ class SessionTable(dict[str, Session]):
     def close(self) -> None:
         """Write nothing more down, and leave the folder to another gateway."""
         for session in self.values():
-            session.log.close()
+            session.log.file.close()
         if self.folder is not None:
             self.folder.close()
 
@@ -90,12 +100,11 @@ class SessionTable(dict[str, Session]):
         if self._by_key.get(key_digest(session.key)) == session.id:  # else another one has been opened with it
             del self._by_key[key_digest(session.key)]
             self._dropped_keys.put(key_digest(session.key), True)
-        session.log.remove()
+        session.log.file.remove()
 
     def remove_damaged(self, name: str) -> bool:
         """Forget a session whose log cannot be read, with that log; False if there is none of this name."""
-        if self.damaged.pop(name, None) is None:
-            return False
-        assert self.folder is not None
-        self.folder.open(name).remove()
-        return True
+        log, _ = self.damaged.pop(name, (None, ""))
+        if log is not None:
+            log.remove()
+        return log is not None

@@ -18,7 +18,6 @@ from urllib.parse import quote, unquote
 from ..exceptions import StateError, StateFullError
 from ..lines import DamagedLineError, append_lines, finish_line, is_whole, lock, read_lines
 from .exact_json import dumps
-from .requests import key_digest
 
 _BEGINNING = b'{"at":'
 _SUFFIX = ".jsonl"
@@ -33,74 +32,55 @@ class StateFolder:
     Args:
         identity: What all of its sessions have in common, by name: version and model of the gateway.
         limit: Most bytes of all logs together.
-        owns: Which sessions are this process'; it neither keeps nor counts others.
         locks: Take the folder's lock; False for a worker, whose parent has it.
 
     Attributes:
-        headers: First lines of the logs, by session, the oldest first.
-        names: The sessions by the digest of their keys, also those of others.
         size: Bytes of all logs.
 
     Raises:
-        StateError: Another gateway uses the folder, or it holds sessions of another one, or something else.
+        StateError: Another gateway uses the folder.
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        identity: Mapping[str, str],
-        *,
-        limit: int = DEFAULT_LIMIT,
-        owns: Callable[[str], bool] = lambda session: True,
-        locks: bool = True,
+        self, path: str | Path, identity: Mapping[str, str], *, limit: int = DEFAULT_LIMIT, locks: bool = True
     ) -> None:
         self.path, self.identity, self.limit = Path(path), dict(identity), limit
         self.size = 0
-        self.names: dict[bytes, str] = {}
         self._lock = lock_folder(self.path) if locks else None
-        try:
-            self.headers = self._read_headers(owns)
-        except BaseException:
-            self.close()
-            raise
 
-    def _read_headers(self, owns: Callable[[str], bool]) -> dict[str, dict[str, Any]]:
-        headers: list[dict[str, Any]] = []
-        torn: list[Path] = []
-        for file in sorted(self.path.glob(f"*{_SUFFIX}")):
-            is_ours = owns(unquote(file.name.removesuffix(_SUFFIX)))  # others are made and removed meanwhile
+    def read(self, owns: Callable[[str], bool]) -> Iterator[tuple[dict[str, Any], LogFile, Iterator[dict[str, Any]]]]:
+        """What each session was opened with, its log and its other events; `owns` says which are this process'.
+
+        Raises:
+            StateError: The folder holds sessions of another gateway, or something else.
+        """
+        for path in sorted(self.path.glob(f"*{_SUFFIX}")):
+            log = LogFile(self, path)
+            events = log.read()
             try:
-                with file.open("rb") as opened:
-                    line = opened.readline()
-                    size = opened.seek(0, os.SEEK_END)
-                if not is_whole(line, _BEGINNING):
-                    torn += [file] if is_ours else []
-                    continue
-            except FileNotFoundError:
+                header = next(events, None)
+            except FileNotFoundError:  # others are made and removed meanwhile
                 continue
-            except DamagedLineError as error:
+            except StateError as error:
+                what = "does not begin as the log of a session; move it elsewhere, or give another state folder"
+                raise StateError(f"{str(path)!r} {what} ({error})") from error
+            if header is not None:
+                self._check(header)
+                yield header, log, events
+            elif owns(unquote(path.name.removesuffix(_SUFFIX))):  # killed before anybody was given the session
+                log.remove()
+
+    def _check(self, header: Mapping[str, Any]) -> None:
+        for name, ours in self.identity.items():
+            if (theirs := header["gateway"].get(name)) != ours:
                 raise StateError(
-                    f"{str(file)!r} does not begin as the log of a session: {error}; move it elsewhere, or give "
-                    "another state folder"
-                ) from error
-            header = json.loads(line)
-            for name, ours in self.identity.items():
-                if (theirs := header["gateway"].get(name)) != ours:
-                    raise StateError(
-                        f"{str(self.path)!r} holds sessions of a gateway with {name} {theirs!r}, and this one has "
-                        f"{ours!r}: start it as that one was, or give another state folder"
-                    )
-            self.names[key_digest(header["key"])] = header["session"]
-            if is_ours:
-                headers.append(header)
-                self.size += size
-        for file in torn:  # killed before anybody was given the session
-            file.unlink()
-        return {header["session"]: header for header in sorted(headers, key=lambda header: float(header["at"]))}
+                    f"{str(self.path)!r} holds sessions of a gateway with {name} {theirs!r}, and this one has "
+                    f"{ours!r}: start it as that one was, or give another state folder"
+                )
 
     def create(self, header: Mapping[str, Any]) -> LogFile:
         """The log of a new session, with its first line; `StateFullError` if that cannot be written."""
-        file = self._file(header["session"])
+        file = self.path / (quote(header["session"], safe="") + _SUFFIX)
         try:
             os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
@@ -114,18 +94,11 @@ class StateFolder:
             raise
         return log
 
-    def open(self, session: str) -> LogFile:
-        """The log of an earlier session, to go on with when it is read."""
-        return LogFile(self, self._file(session))
-
     def close(self) -> None:
         """Give the lock back."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def _file(self, session: str) -> Path:
-        return self.path / (quote(session, safe="") + _SUFFIX)
 
 
 def lock_folder(path: Path) -> int:
@@ -144,17 +117,22 @@ def lock_folder(path: Path) -> int:
 
 
 class LogFile:
-    """One log: events are appended, and written at once where the device takes them."""
+    """One log: events are appended, and written at once where the device takes them. Without a folder, none are.
 
-    def __init__(self, folder: StateFolder, path: Path) -> None:
-        self._folder, self._path = folder, path  # no descriptor: there are thousands of sessions
-        self._length = 0  # of all whole lines
+    Attributes:
+        length: Bytes of all whole lines.
+        is_closed: Nothing more is written.
+    """
+
+    def __init__(self, folder: StateFolder | None = None, path: Path = Path()) -> None:
+        self._folder, self.path = folder, path  # no descriptor: there are thousands of sessions
+        self.length = 0
+        self.is_closed = folder is None
         self._unwritten = b""
-        self._is_closed = False
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Add an event. One that cannot be written is held back until `flush` can."""
-        if self._is_closed:
+        if self.is_closed:
             return
         self._unwritten += finish_line(dumps({"at": time.time(), **event})[:-1])
         with suppress(StateFullError):  # who must not go on without it asks for it
@@ -166,49 +144,46 @@ class LogFile:
         Raises:
             StateFullError: The device refuses, or the folder is as large as it may become.
         """
-        if self._is_closed or not self._unwritten:
-            return
         folder, size = self._folder, len(self._unwritten)
+        if folder is None or self.is_closed or not size:
+            return
         full = "no new calls are taken until there is room; close and export sessions, or delete them, to make some"
         if folder.size + size > folder.limit:
             raise StateFullError(f"the state folder has reached its limit of {folder.limit} bytes: {full}")
         try:
-            with self._path.open("r+b", buffering=0) as file:
-                append_lines(file.fileno(), self._unwritten, self._length)
+            with self.path.open("r+b", buffering=0) as file:
+                append_lines(file.fileno(), self._unwritten, self.length)
         except OSError as error:
             raise StateFullError(f"the state folder cannot be written to ({error.strerror}): {full}") from error
         folder.size += size
-        self._length += size
+        self.length += size
         self._unwritten = b""
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The events behind the first line; a torn last line is left out, and written over by the next event.
+        """All events; a torn last line is left out, and written over by the next event.
 
         Raises:
             StateError: A line is damaged.
         """
-        with self._path.open("rb", buffering=0) as file:
+        with self.path.open("rb", buffering=0) as file:
             for number, (offset, line) in enumerate(read_lines(file.fileno()), 1):
                 try:
                     is_next = is_whole(line, _BEGINNING)
-                    if is_next and offset != self._length:
+                    if is_next and offset != self.length:
                         raise DamagedLineError("a line before it is missing")
                 except DamagedLineError as error:
-                    raise StateError(f"line {number} of {str(self._path)!r}: {error}") from error
+                    raise StateError(f"line {number} of {str(self.path)!r}: {error}") from error
                 if is_next:
-                    self._length += len(line)
-                    if number > 1:
-                        yield json.loads(line)
-            self._folder.size -= os.fstat(file.fileno()).st_size - self._length
+                    self.length += len(line)
+                    yield json.loads(line)
 
     def remove(self) -> None:
         """Remove the log: its session is told of no more."""
-        if not self._is_closed:
-            with suppress(FileNotFoundError):
-                self._folder.size -= self._path.stat().st_size
-                self._path.unlink()
+        if self._folder is not None and not self.is_closed:
+            self.path.unlink(missing_ok=True)
+            self._folder.size -= self.length
             self.close()
 
     def close(self) -> None:
         """Write nothing more."""
-        self._is_closed = True
+        self.is_closed = True
