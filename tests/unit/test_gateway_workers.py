@@ -296,13 +296,10 @@ async def test_a_dead_worker_is_replaced_and_its_sessions_taken_up_or_said_to_be
             assert {await status_of(each) for each in made} == {200, 503}
             (folder / "fail").unlink()
             await until(lambda: int((folder / "1").read_text()) != process)
-            (folder / "fail").touch()
-            monkeypatch.setattr(supervisor, "_PAUSE", 0.001)
-            os.kill(int((folder / "1").read_text()), signal.SIGKILL)
-            with pytest.raises(CommandError, match="the model server does not answer"):
-                await parent
-            if keeps:
-                StateFolder(tmp_path / "state", {"version": metadata.version("strands-rollout")}).close()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await parent
+        if keeps:
+            StateFolder(tmp_path / "state", {"version": metadata.version("strands-rollout")}).close()
 
 
 async def test_a_signal_to_all_processes_at_once_counts_every_session_that_ends(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ Work = Callable[[Worker, socket.socket, Callable[[Any], None]], None]
 sampled tokens it had in memory only."""
 
 _SECONDS_TO_END = 20.0
-_MOST_FAILURES = 5  # in a row, of the start of one that died; the sessions of the others may be in memory only
-_PAUSE = 1.0  # seconds after the first of them; the model server, say, may be starting again, too
+_PAUSE = 1.0  # seconds after the first start that fails; the model server, say, may be starting again, too
+_LONGEST_PAUSE = 30.0
 
 
 async def supervise(
@@ -64,16 +64,10 @@ async def supervise(
         ]
         running: list[asyncio.Task[None]] = []
         try:
-            for child in children:
-                child.start()
-            models = await asyncio.gather(*[child.ready() for child in children])
+            models = await asyncio.gather(*[child.start() for child in children])
             tell(models[0])
             running = [asyncio.create_task(child.keep_alive()) for child in children]
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
-            for task in running:
-                if task.done():
-                    task.result()
+            await stop.wait()
         finally:
             for task in running:
                 task.cancel()
@@ -97,13 +91,22 @@ class _Child:
         self._pipe: Connection | None = None
         self.lost = 0, 0
 
-    def start(self) -> None:
+    async def start(self) -> str:
+        """Start it, and wait until it listens; the model's name."""
         self._pipe, pipe = self._context.Pipe(duplex=False)
         self._process = self._context.Process(
             target=_run_worker, args=(self._work, self._worker, self._listener, self._lock, pipe)
         )
         self._process.start()
         pipe.close()
+        message = await self._receive()
+        if isinstance(message, CommandError):
+            raise message
+        if message is None:
+            await asyncio.to_thread(self._process.join)
+            raise CommandError(f"worker {self._worker.index} ended with status {self._process.exitcode} at its start")
+        self.lost = 0, 0
+        return str(message)
 
     async def _receive(self) -> Any:
         """What the process tells next; None when it has ended."""
@@ -120,34 +123,20 @@ class _Child:
             self.lost = message if isinstance(message, tuple) else self.lost
         await asyncio.to_thread(self._process.join)
 
-    async def ready(self) -> str:
-        """Wait until it listens; the model's name."""
-        message = await self._receive()
-        if isinstance(message, CommandError):
-            raise message
-        if message is None:
-            await asyncio.to_thread(self._process.join)
-            raise CommandError(f"worker {self._worker.index} ended with status {self._process.exitcode} at its start")
-        self.lost = 0, 0
-        return str(message)
-
     async def keep_alive(self) -> None:
-        """Start it again whenever it dies; `CommandError` when that fails again and again."""
-        failures = 0
+        """Start it again whenever it dies, as often as that takes: the others serve meanwhile."""
+        pause = _PAUSE
         while True:
             await self._wait_for_end()
             status, self._worker.is_again = self._process.exitcode, True
             logger.warning("worker=<%d>, status=<%s> | a worker died and is started again", self._worker.index, status)
-            self.start()
             try:
-                await self.ready()
-                failures = 0
+                await self.start()
+                pause = _PAUSE
             except CommandError as error:
-                failures += 1
-                if failures == _MOST_FAILURES:
-                    raise
                 logger.warning("worker=<%d> | a worker cannot start: %s", self._worker.index, error)
-                await asyncio.sleep(failures * _PAUSE)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def end(self) -> None:
         """End it."""
