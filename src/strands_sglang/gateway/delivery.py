@@ -8,8 +8,6 @@ has gone away.
 from __future__ import annotations
 
 import asyncio
-import logging
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,8 +19,6 @@ from .exact_json import dumps
 from .requests import origin_of, read_body
 from .telemetry import Call
 
-logger = logging.getLogger(__name__)
-
 
 def refusal(dialect: WireDialect, refused: Refused) -> web.Response:
     """A refusal as an answer. `x-should-retry` keeps SDKs from repeating what will be refused again."""
@@ -31,13 +27,6 @@ def refusal(dialect: WireDialect, refused: Refused) -> web.Response:
     else:
         headers = {"x-should-retry": "false"}
     return as_json(dialect.error(refused), status=refused.status, headers=headers)
-
-
-def hide(error: Exception) -> Refused:
-    """The refusal for an error of ours. Neither its message nor the request is logged: both may hold secrets."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    logger.error("error=<%s>, where=<%s:%d> | request failed", type(error).__name__, where.name, where.lineno)
-    return Refused(f"internal error ({type(error).__name__})", status=500, code="internal")
 
 
 def as_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -9,7 +9,7 @@ import ipaddress
 import re
 import secrets
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -143,22 +143,26 @@ def origin_of(request: web.Request) -> Origin:
     )
 
 
-def host_of(address: str) -> str | None:
-    """The host of an address, or None for one that is malformed."""
-    try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
-        return None
+def check_source(request: web.Request, hosts: Collection[str]) -> None:
+    """Refuse what web pages in a browser on this machine send.
+
+    Args:
+        hosts: Names of this machine. A page that rebinds its own name to it sends that as `Host`.
+    """
+    host, origin = _part_of(f"//{request.host}", "hostname"), request.headers.get("Origin")
+    if host not in hosts and not is_address(host):
+        raise Refused(f"host {label(host or request.host)} is not served here", status=403)
+    is_other_page = origin is not None and _part_of(origin, "netloc") != request.host
+    if is_other_page or request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+        raise Refused("requests of web pages are not served here", status=403)
 
 
-def is_of_other_page(request: web.Request) -> bool:
-    """True for a request that a web page of another origin sends."""
-    origin = request.headers.get("Origin")
+def _part_of(address: str, name: str) -> str:
+    """A part of an address, empty for one that is malformed."""
     try:
-        other = origin is not None and urlsplit(origin).netloc != request.host
+        return getattr(urlsplit(address), name) or ""
     except ValueError:
-        other = True
-    return other or request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
+        return ""
 
 
 def is_address(host: str) -> bool:

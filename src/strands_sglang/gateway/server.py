@@ -27,20 +27,17 @@ from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
 from .canonical import VOLATILE_RULES
 from .connection import Connection
-from .delivery import Exchange, as_json, hide, refusal
+from .delivery import Exchange, as_json, refusal
 from .dialects import CHAT_COMPLETIONS, DIALECTS
-from .dialects.reading import label
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import object_text
 from .options import ConversationOptions, SessionOptions
 from .passing import OtherBackend, OtherBackends
 from .requests import (
     SESSION_NAME,
-    host_of,
-    is_address,
+    check_source,
     is_key,
     is_loopback,
-    is_of_other_page,
     new_key,
     presented_key,
     printable,
@@ -153,7 +150,6 @@ class Gateway:
         self._conversation_options = options
         self._admin, self._admin_key = admin, admin_key
         self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
-        # A page that rebinds its name to this machine sends that name as `Host`.
         self._hosts = frozenset({host or "localhost", "localhost", *hosts})
         self._dialects: dict[Handler, WireDialect] = {}  # by the handlers of their routes
         self._runner: web.AppRunner | None = None
@@ -382,26 +378,18 @@ class Gateway:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Keep web pages in a browser on this machine away; answer refusals and errors in the dialect's words."""
+        """Answer refusals and errors in the dialect's words."""
         try:
-            host = host_of(f"//{request.host}")
-            if host is None or (host not in self._hosts and not is_address(host)):
-                raise Refused(f"host {label(host or request.host)} is not served here", status=403)
-            if is_of_other_page(request):
-                raise Refused("requests of web pages are not served here", status=403)
+            check_source(request, self._hosts)
             return await handler(request)
-        except Refused as error:
-            refused = error
         except OSError:  # the client went away
             raise
-        except StateError as error:
-            refused = Refused.of(error) or hide(error)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
             refused = Refused(error.reason, status=error.status)
         except Exception as error:
-            refused = hide(error)
+            refused = Refused.of(error)
         response = refusal(self._dialects.get(request.match_info.handler, CHAT_COMPLETIONS), refused)
         is_cut = response.status in (408, 413) or request.content.exception() is not None  # a part of the body is left
         if is_cut or refused.code == "worker_away":

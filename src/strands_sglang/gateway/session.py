@@ -15,11 +15,11 @@ from aiohttp import web
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn
 from ..conversation.messages import to_strands
-from ..exceptions import StateFullError, TokenBudgetReachedError
+from ..exceptions import TokenBudgetReachedError
 from ..trajectory import Message, Role, Trajectory, Turn
 from .answers import Answer, Answers, key_of
 from .counters import Counters, counters_of
-from .delivery import Exchange, as_json, hide
+from .delivery import Exchange, as_json
 from .dialects.wire import Origin, Refused, WireRequest
 from .exact_json import dumps
 from .options import MaxRequestsReachedError, MaxSecondsReachedError, SessionOptions
@@ -266,8 +266,8 @@ class Session:
                 await exchange.wait(answer.task, stream=wire.stream)
                 try:
                     body = self._write(exchange, wire, answer)
-                except Refused as refused:
-                    body = exchange.refuse(refused, stream=wire.stream)
+                except Exception as error:
+                    body = exchange.refuse(Refused.of(error), stream=wire.stream)
                 when_reset = partial(self.answers.note_cut, answer)
                 return await exchange.send(body, stream=wire.stream, when_reset=when_reset)
         except OSError:
@@ -306,7 +306,7 @@ class Session:
             yield
         except Exception as error:
             self.failure = error
-            raise Refused.of(error) or error from error
+            raise Refused.of(error) from error
 
     def _check_open(self) -> None:
         if self.is_suspended:
@@ -434,10 +434,6 @@ class Session:
         except asyncio.CancelledError:
             self._check_open()
             raise Refused("the session was dropped", status=409, code="session_closed") from None
-        except Refused:
-            raise
-        except Exception as error:
-            raise hide(error) from error
         try:
             reply = self.translation.write(wire, answer, sampled)
             exchange.call.is_answered(reply, sampled.turn)
@@ -446,11 +442,8 @@ class Session:
             body = b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
         except Exception as error:  # whatever it is, a repeat would meet it again
             self.answers.fail(answer)
-            self.failure = refused = hide(error)
+            self.failure = refused = Refused.of(error)
             refused.code = "unwritable"
             raise refused from error
-        try:
-            self.log.file.flush()
-        except StateFullError as error:
-            raise Refused.of(error) or hide(error) from error
+        self.log.file.flush()
         return body

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,8 @@ from ...exceptions import (
 from ...trajectory import Call, Message
 from ..canonical import Readings
 from ..exact_json import dumps
+
+logger = logging.getLogger(__name__)
 
 
 class Refused(StrandsSGLangError):
@@ -52,8 +56,10 @@ class Refused(StrandsSGLangError):
         self.retry_after, self.prompt, self.is_kept = retry_after, prompt, is_kept
 
     @classmethod
-    def of(cls, error: BaseException) -> Refused | None:
-        """The client's view of an error of the core; None if it is not an error of the request."""
+    def of(cls, error: Exception) -> Refused:
+        """The client's view of any error. Words of one that is not ours may hold secrets: nobody gets them, nor a log."""
+        if isinstance(error, cls):
+            return error
         if isinstance(error, ContextOverflowError):
             prompt = (error.tokens, error.limit)
             return cls(str(error), code="context_length_exceeded", param="messages", prompt=prompt)
@@ -71,9 +77,11 @@ class Refused(StrandsSGLangError):
             return cls(f"the model server gave no answer: {error}", status=503, code="upstream", retry_after=1)
         if isinstance(error, StateFullError):
             return cls(str(error), status=507, code="state_full", retry_after=10, is_kept=True)
-        if isinstance(error, StrandsSGLangError) and not isinstance(error, cls):
+        if isinstance(error, StrandsSGLangError):
             return cls(str(error), status=500, code="internal")
-        return None
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        logger.error("error=<%s>, where=<%s:%d> | request failed", type(error).__name__, where.name, where.lineno)
+        return cls(f"internal error ({type(error).__name__})", status=500, code="internal")
 
 
 class Unshown(Refused):
