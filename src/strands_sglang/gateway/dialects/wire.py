@@ -57,7 +57,7 @@ class Refused(StrandsSGLangError):
 
     @classmethod
     def of(cls, error: Exception) -> Refused:
-        """The client's view of any error. Words of one that is not ours may hold secrets: nobody gets them, nor a log."""
+        """The client's view of any error. Words of one that is not ours may hold secrets: nobody gets them."""
         if isinstance(error, cls):
             return error
         if isinstance(error, ContextOverflowError):
