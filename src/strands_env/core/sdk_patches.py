@@ -190,7 +190,10 @@ def _normalize_messages(messages: Any) -> Any:
     normalize = _ORIGINALS[streaming, "_normalize_messages"]
     if type(messages) is not _Shared or not messages.is_only_read:
         return normalize(messages)
-    return [message if _is_normal(message) else normalize([message])[0] for message in messages]
+    return [
+        message if message.get("role") == "user" or _is_normal(message) else normalize([message])[0]
+        for message in messages
+    ]
 
 
 def _is_normal(message: Any) -> bool:

@@ -298,15 +298,15 @@ class Conversation:
         return self._record(self.prepare(request), completion, is_recalled=True).turn
 
     def estimate_tokens(
-        self, messages: Sequence[Any], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None
     ) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
-        history, text = read_messages(messages), system_text(system)
-        held, count = 0, 0
-        if any(message.role == "assistant" for message in history):  # else none of it is held
-            turn, held = self.forest.held_part(self._context(text, self._prompts.key_of(tools)), history)
+        text, held, count = system_text(system), 0, 0
+        if any(message["role"] == "assistant" for message in messages):  # else none of it is held
+            history, context = read_messages(messages), self._context(text, self._prompts.key_of(tools))
+            turn, held = self.forest.held_part(context, history)
             count = 0 if turn is None else turn.expanded_end
-        size = sum(message.size for message in history[held:])
+        size = sum(len(encode_value(message["content"])) for message in messages[held:])
         if not count:
             size += len(text) + sum(len(encode_value(tool)) for tool in tools)
         return count + self._prompts.estimate_tokens(size)
