@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,26 +64,27 @@ def make_tiny_model(
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     tokenizer = make_tiny_tokenizer(vocab_size, context_length)
+    shape = _text_config(tokenizer, hidden_size=hidden_size, layers=layers, context_length=context_length)
+    config = Qwen3Config(**shape, head_dim=head_dim, dtype=torch.float32)
+    return _make(lambda: Qwen3ForCausalLM(config), seed, out_dir, tokenizer)
+
+
+def _text_config(tokenizer: Any, *, hidden_size: int = 64, layers: int = 2, context_length: int = 4096) -> Any:
+    """The shape of a language model, for the configurations of transformers."""
     heads = hidden_size // 16
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads // 2 if heads % 2 == 0 else heads,
-        head_dim=head_dim,
-        max_position_embeddings=context_length,
-        tie_word_embeddings=False,
-        initializer_range=0.5,  # much wider than usual: answers vary, and greedy decoding has clear winners
-        bos_token_id=tokenizer.convert_tokens_to_ids("<|endoftext|>"),
-        eos_token_id=tokenizer.eos_token_id,
-        dtype=torch.float32,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config).to(torch.float32).eval()
-    return _save(out_dir, model, tokenizer)
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden_size,
+        "intermediate_size": 2 * hidden_size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2 if heads % 2 == 0 else heads,
+        "max_position_embeddings": context_length,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.5,  # much wider than usual: answers vary, and greedy decoding has clear winners
+        "bos_token_id": tokenizer.convert_tokens_to_ids("<|endoftext|>"),
+        "eos_token_id": tokenizer.eos_token_id,
+    }
 
 
 def make_tiny_vision_model(
@@ -102,7 +103,6 @@ def make_tiny_vision_model(
     """
     if family not in VISION_FAMILIES:
         raise ValueError(f"family={family!r}: expected one of {', '.join(VISION_FAMILIES)}")
-    import torch
     import transformers
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -113,17 +113,7 @@ def make_tiny_vision_model(
     # They add up to half a head's width; Qwen3-VL also interleaves them.
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2] if is_third else [2, 3, 3]}
     text = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": False,
-        "initializer_range": 0.5,
-        "bos_token_id": tokenizer.convert_tokens_to_ids("<|endoftext|>"),
-        "eos_token_id": tokenizer.eos_token_id,
+        **_text_config(tokenizer),
         "rope_parameters": {**rope, "mrope_interleaved": True} if is_third else rope,
         **({"head_dim": 16} if is_third else {}),
     }
@@ -152,24 +142,28 @@ def make_tiny_vision_model(
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = getattr(transformers, f"{name}ForConditionalGeneration")(config).to(torch.float32).eval()
+    make_model = getattr(transformers, f"{name}ForConditionalGeneration")
     images = Qwen2VLImageProcessorPil(
         # Named edges, counted in pixels.
         patch_size=patch,
         merge_size=2,
         size={"shortest_edge": 16 * 28 * 28, "longest_edge": 256 * 28 * 28},
     )
-    tiny = _save(out_dir, model, tokenizer, images)
+    tiny = _make(lambda: make_model(config), seed, out_dir, tokenizer, images)
     if tiny.path is not None:
         _name_processors(tiny.path, name)
     return tiny
 
 
-def _save(out_dir: str | Path | None, model: Any, tokenizer: Any, images: Any = None) -> TinyModel:
+def _make(
+    make_model: Callable[[], Any], seed: int, out_dir: str | Path | None, tokenizer: Any, images: Any = None
+) -> TinyModel:
+    import torch
     from transformers.utils import logging as hf_logging
 
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = make_model().to(torch.float32).eval()
     path = None if out_dir is None else Path(out_dir)
     if path is not None:
         with without_progress_bars(hf_logging):
