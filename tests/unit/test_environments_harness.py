@@ -381,6 +381,11 @@ def test_options_of_the_agent_loop_and_of_another_program_are_refused() -> None:
     assert '"context": 8192, "output": 2048' in next(iter(opencode(context=8_192).fill({}).files.values()))
 
 
+def test_codex_waits_for_a_gateway_that_a_router_says_is_away() -> None:
+    (configuration,) = codex().fill({}).files.values()
+    assert "\nstream_max_retries = 8\n" in configuration  # 88 s of refusals; its own number is 5, for 26 s
+
+
 @pytest.mark.parametrize("name", [name for name in harness_module.__all__ if name[0].islower()])
 def test_recipes_fill_in_address_and_prompt_and_keys_in_the_environment_alone(name: str) -> None:
     urls = dict.fromkeys(("base_url", "anthropic_url", "google_url"), "http://h/s/x")

@@ -152,6 +152,7 @@ name = "gateway"
 base_url = "{base_url}"
 env_key = "GATEWAY_KEY"
 wire_api = "responses"
+stream_max_retries = 8
 """
     },
 )
