@@ -131,20 +131,19 @@ class OursWorkers:
 
         from strands_sglang.commands import gateway
         from strands_sglang.gateway.supervisor import supervise
+        from strands_sglang.gateway.workers import listen, url_of
 
         parser, folder = argparse.ArgumentParser(), tokenizer.name_or_path
         gateway.add_arguments(parser)
         command = f"--base-url {engine} --tokenizer {folder} --tool-parser qwen_xml --workers 2 --state {folder}/state"
-        args = parser.parse_args(command.split())
-        where = {"host": args.host, "port": args.port, "state": args.state}
-        address = asyncio.get_running_loop().create_future()
+        args, listener, ready = parser.parse_args(command.split()), listen("127.0.0.1", 0), asyncio.Event()
+        work, tell = partial(gateway.work, args), lambda _: ready.set()
         # The body of the command, in this process: workers end with their parent, however that ends.
-        running = supervise(
-            partial(gateway.work, args), args.workers, on_ready=lambda url, _: address.set_result(url), **where
-        )
+        running = supervise(work, args.workers, listener=listener, state=args.state, tell=tell)
         self.serving = asyncio.create_task(running)
-        await asyncio.wait([self.serving, address], return_when=asyncio.FIRST_COMPLETED)
-        self.http = aiohttp.ClientSession(address.result())
+        self.serving.add_done_callback(tell)
+        await ready.wait()
+        self.http = aiohttp.ClientSession(url_of(listener))
         self.workers = psutil.Process().children()
 
     async def open(self, name: str) -> dict[str, str]:
