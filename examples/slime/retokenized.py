@@ -23,6 +23,7 @@ from typing import Any
 
 from strands_env.eval.drift import find_drift
 from strands_env.training import slime
+from strands_env.training.slime.generate import make_environment
 from strands_sglang import get_tokenizer
 from strands_sglang.conversation.messages import format_messages, format_tool_specs
 from strands_sglang.exceptions import TokenBudgetReachedError
@@ -80,9 +81,7 @@ def make_env(*, model_factory: Any, args: Any, sample: Any, evaluation: bool) ->
         forget(model.conversation, turns)
         return model
 
-    return settings.make_environment(
-        model_factory=make_model, args=args.exact_args, sample=sample, evaluation=evaluation
-    )
+    return make_environment(settings, make_model, args=args.exact_args, sample=sample, evaluation=evaluation)
 
 
 def forget(conversation: Any, turns: list[Turn]) -> None:

@@ -25,7 +25,14 @@ from strands_env.training.slime.prompt import (
 from strands_env.training.slime.rollout import Episode, RolloutBackend
 from strands_env.training.slime.sample import SlimeRollout, check_tokens, fields_that_stop_the_run, put, write
 from strands_env.training.slime.session import SESSION
-from strands_env.training.slime.settings import RolloutCall, SlimeConfigError, drops_exceptions, load, warn_once
+from strands_env.training.slime.settings import (
+    RolloutCall,
+    SlimeConfigError,
+    SlimeSettings,
+    drops_exceptions,
+    load,
+    warn_once,
+)
 from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
 
 
@@ -134,7 +141,9 @@ async def _start(call: RolloutCall) -> Episode:
     images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_images(sample) else ()
     action, system = read_prompt(sample, images)
     episode = Episode(call=call)
-    environment = _make_environment(call, partial(_make_model, episode))
+    environment = make_environment(
+        call.settings, partial(_make_model, episode), args=call.args, sample=sample, evaluation=call.evaluation
+    )
     if system is not None:
         environment.system_prompt = system
     reward_fn = getattr(environment, "reward_fn", None)
@@ -146,15 +155,14 @@ async def _start(call: RolloutCall) -> Episode:
     return episode
 
 
-def _make_environment(call: RolloutCall, model_factory: Any) -> Any:
-    """A fresh environment for one rollout.
+def make_environment(settings: SlimeSettings, model_factory: Any, *, args: Any, sample: Any, evaluation: bool) -> Any:
+    """A fresh environment of the settings' factory for one rollout.
 
     Raises:
         SlimeConfigError: The factory cannot be imported, cannot be called with these arguments, or makes something
             else. A `TypeError` from inside it (from a class: a `ValueError` too) counts as such until an environment
             was made.
     """
-    settings = call.settings
     factory = load(settings.factory)
     wrong: tuple[type[Exception], ...] = (TypeError,)
     if isinstance(factory, type):
@@ -162,8 +170,8 @@ def _make_environment(call: RolloutCall, model_factory: Any) -> Any:
         arguments = {"model_factory": model_factory, **system_prompt, **settings.options}
         wrong = (TypeError, ValueError)
     elif callable(factory):
-        arguments = {"model_factory": model_factory, "args": call.args, "sample": call.sample}
-        arguments |= {"evaluation": call.evaluation, "options": dict(settings.options)}
+        arguments = {"model_factory": model_factory, "args": args, "sample": sample, "evaluation": evaluation}
+        arguments["options"] = dict(settings.options)
         parameters = inspect.signature(factory).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             arguments = {name: value for name, value in arguments.items() if name in parameters}
