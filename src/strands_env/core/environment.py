@@ -41,7 +41,7 @@ from .scope import (
     watch_agent,
 )
 from .scoring import RewardCallable, as_reward_function, computed_reward
-from .sdk_patches import end_background_tasks, inside_a_step
+from .sdk_patches import end_background_tasks
 from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
 from .types import (
@@ -298,7 +298,7 @@ class Environment:
         scope = StepScope(recorder=LoopRecorder(), limiter=self._new_limiter(), cancel_signal=cancel_signal)
         scope.models.append(TrackedModel(model=model, agent_name=self.agent_name, trainable=True, is_main=True))
         seen = len(history)
-        with scope.active(), inside_a_step():
+        with scope.active():
             try:
                 agent = self._build_agent(model, scope, history, action)
             except Exception as error:

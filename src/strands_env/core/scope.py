@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from strands_sglang.tool_limiter import ToolLimiter
 from strands_sglang.trajectory import Role
 
 from .metrics import summarize, turn_metrics
-from .sdk_patches import only_reads
+from .sdk_patches import current_step, inside_a_step, only_reads
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
 from .types import TokenObservation, Trajectory
 
@@ -42,9 +41,6 @@ MAX_TOOL_ERRORS = 20
 """Exceptions of tools that a step records in full."""
 _NOT_THE_TOOLS = "Validation failed for input parameters"
 """Beginning of the SDK's message about arguments that the model got wrong."""
-
-_current: ContextVar[StepScope | None] = ContextVar("strands_env_step", default=None)
-
 
 # ---- who sampled what ------------------------------------------------------------------------------------------------
 
@@ -167,7 +163,8 @@ class StepScope:
     @staticmethod
     def current() -> StepScope | None:
         """The step that the calling code runs in; threads and tasks started by it included."""
-        return _current.get()
+        scope: StepScope | None = current_step.get()
+        return scope
 
     @contextmanager
     def active(self) -> Iterator[StepScope]:
@@ -175,12 +172,10 @@ class StepScope:
 
         Connections, timers and threads started during the step hold its context, and this with it, some for hours.
         """
-        token = _current.set(self)
         try:
-            with outermost():  # agents of the step work for nobody who runs it
+            with inside_a_step(self), outermost():  # agents of the step work for nobody who runs it
                 yield self
         finally:
-            _current.reset(token)
             self.models.clear()
             self.agents.clear()
             self.failures.clear()

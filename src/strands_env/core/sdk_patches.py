@@ -45,7 +45,8 @@ from strands.types.tools import AgentTool
 
 from strands_sglang.fast_paths import FastPath
 
-_is_inside: ContextVar[bool] = ContextVar("strands_env_sdk_patches", default=False)
+current_step: ContextVar[Any] = ContextVar("strands_env_step", default=None)
+"""The step that the calling code runs in, threads and tasks started by it included; None outside."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,15 +89,15 @@ def _code_digest(patch: Patch) -> str:
 
 
 @contextmanager
-def inside_a_step() -> Iterator[None]:
-    """Apply the patches to the agents that run inside the block, threads and tasks started there included."""
+def inside_a_step(step: object = True) -> Iterator[None]:
+    """Make this the current step, and apply the patches to the agents that run inside the block."""
     for patch in PATCHES:
         patch.set()
-    token = _is_inside.set(True)
+    token = current_step.set(step)
     try:
         yield
     finally:
-        _is_inside.reset(token)
+        current_step.reset(token)
 
 
 def only_reads(stream: Callable[..., Any]) -> bool:
@@ -162,7 +163,7 @@ class _Shared(list[Any]):
 
 
 def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    return _Uncopied(value) if type(value) is list and _is_inside.get() else copy.deepcopy(value, memo)
+    return _Uncopied(value) if type(value) is list and current_step.get() is not None else copy.deepcopy(value, memo)
 
 
 def _model_context(*, agent: Any, messages: Any, model: Any, **others: Any) -> InvokeModelContext:
@@ -233,7 +234,7 @@ async def _next_turns(
     The recursive call is the last thing a turn does, so it can be made after the turn has returned.
     """
     call = (agent, invocation_state, structured_output_context, limits)
-    if structured_output_context is None or not _is_inside.get():
+    if structured_output_context is None or current_step.get() is None:
         async for event in _ORIGINALS[event_loop, "recurse_event_loop"](*call):
             yield event
         return
@@ -263,7 +264,7 @@ async def _next_turns(
 
 def _add_event_messages(tracer: Tracer, span: Any, messages: Any) -> None:
     """`Tracer._add_event_messages`."""
-    if span.is_recording() or not _is_inside.get():
+    if span.is_recording() or current_step.get() is None:
         _ORIGINALS[Tracer, "_add_event_messages"](tracer, span, messages)
 
 
