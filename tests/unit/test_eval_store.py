@@ -89,6 +89,14 @@ def test_cut_at_every_byte_whole_lines_stay_and_the_rest_is_written_again(paths,
         assert paths.results.read_bytes() == whole
 
 
+@pytest.mark.parametrize(
+    ("name", "results"),
+    [("a", "a/results.jsonl"), ("a.jsonl", "a.jsonl"), ("a.run.json", "a.jsonl"), (".", "results.jsonl")],
+)
+def test_a_run_is_found_by_its_folder_and_by_each_of_its_files(name, results):
+    assert StorePaths.of(name).results == Path(results)
+
+
 @pytest.mark.parametrize("tail", [b"\n", b"\0" * 5000 + b"\n" + b"\0" * 9, b'{"id":"torn', b'{"i'])
 def test_what_a_crash_left_behind_the_last_line_is_no_obstacle(tail, paths):
     write(paths, sample(1.0))

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOENT
@@ -49,7 +49,7 @@ class ConfigMismatchError(EvalError):
     """The results in the file were made with another configuration; `differences` has a line for each difference."""
 
     path: str
-    differences: Sequence[str]
+    differences: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = "\n".join(f"  {line}" for line in self.differences)
@@ -112,7 +112,7 @@ class UnknownBenchmarkError(EvalError, KeyError):
     """No benchmark is registered under a name."""
 
     name: str
-    known: Sequence[str]
+    known: tuple[str, ...]
 
     def __str__(self) -> str:
         family = [name for name in self.known if name.startswith(f"{self.name}-")]

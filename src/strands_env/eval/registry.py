@@ -107,7 +107,7 @@ def get_benchmark(name: str) -> type[Evaluator]:
         except Exception as error:
             raise EvalError(f"benchmark {name!r} of {_distribution(point)} cannot be loaded: {error}") from error
     else:
-        raise UnknownBenchmarkError(name, list_benchmarks())
+        raise UnknownBenchmarkError(name, tuple(list_benchmarks()))
     if not (isinstance(loaded, type) and issubclass(loaded, Evaluator)):
         raise EvalError(f"benchmark {name!r} must be a subclass of strands_env.eval.Evaluator, got {loaded!r}")
     return loaded

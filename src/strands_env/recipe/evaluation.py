@@ -50,8 +50,7 @@ def resolve(arguments: Mapping[str, Any], *, from_run: str | None = None, resume
         given["sampling"] = own
     saved: dict[str, Any] = {}
     if from_run is not None:
-        path = Path(from_run)
-        run = SavedRun.of(path.with_name(path.name.replace(".run.json", ".jsonl")))
+        run = SavedRun.of(from_run)
         if not run.document:
             raise EvalError(f"found no saved run at {from_run!r}: give its folder or x.run.json")
         saved = run.saved_options

@@ -11,11 +11,9 @@ from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval.errors import EvalError
-from strands_env.eval.run.benchmark import Benchmark
 from strands_env.options import EvalOptions
 from strands_env.recipe.objects import HOOK, call_user, load_evaluator, load_object, load_reward
 from strands_env.recipe.recording import Recorder, Replay
-from strands_env.recipe.tasks import FunctionBenchmark
 from strands_sglang.command_line import what_to_install
 from strands_sglang.exceptions import BackendError, StrandsSGLangError
 
@@ -121,14 +119,8 @@ def make_env_factory(options: EvalOptions, models: ModelFactory | None = None) -
     else:
         policy = models or make_model_factory(options)
         if env is None:
-            evaluator = load_evaluator(str(benchmark))
-            if not issubclass(evaluator, Benchmark):
-                raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
-            if issubclass(evaluator, FunctionBenchmark):
-                raise EvalError(
-                    f"{benchmark!r} only gives tasks and has no environment of its own: name one with --env"
-                )
-            env_factory = call_user(f"the environment of {benchmark!r}", evaluator.environment, policy, **arguments)
+            make = load_evaluator(str(benchmark)).environment
+            env_factory = call_user(f"the environment of {benchmark!r}", make, policy, **arguments)
         elif isinstance(hook, type) and issubclass(hook, Environment):
             environment = hook
             env_factory = lambda: environment(model_factory=policy, **arguments)  # noqa: E731 - one of several ways to get it

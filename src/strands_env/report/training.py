@@ -14,7 +14,7 @@ from strands_env.eval.errors import EvalError, naming_errors
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
-from strands_env.eval.store import read_results
+from strands_env.eval.store import StorePaths, read_results
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.page import ReportResult, now, page
 
@@ -37,7 +37,7 @@ Answers = dict[str, dict[str, Any]]
 def runs_in(folder: str | Path) -> list[Path]:
     """Results of all runs below a folder, in the order of the numbers in their paths."""
     root = Path(folder)
-    results = (path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
+    results = (StorePaths.of(path).results for path in root.rglob("*.run.json"))
 
     def natural(path: Path) -> list[Any]:
         parts = re.split(r"(\d+)", str(path.relative_to(root)))

@@ -180,7 +180,7 @@ class Benchmark(Evaluator):
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """The environment to evaluate a bare model with, when the user names none."""
         if cls.reward_class is None:
-            raise NotImplementedError(f"{cls.__name__} has no environment of its own: name one (--env module:function)")
+            return super().environment(model_factory)
         judge = [options.pop("judge_model", None) or model_factory] if cls.has_judge else []
         prompt = {} if cls.system_prompt is None else {"system_prompt": cls.system_prompt}
         options = {"reward_fn": cls.reward_class(*judge), **prompt, **cls.env_options, **options}

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, 
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from strands_env.core import Action
+from strands_env.core import Action, ModelFactory
 from strands_env.core.attempts import RetryPolicy
 from strands_env.core.jsonable import name_of
 from strands_env.core.overrides import warn_of_misspelt_overrides
@@ -116,6 +116,12 @@ class Evaluator:
     def load_dataset(self) -> Tasks:
         """The tasks of the benchmark, as an iterable or async iterable of actions, read as the run goes on."""
         raise NotImplementedError(f"{type(self).__name__} has no data set: override load_dataset(), or run(actions)")
+
+    @classmethod
+    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[..., Any]:
+        """The environment to evaluate a bare model with, when the user names none; there is none by default."""
+        name = cls.benchmark_name or cls.__name__
+        raise NotImplementedError(f"{name!r} has no environment of its own: name one (--env module:function)")
 
     def count(self) -> int | None:
         """Number of tasks of `load_dataset`, for displays; None where only reading them would tell."""

@@ -156,7 +156,7 @@ class Run:
         if now is None and recorded is not None:
             self._seed = now = recorded
         if recorded not in (None, now):
-            raise ConfigMismatchError(str(paths.run), [f"sampling_seed: {recorded} in the file, now {now}"])
+            raise ConfigMismatchError(str(paths.run), (f"sampling_seed: {recorded} in the file, now {now}",))
         ending.push_async_callback(self._save_time, self._writer)
         if len(log):
             # A warning: without `output_path` two programs in one folder share a file, and nobody asked for that.
@@ -222,7 +222,7 @@ class Run:
         if digest is not None and digest != prompt.digest:
             raise ConfigMismatchError(
                 str(self._writer.log.paths.results),
-                [f"task {prompt.id!r}: its message, ground truth or context is another than in the file"],
+                (f"task {prompt.id!r}: its message, ground truth or context is another than in the file",),
             )
 
     def _is_done(self, job: Job) -> bool:

@@ -33,8 +33,10 @@ class StorePaths:
 
     @classmethod
     def of(cls, output_path: str | Path) -> Self:
-        """The files for an output path: a `.jsonl` file, or a folder that gets `results.jsonl`."""
+        """The files for an output path: a `.jsonl` file or its `.run.json`, or a folder that gets `results.jsonl`."""
         path = Path(output_path)
+        if path.name.endswith(".run.json"):
+            path = path.with_name(f"{path.name.removesuffix('.run.json')}.jsonl")
         return cls(results=path if path.suffix == ".jsonl" else path / "results.jsonl")
 
     @property
@@ -141,8 +143,8 @@ class RunConfig:
 
     def _refuse(self, changed: list[tuple[str, str, str]]) -> None:
         if changed:
-            lines = [f"{name}: {before} in the file, now {after}" for name, before, after in changed]
-            raise ConfigMismatchError(str(self.path), lines)
+            lines = (f"{name}: {before} in the file, now {after}" for name, before, after in changed)
+            raise ConfigMismatchError(str(self.path), tuple(lines))
 
     def spend(self, seconds: float) -> None:
         """Save the wall time of the run: all earlier parts and the seconds of this one so far."""
