@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import metadata
+from pkgutil import resolve_name
 from typing import TypeVar
 
 from strands_env.eval.errors import EvalError, UnknownBenchmarkError
@@ -99,8 +100,7 @@ def get_benchmark(name: str) -> type[Evaluator]:
     if name in _BENCHMARKS:
         return _BENCHMARKS[name]
     if name in _BUILT_IN:
-        module, _, attribute = _BUILT_IN[name].partition(":")
-        loaded = getattr(import_module(f"strands_env.eval.benchmarks.{module}"), attribute)
+        loaded = resolve_name(f"strands_env.eval.benchmarks.{_BUILT_IN[name]}")
     elif point := _points().get(name):
         try:
             loaded = point.load()
