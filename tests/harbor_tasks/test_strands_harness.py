@@ -136,7 +136,7 @@ async def test_a_container_that_is_lost_is_not_measured(tmp_path: Path) -> None:
         if (one := next(script)) is not None:
             return one
         assert env.trial is not None and env.trial._trial is not None
-        (first,) = psutil.Process(env.trial._trial.agent_environment.sandbox._process.pid).children()
+        (first,) = psutil.Process(env.trial._trial.agent_environment.sandbox._process._process.pid).children()
         first.kill()
         return SOLVED
 

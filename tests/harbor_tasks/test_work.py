@@ -126,7 +126,7 @@ async def test_a_container_that_is_lost_in_the_middle_is_not_measured_and_later_
         """End process 1, as the kernel does where memory is short."""
         assert env.trial is not None and env.trial._trial is not None
         process = env.trial._trial.agent_environment.sandbox._process
-        (first,) = psutil.Process(process.pid).children()
+        (first,) = psutil.Process(process._process.pid).children()
         killed.append(first.kill())
         await asyncio.sleep(0.3)
 

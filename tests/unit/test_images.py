@@ -164,7 +164,7 @@ async def test_a_socket_inside_is_served_from_outside(sandbox: ImageSandbox) -> 
             await sandbox.listen(8080)
 
 
-async def test_folders_go_in_and_out(sandbox: ImageSandbox, tmp_path: Path) -> None:
+async def test_folders_go_in_and_out(sandbox: ImageSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in/deep").mkdir(parents=True)
     (tmp_path / "in/deep/run.sh").write_text("#!/bin/sh\necho ran\n")
     (tmp_path / "in/deep/run.sh").chmod(0o755)
@@ -180,8 +180,9 @@ async def test_folders_go_in_and_out(sandbox: ImageSandbox, tmp_path: Path) -> N
     found = {str(place.relative_to(tmp_path / "out")) for place in (tmp_path / "out").rglob("*")}
     assert found == {"deep", "deep/run.sh", "a", "a/b", "a/b/top", "a/in", "a/file"}  # no link leaves the copy
     assert (tmp_path / "out/a/file").read_text() == "x\n" and (tmp_path / "out/a/in").is_symlink()
+    monkeypatch.setattr("strands_env.sandbox.images.sandbox.MAX_FOLDER_BYTES", 50_000)
     with pytest.raises(OSError, match="large"):
-        await sandbox.read_folder("/bin", tmp_path / "more", max_bytes=50_000)
+        await sandbox.read_folder("/bin", tmp_path / "more")
 
 
 async def test_folders_of_any_depth_are_copied_out_as_far_as_paths_lead(sandbox: ImageSandbox, tmp_path: Path) -> None:
@@ -352,7 +353,7 @@ async def test_a_sandbox_that_ends_in_the_middle_is_never_replaced_by_an_empty_o
     await sandbox.exec("echo work > file")
     waiting = asyncio.create_task(sandbox.exec("sleep 50"))
     assert sandbox._process is not None
-    first = next(iter(psutil.Process(sandbox._process.pid).children()))
+    first = next(iter(psutil.Process(sandbox._process._process.pid).children()))
     first.kill()  # as the kernel does where memory is short
     with pytest.raises(SandboxLostError, match="unexpectedly") as lost:
         await waiting

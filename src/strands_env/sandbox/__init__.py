@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .bubblewrap import DEFAULT_MAX_SANDBOXES, BubblewrapSandbox, Isolation, SandboxSlots
+from .bubblewrap.command import Isolation
+from .bubblewrap.sandbox import BubblewrapSandbox
+from .bubblewrap.supervised import SandboxSlots
 from .contract import (
     ExecLimits,
     ExecResult,
@@ -20,7 +22,6 @@ from .contract import (
 from .judging import Verdict, judge
 
 __all__ = [
-    "DEFAULT_MAX_SANDBOXES",
     "BubblewrapSandbox",
     "ExecLimits",
     "ExecResult",

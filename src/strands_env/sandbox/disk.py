@@ -13,7 +13,6 @@ import fcntl
 import functools
 import logging
 import os
-import shutil
 import stat
 import struct
 import subprocess
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 FILES = "files"
 """Folder of a sandbox's folder: `upper` and `work`, and the mount point where it has a file system of its own."""
-_RESERVE, _RESERVED_FILES, _RESERVED_BYTES = "reserve", 128, 16 << 20
+RESERVE, _RESERVED_FILES, _RESERVED_BYTES = "reserve", 128, 16 << 20
 """Room for what is done with a disk that code has filled: the grading of its work."""
 _BYTES_PER_INODE, _INODE_BYTES = 4096, 256  # as many files as blocks: small ones must not end before the room does
 _GET_FREE, _CONFIGURE, _SHUTDOWN, _AUTOCLEAR = 0x4C82, 0x4C0A, 0x8004587D, 4  # linux/loop.h, ext4.h
@@ -53,11 +52,6 @@ def make_disk(folder: str, size: int | None) -> bool:
     return False
 
 
-def release_reserve(folder: str) -> None:
-    """Give back the room that is kept for the grading."""
-    shutil.rmtree(f"{folder}/{FILES}/{_RESERVE}", ignore_errors=True)
-
-
 def unmount_disk(folder: str) -> None:
     """Throw away a sandbox's own file system, if it has one. No process may use it."""
     place = f"{folder}/{FILES}"
@@ -78,9 +72,9 @@ def _format_disk(size: int) -> tuple[tuple[int, bytes], ...]:
         for name in ("upper", "work"):
             os.makedirs(f"{folder}/files/{name}")
             os.chmod(f"{folder}/files/{name}", 0o755)
-        os.mkdir(f"{folder}/files/{_RESERVE}", 0o700)
+        os.mkdir(f"{folder}/files/{RESERVE}", 0o700)
         for number in range(_RESERVED_FILES):
-            open(f"{folder}/files/{_RESERVE}/{number}", "x").close()
+            open(f"{folder}/files/{RESERVE}/{number}", "x").close()
         command = ["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal,^resize_inode", "-m", "0"]
         command += ["-i", str(_BYTES_PER_INODE), "-I", str(_INODE_BYTES), "-E", "lazy_itable_init=1,nodiscard"]
         command += ["-d", f"{folder}/files", f"{folder}/image", f"{size // 1024}k"]
@@ -117,7 +111,7 @@ def _mount_new(folder: str, place: str, size: int) -> None:
         for descriptor in (image, device):  # the mount holds the device, and the device the file
             if descriptor >= 0:
                 os.close(descriptor)
-    with open(f"{place}/{_RESERVE}/0", "wb") as file:
+    with open(f"{place}/{RESERVE}/0", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, _RESERVED_BYTES)
 
 

@@ -9,28 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from strands_sglang.exceptions import install_command
 
-from .results import NotMeasuredError, TaskFailedError, TaskReward
+from .results import NotMeasuredError, TaskFailedError
 
 if TYPE_CHECKING:
-    from .backend import BubblewrapEnvironment
     from .checkpoints import Checkpoint, CheckpointError
     from .environment import HarborEnv
     from .trial import TaskTrial
 
 __all__ = [
-    "BubblewrapEnvironment",
     "Checkpoint",
     "CheckpointError",
     "HarborEnv",
     "NotMeasuredError",
     "TaskFailedError",
-    "TaskReward",
     "TaskTrial",
     "create_env_factory",
 ]
 
 _HOMES = {
-    "BubblewrapEnvironment": "backend",
     "Checkpoint": "checkpoints",
     "CheckpointError": "checkpoints",
     "HarborEnv": "environment",

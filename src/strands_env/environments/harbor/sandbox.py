@@ -42,10 +42,8 @@ class HarborSandbox(Sandbox):
         if self._own is not None:
             return self._own.sandbox.capabilities
         network = Network.LOOPBACK if self.gateway_host else Network.NONE
-        if self.environment is None:
-            return SandboxCapabilities(work="/", background=True, network=network)
-        work = self.environment.task_env_config.workdir or "/"
-        return SandboxCapabilities(work=work, background=True, network=network)
+        work = None if self.environment is None else self.environment.task_env_config.workdir
+        return SandboxCapabilities(work=work or "/", background=True, network=network)
 
     async def exec(
         self,

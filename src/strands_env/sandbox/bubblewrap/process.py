@@ -188,12 +188,6 @@ class SandboxProcess:
         return self.work_directory or WORK
 
     @property
-    def pid(self) -> int:
-        """The process that started it here; all of its own descend from this one."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
     def is_alive(self) -> bool:
         """It can take a request."""
         has_ended = self._process is None or self._process.poll() is not None

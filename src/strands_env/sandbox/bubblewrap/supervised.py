@@ -42,8 +42,6 @@ from .process import SandboxProcess
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_SANDBOXES = 128
-"""Sandboxes that run at the same time, if nothing else is said; each takes about 7 MiB, 15 with an interpreter."""
 MAX_STDIN_BYTES = 16 << 20
 """Longest standard input of a call."""
 MAX_ARGUMENT_BYTES = 128_000
@@ -57,10 +55,10 @@ FILE_SECONDS = 600.0
 class SandboxSlots:
     """A bound on the sandboxes running in each event loop. Share one among environments.
 
-    Others wait for their first call to start.
+    Others wait for their first call to start. Each takes about 7 MiB, 15 with an interpreter.
     """
 
-    def __init__(self, limit: int = DEFAULT_MAX_SANDBOXES) -> None:
+    def __init__(self, limit: int = 128) -> None:
         check_positive("sandboxes", whole=True, limit=limit)
         self.limit = limit
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (

@@ -34,13 +34,13 @@ from ..contract import (
     SandboxLostError,
     SandboxUnavailableError,
 )
-from ..disk import FILES, make_disk, release_reserve
+from ..disk import FILES, RESERVE, make_disk
 from ..folders import remove_owned_folder
 from .layers import Snapshot, copy_upper, make_folder
 from .store import Image, ImageStore, hold_image, release_image
 
 MAX_FOLDER_BYTES = 1 << 30
-"""Most bytes of a folder that is copied out, if nothing else is said."""
+"""Most bytes of a folder, or of a file, that is copied out."""
 DEFAULT_IMAGE_LIMITS = SandboxLimits(
     wall_seconds=24 * 3600.0,
     cpu_seconds=7 * 24 * 3600.0,
@@ -176,7 +176,7 @@ class ImageSandbox(SupervisedSandbox):
     def release_reserve(self) -> None:
         """Give up some room that code could not take, for the grading of its work."""
         if self._folder is not None:
-            release_reserve(self._folder)
+            shutil.rmtree(f"{self._folder}/{FILES}/{RESERVE}", ignore_errors=True)
 
     async def reset_folders(self, paths: Sequence[str], *, mode: int = 0o755) -> None:
         """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
@@ -188,40 +188,31 @@ class ImageSandbox(SupervisedSandbox):
             await default_threads.run(_pack, str(source), archive)
             await self._request({"kind": "unpack", "path": target}, archive)
 
-    async def read_folder(
-        self,
-        source: str,
-        target: str | os.PathLike[str],
-        *,
-        exclude: Sequence[str] = (),
-        max_bytes: int = MAX_FOLDER_BYTES,
-    ) -> None:
+    async def read_folder(self, source: str, target: str | os.PathLike[str], *, exclude: Sequence[str] = ()) -> None:
         """Copy a folder of the sandbox into a folder of this machine; links out of it, and devices, are left out.
 
         Args:
             exclude: Patterns of paths to leave out, as GNU tar reads `--exclude`.
 
         Raises:
-            OSError: It is missing, no folder, or longer than `max_bytes`.
+            OSError: It is missing, no folder, or longer than `MAX_FOLDER_BYTES`.
         """
         with tempfile.TemporaryFile() as archive:
-            request = {"kind": "pack", "path": source, "max_bytes": max_bytes, "exclude": list(exclude)}
+            request = {"kind": "pack", "path": source, "max_bytes": MAX_FOLDER_BYTES, "exclude": list(exclude)}
             await self._request(request, archive)
             archive.seek(0)
             await default_threads.run(_unpack, archive, str(target), FILE_SECONDS)
 
-    async def copy_file(
-        self, source: str, target: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
-    ) -> None:
+    async def copy_file(self, source: str, target: str | os.PathLike[str]) -> None:
         """Copy a file of the sandbox, as root sees it, into a file of this machine, which is made last and whole.
 
         Raises:
-            OSError: It is missing, no regular file, or longer than `max_bytes`.
+            OSError: It is missing, no regular file, or longer than `MAX_FOLDER_BYTES`.
         """
         part = f"{os.fspath(target)}.part"
         try:
             with open(part, "wb") as file:
-                request = {"kind": "read", "path": source, "max_bytes": max_bytes, "user": "0"}
+                request = {"kind": "read", "path": source, "max_bytes": MAX_FOLDER_BYTES, "user": "0"}
                 await self._request(request, file)
             os.replace(part, target)
         finally:

@@ -100,10 +100,6 @@ class ImageSupervisor(Supervisor):
         if self.disk is not None:
             self.disk.spare_cleaning()
 
-    def writes_too_much(self) -> bool:
-        """The files have just been found to take more room than they may."""
-        return self.disk is not None and self.disk.look()
-
     def do_at_once(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The answer to a request that needs no process; None for any other."""
         match request["kind"]:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from .disk import DiskWatch
     from .system import Processes
 
 KILL_SECONDS = 3.0
@@ -75,6 +76,9 @@ class Child:
 
 class Supervisor:
     """Runs one request at a time."""
+
+    disk: DiskWatch | None = None
+    """Measures the files, where no file system of a size bounds them."""
 
     def __init__(self, config: dict[str, Any], channel: socket.socket) -> None:
         self.config = config
@@ -171,10 +175,6 @@ class Supervisor:
             child.close()
         streams = {name: watch.captures[descriptor].answer() for descriptor, name in watch.names.items()}
         return {"exit": None, "lost": had_worker and self.worker is None, **report, **streams}
-
-    def writes_too_much(self) -> bool:
-        """The files take more room than they may: never, in file systems of a size."""
-        return False
 
     def _begin(self, request: dict[str, Any]) -> tuple[Child, str | None]:
         """Start the process of a request; for the interpreter, also the number its answer has to bear."""
@@ -502,7 +502,7 @@ class Watch:
             return "cancelled"
         if sum(capture.total for capture in self.captures.values()) > self.request["flood_bytes"]:
             return "output_flood"
-        if self.host.writes_too_much():
+        if self.host.disk is not None and self.host.disk.look():
             return "too_many_files"
         now = time.monotonic()
         if now < self.next_check or now > self.deadline:  # thousands of processes take long to look at
