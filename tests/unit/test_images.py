@@ -216,6 +216,37 @@ def test_a_snapshot_that_is_not_there_is_refused_in_one_sentence(tmp_path: Path)
         Snapshot.load(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["passwd", "group"])
+async def test_no_file_of_the_image_holds_up_the_supervisor(sandbox: ImageSandbox, name: str) -> None:
+    """A sandbox that is lost in the middle of an episode leaves it unscored."""
+    await sandbox.exec(f"rm -f /etc/{name}; mkfifo /etc/{name}")
+    await sandbox.exec("true", timeout=0.5)  # a shell may wait for it
+    await sandbox.write_file("/app/note", "x")
+    assert await sandbox.read_file("/app/note") == b"x"
+
+
+OBSTACLES = {
+    "files": "touch /.sandbox; mv /sys /kernel; touch /sys; mv /opt/given /opt/taken; touch /opt/given",
+    "links": "ln -s /tmp /.sandbox; mv /sys /kernel; ln -s /nowhere /sys; mv /opt/given /opt/taken; ln -s / /opt/given",
+    "inside": "mkdir -p /.sandbox/$(printf 'd/%.0s' {1..1100}); ln -s /tmp /.sandbox/usr",
+}
+"""What a hostile agent may leave where the next sandbox over its files shows files of this machine."""
+
+
+@pytest.mark.parametrize("obstacles", OBSTACLES.values(), ids=OBSTACLES)
+async def test_a_lost_sandbox_starts_again_with_its_files_whatever_they_are(obstacles: str, tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("given")
+    binds = {"/opt/given/deep/tool": str(tmp_path / "tool")}
+    async with ImageSandbox(require_images(), workdir="/app", binds=binds) as first:
+        done = await first.exec(f"chmod 700 /opt; echo kept > kept; {obstacles}")
+        assert not done.is_error, done
+        folder = await first.release_layer()
+        async with first.sibling(layers=[f"{folder}/upper"]) as again:
+            assert await text_of(again, "cat kept /opt/given/deep/tool; stat -c %a /opt") == "kept\ngiven700"
+            assert "No such file" in await text_of(again, "ls /.sandbox")
+        remove_owned_folder(os.path.dirname(folder))
+
+
 async def test_folders_deeper_than_calls_may_go_are_removed(sandbox: ImageSandbox) -> None:
     deep = "mkdir -p {0}; cd {0}; mkdir -p $(printf 'd/%.0s' {{1..1900}})"
     for place in ("/tests", "/left"):

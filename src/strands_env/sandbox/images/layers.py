@@ -11,8 +11,10 @@ import functools
 import json
 import logging
 import os
+import stat
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from strands_sglang.cache import cache_folder
 
 from ..contract import SandboxError, SandboxUnavailableError
 from ..folders import discard, make_owned_folder
+from .paths import Stack, is_real, mode_of
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,39 @@ def copy_upper(source: str, target: str) -> None:
     if done.returncode != 0:
         discard(target)
         raise SandboxError(f"what the sandbox wrote could not be copied: {done.stderr.strip()[-500:]}")
+
+
+def hide_obstacles(upper: str, layers: Sequence[str], root: str, shown: Mapping[str, str]) -> None:
+    """Hide what code has put in the place of folders where a sandbox shows files of this machine.
+
+    Bubblewrap does not start over a link or a file there, and a lost sandbox that does not start again is not graded.
+
+    Args:
+        upper: Folder of what the new sandbox writes.
+        layers: Folders below it, the lowest first.
+        root: Folder of the image.
+        shown: Paths inside, and what is shown there.
+    """
+    for path, source in shown.items():
+        names = (Stack([root]).resolve(path) or path.strip("/")).split("/")
+        for size in range(1, len(names) + 1):
+            folder, place = "/".join(names[: size - 1]), "/".join(names[:size])
+            tops = [upper, *reversed(layers)]
+            modes = (mode_of(os.path.join(top, place)) for top in tops if is_real(top, folder))
+            mode = next((one for one in modes if one is not None), stat.S_IFCHR)
+            if stat.S_ISCHR(mode):  # nothing, or deleted: what is in it does not count either
+                break
+            if stat.S_IFMT(mode) == (stat.S_IFDIR if size < len(names) or os.path.isdir(source) else stat.S_IFREG):
+                continue
+            for parent in ("/".join(names[:depth]) for depth in range(1, size)):
+                if not os.path.lexists(os.path.join(upper, parent)):
+                    original = next(top for top in (*tops, root) if is_real(top, parent))
+                    status = os.lstat(os.path.join(original, parent))
+                    os.mkdir(os.path.join(upper, parent))
+                    os.chown(os.path.join(upper, parent), status.st_uid, status.st_gid)
+                    os.chmod(os.path.join(upper, parent), stat.S_IMODE(status.st_mode))
+            os.mknod(os.path.join(upper, place), stat.S_IFCHR, os.makedev(0, 0))
+            break
 
 
 def containers_folder() -> Path:

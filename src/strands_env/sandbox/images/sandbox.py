@@ -36,7 +36,7 @@ from ..contract import (
 )
 from ..disk import FILES, RESERVE, make_disk
 from ..folders import remove_owned_folder
-from .layers import Snapshot, copy_upper, make_folder
+from .layers import Snapshot, copy_upper, hide_obstacles, make_folder
 from .store import Image, ImageStore, hold_image, release_image
 
 MAX_FOLDER_BYTES = 1 << 30
@@ -261,6 +261,9 @@ class ImageSandbox(SupervisedSandbox):
             if not await default_threads.run(make_disk, self._folder, self.limits.disk_bytes):
                 # Inside, the supervisor reaches this folder by its descriptor alone.
                 watched = os.open(self._upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            # The supervisor's own folder is hidden whole: to remove a million files there would take too long.
+            shown = {PROGRAMS: "", **self._shown()}
+            await default_threads.run(hide_obstacles, self._upper, self.layers, self.image.root, shown)
             return await self._make_process(watched).start()
         except BaseException:
             await self._clear()
@@ -268,6 +271,12 @@ class ImageSandbox(SupervisedSandbox):
         finally:
             if watched is not None:
                 os.close(watched)
+
+    def _shown(self) -> dict[str, str]:
+        """Files of this machine by their paths inside, those that the supervisor needs among them."""
+        processors = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
+        needed = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *command.python_home().folders)}
+        return {**processors, **self.binds, **needed, f"{PROGRAMS}/guest": command.guest_folder()}
 
     def _make_process(self, watched: int | None) -> SandboxProcess:
         """Bubblewrap over the stack of folders, with the supervisor hidden in it.
@@ -294,9 +303,7 @@ class ImageSandbox(SupervisedSandbox):
             bwrap += ["--overlay-src", layer]
         bwrap += ["--overlay", self._upper, f"{self._folder}/{FILES}/work", "/"]
         bwrap += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
-        own_files = _supervisor_files(python)
-        shown = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
-        bwrap += command.showing_arguments({**shown, **self.binds, **own_files})
+        bwrap += command.showing_arguments(self._shown())
         bwrap += ["--setenv", "PYTHONHOME", f"{PROGRAMS}{os.path.dirname(os.path.dirname(python.executable))}"]
         loader, libraries = _loader(python)
         program = [loader, "--library-path", libraries, f"{PROGRAMS}{python.executable}", "-S", "-s", "-P", "-B"]
@@ -306,7 +313,7 @@ class ImageSandbox(SupervisedSandbox):
             "is_root": mode is Mode.OWN_USER,
             "owner": owner,
             "hostname": command.HOSTNAME,
-            "hidden": sorted(own_files, reverse=True),
+            "hidden": sorted((path for path in self._shown() if path.startswith(f"{PROGRAMS}/")), reverse=True),
             "programs": PROGRAMS,
             "capabilities": sorted(capabilities.values()),
             "watching": [_SYS_PTRACE] if can_look else [],
@@ -369,12 +376,6 @@ def image_mode() -> Mode:
             "container with CAP_SYS_ADMIN"
         )
     return mode
-
-
-def _supervisor_files(python: command.PythonHome) -> dict[str, str]:
-    """Files of this machine that the supervisor needs, by their paths inside."""
-    shown = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *python.folders)}
-    return {**shown, f"{PROGRAMS}/guest": command.guest_folder()}
 
 
 def _loader(python: command.PythonHome) -> tuple[str, str]:

@@ -16,7 +16,6 @@ import fcntl
 import fnmatch
 import os
 import re
-import shutil
 import signal
 import socket
 import stat
@@ -41,6 +40,7 @@ from .system import (
     filter_calls,
     other_processes,
     prctl,
+    remove_tree,
     set_limit,
     signal_all,
 )
@@ -201,7 +201,8 @@ def enter_image(config: dict[str, Any]) -> None:
         raise RuntimeError(f"not isolated: process {os.getpid()}")
     for folder in image["hidden"]:
         check(LIBC.umount2(folder.encode(), _MNT_DETACH), "cannot be hidden", folder)
-    shutil.rmtree(image["programs"], ignore_errors=True)
+    with contextlib.suppress(OSError):
+        remove_tree(image["programs"])
     os.umask(0o022)
     _write_if_empty("/etc/hosts", f"127.0.0.1 localhost {image['hostname']}\n::1 localhost\n")
     if image["resolv_conf"]:
@@ -334,11 +335,15 @@ def _is_id(text: str) -> bool:
 
 
 def _table(path: str, columns: int) -> list[list[str]]:
-    try:
-        with open(path, errors="replace") as file:
-            lines = [line.rstrip("\n").split(":") for line in file.read(1 << 20).splitlines()]
-    except OSError:
-        return []
+    text = b""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):  # code may have put a pipe there, which never ends
+                text = os.read(descriptor, 1 << 20)
+        finally:
+            os.close(descriptor)
+    lines = [line.split(":") for line in text.decode(errors="replace").splitlines()]
     return [line for line in lines if len(line) == columns and _is_id(line[2])]
 
 
