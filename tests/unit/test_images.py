@@ -193,6 +193,15 @@ async def test_folders_of_any_depth_are_copied_out_as_far_as_paths_lead(sandbox:
     remove_tree(str(tmp_path / "out"))  # pytest cannot
 
 
+async def test_a_snapshot_is_as_deep_as_paths_lead(sandbox: ImageSandbox, tmp_path: Path) -> None:
+    """Between two steps of a task its container is copied, and code must not hinder that."""
+    path = "/".join(["d" * 200] * 15)
+    assert not (await sandbox.exec(f"touch file; for i in 1 2; do mkdir -p {path}; cd {path}; done")).is_error
+    place = Path((await sandbox.snapshot(tmp_path / "taken")).layers[-1], "app")
+    assert (place / "file").exists() and (place / path).is_dir()
+    remove_tree(str(place))  # pytest cannot
+
+
 async def test_a_snapshot_is_a_start_for_others_and_changes_no_more(sandbox: ImageSandbox, tmp_path: Path) -> None:
     await sandbox.exec("echo one > file; rm /bin/vi; mkdir -p /etc/new; echo 1 > /etc/new/a")
     taken = await sandbox.snapshot(tmp_path / "first")

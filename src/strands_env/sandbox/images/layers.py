@@ -5,6 +5,7 @@ A sandbox writes into a folder of its own, `upper`, stacked above the image.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import functools
@@ -72,7 +73,7 @@ def make_folder() -> str:
 
 
 def copy_upper(source: str, target: str) -> None:
-    """Copy what a sandbox has written, deletions included, to a new place.
+    """Copy what a sandbox has written, deletions included, to a new place, as deep as paths lead.
 
     Raises:
         SandboxError: There is no room, or a file cannot be read.
@@ -81,10 +82,20 @@ def copy_upper(source: str, target: str) -> None:
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, "files are copied to a new place", target)
     command = ["cp", "-aT", "--reflink=auto", "--", source, target]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if done.returncode != 0:
+    failures: collections.deque[str] = collections.deque(maxlen=3)
+    is_cut = False
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, "LC_ALL": "C"}
+    ) as copying:
+        assert copying.stderr is not None
+        for line in copying.stderr:
+            # Deeper than a path leads nobody can open anything, and code must not keep its work from being copied so.
+            is_deep = line.endswith(": File name too long\n")
+            is_cut = is_cut or is_deep
+            failures.extend([] if is_deep else [line.strip()])
+    if failures or copying.returncode != (1 if is_cut else 0):
         discard(target)
-        raise SandboxError(f"what the sandbox wrote could not be copied: {done.stderr.strip()[-500:]}")
+        raise SandboxError(f"what the sandbox wrote could not be copied: {' '.join(failures)[-500:]}")
 
 
 def hide_obstacles(upper: str, layers: Sequence[str], root: str, shown: Mapping[str, str]) -> None:
