@@ -12,6 +12,7 @@ import pytest
 
 from strands_env.core import Action, StepResult, TaskContext, TerminationReason
 from strands_env.environments.harbor import HarborEnv, TaskTrial
+from strands_env.environments.harbor.results import choose_reward
 from strands_env.environments.harbor.validation import CHEATS, validate_tasks
 from strands_env.rewards.proof import TaskVerdict
 from strands_env.sandbox.images.layers import containers_folder
@@ -42,7 +43,7 @@ async def reward_of(task: Path, agent: str, **options: Any) -> float:
     trial = TaskTrial(task, agent=agent, **options)
     try:
         await trial.start()
-        return (await trial.reward()).value()
+        return choose_reward(await trial.reward())
     finally:
         await trial.close()
 

@@ -34,7 +34,7 @@ from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, ContainerTools
 from strands_sglang.exceptions import refuse_unknown
 
 from .checkpoints import Checkpoint, CheckpointError
-from .results import Part, read_work
+from .results import Part, choose_reward, read_work
 from .sandbox import HarborSandbox
 from .trial import VERIFIERS, TaskTrial
 
@@ -376,4 +376,4 @@ class _VerifierReward(RewardFunction):
         trial = self._env.trial
         assert trial is not None
         rewards = await trial.reward()
-        return RewardResult(reward=rewards.value(self._env.reward_key), info=trial.reward_info(rewards))
+        return RewardResult(reward=choose_reward(rewards, self._env.reward_key), info=trial.reward_info(rewards))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,23 +27,17 @@ class NotMeasuredError(TaskFailedError):
     """The task was run, and its verifier gave no reward: it says nothing about the agent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReward:
-    """The verifier's rewards, by name; all are finite."""
+def choose_reward(rewards: Mapping[str, float], name: str | None = None) -> float:
+    """The reward to train on, of those that a verifier gave: `name`, else `reward`, else the only one.
 
-    rewards: Mapping[str, float]
-
-    def value(self, name: str | None = None) -> float:
-        """The reward to train on: `name`, else `reward`, else the only one.
-
-        Raises:
-            NotMeasuredError: There is no such reward, or several and none of that name.
-        """
-        key = name or (next(iter(self.rewards)) if len(self.rewards) == 1 else "reward")
-        if key not in self.rewards:
-            way = "" if name else ": name one as reward_key"
-            raise NotMeasuredError(f"the verifier gave the rewards {sorted(self.rewards)}, and none named {key!r}{way}")
-        return self.rewards[key]
+    Raises:
+        NotMeasuredError: There is no such reward, or several and none of that name.
+    """
+    key = name or (next(iter(rewards)) if len(rewards) == 1 else "reward")
+    if key not in rewards:
+        way = "" if name else ": name one as reward_key"
+        raise NotMeasuredError(f"the verifier gave the rewards {sorted(rewards)}, and none named {key!r}{way}")
+    return rewards[key]
 
 
 def read_work(report: str | Path) -> dict[str, list[str] | None]:

@@ -49,7 +49,7 @@ from strands_sglang.exceptions import did_you_mean
 
 from .backend import BubblewrapEnvironment, check_single, find_image
 from .grading import WorkLayers, prepare_in_place, running_processes
-from .results import NotMeasuredError, Part, TaskFailedError, TaskReward
+from .results import NotMeasuredError, Part, TaskFailedError
 
 logger = logging.getLogger(__name__)
 
@@ -333,8 +333,8 @@ class TaskTrial:
         if error is not None:
             raise TaskFailedError(f"{type(error).__name__}: {error}")
 
-    async def reward(self) -> TaskReward:
-        """Wait for the end of the trial, verifier included.
+    async def reward(self) -> dict[str, float]:
+        """The verifier's rewards, by name, at the end of the trial; all are finite.
 
         Raises:
             NotMeasuredError: The verifier gave no reward: it is broken, timed out, or there is nothing it says.
@@ -347,13 +347,13 @@ class TaskTrial:
         if failure is not None and self._grades_artifacts:
             raise NotMeasuredError(f"the artifacts could not be copied: {failure}")
         try:
-            return read_reward(self._trial)
+            return read_rewards(self._trial)
         except NotMeasuredError as error:
             if not self.failed_steps or self.is_control:
                 raise
             return await self._grade_again(error)
 
-    async def _grade_again(self, error: NotMeasuredError) -> TaskReward:
+    async def _grade_again(self, error: NotMeasuredError) -> dict[str, float]:
         """Score 0 where the agent made its own grading fail, which is so if it fails again, and on the image does not.
 
         Raises:
@@ -373,14 +373,14 @@ class TaskTrial:
         logger.info("task=<%s>, error=<%s> | the agent's work cannot be graded: 0", self.task_folder.name, error)
         self.grading_failure = str(error)
         # Other steps keep what they earned: the task's own rule makes one reward of all.
-        zeros, result = VerifierResult(rewards=dict.fromkeys(control.rewards, 0.0)), self._trial.result
+        zeros, result = VerifierResult(rewards=dict.fromkeys(control, 0.0)), self._trial.result
         for step in result.step_results or []:
             if step.step_name in self.failed_steps:
                 step.verifier_result = zeros
         result.verifier_result = self._trial._select_multi_step_reward() if result.step_results else zeros
-        return read_reward(self._trial)
+        return read_rewards(self._trial)
 
-    async def _try_without_agent(self, layers: WorkLayers | None) -> TaskReward | None:
+    async def _try_without_agent(self, layers: WorkLayers | None) -> dict[str, float] | None:
         """The reward of these layers, or of the image alone; None if the tests come to none.
 
         Raises:
@@ -402,8 +402,8 @@ class TaskTrial:
         """Copy what was written in the container so far into a new folder."""
         await self.layers.snapshot(self._trial.agent_environment, folder)
 
-    def reward_info(self, reward: TaskReward) -> dict[str, Any]:
-        """What is known of a reward beside its number; without entries that say nothing."""
+    def reward_info(self, rewards: Mapping[str, float]) -> dict[str, Any]:
+        """What is known of rewards beside their numbers; without entries that say nothing."""
         notes = {
             "forgeable": self.grades_in_place,
             "changed_programs": self.layers.changed_programs,
@@ -411,7 +411,7 @@ class TaskTrial:
             "outside_work": self.layers.outside,
             "grading_failure": self.grading_failure,
         }
-        return {"rewards": dict(reward.rewards), **{name: value for name, value in notes.items() if value}}
+        return {"rewards": dict(rewards), **{name: value for name, value in notes.items() if value}}
 
     def _raise_failure(self) -> None:
         assert self._running is not None
@@ -482,7 +482,7 @@ def check_backend(name: str) -> None:
         raise TaskFailedError(f"the backend {name!r} cannot be used here: {error}") from error
 
 
-def read_reward(trial: Trial) -> TaskReward:
+def read_rewards(trial: Trial) -> dict[str, float]:
     """The verifier's rewards, where it gave any that are numbers.
 
     Raises:
@@ -502,7 +502,7 @@ def read_reward(trial: Trial) -> TaskReward:
             kind = NotMeasuredError if result.verifier is not None else TaskFailedError
             raise kind(f"{info.exception_type}: {info.exception_message}")
         raise NotMeasuredError("the verifier gave no reward")
-    rewards = {}
+    rewards: dict[str, float] = {}
     for name, value in verified.rewards.items():
         with contextlib.suppress(OverflowError):  # a whole number of hundreds of digits
             rewards[name] = float(value)
@@ -510,4 +510,4 @@ def read_reward(trial: Trial) -> TaskReward:
             raise NotMeasuredError(f"the reward {name!r} must be a finite number, got {str(value)[:50]}")
     if not rewards:
         raise NotMeasuredError("the verifier gave an empty set of rewards")
-    return TaskReward(rewards=rewards)
+    return rewards

@@ -10,7 +10,7 @@ from typing import Any
 
 from strands_env.rewards.proof import TaskVerdict
 
-from .results import Part, TaskFailedError
+from .results import Part, TaskFailedError, choose_reward
 from .sandbox import HarborSandbox
 from .trial import TaskTrial
 
@@ -105,7 +105,7 @@ async def validate_tasks(
                     await trial.start()
                     if kind in scripts:
                         await trial.run_parts(cheat)
-                    reward = (await trial.reward()).value(reward_key)
+                    reward = choose_reward(await trial.reward(), reward_key)
                     # A solution that cannot be graded is the task's mistake, and a cheat's that it cannot is none.
                     return kind, reward, (trial.grading_failure or None) if kind == "oracle" else None
                 except TaskFailedError as error:
