@@ -40,12 +40,16 @@ _held: dict[str, tuple[int, int]] = {}
 
 
 def announce(place: str = "") -> None:
-    """Have what this process leaves removed: its control groups, and folders whose path begins like this."""
+    """Have what this process leaves removed: its control groups, and folders whose path begins like this.
+
+    The first time, the control groups of processes that are gone are removed.
+    """
     process = os.getpid()
     with _heirs_lock:
         if (process, place) in _heirs or not sys.executable or (not place and any(pid == process for pid, _ in _heirs)):
             return
         _heirs.add((process, place))
+        remove_groups()
         handle = -1
         with contextlib.suppress(OSError):  # an old kernel, or no shell: the next process cleans up
             handle = os.pidfd_open(process)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import logging
 import os
@@ -86,12 +85,6 @@ def make_control_group(memory_bytes: int, processes: int, cpus: float | None = N
             else:
                 (folders["cpu"] / "cpu.cfs_quota_us").write_text(f"{quota}")
     return ControlGroup(folders)
-
-
-@functools.cache
-def remove_stale_groups() -> None:
-    """Remove groups whose process is gone without having removed them; once in a process."""
-    remove_groups()
 
 
 def remove_groups(process: int | None = None) -> bool:

@@ -35,7 +35,6 @@ from ..contract import (
     SandboxUnavailableError,
     wall_seconds,
 )
-from .cgroup import remove_stale_groups
 from .command import require_linux
 from .guest.protocol import write_all
 from .process import SandboxProcess
@@ -344,7 +343,6 @@ class SupervisedSandbox(Sandbox):
             self.is_waiting = False
             self._taken = semaphore
             try:
-                remove_stale_groups()
                 self._process = await self._start_process()
             except BaseException as error:
                 self._release()

@@ -201,7 +201,7 @@ class ImageSandbox(SupervisedSandbox):
             request = {"kind": "pack", "path": source, "max_bytes": MAX_FOLDER_BYTES, "exclude": list(exclude)}
             await self._request(request, archive)
             archive.seek(0)
-            await default_threads.run(_unpack, archive, str(target), FILE_SECONDS)
+            await default_threads.run(_unpack, archive, str(target))
 
     async def copy_file(self, source: str, target: str | os.PathLike[str]) -> None:
         """Copy a file of the sandbox, as root sees it, into a file of this machine, which is made last and whole.
@@ -404,14 +404,14 @@ def _pack(source: str, archive: Any) -> None:
     archive.seek(0)
 
 
-def _unpack(archive: io.BufferedIOBase, target: str, seconds: float) -> None:
+def _unpack(archive: io.BufferedIOBase, target: str) -> None:
     """Extract an archive of foreign files, parents first, into a folder that nobody else writes to."""
-    deadline, links = time.monotonic() + seconds, []
+    deadline, links = time.monotonic() + FILE_SECONDS, []
     os.makedirs(target, exist_ok=True)
     with tarfile.open(fileobj=archive, mode="r:") as tar:
         for member in tar:
             if time.monotonic() > deadline:
-                raise TimeoutError(errno.ETIMEDOUT, f"could not be copied within {seconds:g} s", target)
+                raise TimeoutError(errno.ETIMEDOUT, f"could not be copied within {FILE_SECONDS:g} s", target)
             place, parts = os.path.join(target, member.name), member.name.split("/")
             if member.name.startswith("/") or not {"", ".", ".."}.isdisjoint(parts):
                 continue
