@@ -30,7 +30,7 @@ from strands_env.rewards import (
     WeightedReward,
     prove_reward,
 )
-from strands_env.rewards.proof import RewardOf, wrong_answers
+from strands_env.rewards.proof import RewardOf, gold_text, wrong_answers
 from strands_env.testing import RewardContract, ScriptedModel
 
 NUMBERS = ["4", "17", "-3", "425", "0.5", "1"]
@@ -387,3 +387,13 @@ def test_the_contract_names_the_rows():
     suite = type("Suite", (RewardContract,), {"make_reward": lambda self: contains, "tasks": lambda self: tasks("42")})
     with pytest.raises(AssertionError, match=r"free +t0"):
         suite().test_reward_is_proven()
+
+
+@pytest.mark.parametrize(
+    ("truth", "length"),
+    [(10**5000, 5001), (0.5, 3), ("  ", None), (float("nan"), None), ([4], None)],
+    ids=["huge", "decimal", "blank", "nan", "list"],
+)
+def test_a_gold_is_the_text_of_any_finite_number(truth: Any, length: int | None) -> None:
+    gold = gold_text(Action(message="?", task_context=TaskContext(ground_truth=truth)))
+    assert (None if gold is None else len(gold)) == length

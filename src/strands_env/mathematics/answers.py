@@ -188,6 +188,15 @@ def _unit_behind(item: str, text: str, end: int) -> str:
     return r"\%" if unit[1][-1] == "%" else rf" \text{{ {unit[1]}}}" + (f"^{unit[2]}" if unit[2] else "")
 
 
+def repeats(answer: str, prompt: str, truth: str) -> bool:
+    """Whether an answer is the prompt, or most of it, whatever the case and the marks, and as often as it likes."""
+    said, asked, expected = (" ".join(re.findall(r"\w+", text.casefold())) for text in (answer, prompt, truth))
+    if not asked or asked == expected or "boxed" in said.split():
+        return False
+    rest = re.sub(rf"(?<!\w){re.escape(asked)}(?!\w)", " ", said).split()
+    return {*rest} <= {"question", "problem", "prompt", "user", "q"} or (said in asked and len(said) > 0.7 * len(asked))
+
+
 def is_prose(node: Node) -> bool:
     """Whether words say something, rather than being a label or a unit."""
     if node.kind == "group" and node.detail in ("list", "any", "all"):
@@ -216,6 +225,8 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     Both are read whole or not at all. The last boxed expression counts; several boxes together count only where a set
     or list is expected, so boxing many guesses gains nothing.
     """
+    if repeats(answer, question, gold):
+        return {"reason": "prompt_repeated"}
     gold_boxes = find_boxes(gold)
     gold = gold[slice(*gold_boxes[-1])] if gold_boxes else _MARKER.sub("", gold)
     expected = readings(gold)

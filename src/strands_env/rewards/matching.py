@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import deque
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import regex
@@ -16,7 +14,7 @@ from strands_env.core.types import Action, RewardFunction, RewardResult, StepRes
 from strands_env.numerals import numerals, only_number
 from strands_sglang.exceptions import check_positive
 
-from .proof import RewardExamples
+from .proof import RewardExamples, gold_text
 from .turns import turns_of
 
 DEFAULT_TIMEOUT = 5.0
@@ -221,10 +219,8 @@ class NumberReward(RewardFunction):
         """Compare the answer's number."""
         truth = action.task_context.ground_truth
         info: dict[str, Any] = {"matched": False, "ground_truth": truth, "answer": None}
-        is_number = not isinstance(truth, bool) and (not isinstance(truth, float) or math.isfinite(truth))
-        # `str` refuses integers of more than 4,300 digits.
-        gold = only_number(str(Decimal(truth)) if isinstance(truth, int) else str(truth))
-        if not is_number or gold is None:
+        gold = only_number(gold_text(action) or str(truth))
+        if gold is None:
             return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth"})
         response, prompt = (step_result.observation.final_response or "").strip(), action.text.strip()
         answer = numerals(response.removeprefix(prompt) if " " in prompt else response)[1]

@@ -11,20 +11,19 @@ import contextlib
 import importlib.util
 import json
 import logging
-import math
 import os
-import re
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from strands_env.core.threads import DaemonThreads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 from strands_sglang.exceptions import check_positive, install_command
+
+from .proof import gold_text
 
 logger = logging.getLogger(__name__)
 
@@ -78,15 +77,11 @@ class MathRewardFunction(RewardFunction):
         truth = action.task_context.ground_truth
         answer = step_result.observation.final_response
         info: dict[str, Any] = {"matched": False, "ground_truth": truth}
-        is_number = type(truth) is int or (isinstance(truth, float) and math.isfinite(truth))
-        if not is_number and not (isinstance(truth, str) and truth.strip()):
+        gold = None if isinstance(truth, bool) else gold_text(action)
+        if gold is None:
             return RewardResult(reward=self.bad_ground_truth, info={**info, "reason": "invalid_ground_truth"})
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
-        # `str` refuses integers of more than 4,300 digits.
-        gold = str(Decimal(truth)) if isinstance(truth, int) else str(truth)
-        if _repeats(answer, action.text, gold):
-            return RewardResult(reward=self.incorrect, info={**info, "reason": "prompt_repeated"})
         verdict = await self._verdict(gold, answer, action.text)
         if verdict.get("reason") in _FAILURES:
             # A harmless answer to the same ground truth shows whether it is the answer's fault.
@@ -105,15 +100,6 @@ class MathRewardFunction(RewardFunction):
             return await _WORKERS.request({"gold": gold, "answer": answer, "question": question}, self.timeout)
         except WorkerDiedError as error:
             return {"reason": "worker_died", "error": str(error)}
-
-
-def _repeats(answer: str, prompt: str, truth: str) -> bool:
-    """Whether an answer is the prompt, or most of it, whatever the case and the marks, and as often as it likes."""
-    said, asked, expected = (" ".join(re.findall(r"\w+", text.casefold())) for text in (answer, prompt, truth))
-    if not asked or asked == expected or "boxed" in said.split():
-        return False
-    rest = re.sub(rf"(?<!\w){re.escape(asked)}(?!\w)", " ", said).split()
-    return {*rest} <= {"question", "problem", "prompt", "user", "q"} or (said in asked and len(said) > 0.7 * len(asked))
 
 
 _FAILURES = ("timeout", "too_complex", "worker_died", "verifier_error")

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any
@@ -100,9 +101,12 @@ _OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 
 
 def gold_text(action: Action) -> str | None:
-    """The ground truth as a model would write it; None where it is neither text nor a number."""
+    """The ground truth as a model would write it; None where it is neither text nor a finite number."""
     truth = action.task_context.ground_truth
-    return str(truth) if isinstance(truth, str | int | float) and str(truth).strip() else None
+    if isinstance(truth, int) and not isinstance(truth, bool):
+        return str(Decimal(truth))  # `str` refuses integers of more than 4,300 digits
+    is_readable = math.isfinite(truth) if isinstance(truth, float) else isinstance(truth, str | bool)
+    return str(truth) if is_readable and str(truth).strip() else None
 
 
 def right_answers(gold: str) -> dict[str, str]:
