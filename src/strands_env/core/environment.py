@@ -68,22 +68,6 @@ DEFAULT_MAX_TOOL_OUTPUT_CHARS = 100_000
 _LIMITS = ("max_tool_iters", "max_tool_calls", "max_parallel_tool_calls", "max_total_tokens", "max_messages")
 _TIMEOUTS = ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout", "tool_timeout")
 """Attributes that are a positive number of seconds, or None."""
-_OVERRIDES = (
-    "reset",
-    "cleanup",
-    "get_tools",
-    "get_hooks",
-    "get_system_prompt",
-    "get_history",
-    "get_conversation_manager",
-    "make_agent",
-    "interact",
-    "compute_metrics",
-    "is_scored",
-    "is_trained",
-    "step",
-)
-"""Methods that a subclass may override."""
 
 
 class Environment:
@@ -183,7 +167,7 @@ class Environment:
         known = {"_rollout": "interact(self, agent, action)"}  # as upstream
         if getattr(reward_fn, "__name__", None) != "compute_reward":  # else the method itself is the reward
             known["compute_reward"] = "the argument reward_fn"
-        warn_of_misspelt_overrides(type(self), Environment, _OVERRIDES, known)
+        warn_of_misspelt_overrides(type(self), Environment, OVERRIDES, known)
 
     @property
     def reward_fn(self) -> Any:
@@ -631,3 +615,9 @@ class Environment:
         if self.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:
             model.update_config(max_trajectory_tokens=self.max_total_tokens)
         return model
+
+
+OVERRIDES = frozenset(
+    name for name, value in vars(Environment).items() if inspect.isfunction(value) and not name.startswith("_")
+) - {"invoke", "model_for", "score"}
+"""Methods that a subclass may override."""

@@ -83,7 +83,7 @@ def warn_of_misspelt_overrides(
     for method, value in own.items():
         if not callable(value) or hasattr(base, method):
             continue
-        close = [] if method.startswith("_") else difflib.get_close_matches(method, list(names), n=1, cutoff=0.8)
+        close = [] if method.startswith("_") else difflib.get_close_matches(method, sorted(names), n=1, cutoff=0.8)
         meant = f"{close[0]}()" if close and close[0] not in own else (known or {}).get(method)
         if meant is not None:
             warnings.warn(f"{kind.__name__}.{method}() is called by nothing: did you mean {meant}?", stacklevel=3)

@@ -14,6 +14,7 @@ from strands import Agent
 from strands.models import Model
 
 from strands_env.core import Action, Environment, ErrorRecord, Outcome, StepResult, TaskContext
+from strands_env.core.environment import OVERRIDES
 from strands_env.core.models import sglang_model_factory
 from strands_env.core.overrides import flatten_tools, tool_mistakes
 from strands_env.core.rollout import EnvFactory, LocalExecutor, make_environment, takes_action
@@ -41,12 +42,6 @@ REWARD_SECONDS = 30.0
 """Time for a reward that has no limit of its own."""
 BLOCKED_SECONDS = 30.0
 """Time for which code may hold up the event loop."""
-_IS_ASYNC = {
-    **dict.fromkeys(("step", "rollout", "interact"), True),
-    **dict.fromkeys(("get_tools", "get_hooks", "get_system_prompt", "get_history"), False),
-    **dict.fromkeys(("get_conversation_manager", "compute_metrics", "is_scored"), False),
-}
-"""Methods that are overridden, and whether they are async."""
 _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, ImportError, AssertionError)
 """Errors that a constructor raises every time; a missing connection or running loop may only be missing now."""
 
@@ -112,7 +107,8 @@ def _wrong_overrides(env: Any) -> Iterator[str]:
     if not hasattr(env, "model_factory"):
         yield f"{kind}.__init__() must call super().__init__(model_factory=model_factory, ...) first"
         return
-    for name, is_async in _IS_ASYNC.items():
+    for name in sorted(OVERRIDES - {"reset", "cleanup"}):  # these two may be either
+        is_async = inspect.iscoroutinefunction(getattr(Environment, name))
         if inspect.iscoroutinefunction(inspect.unwrap(getattr(env, name))) is not is_async:
             must, write = ("must", "async def") if is_async else ("must not", "def")
             yield f"{kind}.{name}() {must} be async: write '{write} {name}(self, ...)'"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from strands_env.core import StepResult, TokenObservation, Trajectory
+from strands_env.core import ErrorRecord, StepResult, TokenObservation, Trajectory
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.sample import EvalSample
 from strands_sglang.trajectory.tokens import common_prefix
@@ -290,14 +291,8 @@ def _block(block: Any, pictures: ReportImages | None) -> dict[str, Any]:
     return {"kind": "json", "value": block}
 
 
-def _error(error: Any) -> dict[str, str]:
-    return {
-        "type": error.type,
-        "message": _cut(error.message),
-        "traceback": _cut(error.traceback),
-        "where": str(error.where),
-        "raised_at": error.raised_at or "",
-    }
+def _error(error: ErrorRecord) -> dict[str, str]:
+    return {name: _cut(str(value or "")) for name, value in asdict(error).items()}
 
 
 def _cut(text: str) -> str:

@@ -147,14 +147,11 @@ def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
                 "name": f"rollout {step}",
                 "samples": int(metrics.get("rollouts") or 0),
                 "reward": metrics.get("reward"),
-                "low": None,
-                "high": None,
                 "length": metrics.get("response_tokens"),
                 "tool_calls": metrics.get("tool_calls"),
                 "truncated": _cut(ended),
                 "failed": (metrics.get("removed") or 0) / max(1, metrics.get("rollouts") or 1),
-                "drift": None,
-                "model": None,
+                **dict.fromkeys(("low", "high", "drift", "model")),  # what the log does not say
             }
 
 
