@@ -104,6 +104,19 @@ async def test_every_session_is_its_workers_whatever_connection_a_request_takes(
         assert {each.labels["worker"] for each in families["strands_gateway_in_flight"].samples} == {"0", "1", "2"}
 
 
+async def test_requests_that_do_not_wait_for_answers_are_all_answered(tmp_path: Path) -> None:
+    async with workers(tmp_path) as w:
+        session = await w.call("POST", "/sessions", json={})
+        reader, writer = await asyncio.open_connection(*w.url.removeprefix("http://").split(":"))
+        head = f"GET /s/{session['id']}/v1/models HTTP/1.1\r\nhost: localhost\r\n"
+        writer.write(f"{head}authorization: Bearer {session['key']}\r\n\r\n".encode() * 50)
+        answers = b""
+        async with asyncio.timeout(10):
+            while answers.count(b"HTTP/1.1 200") < 50:
+                answers += await reader.read(65536)
+        writer.close()
+
+
 async def test_heads_in_pieces_large_bodies_and_keys_in_any_place_reach_the_worker(tmp_path: Path) -> None:
     async with workers(tmp_path) as w:
         sessions = [await w.call("POST", f"/sessions/mine-{n}", json={}) for n in range(6)]

@@ -70,7 +70,8 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Called by asyncio: bytes of a request came."""
         self.when_reset = None
-        if self._worker.count == 1 or not (self._is_moving or self._payload is None or self._payload.is_eof()):
+        is_in_body = self._payload is not None and not self._payload.is_eof() and not self._is_moving
+        if self._worker.count == 1 or is_in_body or not data:  # without any, aiohttp goes on with what it has kept
             self._read_here(data)
             return
         self._head = (self._head + data).lstrip(b"\r\n")  # a request begins
@@ -86,15 +87,18 @@ class Connection(web.RequestHandler):
     def _take_head(self) -> None:
         owner = self._worker.owner_of(self._head)
         if owner == self._worker.index:
-            self._read_here(self._head)
+            self._read_head()
         elif owner is not None:
             assert self.transport is not None
             self._is_moving = True
             self.transport.pause_reading()
             self._worker.spawn(self._move(owner))
 
+    def _read_head(self) -> None:
+        head, self._head = self._head, b""
+        self._read_here(head)
+
     def _read_here(self, data: bytes) -> None:
-        self._head = b""
         super().data_received(data)
         if self._messages:
             self._payload = self._messages[-1][1]
@@ -109,7 +113,7 @@ class Connection(web.RequestHandler):
             await self._worker.hand_over(owner, self.transport.get_extra_info("socket"), self._head)
         except OSError:
             self._is_moving = False
-            self._read_here(self._head)  # which says that the other is away
+            self._read_head()  # which says that the other is away
             self.transport.resume_reading()
         else:
             self.transport.abort()  # the descriptor here; the connection lives on there
