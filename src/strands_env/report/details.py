@@ -12,7 +12,7 @@ import numpy as np
 from strands_env.core import ErrorRecord, StepResult, TokenObservation, Trajectory
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.sample import EvalSample
-from strands_sglang.trajectory.tokens import common_prefix
+from strands_sglang.trajectory.tokens import common_prefix, mask_runs
 
 MAX_TEXT = 100_000
 """Characters of one block that are kept."""
@@ -227,7 +227,7 @@ def _trajectory(
         "prompt": tokens.prompt_length,
         "ids": ids,
         "segments": [[int(part.is_output), part.start, part.end, part.turn] for part in tokens.segments],
-        "trained": _runs(tokens),
+        "trained": mask_runs(tokens.loss_mask_array),
         "logprobs": _logprobs(tokens),
         "versions": [[span.version, span.start, span.end] for span in tokens.weight_versions],
     }
@@ -238,13 +238,6 @@ def _trajectory(
             for span in texts.drift.add(tokens)
         ]
     return document
-
-
-def _runs(tokens: TokenObservation) -> list[list[int]]:
-    """`[start, end)` of every run of tokens with loss."""
-    # The mask between zeros: its differences are not 0 where a run begins and behind its end, in turn.
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], tokens.loss_mask_array, [0]]).astype(np.int8)))
-    return [[int(start), int(end)] for start, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _logprobs(tokens: TokenObservation) -> list[list[Any]]:

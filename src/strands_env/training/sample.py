@@ -18,6 +18,7 @@ from strands_env.core.types import WeightVersionSpan
 from strands_sglang.trajectory import Role, SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium
 from strands_sglang.trajectory.packed import decode_routed_experts
+from strands_sglang.trajectory.tokens import mask_runs
 
 TEACHER_ERROR = "teacher_error"
 """The entry of a sample's metadata that says why the teacher did not score it."""
@@ -170,8 +171,7 @@ class TrainingSample:
         if np.isnan(values[mask == 1]).any():  # 0.0 in its place would say that the token was certain
             raise InvalidSampleError(no_logprob(self))
         filled = [0.0] * len(values)  # no object for each token: most are results of tools
-        edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()
-        for start, end in zip(edges[::2], edges[1::2], strict=True):
+        for start, end in mask_runs(mask):
             filled[start:end] = values[start:end].tolist()
         return filled
 

@@ -337,6 +337,13 @@ def _segments(
     return tuple(segments)
 
 
+def mask_runs(mask: NDArray[np.uint8]) -> list[tuple[int, int]]:
+    """`[start, end)` of every run of ones in a mask."""
+    # The mask between zeros: its differences are not 0 where a run begins and behind its end, in turn.
+    edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
 def common_prefix(one: Any, other: Any) -> int:
     """Number of ids with which two sequences of them begin alike."""
     length = min(len(one), len(other))
