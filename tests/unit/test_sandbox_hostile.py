@@ -469,10 +469,23 @@ async def main():
     except SandboxUnavailableError as error: print(error)
 asyncio.run(main())
 """
+COPIED = """
+import os, tempfile
+from strands_env.sandbox.images.layers import copy_upper
+with tempfile.TemporaryDirectory() as folder:
+    os.mkdir(f"{folder}/a")
+    open(f"{folder}/a/file", "w").close()
+    os.chmod(f"{folder}/a/file", 0)
+    os.chmod(f"{folder}/a", 0)
+    try: copy_upper(f"{folder}/a", f"{folder}/b")
+    finally: os.chmod(f"{folder}/a", 0o700)
+    os.chmod(f"{folder}/b", 0o700)
+    print(oct(os.stat(f"{folder}/b/file").st_mode))
+"""
 USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
-def used_by(*command: str) -> str:
+def used_by(*command: str, code: str = USED) -> str:
     """Output of an ordinary user's process that uses a sandbox and was started by root."""
     python = system_python()
     packages = Path(strands.__file__).parents[1]
@@ -482,7 +495,7 @@ def used_by(*command: str) -> str:
         pytest.skip("needs root, setpriv, unshare, and a system-wide Python of this version that may read the packages")
     paths = os.pathsep.join((str(Path("src").resolve()), str(packages)))
     done = subprocess.run(
-        [*command, python, "-c", USED],
+        [*command, python, "-c", code],
         env={"PYTHONPATH": paths, "PATH": os.environ["PATH"]},
         cwd="/",
         capture_output=True,
@@ -495,6 +508,11 @@ def used_by(*command: str) -> str:
 @pytest.mark.parametrize("container", [[], ["unshare", "--user", "--map-root-user"]], ids=["none", "as its root"])
 def test_ordinary_user(container: list[str]) -> None:
     assert used_by(*USER, *container) == "1000\nTrue\n"
+
+
+def test_what_an_ordinary_users_sandbox_wrote_is_copied_whatever_its_permissions() -> None:
+    """Between two steps of a task, which code must not hinder."""
+    assert used_by(*USER, code=COPIED) == "0o100000\n"
 
 
 def test_masked_proc_is_named_as_what_is_missing() -> None:

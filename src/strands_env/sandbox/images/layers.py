@@ -21,6 +21,7 @@ from pathlib import Path
 
 from strands_sglang.cache import cache_folder
 
+from ..bubblewrap.command import find_bubblewrap
 from ..contract import SandboxError, SandboxUnavailableError
 from ..folders import discard, make_owned_folder
 from .paths import Stack, is_real, mode_of
@@ -82,6 +83,9 @@ def copy_upper(source: str, target: str) -> None:
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, "files are copied to a new place", target)
     command = ["cp", "-aT", "--reflink=auto", "--", source, target]
+    if os.geteuid() != 0:  # its own files may be closed to an ordinary user, too, but not to a root of its namespace
+        root = ["--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "CAP_DAC_OVERRIDE"]
+        command = [find_bubblewrap(), *root, "--dev-bind", "/", "/", "--", *command]
     failures: collections.deque[str] = collections.deque(maxlen=3)
     is_cut = False
     with subprocess.Popen(
