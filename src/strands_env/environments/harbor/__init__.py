@@ -59,9 +59,8 @@ def create_env_factory(model_factory: Any, **options: Any) -> Any:
         importlib.import_module("strands_env.environments.strands_harness")  # its package is missing now, not later
 
     def make(action: Any) -> HarborEnv:
-        given = {name: getattr(action.task_context, name, None) for name in ("task_dir", "work")}
-        options_of_task = {**given, **options}
-        return HarborEnv(model_factory=model_factory, **options_of_task)
+        of_task = {name: getattr(action.task_context, name, None) for name in ("task_dir", "work")}
+        return HarborEnv(model_factory=model_factory, **{**of_task, **options})
 
     return make
 

@@ -56,9 +56,9 @@ class _Closable(BaseEnvironment):
         try:
             super().validate_network_policy_support(network_policy)
         except ValueError as error:
-            asked = (network_policy or self.network_policy).network_mode.value
+            mode = (network_policy or self.network_policy).network_mode.value
             raise ValueError(
-                f"it asks for network_mode={asked!r}, which the backend {str(self.type())!r} cannot keep here: try "
+                f"it asks for network_mode={mode!r}, which the backend {str(self.type())!r} cannot keep here: try "
                 "another backend, or backend_options={'network': 'none'}, which gives it no network at all"
             ) from error
 

@@ -307,8 +307,8 @@ class HarborEnv(Environment):
         metrics = super().compute_metrics(event_loop_metrics, tool_parse_errors)
         ended = {} if self.program is None or self.program.ended is None else {"gateway": self.program.ended}
         start = self.start_from
-        begun = {} if start is None else {"continued_from": {"checkpoint": start.path, "turn": start.turn}}
-        return {**metrics, "container": dict(self._seconds), "episode": self._episode, **ended, **begun}
+        continued = {} if start is None else {"continued_from": {"checkpoint": start.path, "turn": start.turn}}
+        return {**metrics, "container": dict(self._seconds), "episode": self._episode, **ended, **continued}
 
 
 class NamedAgentRun(ProgramRun):

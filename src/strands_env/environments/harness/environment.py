@@ -106,7 +106,7 @@ class ProgramRun:
             raise TypeError(
                 f"a harness needs a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
             )
-        seen = len(conversation.forest.turns)
+        first_turn = len(conversation.forest.turns)
         home = home or (await sandbox.exec("pwd")).stdout.strip()
         async with self._gateway(conversation, sandbox) as (gateway, origin):
             # The model's own conversation: what the program samples are trajectories of the step.
@@ -120,11 +120,11 @@ class ProgramRun:
                 done = await self._launch(action, sandbox, values)
             except asyncio.CancelledError:  # the episode's time is over
                 await session.drop()
-                self._take_over(agent, session, seen)
+                self._take_over(agent, session, first_turn)
                 self.ended = {"outcome": "cancelled", **session.counters.to_json()}
                 raise
             await session.close()
-        self._take_over(agent, session, seen)
+        self._take_over(agent, session, first_turn)
         return self._conclude(agent, session, done)
 
     @contextlib.asynccontextmanager
@@ -158,7 +158,7 @@ class ProgramRun:
             limits=ExecLimits(output_bytes=_OUTPUT_BYTES),
         )
 
-    def _take_over(self, agent: Agent, session: Session, seen: int) -> None:
+    def _take_over(self, agent: Agent, session: Session, first_turn: int) -> None:
         """Give the agent the session's messages, tokens used, and counts."""
         self.reward = session.reward
         agent.messages.extend(session.history)  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ class ProgramRun:
             session.conversation.forest.show(session.last_turn)
         metrics = agent.event_loop_metrics
         metrics.reset_usage_metrics()  # the agent itself was never invoked
-        for turn in session.conversation.forest.turns[seen:]:
+        for turn in session.conversation.forest.turns[first_turn:]:
             prompt, sampled = turn.start + len(turn.prompt_ids), len(turn.completion.output_ids)
             usage = Usage(inputTokens=prompt, outputTokens=sampled, totalTokens=prompt + sampled)
             if turn.completion.cached_tokens is not None:

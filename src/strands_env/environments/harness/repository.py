@@ -124,8 +124,8 @@ class RepositoryEnvironment(HarnessEnvironment):
             if diff.strip():
                 await clean.write_file("change.diff", diff)
                 change = f"{shlex.quote((await clean.exec('pwd')).stdout.strip())}/change.diff"
-                kept = " ".join(f"--exclude={shlex.quote(pattern)}" for pattern in self.protected)
-                applied = await clean.exec(f"cd {self._at} && {_GIT} apply --whitespace=nowarn {kept} {change}")
+                excluded = " ".join(f"--exclude={shlex.quote(pattern)}" for pattern in self.protected)
+                applied = await clean.exec(f"cd {self._at} && {_GIT} apply --whitespace=nowarn {excluded} {change}")
                 if applied.outcome is not Outcome.OK:
                     return applied
             return await clean.exec(f"cd {self._at} && {test}", timeout=self.test_seconds)

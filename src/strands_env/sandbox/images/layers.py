@@ -145,10 +145,10 @@ def containers_folder() -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def _containers_folder(given: str | None) -> Path:
+def _containers_folder(wanted: str | None) -> Path:
     own_name = f"strands-containers-{os.getuid()}"
     defaults = [cache_folder() / "containers", Path(tempfile.gettempdir(), own_name), Path("/dev/shm", own_name)]
-    candidates = [Path(given)] if given else defaults
+    candidates = [Path(wanted)] if wanted else defaults
     for folder in candidates:
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -109,8 +109,8 @@ class Blobs:
             return
         with contextlib.ExitStack() as opened:
             self._stream = BoundedFile(opened.enter_context(decompress(opened.enter_context(open(path, "rb")))))
-            given: Any = self._stream
-            self._tar = opened.enter_context(tarfile.open(fileobj=given, mode="r:"))
+            stream: Any = self._stream
+            self._tar = opened.enter_context(tarfile.open(fileobj=stream, mode="r:"))
             self._open = opened.pop_all()
 
     def names(self) -> set[str]:
@@ -208,7 +208,7 @@ def _choose_platform(blobs: Blobs, entries: list[dict[str, Any]]) -> tuple[dict[
     """The manifest for this machine, and its digest; signatures, attestations and lists of contents are none."""
     machine = _MACHINES.get(os.uname().machine, os.uname().machine)
     fitting: dict[str, dict[str, Any]] = {}
-    seen: set[str] = set()
+    platforms: set[str] = set()
     for entry in entries:
         manifest, platform = None, entry.get("platform")
         if platform is None:
@@ -217,14 +217,14 @@ def _choose_platform(blobs: Blobs, entries: list[dict[str, Any]]) -> tuple[dict[
                 platform = blobs.json(_blob(manifest["config"]["digest"]))
         platform = {"os": "linux", "architecture": machine, **(platform or {})}
         name = (platform["os"], platform["architecture"], platform.get("variant") or "")
-        seen.add("/".join(filter(None, map(str, name))))
+        platforms.add("/".join(filter(None, map(str, name))))
         # Those of other machines are often named without being there.
         if name in [("linux", machine, variant) for variant in _VARIANTS]:
             manifest = manifest or blobs.json(_blob(entry["digest"]))
             if "manifests" in manifest or _is_image(manifest):
                 fitting[entry["digest"]] = manifest
     if not fitting:
-        raise ImageSourceError(f"the image has no version for linux/{machine}, but {sorted(seen)}")
+        raise ImageSourceError(f"the image has no version for linux/{machine}, but {sorted(platforms)}")
     if len(fitting) > 1:
         raise ImageSourceError(f"it is not clear which of its images is meant: {sorted(fitting)}")
     return next((manifest, digest) for digest, manifest in fitting.items())
@@ -243,10 +243,10 @@ def _blob(digest: str) -> str:
     return f"blobs/{kind}/{value}"
 
 
-def _check_digest(name: str, found: str) -> None:
+def _check_digest(name: str, digest: str) -> None:
     """Compare a file's SHA-256 with its name, where that says one: those of archives of `docker save` need not."""
-    if name.startswith(_DIGESTS) and found != name.removeprefix(_DIGESTS):
-        raise ImageSourceError(f"{name!r} is damaged: its content has the digest sha256:{found}")
+    if name.startswith(_DIGESTS) and digest != name.removeprefix(_DIGESTS):
+        raise ImageSourceError(f"{name!r} is damaged: its content has the digest sha256:{digest}")
 
 
 def choose_docker(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:

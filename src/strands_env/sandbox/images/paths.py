@@ -47,17 +47,17 @@ class Stack:
             if any(is_within(place, one) for one in self._hidden):
                 return place
             try:
-                led = self._read_link(place)
+                target = self._read_link(place)
             except OSError:  # nobody knows what is there
                 return None
-            if led is None:
+            if target is None:
                 done = place
                 continue
             links += 1
             if links > _MAX_LINKS:
                 return None
-            done = "" if led.startswith("/") else done
-            left += led.split("/")[::-1]
+            done = "" if target.startswith("/") else done
+            left += target.split("/")[::-1]
         return done
 
     def has(self, path: str) -> bool:

@@ -381,7 +381,7 @@ def image_mode() -> Mode:
 def _loader(python: command.PythonHome) -> tuple[str, str]:
     """The dynamic loader of this machine, and the folders of its libraries, as the supervisor finds them."""
     places = ("/lib64/ld-linux*.so.*", "/lib/ld-linux*.so.*", "/lib/ld-musl*.so.*", "/usr/lib/ld-linux*.so.*")
-    loaders = [os.path.realpath(found) for place in places for found in glob.glob(place)]
+    loaders = [os.path.realpath(path) for place in places for path in glob.glob(place)]
     if not loaders:
         raise SandboxUnavailableError("found no dynamic loader in /lib64 or /lib, which the supervisor needs")
     prefix = os.path.dirname(os.path.dirname(python.executable))

@@ -143,8 +143,8 @@ class ImageStore:
         place = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
         own = place.with_name(f"{place.name}-{digest(name.encode())[:12]}")
         # `a/b_c:1` and `a_b/c:1` are spelt alike.
-        taken = (place / _RECORD).is_file() and self._read(place).name != name
-        return own if taken or own.exists() else place
+        is_taken = (place / _RECORD).is_file() and self._read(place).name != name
+        return own if is_taken or own.exists() else place
 
     def _read(self, place: Path) -> Image:
         record = json.loads((place / _RECORD).read_text(encoding="utf-8"))
@@ -182,18 +182,18 @@ def release_image(image: Image, held: int | None) -> None:
 def _remove_unused(place: Path) -> None:
     """Remove the versions of an image that its record does not name and no sandbox runs on."""
     with contextlib.suppress(OSError):  # another process does the same
-        record, named = place / _RECORD, ""
+        record, current = place / _RECORD, ""
         if record.is_file():
-            named = Path(json.loads(record.read_text(encoding="utf-8"))["root"]).parent.name
+            current = Path(json.loads(record.read_text(encoding="utf-8"))["root"]).parent.name
         for version in place.iterdir():
-            if version.name == named or not _VERSION.fullmatch(version.name):
+            if version.name == current or not _VERSION.fullmatch(version.name):
                 continue
             held = lock(version) if (version / "lock").exists() else -1  # its removal may have been cut short
             if held is not None:
                 discard(str(version))
                 if held >= 0:
                     os.close(held)
-        if not named:
+        if not current:
             place.rmdir()
 
 
