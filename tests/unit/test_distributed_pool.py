@@ -57,7 +57,7 @@ class FakeWorker:
 
 class FakePool(WorkerPool):
     def __init__(self, n_workers: int) -> None:
-        super().__init__(dict, None, n_workers, None)
+        super().__init__(dict, n_workers=n_workers, stuck_after=None)
 
     def _worker(self, number: int) -> FakeWorker:
         return FakeWorker(number)

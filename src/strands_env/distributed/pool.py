@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -189,7 +190,7 @@ class WorkerPool(ABC):
         make: `module:function` or a function that pickles; called in each worker with `arguments`, it returns the
             environment factory (sync or async; with the action as argument or without).
         arguments: Keyword arguments that pickle.
-        n_workers: Workers that share rollouts, and at most as many that run a single one.
+        n_workers: Workers that share rollouts, and at most as many that run a single one; the number of cores if None.
         stuck_after: Seconds without a sign of life after which a worker is killed; None waits for ever.
 
     Attributes:
@@ -202,10 +203,12 @@ class WorkerPool(ABC):
     def __init__(
         self,
         make: str | Callable[..., Any],
-        arguments: Mapping[str, Any] | None,
-        n_workers: int,
-        stuck_after: float | None,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        n_workers: int | None = None,
+        stuck_after: float | None = STUCK_SECONDS,
     ) -> None:
+        n_workers = (os.cpu_count() or 1) if n_workers is None else n_workers
         if not callable(make) and not isinstance(make, str):
             raise TypeError(f"make must be 'module:function' or a function, got {make!r}")
         if isinstance(make, str) and not all(make.partition(":")):

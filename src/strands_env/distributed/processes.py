@@ -15,12 +15,11 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
 from strands_env.core.termination import user_lines
-from strands_env.distributed.pool import STUCK_SECONDS, Link, WorkerPool
+from strands_env.distributed.pool import Link, WorkerPool
 from strands_env.distributed.worker import DUMP_SIGNAL, SHUTDOWN_SECONDS, read_message, write_message
 
 logger = logging.getLogger(__name__)
@@ -55,17 +54,6 @@ class ProcessExecutor(WorkerPool):
     Raises:
         ValueError: `n_workers` or `stuck_after` is not positive, or `make` is not a dotted path.
     """
-
-    def __init__(
-        self,
-        make: str | Callable[..., Any],
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        n_workers: int | None = None,
-        stuck_after: float | None = STUCK_SECONDS,
-    ) -> None:
-        n_workers = (os.cpu_count() or 1) if n_workers is None else n_workers
-        super().__init__(make, arguments, n_workers, stuck_after)
 
     @property
     def pids(self) -> list[int]:

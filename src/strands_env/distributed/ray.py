@@ -56,7 +56,7 @@ class RayExecutor(WorkerPool):
         self._options = {"num_cpus": 0, "max_concurrency": MAX_ROLLOUTS + 1, **dict(actor_options or {})}  # 1: `alive`
         self._joining = asyncio.Lock()
         self._started_ray = False
-        super().__init__(make, arguments, n_workers, stuck_after)
+        super().__init__(make, arguments, n_workers=n_workers, stuck_after=stuck_after)
 
     async def close(self) -> None:
         """End the actors this executor made, and Ray if it started it."""

@@ -53,7 +53,7 @@ class ScalarReader:
         self._sign, self._tight, self._ordered = sign, tight, ordered
         self._depth = 0
         self._bars = 0
-        self.signs = 0
+        self.has_signs = False
         self.is_loose = False
         """A product of factors side by side follows a slash: `1/2x`."""
 
@@ -121,7 +121,7 @@ class ScalarReader:
             if mark == "-":
                 sign = -sign
             elif mark != "+":
-                self.signs += 1
+                self.has_signs = True
                 sign *= self._sign if mark == r"\pm" else -self._sign
         term = self._term()
         return -term if sign < 0 else term

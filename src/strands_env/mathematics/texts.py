@@ -28,21 +28,12 @@ class Reading:
     certain: bool = True
 
 
-def _read(text: str, *, commas: bool, **options: Any) -> tuple[Node, bool]:
-    reader = Reader(lex(text, commas=commas), **options)
-    node = reader.whole()
-    if reader.signs:
-        other = Reader(lex(text, commas=commas), sign=-1, **options).whole()
-        node = _both(node, other, reader.signs)
-    return node, reader.is_loose
-
-
-def _both(plus: Node, minus: Node, signs: int) -> Node:
+def _both(plus: Node, minus: Node) -> Node:
     """The two values of a text with plus-minus signs."""
     if plus.kind == minus.kind == "congruence":
-        return Node("congruence", (_both(plus.args[0], minus.args[0], signs), plus.args[1]))
+        return Node("congruence", (_both(plus.args[0], minus.args[0]), plus.args[1]))
     if plus.kind == minus.kind == "relation" and plus.args[0] == minus.args[0] and len(plus.args) == 2:
-        right = _both(plus.args[1], minus.args[1], signs)
+        right = _both(plus.args[1], minus.args[1])
         return Node("relation", (plus.args[0], right), plus.detail)
     if plus.kind == minus.kind == "group" and plus.detail == "list":
         pairs = zip(plus.args, minus.args, strict=True)
@@ -68,9 +59,13 @@ def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
         return [Reading(day)]
     found = [] if (substance := formula(text)) is None else [Reading(substance)]
 
-    def add(source: str, *, certain: bool, **options: bool) -> bool:
+    def add(source: str, *, certain: bool, commas: bool, **options: bool) -> bool:
         try:
-            node, is_loose = _read(source, ordered=ordered, **options)
+            reader = Reader(lex(source, commas=commas), ordered=ordered, **options)
+            node, is_loose = reader.whole(), reader.is_loose
+            if reader.has_signs:
+                minus = Reader(lex(source, commas=commas), sign=-1, ordered=ordered, **options).whole()
+                node = _both(node, minus)
         except Unreadable:
             return False
         except Undefined as undefined:

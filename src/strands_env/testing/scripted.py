@@ -151,7 +151,8 @@ class ScriptedModel(Model):
         new = [message for message in messages[self._seen :] if self._seen == 0 or message["role"] != "assistant"]
         prompt_ids = list((system_prompt or "").encode()) if self._seen == 0 else []
         prompt_ids += _encode(new)
-        sampled_ids = _encode_reply(item)
+        calls = "".join(json.dumps({"name": each.name, "arguments": each.input}) for each in item.calls)
+        sampled_ids = list(f"{item.text}{calls}\n".encode("utf-8", "surrogatepass"))
         self._seen = len(messages)
         if self.token_manager is None:
             return len(_encode(messages)), len(sampled_ids)
@@ -191,8 +192,3 @@ def _encode(messages: Sequence[Any]) -> list[int]:
         text = json.dumps(message["content"], ensure_ascii=False, default=repr)
         ids += f"<{message['role']}>{text}".encode("utf-8", "surrogatepass")
     return ids
-
-
-def _encode_reply(item: ScriptedReply) -> list[int]:
-    calls = "".join(json.dumps({"name": tool_call.name, "arguments": tool_call.input}) for tool_call in item.calls)
-    return list(f"{item.text}{calls}\n".encode("utf-8", "surrogatepass"))
