@@ -18,7 +18,6 @@ A context variable knows the place, as it follows into tasks and threads. Hooks 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import threading
 import weakref
@@ -37,7 +36,7 @@ from strands.hooks import (
     HookOrder,
     MessageAddedEvent,
 )
-from strands.middleware import ExecuteToolStage, InvokeModelStage
+from strands.middleware import ExecuteToolStage
 from strands.types.tools import ToolResult
 
 from .conversation.messages import read_message, report_refused
@@ -196,19 +195,6 @@ class Callers:
     def _known_by(self, signal: threading.Event) -> _Known:
         known = self._known.get(signal)
         return known or self._known.setdefault(signal, _Known(id=f"agent-{next(_agents)}"))
-
-    def middleware_of(self, agent_id: str | None) -> list[str]:
-        """Names of the middleware around the model calls of an agent, as far as the SDK lets one see them."""
-        agents: list[Any] = [known.agent() for known in self._known.values() if known.agent and known.id == agent_id]
-        with suppress(AttributeError, KeyError, TypeError):  # of what the SDK does not promise
-            entries = [each for agent in agents for each in agent._middleware_registry._handlers[InvokeModelStage]]
-            # Those of the phases Input and Output are inside of a function that calls them by this name.
-            handlers = [
-                each.handler if each.phase == "wrap" else inspect.getclosurevars(each.handler).nonlocals["handler"]
-                for each in entries
-            ]
-            return [f"{handler.__module__}.{handler.__qualname__}" for handler in handlers]
-        return []
 
     # ---- places ------------------------------------------------
 

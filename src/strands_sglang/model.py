@@ -33,7 +33,7 @@ from .conversation.messages import (
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
 from .telemetry import note_turn
-from .trajectory import LengthLimit, Location, Role, TokenManager, join_routed_experts
+from .trajectory import LengthLimit, Role, TokenManager, join_routed_experts
 
 logger = logging.getLogger(__name__)
 
@@ -106,10 +106,6 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
     def watch_agent(self, agent: Any) -> None:
         """Know an agent before its first call, so that calls for it (a summary of its history) are known as such."""
         self._callers.watch(agent)
-
-    def middleware_of(self, location: Location) -> list[str]:
-        """Names of the middleware around the calls of the agent."""
-        return self._callers.middleware_of(location.agent_id)
 
     def get_config(self) -> SGLangConfig:
         """The options in force."""

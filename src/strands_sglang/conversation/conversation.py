@@ -354,19 +354,14 @@ class Conversation:
         if count == _ROOTS_BEFORE_WARNING and not self._warned_of_roots:
             self._warned_of_roots = True
             logger.warning(
-                "agent=<%s>, calls=<%d>, middleware=<%s> | every call changes earlier messages and starts a new path: "
+                "agent=<%s>, calls=<%d> | every call changes earlier messages and starts a new path: "
                 "exact, but each prompt is rendered and sampled from afresh. Something edits the history between calls "
                 "(context_manager=, a conversation manager with per_turn, a middleware). injected_context='keep' holds "
                 "what a plug-in declares as dynamic_trailing_blocks, as ContextInjector does; otherwise pass "
                 "context_manager=False, and put what changes into the newest message or a tool result",
                 location.agent,
                 count,
-                ", ".join(self.middleware_of(location)) or "unknown",
             )
-
-    def middleware_of(self, location: Location) -> list[str]:
-        """Names of what may edit the messages of a caller, where that is known."""
-        return []
 
     def _force_call(self, request: TurnRequest, prompt_format: PromptFormat) -> TurnRequest:
         """The request with the grammar of its forced call, where there can be one."""
