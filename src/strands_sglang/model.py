@@ -221,12 +221,13 @@ def _events(sampled: SampledTurn) -> list[StreamEvent]:
     reply, completion = sampled.reply, sampled.turn.completion
     events: list[Any] = [{"messageStart": {"role": "assistant"}}]
     if reply.reasoning:
-        _add_block(events, {}, {"reasoningContent": {"text": reply.reasoning}})
+        _add_block(events, {"reasoningContent": {"text": reply.reasoning}})
     if reply.text:
-        _add_block(events, {}, {"text": reply.text})
+        _add_block(events, {"text": reply.text})
     for call in reply.calls:
         start = {"toolUse": {"toolUseId": call.id, "name": call.name}}
-        _add_block(events, start, {"toolUse": {"input": json.dumps(call.input, ensure_ascii=False)}})
+        events.append({"contentBlockStart": {"start": start}})  # other blocks have none, as with Bedrock
+        _add_block(events, {"toolUse": {"input": json.dumps(call.input, ensure_ascii=False)}})
     prompt, count = sampled.prompt_length, len(completion.output_ids)
     usage: dict[str, int] = {"inputTokens": prompt, "outputTokens": count, "totalTokens": prompt + count}
     if completion.cached_tokens is not None:
@@ -237,11 +238,9 @@ def _events(sampled: SampledTurn) -> list[StreamEvent]:
     return events
 
 
-def _add_block(events: list[Any], start: dict[str, Any], delta: dict[str, Any]) -> None:
-    events.append({"contentBlockStart": {"start": start}})
-    # In one piece: in the SDK's own loop an event passes three generators for every turn before it.
-    events.append({"contentBlockDelta": {"delta": delta}})
-    events.append({"contentBlockStop": {}})
+def _add_block(events: list[Any], delta: dict[str, Any]) -> None:
+    # In one piece: an event passes twelve generators of the SDK, in its own loop three more for every turn before.
+    events += {"contentBlockDelta": {"delta": delta}}, {"contentBlockStop": {}}
 
 
 SGLangModel = TokenModel

