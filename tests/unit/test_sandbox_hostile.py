@@ -470,8 +470,8 @@ async def main():
 asyncio.run(main())
 """
 COPIED = """
-import os, tempfile
-from strands_env.sandbox.images.layers import copy_upper
+import os, stat, tempfile
+from strands_env.sandbox.images.layers import copy_upper, hide_obstacles
 with tempfile.TemporaryDirectory() as folder:
     os.mkdir(f"{folder}/a")
     open(f"{folder}/a/file", "w").close()
@@ -480,7 +480,14 @@ with tempfile.TemporaryDirectory() as folder:
     try: copy_upper(f"{folder}/a", f"{folder}/b")
     finally: os.chmod(f"{folder}/a", 0o700)
     os.chmod(f"{folder}/b", 0o700)
-    print(oct(os.stat(f"{folder}/b/file").st_mode))
+    for name in ("root", "upper", "layer/opt"): os.makedirs(f"{folder}/{name}")
+    for name in ("one", "two"): open(f"{folder}/layer/opt/{name}", "w").close()
+    os.chmod(f"{folder}/layer/opt", 0o555)
+    shown = {f"/opt/{name}/tool": folder for name in ("one", "two")}
+    hide_obstacles(f"{folder}/upper", [f"{folder}/layer"], f"{folder}/root", shown)
+    hidden = [stat.S_ISCHR(os.lstat(f"{folder}/upper/opt/{name}").st_mode) for name in ("one", "two")]
+    print(oct(os.stat(f"{folder}/b/file").st_mode), hidden, oct(os.stat(f"{folder}/upper/opt").st_mode))
+    for name in ("upper", "layer"): os.chmod(f"{folder}/{name}/opt", 0o700)
 """
 USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
@@ -510,9 +517,9 @@ def test_ordinary_user(container: list[str]) -> None:
     assert used_by(*USER, *container) == "1000\nTrue\n"
 
 
-def test_what_an_ordinary_users_sandbox_wrote_is_copied_whatever_its_permissions() -> None:
-    """Between two steps of a task, which code must not hinder."""
-    assert used_by(*USER, code=COPIED) == "0o100000\n"
+def test_permissions_of_what_an_ordinary_users_sandbox_wrote_are_no_obstacle() -> None:
+    """To its copy between two steps of a task, or to the next sandbox over it."""
+    assert used_by(*USER, code=COPIED) == "0o100000 [True, True] 0o40555\n"
 
 
 def test_masked_proc_is_named_as_what_is_missing() -> None:

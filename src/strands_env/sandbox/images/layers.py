@@ -124,15 +124,24 @@ def hide_obstacles(upper: str, layers: Sequence[str], root: str, shown: Mapping[
                 break
             if stat.S_IFMT(mode) == (stat.S_IFDIR if size < len(names) or os.path.isdir(source) else stat.S_IFREG):
                 continue
+            parents: dict[str, os.stat_result] = {}
             for parent in ("/".join(names[:depth]) for depth in range(1, size)):
-                if not os.path.lexists(os.path.join(upper, parent)):
-                    original = next(top for top in (*tops, root) if is_real(top, parent))
-                    status = os.lstat(os.path.join(original, parent))
-                    os.mkdir(os.path.join(upper, parent))
-                    os.chown(os.path.join(upper, parent), status.st_uid, status.st_gid)
-                    os.chmod(os.path.join(upper, parent), stat.S_IMODE(status.st_mode))
+                above = os.path.join(upper, parent)
+                original = next(top for top in (*tops, root) if is_real(top, parent))
+                parents[above] = os.lstat(os.path.join(original, parent))
+                os.makedirs(above, exist_ok=True)
+                os.chmod(above, 0o700)
             os.mknod(os.path.join(upper, place), stat.S_IFCHR, os.makedev(0, 0))
+            restore_folders(parents)
             break
+
+
+def restore_folders(folders: dict[str, os.stat_result]) -> None:
+    """Give folders the owners and permissions of others, the last first: they may forbid to write in them."""
+    for folder, status in reversed(folders.items()):
+        with contextlib.suppress(PermissionError):  # an ordinary user owns everything anyway
+            os.chown(folder, status.st_uid, status.st_gid)
+        os.chmod(folder, stat.S_IMODE(status.st_mode))
 
 
 def containers_folder() -> Path:

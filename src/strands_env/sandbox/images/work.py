@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..bubblewrap.guest.system import each_folder
 from ..folders import discard
-from .layers import copy_upper
+from .layers import copy_upper, restore_folders
 from .paths import RESERVED, Stack, hidden_folders, is_real, is_within, list_folder, mode_of, shown_path
 from .programs import (
     MAX_WALKED,
@@ -151,10 +151,7 @@ class AgentFiles:
             new_folders: dict[str, os.stat_result] = {}
             for path in paths:
                 self._lay_path(layer, path, target, new_folders, move=move and index == len(self.layers) - 1)
-            for place, status in reversed(new_folders.items()):  # last: their permissions may forbid to write in them
-                with contextlib.suppress(PermissionError):  # an ordinary user owns everything anyway
-                    os.chown(place, status.st_uid, status.st_gid)
-                os.chmod(place, stat.S_IMODE(status.st_mode))
+            restore_folders(new_folders)
             folders.append(target)
         laid = LaidWork(self, folders, paths)
         for path in paths:  # what the agent removed of it must not be there again
