@@ -82,10 +82,11 @@ class MathRewardFunction(RewardFunction):
             return RewardResult(reward=self.bad_ground_truth, info={**info, "reason": "invalid_ground_truth"})
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
-        verdict = await self._verdict(gold, answer, action.text)
+        fields = {"gold": gold, "answer": answer, "question": action.text}
+        verdict = await _WORKERS.request(fields, self.timeout)
         if verdict.get("reason") in _FAILURES:
             # A harmless answer to the same ground truth shows whether it is the answer's fault.
-            control = await self._verdict(gold, r"\boxed{7}")
+            control = await _WORKERS.request({"gold": gold, "answer": r"\boxed{7}"}, self.timeout)
             if control.get("reason") in (*_FAILURES, "cannot_verify"):
                 why = control.get("error") or f"a harmless answer fails too, with {control['reason']}"
                 verdict = {"reason": "cannot_verify", "error": why}
@@ -94,12 +95,6 @@ class MathRewardFunction(RewardFunction):
             is_gold = info["reason"] == "gold_parse_failed"
             return RewardResult(reward=self.bad_ground_truth if is_gold else None, info=info)
         return RewardResult(reward=self.correct if info["matched"] else self.incorrect, info=info)
-
-    async def _verdict(self, gold: str, answer: str, question: str = "") -> dict[str, Any]:
-        try:
-            return await _WORKERS.request({"gold": gold, "answer": answer, "question": question}, self.timeout)
-        except WorkerDiedError as error:
-            return {"reason": "worker_died", "error": str(error)}
 
 
 _FAILURES = ("timeout", "too_complex", "worker_died", "verifier_error")
@@ -197,10 +192,7 @@ class VerifierPool:
     async def request(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request to a free worker, for at most this many seconds of CPU time.
 
-        A worker that dies is replaced and the request repeated once.
-
-        Raises:
-            WorkerDiedError: Two workers died.
+        A worker that dies is replaced and the request repeated once; if that one dies too, the reason is `worker_died`.
         """
         return await self.threads.run(self._request, fields, seconds)
 
@@ -217,8 +209,10 @@ class VerifierPool:
         except BaseException as error:
             if worker is not None:
                 worker.kill()  # what it would still write belongs to no later request
-            if is_repeat or not isinstance(error, WorkerDiedError) or closings != self._closings:
+            if not isinstance(error, WorkerDiedError):
                 raise
+            if is_repeat or closings != self._closings:
+                return {"reason": "worker_died", "error": str(error)}
             logger.debug("error=<%s> | worker died, repeating the request", error)
         return self._request(fields, seconds, is_repeat=True)
 
