@@ -115,9 +115,9 @@ class Reader(ScalarReader):
     def _item(self) -> Node:
         if self._take(r"\ldots"):
             return Node("dots", ())
-        return self._attempt(self._relation) or self._labelled()
+        return self._attempt(self._relation) or self._name_or_phrase()
 
-    def _labelled(self) -> Node:
+    def _name_or_phrase(self) -> Node:
         """Words in front of something: a name (`Area = 5`), or a phrase."""
         start = self._at
         words = []

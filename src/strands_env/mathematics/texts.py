@@ -252,7 +252,7 @@ class Question:
         if not self._is_known:
             return readings
         nodes = [_in_base(each.node, *self._bases) for each in readings]
-        nodes = [_measured(node, self._unit, self._rank) if is_gold else node for node in nodes]
+        nodes = [_with_unit(node, self._unit, self._rank) if is_gold else node for node in nodes]
         return [replace(each, node=node) for each, node in zip(readings, nodes, strict=True)]
 
     def knows_nouns(self, node: Node) -> bool:
@@ -273,16 +273,16 @@ def _unit(name: str) -> Any:
     return node.detail if has_dimension else None
 
 
-def _measured(node: Node, unit: Any, rank: str) -> Node:
+def _with_unit(node: Node, unit: Any, rank: str) -> Node:
     """An expected number with the unit that the question names."""
     if is_number(node):
         node = replace(node, detail=node.detail or rank) if node.args[0].is_Integer else node
         is_bare = unit is not None and not {str(symbol) for symbol in node.args[0].free_symbols} & {*UNITS}
         return Node("quantity", (node,), unit) if is_bare else node
     if node.kind == "relation" and node.detail == ("=",):
-        return replace(node, args=(*node.args[:-1], _measured(node.args[-1], unit, rank)))
+        return replace(node, args=(*node.args[:-1], _with_unit(node.args[-1], unit, rank)))
     if node.kind == "group" and node.detail in ("list", "set", "any", "all"):
-        return replace(node, args=tuple(_measured(item, unit, rank) for item in node.args))
+        return replace(node, args=tuple(_with_unit(item, unit, rank) for item in node.args))
     return node
 
 

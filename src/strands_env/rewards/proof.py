@@ -125,7 +125,7 @@ def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> di
     found: dict[str, str] = {
         f"gold of another task, {number}": other for number, other in enumerate(others[:OTHERS], 1)
     }
-    found |= {f"gold with {what}": text for what, text in _changed(gold)}
+    found |= {f"gold with {what}": text for what, text in _altered_golds(gold)}
     numbers = re.findall(r"\d+", gold)  # one with the same numbers may win beside other words
     others = [other for other in others if not numbers or re.findall(r"\d+", other) != numbers]
     if others and not re.search(r"[,;{]", gold):  # neither the first nor the last of them
@@ -151,7 +151,7 @@ def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> di
     return {what: text for text, what in reversed(different.items())}
 
 
-def _changed(gold: str) -> Iterator[tuple[str, str]]:
+def _altered_golds(gold: str) -> Iterator[tuple[str, str]]:
     """The gold changed in one place."""
     digits = list(re.finditer(r"\d", gold))
     for what, place in (("another last digit", digits[-1:]), ("another first digit", digits[:1])):
@@ -337,11 +337,11 @@ class RewardProof:
                 lines += [f"  {verdict:<9} {row.id}: {row.reason}" for row in rows[:SHOWN]]
                 if len(rows) > SHOWN:
                     lines.append(
-                        f"  {verdict:<9} and {len(rows) - SHOWN} more: {_listed([row.id for row in rows[SHOWN:]])}"
+                        f"  {verdict:<9} and {len(rows) - SHOWN} more: {_first_names([row.id for row in rows[SHOWN:]])}"
                     )
         notes = []
         for form, names in self.lost_forms.items():
-            where = f" ({_listed(names)})" if len(names) < len(self.rows) else ""
+            where = f" ({_first_names(names)})" if len(names) < len(self.rows) else ""
             notes.append(f"the gold loses when written {form} in {len(names)} of {len(self.rows)} tasks{where}")
         if self.highest_wrong > 0:
             notes.append(f"a wrong answer scores up to {self.highest_wrong:.3g}")
@@ -601,19 +601,19 @@ def _judge(tried: _TaskTrials, losing: Sequence[_Trial], free: Sequence[_Trial])
         return TaskVerdict.BROKEN, f"{losing[0].text[:60]!r} is not scored: {losing[0].why}"
     for trial in tried.trials:
         if len(set(trial.scores)) > 1:
-            return TaskVerdict.FLAKY, f"{trial.text[:60]!r} scores {', then '.join(map(_shown, trial.scores))}"
+            return TaskVerdict.FLAKY, f"{trial.text[:60]!r} scores {', then '.join(map(_score_text, trial.scores))}"
     if free:
         more = f", and {len(free) - 1} more wrong answers win" if len(free) > 1 else ""
-        return TaskVerdict.FREE, f"{free[0].text[:60]!r} ({free[0].name}) scores {_shown(free[0].scores[0])}{more}"
+        return TaskVerdict.FREE, f"{free[0].text[:60]!r} ({free[0].name}) scores {_score_text(free[0].scores[0])}{more}"
     for trial in losing:
         why = f" ({trial.why})" if trial.why else ""
-        return TaskVerdict.UNSOLVED, f"{trial.text[:60]!r} scores {_shown(trial.scores[0])}{why}"
+        return TaskVerdict.UNSOLVED, f"{trial.text[:60]!r} scores {_score_text(trial.scores[0])}{why}"
     return TaskVerdict.SOUND, ""
 
 
-def _listed(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return " ".join(names[:SHOWN]) + (f" ... and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def _shown(score: float | None) -> str:
+def _score_text(score: float | None) -> str:
     return "nothing" if score is None else f"{score:g}"
