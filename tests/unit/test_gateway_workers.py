@@ -213,6 +213,8 @@ async def test_a_worker_that_is_away_is_said_to_be(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as w.http:
             refused = await w.chat(gone, status=503)
             assert "worker 1 of the gateway" in refused["error"]["message"]
+            name = next(f"s{n}" for n in range(99) if w.gateways[1].worker.owns(f"s{n}"))
+            await w.call("POST", f"/sessions/{name}", json={}, status=503)  # it would be in two processes then
             listed = await w.call("GET", "/sessions")
             assert listed["workers_away"] == [1]
             assert {each["id"] for each in listed["sessions"]} == set(w.gateways[0].sessions)

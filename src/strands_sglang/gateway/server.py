@@ -270,6 +270,7 @@ class Gateway:
         if not isinstance(join_equal, bool | None):
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
         name, key = name or self.worker.make_own(lambda: uuid.uuid4().hex), key or self.worker.make_own(new_key)
+        self.worker.check_knows(name)  # else two processes would write one log
         if self.sessions.find(name) is not None:
             raise ValueError(f"there is a session {name!r} already")
         holder = self.sessions.by_key(key)
