@@ -18,7 +18,7 @@ from aiohttp import web
 
 from ..tool_parsers.values import JSONError
 from .dialects import KEY_HEADERS
-from .dialects.reading import label, want_object
+from .dialects.reading import label, want
 from .dialects.wire import Origin, Refused
 from .exact_json import loads
 
@@ -54,7 +54,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
         body = loads(raw)
     except JSONError as error:
         raise Refused(f"the body cannot be read as JSON: {error}") from None
-    return dict(want_object(body, "the body"))
+    return dict(want(dict, body, "the body"))
 
 
 def unpack(raw: bytes, encoding: str, most: int) -> bytes:

@@ -28,12 +28,12 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
         fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
-    items = reading.want_list(body.get("messages"), "messages")
+    items = reading.want(list, body.get("messages"), "messages")
     deferred = {str(tool.get("name")): tool for tool in body.get("tools") or () if tool.get("defer_loading")}
     read_part = partial(_read_part, deferred=deferred, turn_of=readings.turn_of)
     messages = readings.read(items, partial(_read_message, read_part=read_part))
     system = reading.system_of(body.get("system"), "system", read_part)
-    config = reading.want_object(body.get("output_config") or {}, "output_config")
+    config = reading.want(dict, body.get("output_config") or {}, "output_config")
     return WireRequest(
         **reading.split_system([system, *messages]),
         glue="\n",
@@ -55,7 +55,7 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
 
 def _read_message(item: Any, index: int, before: Sequence[Any], *, read_part: reading.ReadPart) -> Message:
     where = f"messages[{index}]"
-    message = reading.want_object(item, where)
+    message = reading.want(dict, item, where)
     # Claude Code sends environment and skills as system messages: behind the first user message, and behind results.
     role = reading.want_role(message.get("role"), where, "user", "assistant", "developer", "system")
     content = message.get("content")
@@ -74,16 +74,16 @@ def _read_part(
         return reading.call_of(block.get("id"), block.get("name"), block.get("input"), where)
     if kind == "thinking":
         # Claude Code and langchain send the signature back as it came, so it carries our receipt.
-        return reading.Thought(reading.want_text(block.get("thinking"), where), turn_of(block.get("signature")))
+        return reading.Thought(reading.want(str, block.get("thinking"), where), turn_of(block.get("signature")))
     if kind == "redacted_thinking":  # reasoning of another provider, which no template can print
         return reading.Thought("")
     if kind == "tool_reference":  # a deferred tool that Claude Code's ToolSearch found: its definition is read here
-        name = reading.want_text(block.get("tool_name"), f"{where}.tool_name")
+        name = reading.want(str, block.get("tool_name"), f"{where}.tool_name")
         tool = deferred.get(name, {})
         shown = {"name": name, "description": tool.get("description"), "parameters": tool.get("input_schema")}
         return dumps({key: value for key, value in shown.items() if value is not None}).decode()
     if kind == "text":
-        return reading.want_text(block.get("text"), where)
+        return reading.want(str, block.get("text"), where)
     if kind == "tool_result":
         inner = block.get("content")
         read_part = partial(_read_part, deferred=deferred, turn_of=turn_of)
@@ -95,7 +95,7 @@ def _read_part(
         source = block["source"] if isinstance(block.get("source"), dict) else {}
         media = source.get("media_type") if source.get("type") == "base64" else None
         if not (isinstance(media, str) and media.startswith("image/")):
-            raise Unshown(f"{where}: images must be base64", "images must be base64", param=where)
+            raise Unshown("images must be base64", where)
         return reading.image_of_text(media[len("image/") :], source.get("data"), where)
     raise reading.unexpected_part(kind, where)
 

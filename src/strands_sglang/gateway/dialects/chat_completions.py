@@ -33,7 +33,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     fields = reading.common_fields(body, _KNOWN, _read_tool)
     if body.get("functions") or body.get("function_call"):
         raise Refused("functions and function_call are not supported; use tools and tool_choice", param="functions")
-    items = reading.want_list(body.get("messages"), "messages")
+    items = reading.want(list, body.get("messages"), "messages")
     options = body.get("stream_options")
     return WireRequest(
         **reading.split_system(readings.read(items, _read_message)),
@@ -58,7 +58,7 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
 
 def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
     where = f"messages[{index}]"
-    message = reading.want_object(item, where)
+    message = reading.want(dict, item, where)
     role = reading.want_role(message.get("role"), where, "system", "developer", "user", "assistant", "tool")
     content = message.get("content")
     if content is None and role in ("assistant", "tool"):  # calls alone, and a tool that returned nothing
@@ -77,10 +77,10 @@ def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
 
 def _read_calls(value: Any, where: str) -> list[Call]:
     calls = []
-    for index, item in enumerate(reading.want_list(value or [], where)):
+    for index, item in enumerate(reading.want(list, value or [], where)):
         place = f"{where}[{index}]"
-        call = reading.want_object(item, place)
-        function = reading.want_object(call.get("function"), f"{place}.function")
+        call = reading.want(dict, item, place)
+        function = reading.want(dict, call.get("function"), f"{place}.function")
         calls.append(reading.call_of(call.get("id"), function.get("name"), function.get("arguments"), place))
     return calls
 
@@ -88,7 +88,7 @@ def _read_calls(value: Any, where: str) -> list[Call]:
 def _read_part(part: Mapping[str, Any], where: str) -> reading.Piece:
     kind = part.get("type")
     if kind in ("text", "refusal"):
-        return reading.want_text(part.get(kind), where)
+        return reading.want(str, part.get(kind), where)
     if kind == "image_url":
         url = part.get("image_url")
         return reading.image_of_url(url.get("url") if isinstance(url, dict) else url, where)

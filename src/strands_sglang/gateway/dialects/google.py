@@ -36,7 +36,7 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 def _snake(value: Any, where: str) -> dict[str, Any]:
     """An object with its names in snake case."""
-    fields = reading.want_object(value, where)
+    fields = reading.want(dict, value, where)
     named = {_CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in fields.items()}
     if len(named) < len(fields):
         raise Refused(f"{where} gives a field in two spellings: {', '.join(map(reading.label, fields))}", param=where)
@@ -62,7 +62,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     messages = readings.read(items, partial(_read_content, turn_of=readings.turn_of))
     system = top.get("system_instruction")
     if system is not None and not isinstance(system, str):
-        system = _parts_of(reading.want_object(system, "systemInstruction"), "systemInstruction")
+        system = _parts_of(reading.want(dict, system, "systemInstruction"), "systemInstruction")
     instructions = reading.system_of(system, "systemInstruction", _read_part)
     return WireRequest(
         **reading.split_system([instructions, *messages]),
@@ -80,15 +80,15 @@ def _read_choice(value: Any) -> tuple[str, tuple[str, ...]]:
     """`auto`, `none`, `required` or the name of a tool, and what has no effect."""
     config = _snake(value or {}, "toolConfig")
     calling = _snake(config.get("function_calling_config") or {}, "toolConfig.functionCallingConfig")
-    mode = reading.want_text(calling.get("mode") or "AUTO", "toolConfig.functionCallingConfig.mode").upper()
+    mode = reading.want(str, calling.get("mode") or "AUTO", "toolConfig.functionCallingConfig.mode").upper()
     if mode in ("AUTO", "MODE_UNSPECIFIED"):
         return "auto", ()
     if mode == "VALIDATED":  # calls that follow their schemas
         return "auto", ("toolConfig.functionCallingConfig.mode",)
     if mode == "NONE":
         return "none", ()
-    names = reading.want_list(calling.get("allowed_function_names") or [], "allowedFunctionNames")
-    return (reading.want_text(names[0], "allowedFunctionNames[0]") if len(names) == 1 else "required"), ()
+    names = reading.want(list, calling.get("allowed_function_names") or [], "allowedFunctionNames")
+    return (reading.want(str, names[0], "allowedFunctionNames[0]") if len(names) == 1 else "required"), ()
 
 
 def _single_tools(value: Any) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
 
 def _read_format(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The grammar of a structured format."""
-    kind = reading.want_text(flat.get("response_mime_type") or "text/plain", "responseMimeType")
+    kind = reading.want(str, flat.get("response_mime_type") or "text/plain", "responseMimeType")
     if kind == "text/plain":
         return {}
     if kind != "application/json":
@@ -172,7 +172,7 @@ def _read_content(
     item: Any, index: int, before: Sequence[Message | None], *, turn_of: Callable[[Any], int | None]
 ) -> Message:
     where = f"contents[{index}]"
-    content = reading.want_object(item, where)
+    content = reading.want(dict, item, where)
     role = reading.want_role(content.get("role") or "user", where, "function", "user", "model")
     parts = _parts_of(content, where)
     of_tools = any(isinstance(part, dict) and part.keys() & {"functionResponse", "function_response"} for part in parts)
@@ -194,7 +194,7 @@ def _read_part(given: Mapping[str, Any], where: str) -> reading.Piece:
         call = _snake(part["function_call"], f"{where}.functionCall")
         return reading.call_of(call.get("id") or "", call.get("name"), call.get("args"), f"{where}.functionCall")
     if "text" in part:
-        text = reading.want_text(part["text"], f"{where}.text")
+        text = reading.want(str, part["text"], f"{where}.text")
         return reading.Thought(text) if part.get("thought") else text
     if "inline_data" in part:
         return _read_image(part["inline_data"], f"{where}.inlineData")
@@ -209,7 +209,7 @@ def _read_image(value: Any, where: str) -> Image:
     data = _snake(value, where)
     kind = data.get("mime_type")
     if not isinstance(kind, str):
-        raise Unshown(f"{where} needs a mimeType", "it has no mimeType", param=where)
+        raise Unshown("an image needs a mimeType", where)
     if not kind.startswith("image/"):
         raise reading.unexpected_part(kind, where)
     return reading.image_of_text(kind[len("image/") :], data.get("data"), where)
@@ -218,12 +218,12 @@ def _read_image(value: Any, where: str) -> Image:
 def _read_result(value: Any, where: str) -> Result:
     """A result. `output` and `error` hold it, if they are all there is; anything else is a result as a whole."""
     response = _snake(value, where)
-    answer = reading.want_object(response.get("response") or {}, f"{where}.response")
+    answer = reading.want(dict, response.get("response") or {}, f"{where}.response")
     result = next((answer[name] for name in ("output", "error") if answer.keys() == {name}), answer)
     pieces: list[reading.Piece] = [result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)]
     parts = reading.as_list(response.get("parts") or [], f"{where}.parts")
     pieces += reading.read_content(parts, f"{where}.parts", _read_part, of_tools=True)
-    call_id = response.get("id") or _UNANSWERED + reading.want_text(response.get("name"), f"{where}.name")
+    call_id = response.get("id") or _UNANSWERED + reading.want(str, response.get("name"), f"{where}.name")
     return reading.result_of(call_id, pieces, f"{where}.id", failed=answer.keys() == {"error"})
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 from ...tool_parsers.values import JSONError, load_json
 from ...trajectory import Call, Image, Message, Result
 from ...trajectory.message import join_parts
 from ..exact_json import dumps
 from .wire import Refused, Unshown
+
+T = TypeVar("T")
 
 _MOST_IGNORED = 20  # names of unknown fields that are reported
 
@@ -26,30 +29,20 @@ def label(name: str) -> str:
     return "".join(character if " " < character < "\x7f" else "?" for character in name[:64]) or "?"
 
 
-def want_object(value: Any, where: str) -> Mapping[str, Any]:
-    """The value, an object."""
-    if not isinstance(value, dict):
-        raise Refused(f"{where} must be an object, got {_kind(value)}", param=where)
-    return value
+_NAMES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
-def want_list(value: Any, where: str) -> list[Any]:
-    """The value, an array."""
-    if not isinstance(value, list):
-        raise Refused(f"{where} must be an array, got {_kind(value)}", param=where)
+def want(kind: type[T], value: Any, where: str) -> T:
+    """The value, which must be of this kind: an object, an array or a string."""
+    if not isinstance(value, kind):
+        got = _NAMES.get(type(value), "a number")
+        raise Refused(f"{where} must be {_NAMES[kind]}, got {got}", param=where)
     return value
 
 
 def as_list(value: Any, where: str) -> list[Any]:
     """The value, an array; a single object is one of that (Google's servers take it so)."""
-    return [value] if isinstance(value, dict) else want_list(value, where)
-
-
-def want_text(value: Any, where: str) -> str:
-    """The value, a string."""
-    if not isinstance(value, str):
-        raise Refused(f"{where} must be a string, got {_kind(value)}", param=where)
-    return value
+    return [value] if isinstance(value, dict) else want(list, value, where)
 
 
 def want_role(value: Any, where: str, *roles: str) -> str:
@@ -72,8 +65,8 @@ def want_stops(value: Any, where: str) -> tuple[str, ...]:
     """Stop strings: none, one or several."""
     if value is None:
         return ()
-    texts = [value] if isinstance(value, str) else want_list(value, where)
-    stops = tuple(want_text(text, where) for text in texts)
+    texts = [value] if isinstance(value, str) else want(list, value, where)
+    stops = tuple(want(str, text, where) for text in texts)
     if not all(stops):
         raise Refused(f"{where} holds an empty string, which would end every reply at once", param=where)
     return stops
@@ -81,16 +74,16 @@ def want_stops(value: Any, where: str) -> tuple[str, ...]:
 
 def tool_spec(name: Any, description: Any, schema: Any, where: str) -> dict[str, Any]:
     """A Strands tool spec."""
-    text = want_text(description, f"{where}.description") if description is not None else ""
-    schema = {"type": "object", "properties": {}} if schema is None else want_object(schema, f"{where}.parameters")
-    return {"name": want_text(name, f"{where}.name"), "description": text, "inputSchema": {"json": schema}}
+    text = want(str, description, f"{where}.description") if description is not None else ""
+    schema = {"type": "object", "properties": {}} if schema is None else want(dict, schema, f"{where}.parameters")
+    return {"name": want(str, name, f"{where}.name"), "description": text, "inputSchema": {"json": schema}}
 
 
 def read_choice(value: Any) -> str:
     """`auto`, `none`, `required` or the name of a tool, from OpenAI's or Anthropic's `tool_choice`."""
     if value is None or isinstance(value, str):
         return value or "auto"
-    choice = want_object(value, "tool_choice")
+    choice = want(dict, value, "tool_choice")
     if (kind := choice.get("type")) in ("auto", "none"):
         return str(kind)
     function = choice.get("function")
@@ -105,15 +98,15 @@ def json_format(value: Any, where: str) -> dict[str, Any]:
     """
     if value is None:
         return {}
-    form = want_object(value, where)
+    form = want(dict, value, where)
     kind = form.get("type")
     if kind == "text":
         return {}
     if kind == "json_object":
         return {"json_schema": '{"type": "object"}'}
     if kind == "json_schema":
-        holder = want_object(form["json_schema"], f"{where}.json_schema") if "json_schema" in form else form
-        return {"json_schema": dumps(want_object(holder.get("schema"), f"{where}.schema")).decode()}
+        holder = want(dict, form["json_schema"], f"{where}.json_schema") if "json_schema" in form else form
+        return {"json_schema": dumps(want(dict, holder.get("schema"), f"{where}.schema")).decode()}
     raise Refused(f"{where}.type must be text, json_object or json_schema, got {quote(kind)}", param=where)
 
 
@@ -145,8 +138,8 @@ def common_fields(
     ignored = {label(key) for key, value in body.items() if key not in known and value not in (None, False, [], {})}
     named: dict[str, dict[str, Any]] = {}
     tools, unknown = [], []
-    for index, item in enumerate(want_list(body.get("tools") or [], "tools")):
-        read = read_tool(want_object(item, f"tools[{index}]"), f"tools[{index}]")
+    for index, item in enumerate(want(list, body.get("tools") or [], "tools")):
+        read = read_tool(want(dict, item, f"tools[{index}]"), f"tools[{index}]")
         if isinstance(read, str):
             unknown.append(label(read))
         elif named.setdefault(read["name"], read) != read:
@@ -156,7 +149,7 @@ def common_fields(
     if body.get("parallel_tool_calls") is False:
         ignored.add("parallel_tool_calls")
     return {
-        "model": want_text("" if body.get("model") is None else body["model"], "model"),
+        "model": want(str, "" if body.get("model") is None else body["model"], "model"),
         "sampling": {ours: body[name] for name, ours in SAMPLING_NAMES.items() if body.get(name) is not None},
         "stream": bool(body.get("stream")),
         "token_ids": bool(body.get("return_token_ids")),
@@ -248,7 +241,7 @@ def read_content(content: Any, where: str, read_part: ReadPart, *, of_tools: boo
         place = f"{where}[{index}]"
         try:
             is_text = isinstance(item, str) and (of_tools or content is item)
-            pieces.append(item if is_text else read_part(want_object(item, place), place))
+            pieces.append(item if is_text else read_part(want(dict, item, place), place))
         except Unshown as unshown:
             if not of_tools:
                 raise
@@ -258,16 +251,14 @@ def read_content(content: Any, where: str, read_part: ReadPart, *, of_tools: boo
 
 def unexpected_part(kind: Any, where: str) -> Refused:
     """The refusal of a part of an unsupported type."""
-    what = f"a {quote(kind)} part is not supported; send text or images"
-    return Unshown(f"{where}: {what}", what, param=where)
+    return Unshown(f"a {quote(kind)} part is not supported; send text or images", where)
 
 
 def image_of_url(url: Any, where: str) -> Image:
     """An image given as a data URL."""
     head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")  # a file's id stands elsewhere
     if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
-        what = "must be a base64 data URL of an image: the gateway fetches nothing"
-        raise Unshown(f"{where} {what}", f"it {what}", param=where)
+        raise Unshown("an image must be a base64 data URL: the gateway fetches nothing", where)
     return image_of_text(head[len("data:image/") : -len(";base64")], data, where)
 
 
@@ -276,27 +267,20 @@ def image_of_text(kind: str, data: Any, where: str) -> Image:
     try:
         return Image(base64.b64decode(data.replace("-", "+").replace("_", "/"), validate=True), kind)
     except (AttributeError, ValueError):
-        raise Unshown(f"{where}: the image is not base64", "it is not base64", param=where) from None
+        raise Unshown("the image is not base64", where) from None
 
 
 def call_of(call_id: Any, name: Any, arguments: Any, where: str) -> Call:
     """A call of the history. Text that is not a JSON object, or gives a key twice, is kept unchanged."""
     if isinstance(arguments, str):
-        try:
+        with suppress(JSONError):
             value = load_json(arguments) if arguments.strip() else {}
-        except JSONError:
-            value = arguments
-        arguments = value if isinstance(value, dict) else arguments
-    named = want_text(call_id, f"{where}.id"), want_text(name, f"{where}.name")
-    return Call(*named, {} if arguments is None else arguments)
+            arguments = value if isinstance(value, dict) else arguments
+    arguments = {} if arguments is None else arguments
+    return Call(want(str, call_id, f"{where}.id"), want(str, name, f"{where}.name"), arguments)
 
 
 def result_of(call_id: Any, content: Sequence[Piece], where: str, *, failed: bool = False) -> Result:
     """A result."""
     parts = [piece for piece in content if isinstance(piece, str | Image)]
-    return Result(want_text(call_id, where), join_parts(parts), failed)
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
+    return Result(want(str, call_id, where), join_parts(parts), failed)

@@ -37,16 +37,16 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
-    items = reading.want_list(items, "input")
+    items = reading.want(list, items, "input")
     tools = _all_tools(body, items)
     fields = reading.common_fields({**body, "tools": tools}, _KNOWN, _read_tool)
     if body.get("background"):
         raise Refused("background responses are not supported; send the request without it", param="background")
-    text = reading.want_object(body.get("text") or {}, "text")
+    text = reading.want(dict, body.get("text") or {}, "text")
     instructions = reading.system_of(body.get("instructions"), "instructions", _read_part)
     messages = readings.read(items, partial(_read_item, readings=readings))
     previous = body.get("previous_response_id")
-    before = [] if previous is None else readings.responses.get(reading.want_text(previous, "previous_response_id"))
+    before = [] if previous is None else readings.responses.get(reading.want(str, previous, "previous_response_id"))
     if before is None:
         raise Refused(
             f"previous_response_id {previous!r} is not known here; send the whole input",
@@ -67,7 +67,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         max_tokens=reading.want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=reading.json_format(text.get("format"), "text.format"),
         tool_choice=reading.read_choice(body.get("tool_choice")),
-        logprobs="message.output_text.logprobs" in reading.want_list(body.get("include") or [], "include"),
+        logprobs="message.output_text.logprobs" in reading.want(list, body.get("include") or [], "include"),
         begun=begun,
         previous=previous,
         kept_by=readings,
@@ -80,13 +80,13 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
 
 def _all_tools(body: Mapping[str, Any], items: list[Any]) -> list[Any]:
     """The tools of a request, with those that Codex adds as an item for models of its own catalogue."""
-    tools = list(reading.want_list(body.get("tools") or [], "tools"))
+    tools = list(reading.want(list, body.get("tools") or [], "tools"))
     for index, item in enumerate(items):
         if isinstance(item, dict) and item.get("type") == "additional_tools":
-            for tool in reading.want_list(item.get("tools") or [], f"input[{index}].tools"):
+            for tool in reading.want(list, item.get("tools") or [], f"input[{index}].tools"):
                 # Functions without a namespace of their own; the others are left out, as in `tools`.
                 is_plain = isinstance(tool, dict) and (tool.get("type"), tool.get("name")) == ("namespace", "functions")
-                tools += reading.want_list(tool.get("tools") or [], f"input[{index}].tools") if is_plain else [tool]
+                tools += reading.want(list, tool.get("tools") or [], f"input[{index}].tools") if is_plain else [tool]
     return tools
 
 
@@ -122,8 +122,8 @@ _OUTPUTS = (
 def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readings) -> Message | None:
     """An item as a message, or None for one that is left out; those of one reply are joined afterwards."""
     where = f"input[{index}]"
-    item = reading.want_object(given, where)
-    kind = reading.want_text(item.get("type", "message"), f"{where}.type")
+    item = reading.want(dict, given, where)
+    kind = reading.want(str, item.get("type", "message"), f"{where}.type")
     call_id = item.get("call_id") or item.get("id")
     if kind == "message":
         # Codex sends no `instructions`: its system prompt is a developer message.
@@ -134,7 +134,7 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
     if kind in _CALLS and not (kind in _SEARCHES and call_id is None):
         name, arguments = item.get("name"), item.get(_CALLS[kind])
         if kind == "custom_tool_call":
-            arguments = {"input": reading.want_text(arguments, f"{where}.input")}
+            arguments = {"input": reading.want(str, arguments, f"{where}.input")}
         elif kind != "function_call":  # as calls of functions with these names
             name = kind.removesuffix("_call")
         call = reading.call_of(item.get("call_id") if kind == "function_call" else call_id, name, arguments, where)
@@ -152,7 +152,7 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
         content = reading.read_content(output, f"{where}.output", _read_part, of_tools=True)
         return reading.message_of("user", [reading.result_of(call_id, content, f"{where}.call_id")], where)
     if kind == "reasoning":
-        parts = reading.want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
+        parts = reading.want(list, item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
         # Codex and openai-agents send it back as it came, so it carries our receipt.
         receipt = readings.turn_of(item.get("encrypted_content"))
@@ -168,7 +168,7 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
         head = " ".join(["Message", *[f"{word} {name}" for word, name in names.items() if name]])
         return reading.message_of("user", [f"{head}:", *reading.read_content(readable, where, _read_part)], where)
     if kind == "item_reference":
-        name = reading.want_text(item.get("id"), f"{where}.id")
+        name = reading.want(str, item.get("id"), f"{where}.id")
         if (named := readings.items.get(name)) is None:
             raise Refused(f"the item {name!r:.100} is not known here; send it whole", param="input")
         return named
@@ -181,7 +181,7 @@ def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readi
 def _read_part(part: Mapping[str, Any], where: str) -> reading.Piece:
     kind = part.get("type")
     if kind in _TEXT_PARTS:
-        return reading.want_text(part.get("refusal" if kind == "refusal" else "text"), where)
+        return reading.want(str, part.get("refusal" if kind == "refusal" else "text"), where)
     if kind == "input_image":
         return reading.image_of_url(part.get("image_url"), where)
     raise reading.unexpected_part(kind, where)

@@ -90,8 +90,8 @@ class Unshown(Refused):
     In the result of a tool the model is told so instead, with `reason`.
     """
 
-    def __init__(self, message: str, reason: str, *, param: str) -> None:
-        super().__init__(message, param=param)
+    def __init__(self, reason: str, where: str) -> None:
+        super().__init__(f"{where}: {reason}", param=where)
         self.reason = reason
 
 
