@@ -22,11 +22,9 @@ class Connection(web.RequestHandler):
         head: What another worker has read of the first request.
 
     Attributes:
-        is_behind: The socket has not taken everything that was written.
         when_reset: Called if the client resets the connection behind an answer, before it sends anything else.
     """
 
-    is_behind = False
     when_reset: Callable[[], None] | None = None
 
     def __init__(self, worker: Worker, head: bytes, server: Any, **options: Any) -> None:
@@ -57,15 +55,10 @@ class Connection(web.RequestHandler):
         if self._head:
             self._take_head()
 
-    def pause_writing(self) -> None:
-        """Called by asyncio: some of what was written is waiting."""
-        self.is_behind = True
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        """Called by asyncio: the socket has taken the last byte."""
-        self.is_behind = False
-        super().resume_writing()
+    @property
+    def is_behind(self) -> bool:
+        """The socket has not taken everything that was written, or had not when the connection ended."""
+        return self._paused
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio: bytes of a request came."""

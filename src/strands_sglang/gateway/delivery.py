@@ -20,15 +20,6 @@ from .requests import origin_of, read_body
 from .telemetry import Call
 
 
-def refusal(dialect: WireDialect, refused: Refused) -> web.Response:
-    """A refusal as an answer. `x-should-retry` keeps SDKs from repeating what will be refused again."""
-    if refused.retry_after is not None:
-        headers = {"retry-after": f"{refused.retry_after:g}"}
-    else:
-        headers = {"x-should-retry": "false"}
-    return as_json(dialect.error(refused), status=refused.status, headers=headers)
-
-
 def as_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """A JSON answer."""
     return web.Response(body=dumps(value), status=status, headers=headers, content_type="application/json")

@@ -12,32 +12,19 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from ..backends import BackendInfo, Capabilities, GenerateAnswer, LogprobKind, PromptScoring, ScoredPrompt
+from .. import backends, trajectory
 from ..conversation import Conversation
 from ..lines import pack, unpack
-from ..trajectory import (
-    Call,
-    Completion,
-    Finish,
-    FinishType,
-    Image,
-    LengthLimit,
-    Location,
-    Message,
-    Result,
-    Role,
-    SamplingMask,
-    ToolCall,
-    Turn,
-    WeightSpan,
-)
 from ..trajectory.media import Medium
 
 _TYPES: Mapping[str, Any] = {
     kind.__name__: kind
     for kind in (
-        Call, Completion, Finish, FinishType, Image, LengthLimit, Medium, Message, Result, Role, SamplingMask, ToolCall,
-        WeightSpan, BackendInfo, Capabilities, GenerateAnswer, LogprobKind, PromptScoring, ScoredPrompt,
+        trajectory.Call, trajectory.Completion, trajectory.Finish, trajectory.FinishType, trajectory.Image,
+        trajectory.LengthLimit, Medium, trajectory.Message, trajectory.Result, trajectory.Role,
+        trajectory.SamplingMask, trajectory.ToolCall, trajectory.WeightSpan, backends.BackendInfo,
+        backends.Capabilities, backends.GenerateAnswer, backends.LogprobKind, backends.PromptScoring,
+        backends.ScoredPrompt,
     )
 }  # fmt: skip
 """What is written beside JSON values. A file may be somebody else's: nothing else is made from it."""
@@ -96,16 +83,16 @@ def from_json(value: Any) -> Any:
     return np.frombuffer(unpack(content), dtype=kind)
 
 
-def turn_to_json(turn: Turn, context: bytes) -> dict[str, Any]:
+def turn_to_json(turn: trajectory.Turn, context: bytes) -> dict[str, Any]:
     """A turn; `context` is that of its location."""
     values = {name: to_json(getattr(turn, name)) for name in (*_LOCATED, *_COMMITTED)}
     return {"parent": None if turn.parent is None else turn.parent.index, "context": to_json(context), **values}
 
 
-def restore_turn(conversation: Conversation, value: Mapping[str, Any]) -> Turn:
+def restore_turn(conversation: Conversation, value: Mapping[str, Any]) -> trajectory.Turn:
     """Commit a turn again, which `turn_to_json` wrote."""
     forest, read = conversation.forest, {name: from_json(each) for name, each in value.items()}
     parent = None if read["parent"] is None else forest.turns[read["parent"]]
     place = {name: read[name] for name in ("context", *_LOCATED)}
-    location = Location(parent=parent, first_new=0, epoch=forest.epoch, **place)
+    location = trajectory.Location(parent=parent, first_new=0, epoch=forest.epoch, **place)
     return conversation.commit(location, **{name: read[name] for name in _COMMITTED})

@@ -27,7 +27,7 @@ from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
 from .canonical import VOLATILE_RULES
 from .connection import Connection
-from .delivery import Exchange, as_json, refusal
+from .delivery import Exchange, as_json
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import object_text
@@ -218,9 +218,10 @@ class Gateway:
         await self.worker.close()
         kept = self.sessions.folder is not None
         await asyncio.gather(*[session.drop(is_kept=kept) for session in self.sessions.values()])
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
+        for listener in (*self._listeners, self._listener):
+            if listener is not None:
+                listener.close()
+        self._listeners, self._listener = [], None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -391,7 +392,12 @@ class Gateway:
             refused = Refused(error.reason, status=error.status)
         except Exception as error:
             refused = Refused.of(error)
-        response = refusal(self._dialects.get(request.match_info.handler, CHAT_COMPLETIONS), refused)
+        dialect = self._dialects.get(request.match_info.handler, CHAT_COMPLETIONS)
+        # Keeps SDKs from repeating what will be refused again.
+        headers = {"x-should-retry": "false"}
+        if refused.retry_after is not None:
+            headers = {"retry-after": f"{refused.retry_after:g}"}
+        response = as_json(dialect.error(refused), status=refused.status, headers=headers)
         is_cut = response.status in (408, 413) or request.content.exception() is not None  # a part of the body is left
         if is_cut or refused.code == "worker_away":
             response.force_close()

@@ -16,7 +16,7 @@ from aiohttp import web
 from ..conversation import Conversation, PreparedTurn, SampledTurn
 from ..conversation.messages import to_strands
 from ..exceptions import TokenBudgetReachedError
-from ..trajectory import Message, Role, Trajectory, Turn
+from ..trajectory import Role, Trajectory, Turn
 from .answers import Answer, Answers, key_of
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json
@@ -26,19 +26,10 @@ from .options import MaxRequestsReachedError, MaxSecondsReachedError, SessionOpt
 from .passing import OtherBackend, OtherBackendError, OtherBackends
 from .requests import new_key
 from .reward import Reward
-from .session_log import SessionLog
+from .session_log import MainAgent, SessionLog
 from .state import LogFile
 from .telemetry import Call, Phase, Telemetry
 from .translation import Translation
-
-
-@dataclass(slots=True, eq=False)
-class MainAgent:
-    """The agent that began, among those with tools or those without: its last turn, and the messages up to it."""
-
-    name: str | None
-    turn: Turn | None = None
-    messages: list[Message] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -131,17 +122,17 @@ class Session:
 
         The main agent is the one that began. Requests without tools (titles, summaries) count only without others.
         """
-        return list(map(to_strands, self._last.messages))
+        return list(map(to_strands, self.main_agent.messages))
 
     @property
     def last_turn(self) -> Turn | None:
         """The turn that gave the last reply of `history`."""
-        return self._last.turn
+        return self.main_agent.turn
 
     @property
-    def _last(self) -> MainAgent:
-        agents = (self.main_agents.get(True), self.main_agents.get(False))
-        return next((main for main in agents if main is not None and main.turn is not None), MainAgent(None))
+    def main_agent(self) -> MainAgent:
+        """The agent that began: one with tools, if any has been seen."""
+        return self.main_agents.get(True) or self.main_agents.get(False) or MainAgent(None)
 
     @property
     def is_idle(self) -> bool:
@@ -178,10 +169,6 @@ class Session:
         self.log.note(reward=reward.to_json())
         self.log.file.flush()
         return reward
-
-    def main_agent(self, agent: str | None, *, has_tools: bool) -> MainAgent:
-        """The agent that began, which is this one if none did before."""
-        return self.main_agents.setdefault(has_tools, MainAgent(agent))
 
     def seal(self) -> None:
         """Refuse later requests, also those after a restart."""
@@ -363,9 +350,8 @@ class Session:
         """Locate and render a request, in a thread where that takes long."""
         with self._noting_failure():
             turn_request = self.translation.read(wire, origin, counters, final=final)
-            began = self.main_agents.get(True) or self.main_agents.get(False)
-            if began is not None and origin.agent not in (None, began.name):
-                turn_request = replace(turn_request, role=Role.SUBAGENT, parent_agent=began.name)
+            if self.main_agents and origin.agent not in (None, self.main_agent.name):
+                turn_request = replace(turn_request, role=Role.SUBAGENT, parent_agent=self.main_agent.name)
             prepared = await self.conversation.prepare_aside(turn_request)
             self._check_open()
         return prepared
@@ -404,7 +390,7 @@ class Session:
 
     async def _sample(self, prepared: PreparedTurn, call: Call) -> SampledTurn:
         request = prepared.request
-        main = self.main_agent(request.agent, has_tools=bool(request.tools))
+        main = self.main_agents.setdefault(bool(request.tools), MainAgent(request.agent))
         left: float | None = None
         if self.options.max_seconds is not None and self.options.final_words is None:  # else a reply is finished
             left = self.options.max_seconds - (time.monotonic() - (self.began or 0.0))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..conversation import SampledTurn
@@ -25,6 +26,15 @@ from .state import LogFile
 
 if TYPE_CHECKING:
     from .session import Session
+
+
+@dataclass(slots=True, eq=False)
+class MainAgent:
+    """The agent that began, among those with tools or those without: its last turn, and the messages up to it."""
+
+    name: str | None
+    turn: Turn | None = None
+    messages: list[Message] = field(default_factory=list)
 
 
 class SessionLog:
@@ -170,7 +180,7 @@ class SessionLog:
         )
         answer.task = asyncio.get_running_loop().create_future()
         session.answers.add(answer)
-        session.main_agent(event["agent"], has_tools=event["has_tools"])
+        session.main_agents.setdefault(event["has_tools"], MainAgent(event["agent"]))
         if session.began is None:
             session.began = time.monotonic() - (time.time() - event["at"])
         return answer

@@ -8,20 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...exceptions import (
-    BackendError,
-    BackendHTTPError,
-    BackendRequestError,
-    BackendThrottledError,
-    ContextOverflowError,
-    MessageConversionError,
-    StateFullError,
-    StrandsSGLangError,
-    TemplateError,
-    TokenBudgetReachedError,
-    ToolLimitReachedError,
-    ToolParserError,
-)
+from ... import exceptions as errors
 from ...trajectory import Call, Message
 from ..canonical import Readings
 from ..exact_json import dumps
@@ -29,7 +16,7 @@ from ..exact_json import dumps
 logger = logging.getLogger(__name__)
 
 
-class Refused(StrandsSGLangError):
+class Refused(errors.StrandsSGLangError):
     """A request that is refused; each dialect has its own wording.
 
     Attributes:
@@ -60,25 +47,28 @@ class Refused(StrandsSGLangError):
         """The client's view of any error. Words of one that is not ours may hold secrets: nobody gets them."""
         if isinstance(error, cls):
             return error
-        if isinstance(error, ContextOverflowError):
-            prompt = (error.tokens, error.limit)
-            return cls(str(error), code="context_length_exceeded", param="messages", prompt=prompt)
-        if isinstance(error, TokenBudgetReachedError | ToolLimitReachedError):
-            return cls(str(error), code="rollout_limit")  # 400: every SDK repeats a 429
-        if isinstance(error, TemplateError | MessageConversionError | ToolParserError | BackendRequestError):
-            return cls(str(error), code="unsupported")
-        if isinstance(error, BackendThrottledError):
-            return cls("the model server is busy", status=503, code="overloaded", retry_after=1)
-        if isinstance(error, BackendHTTPError) and error.status in (401, 403):  # its words may name our own key
-            return cls(f"the model server refused the gateway (HTTP {error.status})", status=502, code="upstream")
-        if isinstance(error, BackendHTTPError) and 400 <= error.status < 500:
-            return cls(f"the model server refused the request: {error}", code="upstream_refused")
-        if isinstance(error, BackendError):
-            return cls(f"the model server gave no answer: {error}", status=503, code="upstream", retry_after=1)
-        if isinstance(error, StateFullError):
-            return cls(str(error), status=507, code="state_full", retry_after=10, is_kept=True)
-        if isinstance(error, StrandsSGLangError):
-            return cls(str(error), status=500, code="internal")
+        match error:
+            case errors.ContextOverflowError():
+                prompt = (error.tokens, error.limit)
+                return cls(str(error), code="context_length_exceeded", param="messages", prompt=prompt)
+            case errors.TokenBudgetReachedError() | errors.ToolLimitReachedError():
+                return cls(str(error), code="rollout_limit")  # 400: every SDK repeats a 429
+            case errors.TemplateError() | errors.MessageConversionError() | errors.ToolParserError():
+                return cls(str(error), code="unsupported")
+            case errors.BackendRequestError():  # the server cannot serve it
+                return cls(str(error), code="unsupported")
+            case errors.BackendThrottledError():
+                return cls("the model server is busy", status=503, code="overloaded", retry_after=1)
+            case errors.BackendHTTPError(status=401 | 403):  # its words may name our own key
+                return cls(f"the model server refused the gateway (HTTP {error.status})", status=502, code="upstream")
+            case errors.BackendHTTPError() if 400 <= error.status < 500:
+                return cls(f"the model server refused the request: {error}", code="upstream_refused")
+            case errors.BackendError():
+                return cls(f"the model server gave no answer: {error}", status=503, code="upstream", retry_after=1)
+            case errors.StateFullError():
+                return cls(str(error), status=507, code="state_full", retry_after=10, is_kept=True)
+            case errors.StrandsSGLangError():
+                return cls(str(error), status=500, code="internal")
         where = traceback.extract_tb(error.__traceback__)[-1]
         logger.error("error=<%s>, where=<%s:%d> | request failed", type(error).__name__, where.name, where.lineno)
         return cls(f"internal error ({type(error).__name__})", status=500, code="internal")
