@@ -529,6 +529,8 @@ async def test_a_damaged_log_is_one_sessions_trouble_which_a_delete_ends(tmp_pat
             url = f"{gateway.url}/s/{r.session.id}/v1/chat/completions"
             async with r.http.post(url, json={"messages": [USER]}, headers=r.headers) as response:
                 assert (await response.json())["error"]["code"] == "session_damaged"
+            async with r.http.post(url, json={"messages": [USER]}) as response:  # a stranger is told nothing
+                assert response.status == 401 and str(tmp_path) not in await response.text()
             await later.call("DELETE", path, status=401, headers=r.headers)
             assert file.read_bytes() == data  # nothing was written to it
             assert await later.call("DELETE", path, **admin) == {"id": r.session.id, "deleted": True}

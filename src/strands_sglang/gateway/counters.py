@@ -115,23 +115,19 @@ class Counters:
         self.ids_rewritten += returned.call_ids != reply.call_ids
         self.reasoning_dropped += bool(reply.reasoning) and not returned.reasoning
 
-    def nonzero(self) -> dict[str, Any]:
-        """The counts that are not zero, as JSON values."""
+    def values(self) -> dict[str, Any]:
+        """The counts as JSON values."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items() if value}
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
 
     def set(self, counts: Mapping[str, Any]) -> None:
-        """Set the counts that `nonzero` told."""
+        """Set counts to their `values`."""
         for name, value in counts.items():
             setattr(self, name, Counter(value) if isinstance(value, dict) else value)
 
     def to_json(self) -> dict[str, Any]:
-        """The counts as JSON values."""
-        counts: dict[str, Any] = {}
-        for name in self.__slots__:
-            value = getattr(self, name)
-            counts[name] = dict(value) if isinstance(value, Counter) else value
-        return {**counts, "edited": self.edited, "extension_rate": self.extension_rate}
+        """The counts, and what follows from them."""
+        return {**self.values(), "edited": self.edited, "extension_rate": self.extension_rate}
 
 
 def counters_of(clients: dict[str, Counters], client: str) -> Counters:

@@ -339,7 +339,7 @@ class Gateway:
         """The session of the path, else of the key; never one of the body."""
         name, key = request.match_info.get("session"), presented_key(request, dialect.key_query)
         by_key = self.sessions.by_key(key) if key else None
-        session = by_key if name is None else self.sessions.find(name)
+        session = by_key if name is None else self.sessions.get(name)
         if key and not self.auto_sessions and self.sessions.was_dropped(key):
             raise Refused("the session of this key is closed", status=409, code="session_closed")
         if session is None and self.auto_sessions and key and by_key is None:

@@ -96,7 +96,8 @@ class SessionLog:
             foreign = sorted(set(facts.foreign_ids).difference(before.foreign_ids))
             event["forest"] = [list(fates.items()), facts.current, facts.call_count, foreign]
             self._facts = facts
-        counts = {name: counters.nonzero() for name, counters in self._session.clients.items()}
+        clients = self._session.clients.items()
+        counts = {name: {n: count for n, count in each.values().items() if count} for name, each in clients}
         if changed := {name: each for name, each in counts.items() if self._counts.get(name) != each}:
             event["counters"] = changed
             self._counts = counts

@@ -84,7 +84,11 @@ class Translation:
             kind = "text" if isinstance(part, str) else part.kind if part.problem else "image"
             return REFUSED_PART.format(kind, problem)
 
-        canon = Canon(placement=self._placement(wire), call_ids=self._call_ids, glue=wire.glue, refuse=refuse)
+        # Whether tools are there may change what a template prints; which ones does not.
+        tools = wire.tools[:1]
+        probe = MessagePlacement(lambda chat: self._conversation.render(chat, tools))  # type: ignore[arg-type]
+        placement = self._placements.setdefault(bool(tools), probe)
+        canon = Canon(placement=placement, call_ids=self._call_ids, glue=wire.glue, refuse=refuse)
         context = wire.glue, bool(wire.tools)
         known = self._arranged.recall(context, wire.messages)
         done, before = (len(known.messages), known.end) if known is not None else (0, None)
@@ -93,14 +97,6 @@ class Translation:
         if final is not None:
             arranged = canon.arrange([Message(role="system", parts=(final,))], arranged)
         return arranged.messages
-
-    def _placement(self, wire: WireRequest) -> MessagePlacement:
-        # Whether tools are there may change what a template prints; which ones does not.
-        key = bool(wire.tools)
-        if key not in self._placements:
-            tools = wire.tools[:1]
-            self._placements[key] = MessagePlacement(lambda chat: self._conversation.render(chat, tools))  # type: ignore[arg-type]
-        return self._placements[key]
 
     def _params(self, wire: WireRequest, *, is_final: bool) -> dict[str, Any]:
         configured = self._conversation.config["sampling_params"]
