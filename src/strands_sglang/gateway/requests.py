@@ -10,6 +10,7 @@ import re
 import secrets
 import zlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -122,22 +123,18 @@ def origin_of(request: web.Request) -> Origin:
     """Client and agent by their headers; they are labels, and name no session."""
     headers = {name: printable(request.headers.get(name, "")) for name in _ORIGIN_HEADERS}
     client = headers["User-Agent"].partition(" ")[0].partition("/")[0]
-    agent = headers["x-claude-code-agent-id"] or None
-    if agent is None and (metadata := headers["x-codex-turn-metadata"]):
-        try:
-            parsed = orjson.loads(metadata)
-        except orjson.JSONDecodeError:
-            parsed = None
-        name = parsed.get("agent_name") if isinstance(parsed, dict) else None
-        agent = name if isinstance(name, str) and name else None
-    if agent is None and headers["x-parent-session-id"]:  # opencode: a session of its own, below the main one's
-        agent = headers["x-session-affinity"] or None
-    retries = headers["x-stainless-retry-count"]  # of the vendors' Python clients; others never set it
-    is_retry = retries.isascii() and retries.isdecimal() and bool(retries.strip("0"))
+    agent: Any = headers["x-claude-code-agent-id"]
+    if not agent and (turn := headers["x-codex-turn-metadata"]):
+        with suppress(orjson.JSONDecodeError, AttributeError):  # no JSON, or no object
+            agent = orjson.loads(turn).get("agent_name")
+    if not agent and headers["x-parent-session-id"]:  # opencode: a session of its own, below the main one's
+        agent = headers["x-session-affinity"]
     repeat_key = headers["Idempotency-Key"] or None
+    # A count of the vendors' Python clients; others never set it.
+    is_retry = re.fullmatch("0*[1-9][0-9]*", headers["x-stainless-retry-count"]) is not None
     return Origin(
         client=label(client) if client else "unknown",
-        agent=agent,
+        agent=agent if isinstance(agent, str) and agent else None,
         idempotency_key=repeat_key,
         is_retry=is_retry or repeat_key is not None,
     )

@@ -96,9 +96,7 @@ def json_format(value: Any, where: str) -> dict[str, Any]:
 
     The schema stands in `schema`, or in `json_schema.schema` as Chat Completions has it.
     """
-    if value is None:
-        return {}
-    form = want(dict, value, where)
+    form = want(dict, {"type": "text"} if value is None else value, where)
     kind = form.get("type")
     if kind == "text":
         return {}

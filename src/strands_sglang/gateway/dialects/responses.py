@@ -279,17 +279,10 @@ def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
 
 
 def _inner_events(item: dict[str, Any]) -> list[dict[str, Any]]:
-    if item["type"] == "function_call":
-        text = item["arguments"]
-        return [
-            {"type": "response.function_call_arguments.delta", "delta": text},
-            {"type": "response.function_call_arguments.done", "name": item["name"], "arguments": text},
-        ]
-    if item["type"] == "custom_tool_call":
-        return [
-            {"type": "response.custom_tool_call_input.delta", "delta": item["input"]},
-            {"type": "response.custom_tool_call_input.done", "input": item["input"]},
-        ]
+    if (field := _CALLS.get(item["type"])) is not None:
+        name, text = f"response.{item['type']}_{field}", item[field]
+        named = {"name": item["name"]} if field == "arguments" else {}
+        return [{"type": f"{name}.delta", "delta": text}, {"type": f"{name}.done", **named, field: text}]
     if item["type"] == "reasoning":
         (part,) = item["summary"]
         empty = {**part, "text": ""}
