@@ -276,7 +276,7 @@ SHOWN = {
     "image without a source": shown_by_anthropic({"type": "image"}, words="images must be base64"),
     "image with a text as source": shown_by_anthropic({"type": "image", "source": "abc"}, words="must be base64"),
     "image of no text": shown_by_anthropic(
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": 1}}, words="the image is not base64"
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": 1}}, words="is not base64"
     ),
     "unknown kind": shown_by_anthropic({"type": "hologram"}, words="a 'hologram' part is not supported"),
     "view_image": shown_by_responses({"type": "input_image", "image_url": DATA_URL}),
@@ -305,7 +305,7 @@ SHOWN = {
     ),
     "google": shown_by_google({"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}),
     "google, no type": shown_by_google({"inlineData": {"data": "AAAA"}}, words="an image needs a mimeType"),
-    "google, no data": shown_by_google({"inlineData": {"mimeType": "image/png"}}, words="the image is not base64"),
+    "google, no data": shown_by_google({"inlineData": {"mimeType": "image/png"}}, words="is not base64"),
     "google, PDF": shown_by_google(
         {"inlineData": {"mimeType": "application/pdf", "data": "A"}}, words="application/pdf"
     ),
