@@ -11,7 +11,7 @@ from strands_env.core.chat import spoken_text
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, TaskContext
 
-from .turns import turns_of
+from .turns import exchanges_of, turns_of
 
 if TYPE_CHECKING:
     from strands_evals import Case
@@ -124,16 +124,10 @@ def session_of(action: Action, result: StepResult) -> Session:
     span = trace.SpanInfo(session_id=name, start_time=at, end_time=at)
     tools = [trace.ToolConfig(**tool["function"]) for tool in json.loads(seen.tools or "[]")]
     history = action.task_context.conversation_history if seen.history is None else seen.history
-    messages = [*history, *seen.messages]
-    starts = [
-        place
-        for place, message in enumerate(messages)
-        if message["role"] == "user" and not any("toolResult" in block for block in message["content"])
-    ]
     traces: list[Any] = []
-    for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
+    for messages in exchanges_of([*history, *seen.messages]):
         spans: list[Any] = []
-        for turn in turns_of(messages[start:end]):
+        for turn in turns_of(messages):
             results = {each["toolUseId"]: each for each in turn.results}
             for call in turn.calls:
                 answer = results.get(call["toolUseId"], {})
@@ -147,11 +141,11 @@ def session_of(action: Action, result: StepResult) -> Session:
                         tool_result=trace.ToolResult(content=text, error=error),
                     )
                 )
-        last = messages[end - 1]
+        last = messages[-1]
         spans.append(
             trace.AgentInvocationSpan(
                 span_info=span,
-                user_prompt=spoken_text(messages[start]),
+                user_prompt=spoken_text(messages[0]),
                 agent_response=spoken_text(last) if last["role"] == "assistant" else "",
                 available_tools=tools,
                 system_prompt=seen.system_prompt,

@@ -62,6 +62,16 @@ def turns_of(messages: Sequence[dict[str, Any]]) -> list[AgentTurn]:
     return turns
 
 
+def exchanges_of(messages: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
+    """The messages from each one in which the user speaks to the next; results of tools are none."""
+    starts = [
+        place
+        for place, message in enumerate(messages)
+        if message["role"] == "user" and not any("toolResult" in block for block in message["content"])
+    ]
+    return [messages[start:end] for start, end in zip(starts, [*starts[1:], len(messages)], strict=True)]
+
+
 class Aggregate(StrEnum):
     """Aggregation of the rewards of turns."""
 

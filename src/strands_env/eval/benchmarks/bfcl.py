@@ -46,7 +46,7 @@ from strands_env.core import (
 from strands_env.core.threads import default_threads
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, field, read_lines
-from strands_env.rewards import turns_of
+from strands_env.rewards.turns import exchanges_of, turns_of
 from strands_env.tools.results import make_tool, text_result
 from strands_sglang import MaxToolIterationsReachedError
 from strands_sglang.conversation.messages import MALFORMED_KEY
@@ -410,19 +410,16 @@ class MultiTurnReward(RewardFunction):
 
 
 def calls_by_request(
-    messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]]
+    messages: Sequence[dict[str, Any]], functions: Sequence[Mapping[str, Any]]
 ) -> list[list[list[str]]]:
     """Replies with calls, by request: each reply a list of calls as Python text."""
-    requests: list[list[list[str]]] = []
-    for message in messages:
-        if message["role"] == "user":
-            if not any("toolResult" in block for block in message["content"]):
-                requests.append([])
-            continue
-        uses = [block["toolUse"] for block in message["content"] if "toolUse" in block]
-        texts = [as_python(use["name"], use["input"], functions) for use in uses]
-        if requests and (runnable := [text for text in texts if text is not None]):
-            requests[-1].append(runnable)
+    requests = []
+    for exchange in exchanges_of(messages):
+        replies = (
+            [as_python(use["name"], use["input"], functions) for use in turn.calls] for turn in turns_of(exchange)
+        )
+        runnable = ([text for text in texts if text is not None] for texts in replies)
+        requests.append([texts for texts in runnable if texts])
     return requests
 
 
