@@ -480,12 +480,13 @@ with tempfile.TemporaryDirectory() as folder:
     try: copy_upper(f"{folder}/a", f"{folder}/b")
     finally: os.chmod(f"{folder}/a", 0o700)
     os.chmod(f"{folder}/b", 0o700)
-    for name in ("root", "upper", "layer/opt"): os.makedirs(f"{folder}/{name}")
-    for name in ("one", "two"): open(f"{folder}/layer/opt/{name}", "w").close()
-    os.chmod(f"{folder}/layer/opt", 0o555)
-    shown = {f"/opt/{name}/tool": folder for name in ("one", "two")}
+    for name in ("root", "upper", "layer/opt", "layer/closed"): os.makedirs(f"{folder}/{name}")
+    names = ("opt/one", "opt/two", "closed/one")
+    for name in names: open(f"{folder}/layer/{name}", "w").close()
+    for name, mode in (("opt", 0o555), ("closed", 0), ("", 0)): os.chmod(f"{folder}/layer/{name}", mode)
+    shown = {f"/{name}/tool": folder for name in names}
     hide_obstacles(f"{folder}/upper", [f"{folder}/layer"], f"{folder}/root", shown)
-    hidden = [stat.S_ISCHR(os.lstat(f"{folder}/upper/opt/{name}").st_mode) for name in ("one", "two")]
+    hidden = [stat.S_ISCHR(os.lstat(f"{folder}/upper/{name}").st_mode) for name in names]
     print(oct(os.stat(f"{folder}/b/file").st_mode), hidden, oct(os.stat(f"{folder}/upper/opt").st_mode))
     for name in ("upper", "layer"): os.chmod(f"{folder}/{name}/opt", 0o700)
 """
@@ -519,7 +520,7 @@ def test_ordinary_user(container: list[str]) -> None:
 
 def test_permissions_of_what_an_ordinary_users_sandbox_wrote_are_no_obstacle() -> None:
     """To its copy between two steps of a task, or to the next sandbox over it."""
-    assert used_by(*USER, code=COPIED) == "0o100000 [True, True] 0o40555\n"
+    assert used_by(*USER, code=COPIED) == "0o100000 [True, True, True] 0o40555\n"
 
 
 def test_masked_proc_is_named_as_what_is_missing() -> None:

@@ -117,6 +117,9 @@ def hide_obstacles(upper: str, layers: Sequence[str], root: str, shown: Mapping[
         names = (Stack([root]).resolve(path) or path.strip("/")).split("/")
         for size in range(1, len(names) + 1):
             folder, place = "/".join(names[: size - 1]), "/".join(names[:size])
+            for layer in layers:  # whose folders may be closed to an ordinary user, who could not look
+                if is_real(layer, folder) and not os.access(os.path.join(layer, folder), os.X_OK):
+                    os.chmod(os.path.join(layer, folder), 0o755)
             tops = [upper, *reversed(layers)]
             modes = (mode_of(os.path.join(top, place)) for top in tops if is_real(top, folder))
             mode = next((one for one in modes if one is not None), stat.S_IFCHR)
