@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import gc
 import os
 import signal
 import socket
@@ -158,6 +159,8 @@ async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socke
         options["context_window_limit"] = args.context_length
     async with AsyncExitStack() as stack:
         client, tokenizer, name = await _model(args, stack)
+        stack.callback(gc.enable)
+        gc.disable()  # its passes double the time in which thousands of sessions are taken up
         gateway = await stack.enter_async_context(
             Gateway(
                 client=client,
@@ -178,6 +181,7 @@ async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socke
                 **options,
             )
         )
+        gc.enable()
         tell(name)
         await stop.wait()
         lost = [each for each in gateway.sessions.values() if args.state is None and not each.is_exported]
