@@ -168,10 +168,9 @@ class Blobs:
 def choose_oci(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
     """Settings, names of layers and digest of the image that is meant, for this machine, of an OCI layout."""
     entries = blobs.json("index.json")["manifests"]
-    names = [[(one.get("annotations") or {}).get(key) for key in _NAMES] for one in entries]
-    manifests = _select_by_name(
-        [([name for name in names_of_one if name], one) for names_of_one, one in zip(names, entries, strict=True)], tag
-    )
+    annotations = [one.get("annotations") or {} for one in entries]
+    names = [[one[key] for key in _NAMES if one.get(key)] for one in annotations]
+    manifests = _select_by_name(list(zip(names, entries, strict=True)), tag)
     for _ in range(_MAX_INDEXES):
         manifest, digest = _choose_platform(blobs, manifests)
         if "manifests" not in manifest:

@@ -56,21 +56,17 @@ def import_image(source: str, store: ImageStore, *, name: str | None = None) -> 
             archive = Path(folder, "image.tar")
             _run([kind, "save", "-o", str(archive), rest])
             return _add(store, name or rest, archive, source)
-    tag: str | None = None
+    place, tag = source, ""
     if colon and kind in ("oci", "oci-archive", "docker-archive"):
-        path, more, name_inside = rest.partition(":")
-        rest, tag = path, name_inside if more else None
-        source_path = Path(rest)
-    else:
-        source_path = Path(source)
-    if not source_path.exists():
+        place, _, tag = rest.partition(":")
+    if not Path(place).exists():
         raise ImageSourceError(
             f"{source!r} is neither a file nor of the form podman:NAME, docker:NAME or oci:FOLDER; 'images pull' "
             "fetches from a registry"
         )
-    if name is None and tag is None:
+    if not (name or tag):
         raise ImageSourceError(f"an image from {source!r} needs a name: give --name")
-    return _add(store, name or str(tag), source_path, source, tag=tag)
+    return _add(store, name or tag, Path(place), source, tag=tag or None)
 
 
 def build_image(folder: str | Path, name: str, store: ImageStore) -> Image:
