@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
@@ -346,10 +347,13 @@ def test_the_command_refuses_workers_for_an_engine_in_this_process(capsys: pytes
 
 
 def nginx_of_the_deployment(folder: Path) -> str:
-    (config,) = [each for each in yaml.safe_load_all((ROOT / "deploy" / "gateway.yaml").read_text()) if "data" in each]
+    documents = list(yaml.safe_load_all((ROOT / "deploy" / "gateway.yaml").read_text()))
+    (config,) = [each["data"]["default.conf"] for each in documents if each["kind"] == "ConfigMap"]
+    services = {each["metadata"]["name"] for each in documents if each["kind"] == "Service"}
+    assert set(re.findall(r"server (\S+):8080;", config)) < services
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     places = "".join([f"{kind}_temp_path {folder};" for kind in kinds])
-    http = f"access_log off; {places} {config['data']['default.conf']}"
+    http = f"access_log off; {places} {config}"
     return f"pid {folder}/pid; error_log stderr; daemon off; events {{}} http {{ {http} }}"
 
 
