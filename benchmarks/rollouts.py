@@ -5,11 +5,13 @@
 
 Agents of the Strands SDK run against a scripted server in a process of its own. Each arm is a process, too, and has
 loaded the tokenizer with transformers, as training and evaluation do: the garbage collector walks what was imported.
+All arms run in one environment, with the same Python and packages: that of strands-sglang, made on the first run under
+`.cache`; ours come first on its path. What a rollout makes for itself, agent and model included, is part of its cost.
 
 - `ours`: an `Agent` with `SGLangModel`;
 - `environment`: a whole rollout of an `Environment` with `SGLangModel`, token observation and trajectories included;
 - `slime`: the same rollouts through `strands_env.training.slime.generate`, filled samples included;
-- `upstream`: an `Agent` with strands-sglang, in a virtual environment of its own, made on the first run under `.cache`;
+- `upstream`: an `Agent` with strands-sglang;
 - `--without NAME`: `environment` with one fast path turned off, or all of them; what it saves is `1 - with / without`
   of a pass.
 
@@ -188,7 +190,6 @@ async def run_size(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
         params = {"max_new_tokens": room}
         models = [SGLangModel(client=client, tokenizer=tokenizer, sampling_params=params) for _ in range(agents)]
         made = [agent_of(each, search_tool(result)) for each in models]
-        started = time.process_time()
         await asyncio.gather(*(each.invoke_async(QUESTION) for each in made))
         spent = time.process_time() - started
         taken = [replies(each.messages) for each in made]
@@ -318,6 +319,7 @@ class Worker:
     def __init__(self, python: str, *arguments: str, ours: bool = True, plain: str = "") -> None:
         path = os.pathsep.join([str(ROOT), *([str(ROOT / "src")] if ours else [])])
         settings = {"PYTHONPATH": path, "STRANDS_ROLLOUT_PLAIN": "1" if plain == "all" else plain}
+        settings["PYTHONWARNINGS"] = "ignore::RuntimeWarning"  # both packages are in one environment on purpose
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **settings}
         self.process = subprocess.Popen(
             [python, __file__, *arguments],
@@ -372,19 +374,16 @@ def order_of(size: str, url: str) -> dict[str, Any]:
 
 def measure(args: argparse.Namespace, folder: str, url: str) -> dict[str, Any]:
     """Run all passes; medians by size."""
-    version = ""
+    python, version = upstream_python()
     workers: dict[str, Worker] = {}
     try:
         for arm in (*(arm for arm in ARMS if arm in args.arms), *(f"without {path}" for path in args.without)):
-            python: str | None = sys.executable
-            if arm == "upstream":
-                python, version = upstream_python()
-                if python is None:
-                    print(f"upstream is left out: {version}", file=sys.stderr)
-                    continue
+            if arm == "upstream" and python is None:
+                print(f"upstream is left out: {version}", file=sys.stderr)
+                continue
             kind, _, plain = arm.partition("without ")
             more = ("--work", kind or "environment", folder)
-            workers[arm] = Worker(python or "", *more, ours=arm != "upstream", plain=plain)
+            workers[arm] = Worker(python or sys.executable, *more, ours=arm != "upstream", plain=plain)
         sizes = {}
         for size in args.sizes:
             for worker in workers.values():  # warm up
