@@ -32,6 +32,7 @@ BENCHMARKS = {
     "many_rollouts": "many_rollouts",
     "grading": "grading",
     "evaluator": "evaluator --executor inline processes ray",
+    "evaluator_cost": "evaluator_cost",
     "chaos": "chaos",
     "gateway": "gateway",
     "gateway_telemetry": "gateway --telemetry --passes 12",
