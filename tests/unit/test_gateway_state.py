@@ -482,6 +482,26 @@ async def test_a_folder_of_something_else_is_refused_and_left_alone(
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
+async def test_a_refused_session_leaves_nothing(tmp_path: Path) -> None:
+    async with rig([], state=tmp_path / "state") as r:
+        before = sorted((tmp_path / "state").iterdir())
+        for wrong in (
+            {"sampling": {"tempreature": 1}},
+            {"sampling": {"temperature": "hot"}},
+            {"sampling": {"top_p": 7}},
+            {"sampling": {"stop_regex": "("}},
+            {"limits": {"max_sampled_tokens": -1}},
+            {"limits": {"context_window_limit": 0}},
+        ):
+            await r.call("POST", "/sessions/foo", json=wrong, status=400)
+            with pytest.raises((TypeError, ValueError)):
+                r.gateway.open(name="foo", **wrong)
+            assert sorted((tmp_path / "state").iterdir()) == before, wrong
+        await r.call("POST", "/sessions/foo", json={}, status=201)
+        async with restarted(tmp_path / "state", r.session) as later:
+            assert set(later.gateway.sessions) == {r.session.id, "foo"}
+
+
 def test_the_command_refuses_the_folder_of_another_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,8 +80,10 @@ class SessionTable(dict[str, Session]):
 
     def open(self, header: Mapping[str, Any], conversation: Conversation | None = None) -> Session:
         """A new session; `StateFullError` if it cannot be written down."""
-        log = LogFile() if self.folder is None else self.folder.create(header)
-        session = self._make(header, log, conversation)
+        log = LogFile() if self.folder is None else self.folder.log_of(header["session"])
+        session = self._make(header, log, conversation)  # first: it refuses wrong options, of which nothing is to stay
+        if self.folder is not None:
+            self.folder.create(log, header)
         self[session.id] = session
         self._by_key[key_digest(session.key)] = session.id
         self._dropped_keys.drop(key_digest(session.key))

@@ -78,21 +78,22 @@ class StateFolder:
                     f"{ours!r}: start it as that one was, or give another state folder"
                 )
 
-    def create(self, header: Mapping[str, Any]) -> LogFile:
-        """The log of a new session, with its first line; `StateFullError` if that cannot be written."""
-        file = self.path / (quote(header["session"], safe="") + _SUFFIX)
+    def log_of(self, name: str) -> LogFile:
+        """The log of a session that is to have this name; nothing is made yet."""
+        return LogFile(self, self.path / (quote(name, safe="") + _SUFFIX))
+
+    def create(self, log: LogFile, header: Mapping[str, Any]) -> None:
+        """Make the log of a new session, with its first line; `StateFullError` if that cannot be written."""
         try:
-            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            os.close(os.open(log.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
-            raise StateFullError(f"the log {str(file)!r} cannot be made: {error.strerror}") from error
-        log = LogFile(self, file)
+            raise StateFullError(f"the log {str(log.path)!r} cannot be made: {error.strerror}") from error
         log.append({**header, "gateway": self.identity})
         try:
             log.flush()
         except StateFullError:
             log.remove()
             raise
-        return log
 
     def close(self) -> None:
         """Give the lock back."""
