@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,6 +145,32 @@ async def test_a_reward_is_set_in_process_with_any_real_number() -> None:
         for wrong in ({"value": float("nan")}, {"value": True}, {"value": 1.0, "info": {"a": object()}}):
             with pytest.raises(ValueError, match=r"finite number|JSON values"):
                 r.session.set_reward(**wrong)
+
+
+async def test_a_full_folder_refuses_rewards_and_closes_which_then_change_nothing(tmp_path: Path) -> None:
+    async with rig([completion("Hello.")], state=tmp_path / "state", session_ttl=0.02) as r:
+        one, two = f"/sessions/{r.session.id}", bearer(r.session.reward_key)
+        folder = r.gateway.sessions.folder
+        assert folder is not None
+        r.session.last_used += 1000  # the sweep closes it later
+        await reward(r, {"reward": 0.25})
+        limit, folder.limit = folder.limit, folder.size
+        await reward(r, {"reward": -1}, status=507)
+        await r.call("POST", f"{one}/close", json={"reward": 1}, headers=two, status=507)
+        told = await r.call("POST", f"{one}/close", status=507)
+        assert told["error"]["code"] == "state_full"
+        r.session.last_used -= 2000
+        await asyncio.sleep(0.02)  # the sweep is refused, too
+        shutil.copytree(tmp_path / "state", tmp_path / "killed")
+        held = await r.call("GET", one)
+        assert (held["reward"]["reward"], held["closed"]) == (0.25, False)
+        folder.limit = limit
+        await r.call("POST", f"{one}/close", json={"reward": 1}, headers=two)
+    for name, expected in (("killed", (0.25, False, False)), ("state", (1.0, True, True))):
+        async with rig([], state=tmp_path / name) as later:
+            session = later.gateway.sessions[r.session.id]
+            assert session.reward is not None
+            assert (session.reward.value, session.is_sealed, session.is_reward_final) == expected
 
 
 async def test_a_reward_that_was_exported_is_final_after_a_restart_too(tmp_path: Any) -> None:

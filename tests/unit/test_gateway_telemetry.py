@@ -97,6 +97,15 @@ async def test_what_a_session_brings_from_before_a_restart_is_not_counted_again(
         assert (await scrape(r))["turns_total", "sampled"] == 1
 
 
+async def test_a_request_is_counted_with_the_status_that_its_client_got(tmp_path: Path) -> None:
+    async with rig([completion("One.")], state=tmp_path) as r:
+        assert r.gateway.sessions.folder is not None
+        r.gateway.sessions.folder.limit = 0
+        await r.chat([USER], status=507)  # the answer, which cannot be written down
+        await r.chat([USER], status=507)
+        assert (await scrape(r))["requests_total", "chat", "507"] == 2
+
+
 async def test_names_that_clients_choose_make_no_series() -> None:
     async with rig([completion("Hello.")] * 30) as r:
         await r.chat([USER])

@@ -10,6 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
@@ -22,7 +23,7 @@ from aiohttp.typedefs import Handler
 from ..backends import Backend, GenerateClient
 from ..conversation import Conversation
 from ..conversation.options import DEFAULTS, SAMPLING_NAMES, RefusedResults
-from ..exceptions import StateError, refuse_unknown
+from ..exceptions import StateError, StateFullError, refuse_unknown
 from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
 from .canonical import VOLATILE_RULES
@@ -234,7 +235,8 @@ class Gateway:
             await asyncio.sleep(ttl / 4)
             for session in self.sessions.values():
                 if session.is_idle and time.monotonic() - session.last_used > ttl:
-                    session.seal()
+                    with suppress(StateFullError):  # there may be room the next time
+                        session.seal()
 
     # ---- sessions ------------------------------------------------
 

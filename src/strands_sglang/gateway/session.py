@@ -165,19 +165,24 @@ class Session:
         if self.is_reward_final and reward != self.reward:
             what = f"the reward of session {self.id} has been exported and cannot be changed; set it before that"
             raise Refused(what, status=409, code="reward_final")
+        self.log.note(reward=reward.to_json(), is_held=False)
         self.reward = reward
-        self.log.note(reward=reward.to_json())
-        self.log.file.flush()
         return reward
 
-    def seal(self) -> None:
-        """Refuse later requests, also those after a restart."""
-        self.is_sealed = True
-        self.log.note(closed=True, is_final=self.is_reward_final)
+    def seal(self, *, is_final: bool = False) -> None:
+        """Refuse later requests, also those after a restart; with `is_final`, also other rewards.
 
-    async def close(self) -> None:
+        Raises:
+            StateFullError: It could not be written down, so the session stays open.
+        """
+        is_final |= self.is_reward_final
+        if not self.is_sealed or is_final > self.is_reward_final:
+            self.log.note(closed=True, is_final=is_final, is_held=False)
+        self.is_sealed, self.is_reward_final = True, is_final
+
+    async def close(self, *, is_final: bool = False) -> None:
         """Seal the session: answers in flight are waited for, later requests are refused. Trajectories stay."""
-        self.seal()
+        self.seal(is_final=is_final)
         await self._end_tasks()
 
     async def _end_tasks(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..conversation import SampledTurn
+from ..exceptions import StateFullError
 from ..trajectory import Message, Turn
 from ..trajectory.forest import ForestFacts
 from ..trajectory.history import FollowedHistory, HistoryMemory
@@ -86,11 +87,15 @@ class SessionLog:
         """What became of an answer."""
         self.note(answer=answer.number, fate=[answer.is_owed, answer.is_delivered, answer.is_lost], **event)
 
-    def note(self, **event: Any) -> None:
-        """Anything that happened, with what has changed in forest and counters since the last event."""
+    def note(self, *, is_held: bool = True, **event: Any) -> None:
+        """Anything that happened, with what has changed in forest and counters since the last event.
+
+        Raises:
+            StateFullError: See `LogFile.append`.
+        """
         if self.file.is_closed:
             return
-        facts, before = self._session.conversation.forest.facts(), self._facts
+        facts, before, counts_before = self._session.conversation.forest.facts(), self._facts, self._counts
         if facts != before:
             fates = {index: fate for index, fate in facts.fates.items() if before.fates.get(index) != fate}
             foreign = sorted(set(facts.foreign_ids).difference(before.foreign_ids))
@@ -101,7 +106,11 @@ class SessionLog:
         if changed := {name: each for name, each in counts.items() if self._counts.get(name) != each}:
             event["counters"] = changed
             self._counts = counts
-        self.file.append(event)
+        try:
+            self.file.append(event, is_held=is_held)
+        except StateFullError:
+            self._facts, self._counts = before, counts_before  # the next event has the changes
+            raise
 
     def _history_to_json(self, messages: Sequence[Message]) -> list[Any]:
         """A history as the number of the earlier one that it begins with, and the other messages."""

@@ -134,8 +134,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         if body := await read_body(request) if request.can_read_body else {}:
             check_reward_key(request)
             set_reward(session, body)
-            session.is_reward_final = True
-        await session.close()
+        await session.close(is_final=bool(body))
         return session.to_json()
 
     async def delete(request: web.Request) -> Any:

@@ -10,7 +10,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -131,13 +130,22 @@ class LogFile:
         self.is_closed = folder is None
         self._unwritten = b""
 
-    def append(self, event: Mapping[str, Any]) -> None:
-        """Add an event. One that cannot be written is held back until `flush` can."""
+    def append(self, event: Mapping[str, Any], *, is_held: bool = True) -> None:
+        """Add an event. One that cannot be written is held back until `flush` can.
+
+        Raises:
+            StateFullError: It cannot be written, and `is_held` is False: there is no such event.
+        """
         if self.is_closed:
             return
+        before = self._unwritten
         self._unwritten += finish_line(dumps({"at": time.time(), **event})[:-1])
-        with suppress(StateFullError):  # who must not go on without it asks for it
+        try:
             self.flush()
+        except StateFullError:  # who must not go on without it asks for it
+            if not is_held:
+                self._unwritten = before
+                raise
 
     def flush(self) -> None:
         """Write what was held back.
@@ -148,7 +156,7 @@ class LogFile:
         folder, size = self._folder, len(self._unwritten)
         if folder is None or self.is_closed or not size:
             return
-        full = "no new calls are taken until there is room; close and export sessions, or delete them, to make some"
+        full = "no new calls are taken until there is room; export closed sessions, or delete some, to make it"
         if folder.size + size > folder.limit:
             raise StateFullError(f"the state folder has reached its limit of {folder.limit} bytes: {full}")
         try:

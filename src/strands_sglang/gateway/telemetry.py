@@ -22,6 +22,7 @@ from aiohttp import web
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context, get_current
 
+from ..exceptions import StrandsSGLangError
 from ..telemetry import TRACER, turn_ids
 from ..trajectory import Turn
 from .counters import Counters
@@ -138,8 +139,8 @@ class Telemetry:
         except (OSError, asyncio.CancelledError):
             call.status, call.problem = _CLIENT_GONE, "client_gone"
             raise
-        except Refused as error:
-            refused = error
+        except StrandsSGLangError as error:
+            refused = Refused.of(error)
             raise
         except Exception as error:
             call.status, call.problem = getattr(error, "status", 500), type(error).__name__  # aiohttp's errors have one
