@@ -346,6 +346,12 @@ def test_the_command_refuses_workers_for_an_engine_in_this_process(capsys: pytes
     assert "lives in one process" in capsys.readouterr().err
 
 
+def test_images_can_export_spans() -> None:
+    """A pod is given OTEL_EXPORTER_OTLP_ENDPOINT from outside, and a gateway that cannot export does not start."""
+    installs = [line for line in (ROOT / "deploy" / "Containerfile").read_text().splitlines() if "uv sync" in line]
+    assert installs and all("--extra otel" in line for line in installs)
+
+
 def nginx_of_the_deployment(folder: Path) -> str:
     documents = list(yaml.safe_load_all((ROOT / "deploy" / "gateway.yaml").read_text()))
     (config,) = [each["data"]["default.conf"] for each in documents if each["kind"] == "ConfigMap"]
