@@ -187,7 +187,12 @@ def path_of(session: str, **fields: Any) -> dict[str, Any]:
 
 
 def counters(**counts: Any) -> dict[str, Any]:
-    return {"sampled": 3, "calls": 4, "malformed": 0, "roots": {"first": 1}, **counts}
+    names = ("refused", "joined", "replayed", "undelivered", "malformed", "final")
+    return {"requests": 3, "sampled": 3, "calls": 4, **dict.fromkeys(names, 0), "roots": {"first": 1}, **counts}
+
+
+def call(place: int, error: str | None = None) -> dict[str, Any]:
+    return {"id": f"call_{place}", "name": "search", "error": error}
 
 
 @pytest.mark.parametrize(
@@ -201,14 +206,74 @@ def counters(**counts: Any) -> dict[str, Any]:
         ({"sessions": [{"id": "a", "counters": counters(sampled=0)}]}, "no-call", ({"": 1}, 1)),
         ({"id": "a", "counters": counters(roots={"first": 1, "edited": 2})}, "roots", ({"edited": 2}, 1)),
         ({"id": "a", "counters": counters(malformed=1)}, "malformed", ({"": 1}, 5)),
+        ({"id": "a", "counters": counters(refused=99, requests=102)}, "refused", ({"": 99}, 102)),
+        ({"id": "a", "counters": counters(undelivered=2, replayed=1)}, "undelivered", ({"": 2}, 4)),
+        ({"id": "a", "counters": counters(final=1)}, "truncated", ({"final answer": 1}, 1)),
+        ({"id": "a", "error": "line 3: it is damaged"}, "damaged", ({"": 1}, 1)),
+        ([path_of("a")], "cut", ({}, 1)),
+        ([path_of("a", loss_mask=[0, 0, 0], output_mask=[0, 0, 0])], "no-call", ({"": 1}, 1)),
+        ([path_of("a", loss_mask=[0, 0, 0], output_mask=[0, 1, 1])], "no-call", ({}, 1)),
+        ([path_of("a", tool_calls=[call(1), call(2, "no JSON")])] * 2, "malformed", ({"": 1}, 2)),
+        ([path_of("a", tool_calls=[call(1, "no JSON")])], "failing-tool", ({"search": 1}, 1)),
     ],
-    ids=["cut", "roots", "discarded", "sub-agent", "logprobs", "no-call", "edited", "malformed"],
+    ids=[
+        "cut",
+        "roots",
+        "discarded",
+        "sub-agent",
+        "logprobs",
+        "no-call",
+        "edited",
+        "malformed",
+        "refused",
+        "undelivered",
+        "final",
+        "damaged",
+        "not-cut",
+        "nothing-sampled",
+        "passed",
+        "calls",
+        "tool",
+    ],
 )
 def test_what_a_gateway_answers_has_rows(answer: Any, check: str, count: Any, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps(answer))
     [row] = read_rows(tmp_path / "x.json")
     assert (row.name, row.counts[check]) == ("a", count)
     assert "lost" not in row.counts  # a gateway does not know how a rollout ended
+
+
+@pytest.mark.parametrize("is_listing", [False, True], ids=["rows", "listing"])
+def test_sessions_of_one_task_are_a_group(is_listing: bool, tmp_path: Path) -> None:
+    def labels(index: int) -> dict[str, Any]:
+        return {"task": 7, "rollout": index}
+
+    rows = [path_of(f"s{index}", reward=0.0, labels=labels(index)) for index in range(8)]
+    listing = [
+        {"id": f"s{index}", "labels": labels(index), "reward": {"reward": 0.0}, "counters": counters()}
+        for index in range(8)
+    ]
+    (tmp_path / "x.json").write_text(json.dumps({"sessions": listing} if is_listing else rows))
+    [finding] = find_problems(read_rows(tmp_path / "x.json"))[0]
+    assert (finding.check, finding.kinds, finding.samples) == ("equal-rewards", {"all 0": 1}, ["7"])
+
+
+def test_rows_without_a_malformed_call_say_nothing_of_tools(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps([path_of("a", tool_calls=[call(1)])]))
+    checked = find_problems(read_rows(tmp_path / "x.json"))[1]
+    assert "malformed" in checked and "failing-tool" not in checked
+
+
+def test_a_damaged_session_and_a_worker_away_are_findings(tmp_path: Path, capsys: Any) -> None:
+    sessions = [{"id": "d", "error": "line 3: it is damaged"}, {"id": "a", "counters": counters()}]
+    (tmp_path / "x.json").write_text(json.dumps({"sessions": sessions, "workers_away": [1]}))
+    assert main(["health", str(tmp_path / "x.json")]) == 1
+    shown = capsys.readouterr().out
+    assert "1 of 2 sessions cannot be read\n               d\n               DELETE /sessions/ID" in shown
+    assert "1 of 1 workers away were not seen\n               worker 1\n" in shown
+    (tmp_path / "x.json").write_text(json.dumps({"sessions": sessions[1:], "workers_away": []}))
+    assert main(["health", str(tmp_path / "x.json")]) == 0
+    assert "not checked" in (shown := capsys.readouterr().out) and "away" not in shown
 
 
 async def test_a_real_gateways_answers_have_rows(tmp_path: Path) -> None:
@@ -262,11 +327,29 @@ def test_a_healthy_run_exits_with_0(tmp_path: Path, capsys: Any) -> None:
     assert "healthy        " in capsys.readouterr().out
 
 
+DEEP = "[" * 20_000
+
+
 @pytest.mark.parametrize(
     ("name", "text", "status"),
-    [("x.json", "{}", 2), ("x.json", "no json", 2), ("x.json", "[]", 2), ("none", None, 2), ("x.jsonl", "{}\n", 3)],
-    ids=["no-session", "no-json", "no-rows", "missing", "no-run"],
-)
+    [
+        ("x.json", "{}", 2),
+        ("x.json", "no json", 2),
+        ("x.json", "[]", 2),
+        ("none", None, 2),
+        ("x.jsonl", "{}\n", 3),
+        ("x.json", DEEP, 2),
+        ("x.jsonl", DEEP, 3),
+        ("x.json", json.dumps([path_of("a", loss_mask=[0, 300, 1])]), 2),
+        ("x.json", json.dumps([path_of("a", token_ids=[1, 10**12, 3])]), 2),
+        ("x.json", json.dumps([path_of("a", reward="1")]), 2),
+        ("x.json", json.dumps({"id": 7, "counters": counters()}), 2),
+        ("x.json", json.dumps({"id": "a", "counters": counters(calls="4")}), 2),
+        ("x.json", json.dumps({"error": {"message": "unknown session"}}), 2),
+    ],
+    ids=["no-session", "no-json", "no-rows", "missing", "no-run", "deep", "deep-lines", "mask", "token", "reward",
+         "numeric-id", "counter", "error"],
+)  # fmt: skip
 def test_what_holds_no_rollouts_is_refused_in_one_sentence(
     name: str, text: str | None, status: int, tmp_path: Path, capsys: Any
 ) -> None:
@@ -276,6 +359,14 @@ def test_what_holds_no_rollouts_is_refused_in_one_sentence(
     said = capsys.readouterr().err
     assert len(said.strip().splitlines()) <= 2
     assert "expected a gateway's GET /sessions" in said or (name != "x.json" or text == "[]")
+
+
+async def test_the_state_log_of_a_session_is_refused_with_what_to_give(tmp_path: Path, capsys: Any) -> None:
+    async with rig(["one"], state=tmp_path) as r:
+        path = tmp_path / f"{r.session.id}.jsonl"
+        assert main(["health", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert "state log of a gateway's session" in shown and "URL/sessions/ID/trajectories" in shown
 
 
 def test_the_report_holds_the_findings(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,10 +23,13 @@ from strands_env.report.training import is_slime_log, slime_rows
 from strands_env.rewards.turns import turns_of
 from strands_env.training import load_samples, samples_from_step
 from strands_env.training.sample import TrainingSample
+from strands_sglang.gateway.state import is_state_log
 from strands_sglang.trajectory import Role
 
 LOOP = 4
 """Equal calls in a row that are a loop."""
+LARGE_GROUP = 8
+"""Rollouts of a group whose equal rewards are no chance."""
 IMPROBABLE = -25.0
 """Log-probability that no token has in a million samples, whatever the vocabulary."""
 
@@ -53,6 +57,10 @@ CHECKS: Final[Mapping[str, Check]] = {
     "roots": Check(0.05, "rollouts", "began anew", "find what edits the history: each root costs its prompt again"),
     "equal-rewards": Check(0.8, "groups", "have equal rewards", "they train nothing: try export --format prompts"),
     "logprobs": Check(1e-4, "tokens", "have none, or an impossible one", "compare with a server: report --server"),
+    "refused": Check(0.05, "requests", "were refused", "read why in the answers: a limit, or what the dialect lacks"),
+    "undelivered": Check(0.05, "answers", "were not delivered whole", "raise the time that clients and proxies wait"),
+    "damaged": Check(0, "sessions", "cannot be read", "DELETE /sessions/ID each: their tokens are lost"),
+    "away": Check(0, "workers away", "were not seen", "their sessions are missing here: ask again when they answer"),
     "drift": Check(0.05, "rollouts", "hold broken text", "look at one: the model or its tokenizer may be damaged"),
 }
 """Every check, in the order of findings."""
@@ -97,8 +105,9 @@ class HealthRow:
 
     def count_paths(self, samples: Sequence[TrainingSample]) -> None:
         """Count what tokens tell."""
-        if any(sample.finish_reason == "length" for sample in samples):
-            self.count("cut", {"length": 1})
+        finishes = {sample.finish_reason for sample in samples} - {None}
+        if "length" in finishes or (finishes and "cut" not in self.counts):
+            self.count("cut", {"length": "length" in finishes})
         # Paths that branch share the prompt before the branch. Sub-agents and summaries have prompts of their own.
         own = [each for each in samples if each.role is Role.MAIN]
         roots = {each.token_ids[: each.prompt_length].tobytes() for each in own}
@@ -140,6 +149,7 @@ def find_problems(rows: Sequence[HealthRow]) -> tuple[list[Finding], list[str]]:
     groups = [HealthRow(name=name) for name, values in rewards.items() if len(values) > 1]
     for group in groups:
         group.count("equal-rewards", {f"all {rewards[group.name][0]:g}": len(set(rewards[group.name])) == 1})
+    is_one_large_group = len(groups) == 1 and len(rewards[groups[0].name]) >= LARGE_GROUP
     working = {tool for row in rows for tool in row.working_tools}
     findings, checked = [], []
     for name, check in CHECKS.items():
@@ -152,7 +162,9 @@ def find_problems(rows: Sequence[HealthRow]) -> tuple[list[Finding], list[str]]:
             bad += min(sum(kinds.values()), all_of_row)
             of += all_of_row
         checked += [name] if of else []
-        if bad > max(check.allowed * of, check.allowed > 0):  # where some are allowed, one is chance
+        # Where some are allowed, one is chance; but not the only group, if it is large.
+        is_chance = bad <= 1 and check.allowed > 0 and not (name == "equal-rewards" and is_one_large_group)
+        if bad > check.allowed * of and not is_chance:
             samples = [row for row, count in worst.most_common() if count]
             findings.append(Finding(check=name, count=bad, of=of, kinds=dict(total.most_common()), samples=samples))
     return findings, checked
@@ -200,29 +212,86 @@ def rows_of_samples(samples: Iterable[TrainingSample]) -> list[HealthRow]:
 
 
 def rows_of_sessions(items: Iterable[Mapping[str, Any]]) -> list[HealthRow]:
-    """The rows of a gateway's sessions: of their counters (`GET /sessions`), or of their trajectories."""
-    rows, paths = [], []
+    """The rows of a gateway's sessions: of their counters (`GET /sessions`), or of their trajectories.
+
+    Sessions of one task are a group: those with the same label `task` or, without it, the same labels.
+
+    Raises:
+        ValueError: A value that no gateway writes; so do `LookupError`, `TypeError` and `OverflowError`.
+    """
+    rows: list[HealthRow] = []
+    paths: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
-        if (counters := item.get("counters")) is not None:
-            rows.append(row := HealthRow(name=item["id"]))
-            row.count("no-call", {"": not counters["sampled"]})
-            row.count("malformed", {"": counters["malformed"]}, counters["calls"] + counters["malformed"])
-            row.count("roots", {reason: count for reason, count in counters["roots"].items() if reason != "first"})
-        elif not item["is_discarded"]:
-            ids, mask = np.array(item["token_ids"], np.int32), np.array(item["loss_mask"], np.uint8)
-            logprobs = np.array(item["logprobs"], np.float64)  # None becomes NaN
-            paths.append(
-                TrainingSample(
-                    token_ids=ids,
-                    loss_mask=mask,
-                    logprobs=logprobs,
-                    prompt_length=item["prompt_length"],
-                    finish_reason=item["finish_reason"],
-                    role=Role(item["role"]),
-                    rollout_id=item["session"],
-                )
-            )
-    return [*rows, *rows_of_samples(paths)]
+        if "id" not in item and "error" in item:
+            raise ValueError(f"the gateway answered with an error: {item['error']!s:.200}")
+        name = item["id"] if "id" in item else item["session"]
+        if not isinstance(name, str):
+            raise TypeError(f"a session is named {name!r}, expected a string")
+        if "id" not in item:
+            paths.setdefault(name, []).append(item)
+            continue
+        rows.append(row := HealthRow(name=name))
+        row.count("damaged", {"": "error" in item})
+        if "error" not in item:
+            _count_counters(row, item["counters"])
+            _set_reward(row, item.get("labels"), (item.get("reward") or {}).get("reward"))
+    sessions = [_row_of_paths(name, own) for name, own in paths.items()]
+    # A row tells of a call that it could not be parsed, never how its tool answered: without one it says nothing.
+    if any(row.counts["malformed"][0] for row in sessions):
+        return [*rows, *sessions]
+    for row in sessions:
+        del row.counts["failing-tool"]
+    return [*rows, *sessions]
+
+
+def _count_counters(row: HealthRow, counters: Mapping[str, Any]) -> None:
+    names = ("requests", "refused", "sampled", "joined", "replayed", "undelivered", "calls", "malformed", "final")
+    for name, count in {**{name: counters[name] for name in names}, **counters["roots"]}.items():
+        if type(count) is not int or count < 0:
+            raise ValueError(f"session {row.name!r} counts {name}: {count!r:.80}, expected an integer from 0")
+    row.count("no-call", {"": not counters["sampled"]})
+    row.count("truncated", {"final answer": bool(counters["final"])})
+    row.count("malformed", {"": counters["malformed"]}, counters["calls"] + counters["malformed"])
+    row.count("roots", {reason: count for reason, count in counters["roots"].items() if reason != "first"})
+    row.count("refused", {"": counters["refused"]}, max(counters["requests"], counters["refused"]))
+    answers = counters["sampled"] + counters["joined"] + counters["replayed"]
+    row.count("undelivered", {"": counters["undelivered"]}, max(answers, counters["undelivered"]))
+
+
+def _set_reward(row: HealthRow, labels: Mapping[str, Any] | None, reward: Any) -> None:
+    if reward is not None and (isinstance(reward, bool) or not math.isfinite(reward)):
+        raise ValueError(f"the reward of session {row.name!r} is {reward!r}, expected a finite number")
+    row.group = json.dumps(labels.get("task", labels), sort_keys=True) if labels else None
+    row.reward = reward
+
+
+def _row_of_paths(name: str, items: Sequence[Mapping[str, Any]]) -> HealthRow:
+    """The row of a session's trajectories: discarded ones tell that it was sampled, and nothing else."""
+    row = HealthRow(name=name)
+    _set_reward(row, items[0].get("labels"), items[0].get("reward"))
+    row.count("no-call", {"": not any(1 in item.get("output_mask", item["loss_mask"]) for item in items)})
+    # Paths that branch share the calls before the branch.
+    calls = {call["id"]: call for item in items for call in item.get("tool_calls", ())}.values()
+    malformed = Counter(str(call["name"]) for call in calls if call["error"] is not None)
+    row.count("malformed", {"": malformed.total()}, len(calls))
+    row.count("failing-tool", malformed, len(calls))
+    row.working_tools = {call["name"] for call in calls if call["error"] is None}
+    row.count_paths([_sample_of(item) for item in items if not item["is_discarded"]])
+    return row
+
+
+def _sample_of(item: Mapping[str, Any]) -> TrainingSample:
+    if any(value not in (0, 1) for value in item["loss_mask"]):
+        raise ValueError(f"loss_mask of session {item['session']!r} must hold 0 and 1 only")
+    logprobs = item["logprobs"]
+    return TrainingSample(
+        token_ids=np.array(item["token_ids"], np.int32),
+        loss_mask=np.array(item["loss_mask"], np.uint8),
+        logprobs=None if logprobs is None else np.array(logprobs, np.float64),  # None becomes NaN
+        prompt_length=item["prompt_length"],
+        finish_reason=item["finish_reason"],
+        role=Role(item["role"]),
+    )
 
 
 def rows_of_steps(steps: Iterable[Mapping[str, Any]]) -> list[HealthRow]:
@@ -257,13 +326,24 @@ def read_rows(path: str | Path, tokenizer: str | None = None) -> list[HealthRow]
             return rows_of_samples(load_samples(source))
         if source.suffix == ".json":
             data = json.loads(source.read_bytes())
-            return rows_of_sessions(data.get("sessions", [data]) if isinstance(data, dict) else data)
+            listing = data if isinstance(data, dict) and "sessions" in data else {}
+            rows = rows_of_sessions(listing.get("sessions", [data] if isinstance(data, dict) else data))
+            away = [HealthRow(name=f"worker {worker}") for worker in listing.get("workers_away", ())]
+            for row in (away or rows[:1]) if listing else ():
+                row.count("away", {"": bool(away)})
+            return [*rows, *away]
         if is_slime_log(source):
             return rows_of_steps(slime_rows(source))
-    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        is_log = is_state_log(source)
+    except (ValueError, LookupError, TypeError, AttributeError, OSError, OverflowError, RecursionError) as error:
         kinds = {".parquet": "exported samples", ".json": "a gateway's GET /sessions or the trajectories of a session"}
         expected, why = kinds.get(source.suffix, "slime's log"), f"{type(error).__name__}: {error}"
         raise EvalError(f"{str(path)!r} holds no rollouts: expected {expected} ({why})") from error
+    if is_log:
+        raise EvalError(
+            f"{str(path)!r} is the state log of a gateway's session, which only the gateway reads: give what the "
+            "gateway answers, `curl URL/sessions > sessions.json` or `curl URL/sessions/ID/trajectories > rows.json`"
+        )
     known = SavedRun.of(source, must_exist=True).tokenizer(tokenizer).tokenizer
     rows = []
     with ResultReader(source) as reader:

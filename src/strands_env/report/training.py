@@ -51,7 +51,7 @@ def is_slime_log(path: str | Path) -> bool:
     try:
         with Path(path).open(encoding="utf-8") as file:
             first = json.loads(file.readline() or "null")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(first, dict) and "rollout_id" in first and "metrics" in first
 

@@ -101,6 +101,14 @@ class StateFolder:
             self._lock = None
 
 
+def is_state_log(path: Path) -> bool:
+    """True for the log of a session, whole or damaged."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_BEGINNING)) == _BEGINNING
+
+
 def lock_folder(path: Path) -> int:
     """The descriptor of a folder's lock, which is free again when the last copy of it is closed."""
     try:
