@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -28,8 +29,10 @@ from strands_sglang.gateway import Gateway, Session
 from strands_sglang.gateway.exact_json import dumps
 from strands_sglang.gateway.records import from_json, restore_turn, to_json, turn_to_json
 from strands_sglang.gateway.session_routes import _rows
+from strands_sglang.gateway.session_table import SessionTable
 from strands_sglang.gateway.state import LogFile, StateFolder
 from strands_sglang.gateway.workers import Worker
+from strands_sglang.lines import finish_line
 from strands_sglang.trajectory import (
     Call,
     Completion,
@@ -346,7 +349,8 @@ async def test_a_log_that_ends_at_any_byte_is_read_to_its_last_whole_line(tmp_pa
         for end in range(0, lines.index(b"\n")):  # nobody was given the session
             file.write_bytes(lines[:end])
             folder = StateFolder(copy_of(tmp_path / "state"), r.gateway.sessions.folder.identity)
-            assert not list(folder.read(lambda name: True)) and not list(folder.path.glob("*.jsonl"))
+            assert not await SessionTable(Gateway._make_session, folder).restore(lambda name: True)
+            assert not list(folder.path.glob("*.jsonl"))
             folder.close()
             shutil.rmtree(folder.path)
             if end > 3:
@@ -443,12 +447,12 @@ async def test_kills_in_a_storm_lose_no_answer_that_was_read_and_train_every_tok
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("version", "version '0.0.0', and this one has"),
+        ("version", r"version '0.0.0 \(numbered lines\)', and this one has"),
+        ("form", r"version '\S+', and this one has '\S+ \(numbered lines\)'"),
         ("model", "model 'default', and this one has 'other'"),
         ("tokenizer", "tokenizer"),
         ("template", "chat template"),
         ("used", "another gateway uses"),
-        ("foreign", "does not begin as the log of a session"),
         ("file", "cannot be used"),
     ],
 )
@@ -471,8 +475,10 @@ async def test_a_folder_of_something_else_is_refused_and_left_alone(
         options["tokenizer"] = OtherTokenizer()
     elif change == "template":
         options["chat_template"] = tokenizer().chat_template + "{# another #}"
-    elif change == "foreign":
-        (folder / "results.jsonl").write_text('{"id": 1}\n')
+    elif change == "form":  # whose lines had no numbers
+        (file,) = folder.glob("*.jsonl")
+        body = re.sub(rb'"line":\d+,|,"crc".*| \(numbered lines\)', b"", file.read_bytes().strip())
+        file.write_bytes(finish_line(body))
     elif change == "file":
         folder = folder / "lock"
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
@@ -520,7 +526,8 @@ async def test_a_worker_leaves_the_logs_of_others_alone(tmp_path: Path) -> None:
     names = [f"session{n}" for n in range(9)]
     for name in names:
         (tmp_path / f"{name}.jsonl").touch()  # as another one has it for a moment when it makes a session
-    assert not list(StateFolder(tmp_path, {}, locks=False).read(worker.owns))
+    table = SessionTable(Gateway._make_session, StateFolder(tmp_path, {}, locks=False))
+    assert not await table.restore(worker.owns)
     assert {file.stem for file in tmp_path.glob("*.jsonl")} == {name for name in names if not worker.owns(name)}
 
 
@@ -559,6 +566,45 @@ async def test_a_damaged_log_is_one_sessions_trouble_which_a_delete_ends(tmp_pat
             assert listing["state"]["bytes"] == file.with_name("other.jsonl").stat().st_size
             await later.call("DELETE", path, status=404, **admin)
             await later.call("POST", path, json={}, status=201, **admin)
+
+
+async def test_whatever_is_wrong_with_a_log_is_its_sessions_trouble(tmp_path: Path) -> None:
+    async with rig([completion("One."), completion("Two.")], state=tmp_path / "state") as r:
+        first = (await r.chat([USER]))["choices"][0]["message"]
+        r.session.set_reward(0.5)
+        await r.chat([USER, first, USER])
+        r.gateway.open(name="other")
+        folder = copy_of(tmp_path / "state")
+    file = folder / f"{r.session.id}.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    wrong: dict[str, list[bytes]] = {f"{n} missing": lines[:n] + lines[n + 1 :] for n in range(len(lines) - 1)}
+    wrong |= {f"{n} twice": lines[: n + 1] + lines[n:] for n in range(len(lines))}
+    wrong |= {f"bit {n} of the first": [lines[0][:n], bytes([lines[0][n] ^ 1]), lines[0][n + 1 :]] for n in (0, 60, -1)}
+    body = re.sub(rb'"turn":\{"parent":null', b'"turn":{"parent":7', lines[2][: lines[2].rindex(b',"crc"')])
+    wrong["whole, and nonsense"] = [*lines[:2], finish_line(body)]
+    for what, parts in wrong.items():
+        file.write_bytes(b"".join(parts) if "bit" not in what else b"".join([*parts, *lines[1:]]))
+        async with Gateway(client=Replay([]), tokenizer=tokenizer(), state=folder, port=0) as gateway:
+            assert set(gateway.sessions) == {"other"} and set(gateway.sessions.damaged) == {r.session.id}, what
+            assert "line" in gateway.sessions.damaged[r.session.id][1]
+    file.write_bytes(b"".join(lines))
+    shutil.copy(file, folder / "copy.jsonl")
+    (folder / "foreign.jsonl").write_text('{"id": 1}\n')
+    (folder / "folder.jsonl").mkdir()
+    async with restarted(folder, r.session) as later:
+        assert set(later.gateway.sessions) == {r.session.id, "other"}
+        assert set(later.gateway.sessions.damaged) == {"copy", "foreign", "folder"}
+        await later.call("DELETE", "/sessions/copy")
+        assert "cannot be removed" in (await later.call("DELETE", "/sessions/folder", status=500))["error"]["message"]
+
+
+async def test_a_key_opens_its_newest_session_after_a_restart_too(tmp_path: Path) -> None:
+    async with rig([], state=tmp_path / "state") as r:
+        await r.gateway.open(name="zzz", key="k").close()
+        newest = r.gateway.open(name="aaa", key="k")
+        assert r.gateway.sessions.by_key("k") is newest
+        async with restarted(tmp_path / "state", r.session) as later:
+            assert later.gateway.sessions.by_key("k") is later.gateway.sessions["aaa"]
 
 
 async def test_sessions_of_an_earlier_process_are_closed_too_when_nobody_uses_them(tmp_path: Path) -> None:

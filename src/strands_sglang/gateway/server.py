@@ -46,7 +46,7 @@ from .requests import (
 from .session import Session
 from .session_routes import add_session_routes
 from .session_table import SessionTable
-from .state import DEFAULT_LIMIT, LogFile, StateFolder
+from .state import DEFAULT_LIMIT, FORMAT, LogFile, StateFolder
 from .telemetry import Telemetry
 from .workers import Worker, listen, url_of
 
@@ -331,7 +331,7 @@ class Gateway:
         vocabulary: dict[str, int] = getattr(self.tokenizer, "get_vocab", dict)()
         template = self._conversation_options.get("chat_template") or getattr(self.tokenizer, "chat_template", None)
         return {
-            "version": metadata.version("strands-rollout"),
+            "version": f"{metadata.version('strands-rollout')} ({FORMAT})",
             "model": self.model_name,
             "tokenizer": digest(encode_value(sorted(vocabulary.items()))).hex(),
             "chat template": digest(encode_value(template)).hex(),

@@ -12,7 +12,7 @@ from ..exceptions import StateError
 from .dialects.wire import Refused
 from .requests import key_digest
 from .session import Session
-from .state import LogFile, StateFolder
+from .state import LogFile, OtherGatewayError, StateFolder
 
 _REMEMBERED_KEYS = 10_000  # of deleted sessions, so that their programs get a clear refusal
 
@@ -41,26 +41,43 @@ class SessionTable(dict[str, Session]):
         """Take up the sessions of the folder that are this process'; all names by the digests of their keys.
 
         Raises:
-            StateError: See `StateFolder.read`.
+            OtherGatewayError: The folder holds sessions of a gateway of another version or model.
         """
         names: dict[bytes, str] = {}
         if (folder := self.folder) is None:
             return names
-        for header, log, events in folder.read(owns):
-            name, key = header["session"], key_digest(header["key"])
-            names[key] = name
-            if not owns(name):
-                continue
-            self._by_key[key] = name
-            session = self._make(header, log, None)
+        opened: dict[bytes, float] = {}  # when the newest session of a key was
+        for log in folder.logs():
+            is_own, events = owns(log.name), log.read()
             try:
+                if (header := next(events, None)) is None:
+                    if is_own:  # killed before anybody was given the session
+                        log.remove()
+                    continue
+                if "gateway" not in header or header["session"] != log.name:
+                    raise StateError(f"{str(log.path)!r} does not begin as the log of session {log.name!r}")
+                folder.check(header)
+                key = key_digest(header["key"])
+                if header["at"] >= opened.get(key, 0):
+                    opened[key], names[key] = header["at"], log.name
+                if not is_own:
+                    continue
+                session = self._make(header, log, None)
                 session.log.restore(events)
-                self[name] = session
-            except StateError as error:  # one damaged log hides no other session
-                self.damaged[name] = log, str(error)
+                self[log.name] = session
+            except OtherGatewayError:
+                raise
+            except FileNotFoundError:  # others are made and removed meanwhile
+                continue
+            except Exception as error:  # whatever it is, one damaged log hides no other session
+                if not is_own:
+                    continue
+                what = f"line {log.count} of {str(log.path)!r} is damaged: {error!r}"
+                self.damaged[log.name] = log, str(error) if isinstance(error, StateError) else what
                 log.length = log.path.stat().st_size
             folder.size += log.length
             await asyncio.sleep(0)  # each takes milliseconds, and others may be served by this loop
+        self._by_key |= {key: name for key, name in names.items() if owns(name)}
         return names
 
     def find(self, name: str | None) -> Session | None:
@@ -106,7 +123,13 @@ class SessionTable(dict[str, Session]):
 
     def remove_damaged(self, name: str) -> bool:
         """Forget a session whose log cannot be read, with that log; False if there is none of this name."""
-        log, _ = self.damaged.pop(name, (None, ""))
-        if log is not None:
+        if name not in self.damaged:
+            return False
+        log, _ = self.damaged[name]
+        try:
             log.remove()
-        return log is not None
+        except OSError as error:  # it is a folder, say
+            what = f"{str(log.path)!r} cannot be removed ({error.strerror}): move it away, and start the gateway again"
+            raise Refused(what, status=500, code="session_damaged") from error
+        del self.damaged[name]
+        return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -23,6 +23,14 @@ _SUFFIX = ".jsonl"
 
 DEFAULT_LIMIT = 16 * 2**30
 """Most bytes of a state folder."""
+
+
+FORMAT = "numbered lines"
+"""The form of the logs, which is a part of a gateway's version."""
+
+
+class OtherGatewayError(StateError):
+    """The folder holds the sessions of a gateway of another version or model."""
 
 
 class StateFolder:
@@ -47,32 +55,15 @@ class StateFolder:
         self.size = 0
         self._lock = lock_folder(self.path) if locks else None
 
-    def read(self, owns: Callable[[str], bool]) -> Iterator[tuple[dict[str, Any], LogFile, Iterator[dict[str, Any]]]]:
-        """What each session was opened with, its log and its other events; `owns` says which are this process'.
+    def logs(self) -> list[LogFile]:
+        """All logs, by the names of their files."""
+        return [LogFile(self, path) for path in sorted(self.path.glob(f"*{_SUFFIX}"))]
 
-        Raises:
-            StateError: The folder holds sessions of another gateway, or something else.
-        """
-        for path in sorted(self.path.glob(f"*{_SUFFIX}")):
-            log = LogFile(self, path)
-            events = log.read()
-            try:
-                header = next(events, None)
-            except FileNotFoundError:  # others are made and removed meanwhile
-                continue
-            except StateError as error:
-                what = "does not begin as the log of a session; move it elsewhere, or give another state folder"
-                raise StateError(f"{str(path)!r} {what} ({error})") from error
-            if header is not None:
-                self._check(header)
-                yield header, log, events
-            elif owns(unquote(path.name.removesuffix(_SUFFIX))):  # killed before anybody was given the session
-                log.remove()
-
-    def _check(self, header: Mapping[str, Any]) -> None:
+    def check(self, header: Mapping[str, Any]) -> None:
+        """`OtherGatewayError` if a session was opened by a gateway of another version or model."""
         for name, ours in self.identity.items():
             if (theirs := header["gateway"].get(name)) != ours:
-                raise StateError(
+                raise OtherGatewayError(
                     f"{str(self.path)!r} holds sessions of a gateway with {name} {theirs!r}, and this one has "
                     f"{ours!r}: start it as that one was, or give another state folder"
                 )
@@ -129,14 +120,21 @@ class LogFile:
 
     Attributes:
         length: Bytes of all whole lines.
+        count: Number of all lines, also of those that are held back.
         is_closed: Nothing more is written.
     """
 
     def __init__(self, folder: StateFolder | None = None, path: Path = Path()) -> None:
         self._folder, self.path = folder, path  # no descriptor: there are thousands of sessions
         self.length = 0
+        self.count = 0
         self.is_closed = folder is None
         self._unwritten = b""
+
+    @property
+    def name(self) -> str:
+        """The session's."""
+        return unquote(self.path.name.removesuffix(_SUFFIX))
 
     def append(self, event: Mapping[str, Any], *, is_held: bool = True) -> None:
         """Add an event. One that cannot be written is held back until `flush` can.
@@ -147,12 +145,14 @@ class LogFile:
         if self.is_closed:
             return
         before = self._unwritten
-        self._unwritten += finish_line(dumps({"at": time.time(), **event})[:-1])
+        self.count += 1
+        self._unwritten += finish_line(dumps({"at": time.time(), "line": self.count, **event})[:-1])
         try:
             self.flush()
         except StateFullError:  # who must not go on without it asks for it
             if not is_held:
                 self._unwritten = before
+                self.count -= 1
                 raise
 
     def flush(self) -> None:
@@ -180,19 +180,22 @@ class LogFile:
         """All events; a torn last line is left out, and written over by the next event.
 
         Raises:
-            StateError: A line is damaged.
+            StateError: A line is damaged, missing or there twice.
         """
         with self.path.open("rb", buffering=0) as file:
             for number, (offset, line) in enumerate(read_lines(file.fileno()), 1):
                 try:
-                    is_next = is_whole(line, _BEGINNING)
-                    if is_next and offset != self.length:
-                        raise DamagedLineError("a line before it is missing")
-                except DamagedLineError as error:
+                    if not is_whole(line, _BEGINNING):
+                        continue
+                    event = json.loads(line)
+                    # The first line of a log of another form has no number: its version is what is told of it.
+                    if offset != self.length or event.get("line", 1) != number:
+                        raise DamagedLineError("a line before it is missing, or there twice")
+                except ValueError as error:
                     raise StateError(f"line {number} of {str(self.path)!r}: {error}") from error
-                if is_next:
-                    self.length += len(line)
-                    yield json.loads(line)
+                self.length += len(line)
+                self.count = number
+                yield event
 
     def remove(self) -> None:
         """Remove the log: its session is told of no more."""
