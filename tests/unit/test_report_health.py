@@ -210,6 +210,11 @@ def call(place: int, error: str | None = None) -> dict[str, Any]:
         ({"id": "a", "counters": counters(undelivered=2, replayed=1)}, "undelivered", ({"": 2}, 4)),
         ({"id": "a", "counters": counters(final=1)}, "truncated", ({"final answer": 1}, 1)),
         ({"id": "a", "error": "line 3: it is damaged"}, "damaged", ({"": 1}, 1)),
+        (
+            {"id": "a", "counters": {"sampled": 1, "malformed": 0, "calls": 0, "roots": {"first": 1}}},
+            "refused",
+            ({}, 0),
+        ),
         ([path_of("a")], "cut", ({}, 1)),
         ([path_of("a", loss_mask=[0, 0, 0], output_mask=[0, 0, 0])], "no-call", ({"": 1}, 1)),
         ([path_of("a", loss_mask=[0, 0, 0], output_mask=[0, 1, 1])], "no-call", ({}, 1)),
@@ -229,6 +234,7 @@ def call(place: int, error: str | None = None) -> dict[str, Any]:
         "undelivered",
         "final",
         "damaged",
+        "few-counters",
         "not-cut",
         "nothing-sampled",
         "passed",
@@ -269,7 +275,7 @@ def test_a_damaged_session_and_a_worker_away_are_findings(tmp_path: Path, capsys
     (tmp_path / "x.json").write_text(json.dumps({"sessions": sessions, "workers_away": [1]}))
     assert main(["health", str(tmp_path / "x.json")]) == 1
     shown = capsys.readouterr().out
-    assert "1 of 2 sessions cannot be read\n               d\n               DELETE /sessions/ID" in shown
+    assert "1 of 2 sessions cannot be read\n               d\n               remove each with DELETE" in shown
     assert "1 of 1 workers away were not seen\n               worker 1\n" in shown
     (tmp_path / "x.json").write_text(json.dumps({"sessions": sessions[1:], "workers_away": []}))
     assert main(["health", str(tmp_path / "x.json")]) == 0

@@ -59,7 +59,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "logprobs": Check(1e-4, "tokens", "have none, or an impossible one", "compare with a server: report --server"),
     "refused": Check(0.05, "requests", "were refused", "read why in the answers: a limit, or what the dialect lacks"),
     "undelivered": Check(0.05, "answers", "were not delivered whole", "raise the time that clients and proxies wait"),
-    "damaged": Check(0, "sessions", "cannot be read", "DELETE /sessions/ID each: their tokens are lost"),
+    "damaged": Check(0, "sessions", "cannot be read", "remove each with DELETE /sessions/ID: its tokens are lost"),
     "away": Check(0, "workers away", "were not seen", "their sessions are missing here: ask again when they answer"),
     "drift": Check(0.05, "rollouts", "hold broken text", "look at one: the model or its tokenizer may be damaged"),
 }
@@ -245,8 +245,10 @@ def rows_of_sessions(items: Iterable[Mapping[str, Any]]) -> list[HealthRow]:
 
 
 def _count_counters(row: HealthRow, counters: Mapping[str, Any]) -> None:
-    names = ("requests", "refused", "sampled", "joined", "replayed", "undelivered", "calls", "malformed", "final")
-    for name, count in {**{name: counters[name] for name in names}, **counters["roots"]}.items():
+    later = ("requests", "refused", "joined", "replayed", "undelivered", "final")  # a listing may be without these
+    counters = {**dict.fromkeys(later, 0), **counters}
+    known = {name: counters[name] for name in ("sampled", "calls", "malformed", *later)}
+    for name, count in {**known, **counters["roots"]}.items():
         if type(count) is not int or count < 0:
             raise ValueError(f"session {row.name!r} counts {name}: {count!r:.80}, expected an integer from 0")
     row.count("no-call", {"": not counters["sampled"]})
