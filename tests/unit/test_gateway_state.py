@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import dataclasses
 import json
@@ -12,16 +13,20 @@ import re
 import shutil
 import signal
 import socket
+import time
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from email.message import Message as Headers
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import aiohttp
 import pytest
 
 from strands_sglang.__main__ import main as command_line
+from strands_sglang.backends.clients import Connection, client_class
 from strands_sglang.commands import gateway as command
 from strands_sglang.conversation import Conversation
 from strands_sglang.exceptions import StateError
@@ -31,7 +36,7 @@ from strands_sglang.gateway.records import from_json, restore_turn, to_json, tur
 from strands_sglang.gateway.session_routes import _rows
 from strands_sglang.gateway.session_table import SessionTable
 from strands_sglang.gateway.state import LogFile, StateFolder
-from strands_sglang.gateway.workers import Worker
+from strands_sglang.gateway.workers import Worker, listen, url_of
 from strands_sglang.lines import finish_line
 from strands_sglang.trajectory import (
     Call,
@@ -519,6 +524,55 @@ def test_the_command_refuses_the_folder_of_another_gateway(
     assert command_line(["gateway", "--model", "tiny", "--state", str(tmp_path)]) == 3
     assert "another gateway uses" in capsys.readouterr().err
     folder.close()
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm"])
+async def test_a_folder_belongs_to_the_model_that_the_server_names_and_not_to_a_path(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def connect(url: str, name: str, *, plain: str) -> Connection:
+        make, address = client_class(url, plain)
+        return Connection(make(address), tokenizer(), name)
+
+    async def start(model: str | None, tokenizer_path: str, state: str) -> str:
+        """What the gateway says first, with a server that serves this model, from a folder of an update."""
+
+        def ask(url: str, headers: Any) -> Any:
+            if url.endswith("/v1/models") and kind == "vllm":
+                return {"data": [{"id": model}]}
+            if url.endswith("/get_server_info") and model is not None:
+                return {"served_model_name": model, "model_path": f"/checkpoints/{time.monotonic()}"}
+            raise HTTPError(url, 404, "Not Found", Headers(), None)
+
+        async def use() -> None:
+            async with aiohttp.ClientSession() as http, http.post(f"{url_of(listener)}/sessions") as response:
+                assert response.status == 201
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def tell(what: Any) -> None:
+            if isinstance(what, str):
+                told.append(what)
+                tasks.append(asyncio.create_task(use()))
+
+        told: list[str] = []
+        tasks: list[asyncio.Task[None]] = []
+        monkeypatch.setattr("strands_sglang.backends.clients.connect", connect)
+        monkeypatch.setattr("strands_sglang.backends.http.served._ask", ask)
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        address = ["--base-url", f"{kind}+http://localhost:1", "--tokenizer", tokenizer_path, "--state", state]
+        with listen("127.0.0.1", 0) as listener:
+            await command.serve(parser.parse_args(address), Worker(), listener, tell)
+        return told[0]
+
+    for path in ("./tiny", "/absolute/tiny"):
+        assert await start("policy", path, "named") == "policy"
+    with pytest.raises(StateError, match="model 'policy', and this one has 'other'"):
+        await start("other", "./tiny", "named")
+    for path in ("./tiny", "/absolute/tiny"):  # the tokenizer's content alone
+        assert await start(None, path, "nameless") == path
 
 
 async def test_a_worker_leaves_the_logs_of_others_alone(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def _find_misuse(args: argparse.Namespace) -> str | None:
 async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socket, tell: Callable[[Any], None]) -> None:
     """Serve until SIGINT or SIGTERM."""
     from ..gateway.options import ConversationOptions
-    from ..gateway.server import Gateway
+    from ..gateway.server import DEFAULT_MODEL_NAME, Gateway
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -165,7 +165,7 @@ async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socke
             Gateway(
                 client=client,
                 tokenizer=tokenizer,
-                model_name=name,
+                model_name=name or DEFAULT_MODEL_NAME,
                 listener=listener,
                 worker=worker,
                 hosts=[args.host, *args.allowed_host],
@@ -182,7 +182,7 @@ async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socke
             )
         )
         gc.enable()
-        tell(name)
+        tell(name or args.tokenizer)
         await stop.wait()
         lost = [each for each in gateway.sessions.values() if args.state is None and not each.is_exported]
         tell((len(lost), sum(session.conversation.forest.sampled_tokens for session in lost)))
@@ -202,13 +202,14 @@ def _other_backend(text: str) -> tuple[str, OtherBackend]:
     return model, OtherBackend(url, key or None)
 
 
-async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, Any, str]:
-    """Client, tokenizer and the model's name."""
+async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, Any, str | None]:
+    """Client, tokenizer and the name under which the model is served, None if the server states none."""
     from ..backends.clients import connect, open_engine
 
     if args.model:
         more = {} if args.context_length is None else {"context_length": args.context_length}
         engine = await stack.enter_async_context(open_engine(args.model, **more))
-        return engine, engine.tokenizer, args.model
-    client, tokenizer, name = await asyncio.to_thread(connect, args.base_url, args.tokenizer, plain=args.backend)
+        return engine, engine.tokenizer, os.path.realpath(args.model) if os.path.exists(args.model) else args.model
+    client, tokenizer, _ = await asyncio.to_thread(connect, args.base_url, args.tokenizer, plain=args.backend)
+    name = await asyncio.to_thread(client.served_model)
     return await stack.enter_async_context(client), tokenizer, name

@@ -51,6 +51,7 @@ from .telemetry import Telemetry
 from .workers import Worker, listen, url_of
 
 MAX_BODY = 64 * 2**20
+DEFAULT_MODEL_NAME = "default"
 
 
 class Gateway:
@@ -77,7 +78,7 @@ class Gateway:
         auto_sessions: Make a session for a key, or a path, that is not known, under that name. For development.
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request, in flight or new, after which a session is sealed; None for never.
-        model_name: Name that `/v1/models` lists.
+        model_name: Name of the served model, which `/v1/models` lists, and to which a state folder belongs.
         other_backends: Backends of models that are not the policy, by name. Any other name is the policy's.
         strict, client_sampling, join_equal, volatile_rules: See `SessionOptions`.
         state: Folder in which sessions survive this process; None keeps them in memory alone.
@@ -110,7 +111,7 @@ class Gateway:
         auto_sessions: bool = False,
         hosts: Collection[str] = (),
         session_ttl: float | None = None,
-        model_name: str = "default",
+        model_name: str = DEFAULT_MODEL_NAME,
         other_backends: Mapping[str, OtherBackend] | None = None,
         strict: bool = False,
         client_sampling: bool = False,

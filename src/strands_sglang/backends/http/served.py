@@ -38,6 +38,8 @@ class ServerKind:
         key_variable: Environment variable that may hold the server's key.
         tokenizer_route: Path of the answer that names the tokenizer.
         tokenizer_fields: Names of the field there: the first that is set counts.
+        name_routes: Paths of the answer that has the name under which the model is served: the first that is there.
+        name_field: Name of the field there.
     """
 
     name: str
@@ -50,6 +52,8 @@ class ServerKind:
     key_variable: str
     tokenizer_route: str
     tokenizer_fields: tuple[str, ...]
+    name_routes: tuple[str, ...]
+    name_field: str
 
 
 def read_tokenizer_name(
@@ -100,6 +104,26 @@ def read_tokenizer_name(
     if not tokenizer and not is_optional:
         raise BackendConnectionError(f"{base_url}{route} names no tokenizer; give one with --tokenizer (tokenizer=)")
     return str(tokenizer) if tokenizer else None
+
+
+def read_model_name(server: ServerKind, base_url: str, headers: Mapping[str, str]) -> str | None:
+    """The name under which a server serves its model, or None if it states none.
+
+    Raises:
+        BackendConnectionError: Nothing answers.
+    """
+    for route in server.name_routes:
+        try:
+            answer = _ask(f"{base_url}{route}", headers)
+        except (urllib.error.HTTPError, ValueError):  # a proxy may serve nothing but the calls
+            continue
+        except OSError as error:
+            raise BackendConnectionError(f"{base_url}{route} is not answered ({error}): start the server") from error
+        source = next(iter(listed_models(answer)), {}) if route == MODELS else answer
+        name = source.get(server.name_field) if isinstance(source, dict) else None
+        if name and isinstance(name, str):
+            return name
+    return None
 
 
 def listed_models(listing: Any) -> list[dict[str, Any]]:

@@ -183,6 +183,16 @@ class ServerClient(Backend):
         """
         return served.read_tokenizer_name(self.server, self.base_url, self._headers, is_optional=is_optional)
 
+    def served_model(self) -> str | None:
+        """The name under which the server serves its model, or None if it states none. Blocks.
+
+        An update of the weights does not change it, whatever folder they come from.
+
+        Raises:
+            BackendConnectionError: Nothing answers.
+        """
+        return served.read_model_name(self.server, self.base_url, self._headers)
+
     def check_tokenizer(self, tokenizer: Any, name: str) -> None:
         """`ValueError` if a tokenizer is not the server's, as far as the server shows its own. Blocks."""
         served.check_tokenizer(self.base_url, self._headers, tokenizer, name)

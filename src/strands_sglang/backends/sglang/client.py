@@ -61,6 +61,8 @@ class SGLangClient(ServerClient):
         key_variable="SGLANG_API_KEY",
         tokenizer_route="/get_model_info",
         tokenizer_fields=("tokenizer_path", "model_path"),
+        name_routes=_SERVER_INFO,  # elsewhere the name is the folder of the last update of the weights
+        name_field="served_model_name",
     )
 
     _max_model_len: int | None = None

@@ -76,6 +76,8 @@ class VLLMClient(ServerClient):
         key_variable="VLLM_API_KEY",
         tokenizer_route=MODELS,
         tokenizer_fields=("root", "id"),
+        name_routes=(MODELS,),
+        name_field="id",
     )
 
     _info: BackendInfo | None = None
