@@ -28,6 +28,7 @@ from strands_sglang.exceptions import BackendContextLengthError, BackendError, B
 from strands_sglang.trajectory import Finish, FinishType
 
 ENGINE: web.AppKey[EmbeddedEngine] = web.AppKey("engine")
+SERVED_NAME = web.AppKey("served_name", str)
 DEFAULT_NEW_TOKENS = 128
 RESERVED_POSITIONS = 2
 """Positions of the context that a server keeps back."""
@@ -105,7 +106,7 @@ def create_app(engine: EmbeddedEngine) -> web.Application:
     request.
     """
     app = web.Application(middlewares=[_errors], client_max_size=256 * 2**20)
-    app[ENGINE] = engine
+    app[ENGINE], app[SERVED_NAME] = engine, engine.model_path
     app.add_routes(
         [
             web.post("/abort_request", _abort),
@@ -182,6 +183,7 @@ async def _model_info(request: web.Request) -> web.Response:
     return _json(
         {
             "model_path": engine.model_path,
+            "served_model_name": request.app[SERVED_NAME],
             "tokenizer_path": getattr(engine.tokenizer, "name_or_path", None) or engine.model_path,
             "is_generation": True,
             "vocab_size": engine.vocab_size,  # a genuine server does not report it
