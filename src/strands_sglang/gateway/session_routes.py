@@ -117,6 +117,8 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
 
     async def read(request: web.Request) -> web.Response:
         session = session_of(request)
+        if unknown := sorted({*request.query} - {"agent"}):
+            raise Refused(f"unknown query parameters {unknown}; known is agent", param=unknown[0])
         if session.is_sealed and not session.is_reward_final:
             session.is_reward_final = True
             session.log.note(is_final=True)
