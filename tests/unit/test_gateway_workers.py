@@ -227,6 +227,34 @@ async def test_a_worker_that_is_away_is_said_to_be(tmp_path: Path) -> None:
             await w.chat(kept)
 
 
+async def test_a_worker_that_hangs_is_away_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_sglang.gateway.workers._PATIENCE", 0.05)
+    async with workers(tmp_path) as w:
+        made = [await w.call("POST", "/sessions", json={}) for _ in range(8)]
+        hung = next(each for each in made if w.owner(each) is w.gateways[1])
+        await w.gateways[1].close()
+        with socket.socket(socket.AF_UNIX) as http, socket.socket(socket.AF_UNIX) as connections:
+            for sock, name in ((http, "http-1"), (connections, "connections-1")):
+                (tmp_path / name).unlink(missing_ok=True)
+                sock.bind(str(tmp_path / name))
+                sock.listen()  # the system takes connections, and nobody reads them
+            async with asyncio.timeout(20), aiohttp.ClientSession() as w.http:
+                assert (await w.call("GET", "/sessions"))["workers_away"] == [1]
+                async with w.http.get(f"{w.url}/metrics") as response:
+                    assert 'strands_gateway_workers{worker="1"} 0.0' in await response.text()
+                await w.chat(hung, status=503)
+                for _ in range(2):  # one of them is this worker's turn, the other is not
+                    assert w.owner(await w.call("POST", "/sessions", json={})) is w.gateways[0]
+
+
+async def test_no_client_is_taken_for_a_worker_that_asks(tmp_path: Path) -> None:
+    async with workers(tmp_path) as w:
+        for _ in range(8):
+            await w.call("POST", "/sessions", json={})
+        async with w.http.get(f"{w.url}/sessions", headers={"x-strands-own-sessions": "1"}) as response:
+            assert len((await response.json())["sessions"]) == 8
+
+
 async def test_a_client_that_leaves_while_its_connection_changes_hands_breaks_nothing(tmp_path: Path) -> None:
     async with workers(tmp_path) as w:
         made = [await w.call("POST", "/sessions", json={}) for _ in range(6)]

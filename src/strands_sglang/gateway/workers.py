@@ -26,8 +26,7 @@ from .dialects import KEY_HEADERS
 from .dialects.wire import Refused
 from .requests import key_digest, key_in
 
-_OWN = "x-strands-own-sessions"  # header of a question to one worker among all
-_PATIENCE = aiohttp.ClientTimeout(total=10)  # one that takes longer counts as away
+_PATIENCE = 3.0  # seconds after which a worker counts as away; Prometheus waits ten
 _MOST_HEAD = 64 * 1024  # bytes in which the end of a request's head has to come; aiohttp takes less
 _END = re.compile(rb"\n\r?\n|\A[^A-Za-z]")  # of a request's head, or of the hope for one: a client that speaks TLS
 
@@ -100,7 +99,8 @@ class Worker:
         loop = asyncio.get_running_loop()
 
         async def receive(channel: socket.socket) -> None:
-            with channel, suppress(OSError, struct.error):  # the other worker died in between
+            with channel, suppress(OSError, struct.error, IndexError):  # the other worker died, or has given up
+                await loop.sock_sendall(channel, b"!")
                 await readable(channel)
                 size, descriptors, _, _ = socket.recv_fds(channel, 4, 1)
                 connection = socket.socket(fileno=descriptors[0])
@@ -119,11 +119,13 @@ class Worker:
             self.spawn(receive(channel))
 
     async def hand_over(self, owner: int, connection: socket.socket, read: bytes) -> None:
-        """Give a connection to another worker; `OSError` if that does not take it."""
+        """Give a connection to another worker; `OSError` if that does not take it, or hangs."""
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX) as channel:
             channel.setblocking(False)
-            await loop.sock_connect(channel, str(self.folder / f"connections-{owner}"))
+            async with asyncio.timeout(_PATIENCE):
+                await loop.sock_connect(channel, str(self.folder / f"connections-{owner}"))
+                await loop.sock_recv(channel, 1)  # the system connects in place of a process that has stopped
             socket.send_fds(channel, [struct.pack("!I", len(read))], [connection.fileno()])
             await loop.sock_sendall(channel, read)
 
@@ -138,14 +140,15 @@ class Worker:
             connector = aiohttp.UnixConnector(str(self.folder / f"http-{index}"))
             with suppress(aiohttp.ClientError, OSError):
                 async with (
-                    aiohttp.ClientSession(connector=connector, timeout=_PATIENCE) as http,
-                    http.get(f"http://localhost{request.path}", headers={**keys, _OWN: "1"}) as response,
+                    aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(_PATIENCE)) as http,
+                    http.get(f"http://localhost{request.path}", headers=keys) as response,
                 ):
                     response.raise_for_status()
                     return await response.read()
             return None
 
-        others = [index for index in range(self.count) if index != self.index and _OWN not in request.headers]
+        is_asked = request.get_extra_info("sockname") == self.http_path
+        others = [index for index in range(self.count) if index != self.index and not is_asked]
         return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
 
     def check_knows(self, name: str) -> None:
