@@ -200,6 +200,8 @@ def test_a_wrong_backend_is_refused_without_its_secrets(given: str, words: str, 
 def test_the_key_of_a_backend_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRANDS_GATEWAY_PASS_KEY", "one\n")
     monkeypatch.setenv("OTHER", "two")
+    with pytest.raises(ValueError, match="--pass: 'a' is given twice"):
+        command._other_backends(["a=http://h", "a=http://i"])
     assert command._other_backend("a=http://h") == ("a", OtherBackend("http://h", "one"))
     assert command._other_backend("a=http://h/v1,OTHER") == ("a", OtherBackend("http://h/v1", "two"))
     assert "one" not in repr(command._other_backend("a=http://h"))

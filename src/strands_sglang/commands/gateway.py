@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -169,7 +169,7 @@ async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socke
                 listener=listener,
                 worker=worker,
                 hosts=[args.host, *args.allowed_host],
-                other_backends=dict(map(_other_backend, args.passes)),
+                other_backends=_other_backends(args.passes),
                 admin_key=args.admin_key,
                 auto_sessions=args.auto_sessions,
                 session_ttl=args.session_ttl,
@@ -186,6 +186,16 @@ async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socke
         await stop.wait()
         lost = [each for each in gateway.sessions.values() if args.state is None and not each.is_exported]
         tell((len(lost), sum(session.conversation.forest.sampled_tokens for session in lost)))
+
+
+def _other_backends(texts: Sequence[str]) -> dict[str, OtherBackend]:
+    """The backends that `--pass` names, each model once."""
+    backends: dict[str, OtherBackend] = {}
+    for model, backend in map(_other_backend, texts):
+        if model in backends:
+            raise ValueError(f"--pass: {model!r} is given twice; name each model once")
+        backends[model] = backend
+    return backends
 
 
 def _other_backend(text: str) -> tuple[str, OtherBackend]:
