@@ -118,6 +118,7 @@ async def test_a_stream_is_passed_piece_by_piece_and_a_broken_one_is_broken_off(
             async with r.http.post(url, json=body, headers=r.headers) as response:
                 await response.read()
         assert r.session.counters.passed == 2 and r.session.failure is None
+        assert 'requests_total{dialect="chat",status="502",worker="0"} 1.0' in await r.call("GET", "/metrics")
 
 
 async def test_a_client_that_goes_away_ends_its_request_upstream_which_counts() -> None:

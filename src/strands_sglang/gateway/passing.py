@@ -45,6 +45,12 @@ class OtherBackend:
         checked_headers({"key": self.key or ""})
 
 
+class BrokenOffError(ConnectionResetError):
+    """Another backend broke its answer off, and so does the gateway: nothing else can be said any more."""
+
+    status, code = 502, "upstream"
+
+
 class OtherBackends:
     """The other backends of a gateway, by the names of their models."""
 
@@ -96,7 +102,7 @@ class OtherBackends:
         except (aiohttp.ClientError, TimeoutError) as error:
             what = f"the backend of this model gave no answer ({type(error).__name__})"
             if response is not None:
-                raise ConnectionResetError(what) from None
+                raise BrokenOffError(what) from None
             raise OtherBackendError(what, status=503, code="upstream", retry_after=1) from None
 
     async def close(self) -> None:

@@ -136,8 +136,8 @@ class Telemetry:
         try:
             yield call
             refused = exchange.refused  # in a stream whose head said 200
-        except (OSError, asyncio.CancelledError):
-            call.status, call.problem = _CLIENT_GONE, "client_gone"
+        except (OSError, asyncio.CancelledError) as error:  # another backend's break has a status
+            call.status, call.problem = getattr(error, "status", _CLIENT_GONE), getattr(error, "code", "client_gone")
             raise
         except StrandsSGLangError as error:
             refused = Refused.of(error)
