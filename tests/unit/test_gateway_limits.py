@@ -142,3 +142,9 @@ async def test_opencodes_sub_agents_are_labelled_by_their_session() -> None:
         for sub in ("ses_a", "ses_b"):
             await chat(r, [USER], headers={"x-session-affinity": sub, "x-parent-session-id": "ses_main"})
         assert [turn.agent for turn in r.session.conversation.forest.turns] == [None, "ses_a", "ses_b"]
+
+
+async def test_a_header_that_is_too_long_is_refused_in_json() -> None:
+    async with rig([]) as r:
+        told = await r.call("GET", "/health", headers={"x-note": "a" * 10_000}, status=431)
+        assert "longer than 8190 bytes" in told["error"]["message"]

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
+from .dialects import CHAT_COMPLETIONS
+from .dialects.wire import Refused
+from .exact_json import dumps
 from .workers import Worker
 
 logger = logging.getLogger(__name__)
@@ -43,7 +47,11 @@ class Connection(web.RequestHandler):
         logger.log(level, "status=<%d>, error=<%s> | request failed", status, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer has been sent already")
-        response = web.Response(status=status, text="the request cannot be read" if status < 500 else "internal error")
+        refused = Refused("the request cannot be read" if status < 500 else "internal error", status=status)
+        if isinstance(exc, LineTooLong):
+            refused = Refused("a header, or the address, is longer than 8190 bytes", status=431)
+        body = dumps(CHAT_COMPLETIONS.error(refused))
+        response = web.Response(status=refused.status, body=body, content_type="application/json")
         response.force_close()
         return response
 
