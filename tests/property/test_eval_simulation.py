@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from strands_env.core import Action, TerminationReason
-from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, read_results, verify_run
+from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, read_results, verify, verify_run
 from strands_env.eval.store import ResultLog, config, results
 from strands_sglang import lines
 from tests.unit.eval_support import FakeEnv, outcome, task, with_tokens
@@ -102,12 +102,12 @@ class Saved:
 
 @contextmanager
 def running_on(disk: SimulatedDisk) -> Iterator[None]:
-    for module in (config, results, lines):
+    for module in (config, results, lines, verify):
         module.os = disk  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        for module in (config, results, lines):
+        for module in (config, results, lines, verify):
             module.os = os  # type: ignore[attr-defined]
 
 
