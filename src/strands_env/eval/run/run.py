@@ -85,8 +85,8 @@ class Run:
         self._time_due = TIME_SAVED_FROM
         self._checked = 0
         self._reader: asyncio.Task[None] | None = None
-        # Of few places: a full queue waits for the event loop, which an environment that never waits thus shares.
-        self._queue: asyncio.Queue[Job | None] = asyncio.Queue(16)
+        # Of one place: the next job waits for the event loop, which an environment that never waits thus shares.
+        self._queue: asyncio.Queue[Job | None] = asyncio.Queue(1)
         if count is not None:
             self.state.total = count * options.n_samples_per_prompt
             config.about["tasks"] = count
