@@ -378,6 +378,6 @@ def test_calls_of_a_sample_stay_bounded() -> None:
 
 
 def test_calls_to_save_a_sample_stay_bounded(tmp_path: Path) -> None:
-    """27 on Python 3.11; 77 with a look at every part of the messages, and with longer messages more."""
+    """23 when this was written; 77 with a look at every part of the messages, and with longer messages more."""
     calls = growth(saving_calls(20, tmp_path / "few"), saving_calls(60, tmp_path / "many"), 40)
-    assert sum(calls.values()) <= 30
+    assert sum(calls.values()) <= 26

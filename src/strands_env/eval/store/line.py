@@ -13,6 +13,7 @@ import math
 import sys
 import zlib
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -109,7 +110,7 @@ def write_sample(sample: EvalSample) -> bytes:
     action, result = sample.action, sample.step_result
     reward: Any = getattr(result.reward, "reward", None)  # its fields may have been set to anything
     is_scored = isinstance(reward, float | int) and math.isfinite(reward) and not sample.aborted
-    head = {name: getattr(sample, name) for name in _HEAD}
+    head = dict(zip(_HEAD, attrgetter(*_HEAD)(sample), strict=True))
     head |= {"task": sample.task_digest, "reward": reward if is_scored else None}
     tokens = _pack_tokens(result)
     ending = b"" if tokens is None else b',"tokens":' + orjson.dumps(tokens)
