@@ -139,6 +139,10 @@ async def test_reward_that_fails_loses_nothing(reward: Any, reason: str) -> None
     assert result.observation.metrics["loop_termination_reason"] == "task_complete"
 
 
+JUDGMENTS = iter([None, {"score": 0.5}, {"score": 0.5}])
+"""Those of a client that fails once."""
+
+
 @pytest.mark.parametrize(
     ("reward", "answer", "expected"),
     [
@@ -147,8 +151,11 @@ async def test_reward_that_fails_loses_nothing(reward: Any, reason: str) -> None
         (lambda action, result: "4" in result.observation.final_response, "", 0.0),
         (divide, "", None),  # what failed is not the lack of an answer
         (lambda action, result: float(result.observation.final_response.nothing), "4", None),
+        (lambda action, result: result.observation.messages[-1]["content"][0]["text"] == "4", "", 0.0),
+        (lambda action, result: (None).judge(result), "", None),  # a client that is not there for any answer
+        (lambda action, result: next(JUDGMENTS)["score"], "", 0.5),
     ],
-    ids=["attribute", "float", "in", "other error", "with an answer"],
+    ids=["attribute", "float", "in", "other error", "with an answer", "last message", "no client", "fails once"],
 )
 async def test_a_reward_that_cannot_read_a_missing_answer_scores_it_0(
     reward: Any, answer: str, expected: float | None

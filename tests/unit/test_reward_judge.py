@@ -81,6 +81,22 @@ async def test_failed_judge_is_no_reward_but_the_users_own_and_recorded(
     assert result.info["error"]
 
 
+class ShortQuestion(TextJudge):
+    async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
+        return step_result.observation.final_response.strip()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "reward"),
+    [(ShortQuestion, "correct", 0.0), (TextJudge, AttributeError("'NoneType' object has no attribute 'id'"), None)],
+    ids=["the prompt reads the answer", "the client breaks"],
+)
+async def test_a_missing_answer_is_0_unless_the_judges_client_fails(kind: Any, said: Any, reward: float | None) -> None:
+    judge = kind(ScriptedModel([said, "correct", "correct"]))
+    result = await judge.compute(ACTION, StepResult(observation=Observation(messages=[])))
+    assert (result.reward, result.error is None) == (reward, reward is not None)
+
+
 class LongQuestion(TextJudge):
     async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
         return "Grade this. " + "context " * 100 + str(step_result.observation.final_response)

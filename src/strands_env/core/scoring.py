@@ -94,52 +94,67 @@ _REFUSED = {
 async def computed_reward(
     reward: Any, action: Action, result: StepResult, *, timeout: float | None = None
 ) -> RewardResult:
-    """The checked reward of a step; 0 where the reward function fails by the policy's doing.
+    """The checked reward of a step; 0 if the reward function fails because of the policy's answer.
 
-    That is an answer which the policy never gave, and one that a model asked by the function cannot take while it takes
-    a short one. Unscored, such episodes would leave the denominator.
+    That is an answer the policy never gave, or one that a model asked by the function cannot take although it takes a
+    short one. Unscored, such episodes would leave the denominator.
     """
-    try:
-        computed = reward.compute(action, result)
+
+    async def compute(scored: StepResult) -> RewardResult:
+        computed = reward.compute(action, scored)
         if not hasattr(computed, "__await__"):
             raise TypeError(f"{type(reward).__name__}.compute() must be async: write 'async def compute'")
         return as_reward_result(await run_with_timeout(computed, timeout, Phase.REWARD))
-    except (AttributeError, TypeError) as error:
-        if result.observation.final_response is not None or "NoneType" not in str(error):
-            raise
-        text = f"{type(error).__name__}: {error}"
-        logger.warning("error=<%s> | the reward function cannot read an episode without an answer: 0", text)
-        return RewardResult(reward=0.0, info={"reason": "no_final_response", "error": text})
+
+    try:
+        return await compute(result)
     except Exception as error:
-        refused = await refused_answer(
-            error, result, lambda short: run_with_timeout(reward.compute(action, short), timeout, Phase.REWARD)
-        )
+        # A client's own exceptions (unreachable, throttled) are of other types than those of reading an absent answer.
+        reads_answer = isinstance(error, AttributeError | TypeError | LookupError)
+        refused = await refused_answer(error, result, compute, reads_answer=reads_answer)
         if refused is None:
             raise
         return refused
 
 
 async def refused_answer(
-    error: Exception, result: StepResult, judge: Callable[[StepResult], Awaitable[Any]]
+    error: Exception, result: StepResult, judge: Callable[[StepResult], Awaitable[Any]], *, reads_answer: bool
 ) -> RewardResult | None:
-    """0 for an answer that is too long for a judge, or filtered; None if nothing of the policy's keeps it from judging.
+    """0 for an answer that is missing, too long for a judge, or filtered; None if the grader itself is broken.
 
-    `judge` tries the same with a short answer in place of the policy's part of the conversation.
+    Decided by trying, never by the words of the error: a grader that works takes a short answer in place of the
+    policy's part of the conversation, and the missing answer makes it fail a second time.
+
+    Args:
+        judge: Scores a result as the call that failed did.
+        reads_answer: The call that failed may have tried to read an answer that is missing.
     """
-    reason = _REFUSED.get(TerminationReason.from_error(error))
+    is_missing = reads_answer and result.observation.final_response is None
+    reason = _REFUSED.get(TerminationReason.from_error(error)) or ("no_final_response" if is_missing else None)
     if reason is None:
         return None
     messages = result.observation.messages
     first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    messages = [*messages[:first], {"role": "assistant", "content": [{"text": "I do not know."}]}]
-    observation = result.observation.model_copy(update={"messages": messages})
-    try:
-        await judge(result.model_copy(update={"observation": observation}))
-    except Exception as other:
-        logger.debug("error=<%s> | the judge cannot take a short answer either", other)
+    for text in ("I do not know.", "0")[: 1 + is_missing]:  # "0" for a reward that reads a number
+        short = [*messages[:first], {"role": "assistant", "content": [{"text": text}]}]
+        observation = result.observation.model_copy(update={"messages": short})
+        try:
+            await judge(result.model_copy(update={"observation": observation}))
+            break
+        except Exception as other:
+            logger.debug("answer=<%s>, error=<%s> | the grader cannot take a short answer either", text, other)
+    else:
         return None
-    logger.warning("reason=<%s>, error=<%s> | the judge cannot take the answer: 0", reason, error)
-    return RewardResult(reward=0.0, info={"status": "success", "reason": reason, "error": str(error)})
+    if is_missing:
+        try:
+            again = await judge(result)
+        except type(error):
+            logger.debug("error=<%s> | the grader needs an answer", error)
+        else:  # it failed once, for another reason
+            return again if isinstance(again, RewardResult) else None
+    logger.warning("reason=<%s>, error=<%s> | the grader cannot take the answer: 0", reason, error)
+    info = {"status": "success", "reason": reason, "error": f"{type(error).__name__}: {error}"}
+    return RewardResult(reward=0.0, info=info)
 
 
 def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any:

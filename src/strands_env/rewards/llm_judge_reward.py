@@ -34,7 +34,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
     (`error_type`: `prompt_error`, `judge_error`, `reward_error`; `error`) and gives `default_reward`. Without one the
     step ends with `REWARD_ERROR`, which says why: what was not judged is neither bad nor undecided. An answer that the
     judge cannot take (too long for its context, withheld by its service) is 0.0, with `info["reason"]`, if the judge
-    takes the same question with a short answer.
+    takes the same question with a short answer; so is a missing one from which no prompt can be made.
 
     Args:
         judge_model: A Strands model, a factory of models, or several of them. A model is shared by all judgments, which
@@ -88,12 +88,16 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
             info["judgment"] = judgment.model_dump(mode="json") if isinstance(judgment, BaseModel) else judgment
             reward = await self.get_reward(cast(Judgment, judgment))
         except Exception as error:
-            if part == "judge_error":
+            asks = part == "judge_error"
 
-                async def judge_short(short: StepResult) -> None:
-                    await self._judge(await self.get_judge_prompt(action, short))
+            async def retry(result: StepResult) -> None:
+                prompt = await self.get_judge_prompt(action, result)
+                if asks:
+                    await self._judge(prompt)
 
-                if (refused := await refused_answer(error, step_result, judge_short)) is not None:
+            if part != "reward_error":  # a judge that fails never does so because an answer is missing; a prompt may
+                refused = await refused_answer(error, step_result, retry, reads_answer=not asks)
+                if refused is not None:
                     return refused
             return self._fail(part, error, info)
         return RewardResult(reward=reward, info={**info, "status": "success", "abstained": reward is None})
