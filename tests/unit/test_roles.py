@@ -246,8 +246,8 @@ async def test_an_environment_labels_the_paths_of_all_its_models(tmp_path: Path)
     assert any(f"; {untrained} sampled and not meant to be trained" in line for line in lines)
     assert StepResult.from_json(result.to_json()).trajectories == result.trajectories
     samples = samples_from_step(result)
-    save_samples(samples, tmp_path / "s.parquet")
-    loaded = load_samples(tmp_path / "s.parquet")
+    save_samples(samples, tmp_path / "s.jsonl")
+    loaded = load_samples(tmp_path / "s.jsonl")
     facts = [(s.agent_name, s.agent_id, s.role, s.parent) for s in loaded]
     assert facts == [(p.agent_name, p.agent_id, p.role, p.parent) for p in result.trajectories[::2]]
 
