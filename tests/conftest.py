@@ -16,6 +16,10 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.own_time import pytest_timeout_set_timer
+
+__all__ = ["pytest_timeout_set_timer"]
+
 ROOT = Path(__file__).resolve().parents[1]
 """Root of the repository."""
 

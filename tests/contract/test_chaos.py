@@ -19,7 +19,6 @@ def test_rollouts_through_faults_equal_the_fault_free_run_and_leave_nothing_behi
         [sys.executable, "-m", "benchmarks.chaos", "--quick"],
         capture_output=True,
         text=True,
-        timeout=150,
         stdin=subprocess.DEVNULL,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},

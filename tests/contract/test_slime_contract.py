@@ -129,7 +129,7 @@ async def test_a_running_tool_is_ended_and_cleaned_up(rig: Rig, ended_by: str, m
     await asyncio.sleep(0.3)
     if ended_by == "abort":
         rig.state.aborted = True
-        assert (await asyncio.wait_for(running, 60)).status is Sample.Status.ABORTED
+        assert (await running).status is Sample.Status.ABORTED
     else:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -35,7 +35,7 @@ class Page:
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": params})
         while True:
-            message = json.loads((await self._socket.receive(timeout=60)).data)
+            message = json.loads((await self._socket.receive()).data)
             if message.get("id") == number:
                 if "error" in message:
                     raise RuntimeError(message["error"])

@@ -175,7 +175,7 @@ def _command(*arguments: str) -> list[str]:
 
 def _sglang_cpu(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = _command(*arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
 async def _wait_until_idle(server: Server) -> None:

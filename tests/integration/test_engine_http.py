@@ -37,9 +37,8 @@ async def url(engine: EmbeddedEngine) -> AsyncIterator[str]:
 
 
 async def idle(engine: EmbeddedEngine, running: int) -> None:
-    async with asyncio.timeout(20):
-        while len(engine._scheduler.running) != running:
-            await asyncio.sleep(0.005)
+    while len(engine._scheduler.running) != running:
+        await asyncio.sleep(0.005)
 
 
 async def test_the_client_gets_the_answer_of_the_engine(url: str, engine: EmbeddedEngine) -> None:

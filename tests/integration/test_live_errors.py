@@ -137,15 +137,14 @@ async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_r
     params = {"max_new_tokens": 3000, "ignore_eos": True}
     rids = [uuid.uuid4().hex for _ in range(8)]
     calls = [asyncio.create_task(client.generate([1, 2, n], rid=rids[n], sampling_params=params)) for n in range(8)]
-    async with asyncio.timeout(30):
-        while len(client._transport().in_flight) < 8 or not await sglang_server.running():
-            await asyncio.sleep(0.02)
+    while len(client._transport().in_flight) < 8 or not await sglang_server.running():
+        await asyncio.sleep(0.02)
     await client.close()
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(result) for result in results] == [SGLangConnectionError] * 8
     gc.collect()
     # Gone from the server: their ids are free again.
-    async with SGLangClient(sglang_server.base_url, max_retries=0) as other, asyncio.timeout(20):
+    async with SGLangClient(sglang_server.base_url, max_retries=0) as other:
         for rid in rids:
             while True:
                 try:
@@ -153,9 +152,8 @@ async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_r
                     break
                 except SGLangClientError:
                     await asyncio.sleep(0.05)
-    async with asyncio.timeout(10):
-        while set(asyncio.all_tasks()) - tasks or (files and len(os.listdir("/proc/self/fd")) > len(files)):
-            await asyncio.sleep(0.02)
+    while set(asyncio.all_tasks()) - tasks or (files and len(os.listdir("/proc/self/fd")) > len(files)):
+        await asyncio.sleep(0.02)
 
 
 async def test_budgets_are_exact(client: SGLangClient, sglang_tokenizer: Any) -> None:

@@ -42,8 +42,7 @@ async def one_long_call(server: Server, client: Any, tokenizer: Any, **options: 
     task = asyncio.create_task(run())
     await server.sampling(task)
     yield model
-    async with asyncio.timeout(60):
-        await task
+    await task
 
 
 def skip_unless_known(server: Server, mode: str | None) -> None:
@@ -80,8 +79,7 @@ async def test_a_rollout_that_begins_during_a_pause_waits_for_its_end(server, ba
     assert not task.done()
     assert model.trajectories == []
     await server.resume()
-    async with asyncio.timeout(30):
-        assert (await task).stop_reason == "limit_turns"
+    assert (await task).stop_reason == "limit_turns"
     (trajectory,) = model.trajectories
     assert len(trajectory.turns) == len(trajectory.request_ids) == 3
     assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
@@ -94,12 +92,11 @@ async def test_a_call_cancelled_during_a_pause_leaves_no_trace(server: Server, b
     task = asyncio.create_task(agent.invoke_async("go"))
     await asyncio.sleep(0.3)
     agent.cancel()
-    async with asyncio.timeout(5):
-        assert (await task).stop_reason == "cancelled"
+    assert (await task).stop_reason == "cancelled"
     assert model.trajectories == []
     await server.resume()
     # An abort that meets a paused server is lost, so the request may run to its end there: nobody reads it.
-    await server.idle(within=30)
+    await server.idle()
 
 
 @meets_a_call

@@ -142,11 +142,10 @@ class FaultyServer:
         """Let waiting requests run."""
         self._resumed.set()
 
-    async def wait_for_requests(self, count: int, timeout: float = 5.0) -> None:
-        """Wait until this many generate requests have arrived; `TimeoutError` after `timeout` seconds."""
-        async with asyncio.timeout(timeout):
-            while len(self.requests) < count:
-                await asyncio.sleep(0.005)
+    async def wait_for_requests(self, count: int) -> None:
+        """Wait until this many generate requests have arrived."""
+        while len(self.requests) < count:
+            await asyncio.sleep(0.005)
 
     # ------------------------------------------------------------------ routes
 

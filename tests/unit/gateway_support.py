@@ -86,9 +86,8 @@ class Rig:
 
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for a condition."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
+    while not condition():
+        await asyncio.sleep(0.005)
 
 
 def slow(text: str, delay: float = 0.2) -> Reply:

@@ -21,16 +21,9 @@ from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make, stalled_body
 
-FAR = 20.0
-"""Longer than any of these tests may take; shorter than the client's own time limit."""
-
 
 async def ended(*calls: asyncio.Future[Any]) -> list[Any]:
-    """Results and errors of the calls; fails if they do not end."""
-    _, pending = await asyncio.wait(calls, timeout=FAR)
-    for call in pending:
-        call.cancel()
-    assert not pending
+    """Results and errors of the calls."""
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -43,15 +36,15 @@ def elsewhere() -> Iterator[Callable[..., FaultyServer]]:
     servers: list[FaultyServer] = []
 
     def start(server: FaultyServer) -> FaultyServer:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result()
         servers.append(server)
         return server
 
     yield start
     for server in servers:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join()
     loop.close()
 
 
@@ -63,8 +56,7 @@ async def test_close_ends_calls_wherever_their_answer_is_and_their_tasks_go_on()
         async def work() -> int:
             with pytest.raises(SGLangConnectionError, match="closed"):
                 await client.generate([1])
-            async with asyncio.timeout(FAR):
-                await client.generate([2])  # on a new connection
+            await client.generate([2])  # on a new connection
             task = asyncio.current_task()
             return task.cancelling() if task else -1
 
@@ -145,7 +137,7 @@ def test_one_client_serves_several_loops_and_leaks_nothing(elsewhere: Any, recwa
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(FAR)
+            thread.join()
         dead = asyncio.new_event_loop()  # ends without a farewell
         dead.run_until_complete(calls())
         dead.close()
@@ -155,9 +147,7 @@ def test_one_client_serves_several_loops_and_leaks_nothing(elsewhere: Any, recwa
     server = elsewhere(FaultyServer())
     use(make(server.url))
     gc.collect()
-    give_up = time.monotonic() + FAR
     while server.open_connections:
-        assert time.monotonic() < give_up
         time.sleep(0.01)
     assert [str(w.message) for w in recwarn if issubclass(w.category, ResourceWarning)] == []
 
@@ -180,7 +170,7 @@ def test_close_ends_a_call_on_another_loop_that_ends_with_it(elsewhere: Callable
     other = threading.Thread(target=lambda: asyncio.run(call()))
     other.start()
     asyncio.run(close())
-    other.join(FAR)
+    other.join()
     assert [type(result) for result in results] == [SGLangConnectionError] * 2
     assert set(server.aborted_rids) == set(server.rids)
 
@@ -193,7 +183,7 @@ def test_close_waits_for_a_loop_that_ends_without_answering(elsewhere: Callable[
     async def call() -> None:
         await client.generate([1])
         called.set()
-        go.wait(FAR)  # blocks its loop, which then ends before it has closed anything
+        go.wait()  # blocks its loop, which then ends before it has closed anything
 
     async def close() -> None:
         await client.generate([1])
@@ -204,9 +194,9 @@ def test_close_waits_for_a_loop_that_ends_without_answering(elsewhere: Callable[
 
     other = threading.Thread(target=lambda: asyncio.run(call()))
     other.start()
-    assert called.wait(FAR)
+    assert called.wait()
     asyncio.run(close())
-    other.join(FAR)
+    other.join()
     assert client._transports == {}
 
 
@@ -231,7 +221,7 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(elsewhere: An
                 code = 1
                 try:
                     asyncio.events._set_running_loop(None)
-                    asyncio.run(asyncio.wait_for(in_child(client), FAR))
+                    asyncio.run(in_child(client))
                     code = 0
                 finally:
                     os._exit(code)

@@ -125,7 +125,7 @@ async def test_a_task_that_ends_its_workers_is_found_and_takes_no_other_along(ma
 async def test_a_worker_that_dies_before_a_child_of_it_is_lost_at_once(tmp_path):
     async with ProcessExecutor(f"{HERE}:forking", {"folder": str(tmp_path)}, n_workers=1) as executor:
         with pytest.raises(QuarantinedTaskError, match="signal 9"):
-            await asyncio.wait_for(executor.rollout(task("t")), 40)
+            await executor.rollout(task("t"))
     for child in (tmp_path / "child").read_text().split():
         while not is_gone(int(child)):  # killed with the group
             await asyncio.sleep(0.01)
@@ -133,7 +133,7 @@ async def test_a_worker_that_dies_before_a_child_of_it_is_lost_at_once(tmp_path)
 
 async def test_a_task_that_holds_the_interpreter_is_found_and_takes_no_other_along(make_executor):
     async with make_executor(f"{HERE}:holding", n_workers=1, stuck_after=3.0) as executor:
-        results = await asyncio.wait_for(evaluator_on(executor).run([task("stuck"), *tasks(3)]), 120)
+        results = await evaluator_on(executor).run([task("stuck"), *tasks(3)])
     assert [results[f"p{number}"][0].reward for number in range(3)] == [1.0] * 3
     lost = results["stuck"][0]
     assert (lost.aborted, lost.reward) == (True, None)
@@ -162,10 +162,10 @@ async def test_what_one_rollout_does_costs_its_neighbours_nothing(make_executor)
         for fault, error, message in FAULTS:
             neighbour = asyncio.create_task(executor.rollout(task("good")))
             with pytest.raises(error, match=message):
-                await asyncio.wait_for(executor.rollout(task(fault)), 30)
+                await executor.rollout(task(fault))
             assert (await neighbour).reward.reward == 1.0, fault
         with pytest.raises(ValueError, match="cannot be read"):  # an action that cannot be read there
-            await asyncio.wait_for(executor.rollout(task("t", held=distributed_support.Unreadable())), 30)
+            await executor.rollout(task("t", held=distributed_support.Unreadable()))
         assert (await executor.rollout(task("good"))).reward.reward == 1.0
         assert getattr(executor, "pids", None) == pids
 
@@ -220,7 +220,7 @@ async def test_cancelling_a_rollout_cleans_up_in_the_worker(tmp_path):
         rollout.cancel()
         with pytest.raises(asyncio.CancelledError):
             await rollout
-        await asyncio.wait_for(wait_for(tmp_path / "cleaned"), 10)
+        await wait_for(tmp_path / "cleaned")
 
 
 async def test_closing_cleans_up_and_leaves_no_process(tmp_path):
@@ -264,11 +264,8 @@ asyncio.run(main())
         while not list(tmp_path.glob(begun)):
             await asyncio.sleep(0.01)
         parent.send_signal(signal.SIGKILL)
-        for _ in range(6000):
-            if is_gone(worker):
-                break
+        while not is_gone(worker):
             await asyncio.sleep(0.01)
-        assert is_gone(worker)
         assert (tmp_path / "cleaned").exists() is cleaned
     finally:
         parent.kill()
@@ -329,5 +326,5 @@ async def main():
 asyncio.run(main())
 """
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env={**os.environ, **PATH}, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(command, env={**os.environ, **PATH}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -38,6 +38,6 @@ async def test_a_lost_node_costs_no_rollout(cluster):
         while not all(worker.link and worker.link.running for worker in workers):
             await asyncio.sleep(0.1)
         await asyncio.to_thread(cluster.remove_node, cluster.nodes[0], allow_graceful=False)
-        results = await asyncio.wait_for(run, 150)
+        results = await run
         assert executor._made > len(workers)  # some ran again alone
     assert [samples[0].reward for samples in results.values()] == [1.0] * 8

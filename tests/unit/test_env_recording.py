@@ -138,7 +138,7 @@ def served(protocol: str) -> Iterator[str]:
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, serve())
-        yield address.get(timeout=30)
+        yield address.get()
         done.set()
 
 

@@ -124,7 +124,7 @@ def interrupted(folder, **config: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "strands_env.commands.cli", "eval", f"{HOOKS}:three_tasks", "-c", "1"]
     options = ["--backend", "scripted", "--env", f"{HOOKS}:interrupting", "--env-config", json.dumps(config)]
     command += [*options, "-o", str(folder)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 2)])

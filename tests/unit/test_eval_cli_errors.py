@@ -136,7 +136,6 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(command, missin
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert f"[{extra}]'" in done.stderr.splitlines()[-1]
@@ -199,7 +198,6 @@ def test_a_run_whose_output_or_progress_nobody_reads_goes_on(closed, shown, tmp_
         env={**ENVIRONMENT, **UNREAD},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
         pass_fds=[writer],
     )
     os.close(writer)
@@ -215,9 +213,7 @@ def test_output_that_nobody_reads(command, status, tmp_path):
     os.close(reader)
     runs = [str(tmp_path)] * (2 if command == "compare" else 1)
     command = [sys.executable, "-m", "strands_env", *command.split(), *runs]
-    done = subprocess.run(
-        command, env={**ENVIRONMENT, **UNREAD}, text=True, timeout=120, stdout=writer, stderr=subprocess.PIPE
-    )
+    done = subprocess.run(command, env={**ENVIRONMENT, **UNREAD}, text=True, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (status, "")
 

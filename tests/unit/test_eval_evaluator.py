@@ -198,10 +198,9 @@ async def test_a_blocking_source_does_not_block_the_loop():
         def __iter__(self):
             assert threading.current_thread() is not threading.main_thread()
             for action in tasks(3):
-                goal, deadline = beats[0] + 5, time.monotonic() + 30
+                goal = beats[0] + 5
                 while beats[0] < goal:
-                    assert time.monotonic() < deadline, "the loop stands still while the source is read"
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # for ever, if the loop stands still while the source is read
                 yield action
 
     async with heartbeat(0.01) as beats:
@@ -238,9 +237,9 @@ async def test_a_source_that_blocks_for_ever_holds_back_neither_its_tasks_nor_th
     evaluator = Evaluator(lambda: FakeEnv(lambda _: started.set() or outcome()), max_concurrency=3, output_path=None)
     run = asyncio.create_task(evaluator.run(blocked() if kind == "in a thread" else waits()))
     try:
-        await asyncio.wait_for(started.wait(), 10)
+        await started.wait()
         evaluator.stop()
-        assert list(await asyncio.wait_for(run, 10)) == ["first"]
+        assert list(await run) == ["first"]
         assert all(thread.daemon for thread in threading.enumerate() if thread.name == "strands-env")
     finally:
         release.set()

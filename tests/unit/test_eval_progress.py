@@ -74,7 +74,7 @@ async def test_a_display_hears_of_a_run_before_its_first_sample_ends():
 
     class Waiting(FakeEnv):
         async def step(self, action):
-            await asyncio.wait_for(heard.wait(), 20)
+            await heard.wait()
             return await super().step(action)
 
     results = await Evaluator(Waiting, output_path=None, max_concurrency=2, progress=display(note)).run(tasks(3))

@@ -206,7 +206,7 @@ async def test_a_key_in_the_address_opens_the_session_and_is_never_shown(caplog:
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(r.gateway.url.rpartition(":")[2]))
             writer.write(line % (PATH.encode(), key.encode()) + b"\r\nHost: localhost\r\n\r\n")
-            told += (await asyncio.wait_for(reader.read(), 5)).decode("latin-1")
+            told += (await reader.read()).decode("latin-1")
             writer.close()
         ours = [record for record in caplog.records if record.name != "asyncio"]
         assert key not in told + "".join(record.getMessage() + str(record.exc_info) for record in ours)

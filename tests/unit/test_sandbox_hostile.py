@@ -508,7 +508,6 @@ def used_by(*command: str, code: str = USED) -> str:
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=60,
     )
     return done.stdout or done.stderr
 

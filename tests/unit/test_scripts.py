@@ -25,7 +25,6 @@ def run(*command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=60,
         stdin=subprocess.DEVNULL,
     )
 

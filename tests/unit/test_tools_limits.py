@@ -239,9 +239,10 @@ async def test_async_tool_sees_its_cancellation_and_is_left_behind_where_it_igno
 async def test_stuck_threads_do_not_block_other_tools() -> None:
     release = threading.Event()
     hang = hanging(release)
-    stuck = [asyncio.create_task(run(with_limits(hang, timeout=5))) for _ in range(60)]  # more than asyncio's pool has
+    # More than asyncio's pool has.
+    stuck = [asyncio.create_task(run(with_limits(hang, timeout=600))) for _ in range(60)]
     await asyncio.sleep(0)
-    assert text_of(await asyncio.wait_for(run(with_limits(add), a=1, b=1), 4)) == "2"
+    assert text_of(await run(with_limits(add), a=1, b=1)) == "2"
     release.set()
     assert {text_of(result) for result in await asyncio.gather(*stuck)} == {"late"}
 
@@ -274,7 +275,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
         if child == 0:
             os._exit(ask() != os.getpid())
         raise SystemExit(os.waitpid(child, 0)[1])"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
 
 
 async def test_cancelled_waiter_gives_its_place_back() -> None:
@@ -287,7 +288,7 @@ async def test_cancelled_waiter_gives_its_place_back() -> None:
     release.set()
     waiter.cancel()
     await first
-    assert await asyncio.wait_for(threads.run(lambda: 7), 5) == 7
+    assert await threads.run(lambda: 7) == 7
 
 
 async def test_stream_events_pass_through() -> None:

@@ -14,8 +14,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import Any, TypeVar
 
 from strands_sglang.exceptions import check_positive
@@ -122,6 +123,39 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
         future.set_exception(error)
 
 
+class OwnClock:
+    """Seconds in which processes ran, or waited for anything but a processor: a busy machine does not make them pass.
+
+    Linux says how long each thread has been runnable without a processor, also where a control group holds it back: the
+    second number of `/proc/PID/task/TID/schedstat`, in nanoseconds. Where the system does not say, every second counts.
+
+    Args:
+        pids: Finds the processes at each reading, so that children may come and go; by default this one alone.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]] = lambda: (os.getpid(),)) -> None:
+        self._pids = pids
+        self._queued = self._read()
+        self._last = time.monotonic()
+        self._seconds = 0.0
+
+    def seconds(self) -> float:
+        """The time since this clock was made. It is the more exact the more often it is read."""
+        queued, now = self._read(), time.monotonic()
+        # Of threads that waited side by side the longest wait counts: their sum may be more than the time that passed.
+        waited = max((value - self._queued.get(task, 0) for task, value in queued.items()), default=0) / 1e9
+        self._seconds += max(0.0, now - self._last - waited)
+        self._queued, self._last = queued, now
+        return self._seconds
+
+    def _read(self) -> dict[str, int]:
+        found = {}
+        for file in (file for pid in self._pids() for file in Path(f"/proc/{pid}/task").glob("*/schedstat")):
+            with contextlib.suppress(OSError):  # the thread has ended
+                found[file.parent.name] = int(file.read_text(encoding="ascii").split()[1])
+        return found
+
+
 class LoopBlockedError(TimeoutError):
     """Code holds up its event loop."""
 
@@ -129,18 +163,20 @@ class LoopBlockedError(TimeoutError):
 def run_watched(work: Coroutine[Any, Any, T], seconds: float) -> T:
     """`asyncio.run` in a thread of its own, which is left behind if the work holds up its event loop for so long.
 
+    A loop that waits for a processor is not held up: the seconds are those of `OwnClock`.
+
     Raises:
         LoopBlockedError: The loop has not run for these seconds.
     """
     future: Future[T] = Future()
-    last = [time.monotonic()]
+    beats = [0]
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
 
     async def watch() -> T:
         task = asyncio.create_task(work)
         started.append((asyncio.get_running_loop(), task))
         while not task.done():
-            last[0] = time.monotonic()
+            beats[0] += 1
             await asyncio.wait([task], timeout=min(seconds / 4, 1.0))
         return task.result()
 
@@ -151,9 +187,13 @@ def run_watched(work: Coroutine[Any, Any, T], seconds: float) -> T:
             future.set_exception(error)
 
     threading.Thread(target=contextvars.copy_context().run, args=(run,), name="strands-env-loop", daemon=True).start()
+    clock, seen, beat_at = OwnClock(), 0, 0.0
     try:
         while not wait([future], timeout=0.1).done:
-            if time.monotonic() - last[0] > seconds:
+            now = clock.seconds()
+            if seen != beats[0]:
+                seen, beat_at = beats[0], now
+            elif now - beat_at > seconds:
                 raise LoopBlockedError(
                     f"the event loop has been held up for {seconds:g} s: an 'async def' of the environment or reward "
                     "must wait with 'await'; a plain 'def' runs in a thread"
