@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from strands_env.core import Action, Environment, RewardFunction, TaskContext
-from strands_env.rewards.proof import RewardProof, gold_text, prove_reward
+from strands_env.rewards.golds import gold_text
+from strands_env.rewards.proof import RewardProof, prove_reward
 from strands_env.testing import EnvironmentContract
 from strands_env.testing.contracts import Contract
 

@@ -195,7 +195,9 @@ async def test_correctness_judge_is_not_asked_without_answer_or_reference() -> N
     model = ScriptedModel([])
     judge = CorrectnessJudgeReward(model)
     assert (await judge.compute(ACTION, StepResult(observation=Observation()))).reward == 0.0
-    assert (await judge.compute(Action(message="?"), STEP)).reward is None
+    for truth in (None, float("nan"), " "):
+        task = Action(message="?", task_context=TaskContext(ground_truth=truth))
+        assert (await judge.compute(task, STEP)).info["reason"] == "invalid_ground_truth"
     assert model.call_count == 0
 
 

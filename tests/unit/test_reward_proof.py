@@ -30,7 +30,8 @@ from strands_env.rewards import (
     WeightedReward,
     prove_reward,
 )
-from strands_env.rewards.proof import RewardOf, gold_text, wrong_answers
+from strands_env.rewards.golds import gold_text
+from strands_env.rewards.proof import RewardOf, wrong_answers
 from strands_env.testing import RewardContract, ScriptedModel
 
 NUMBERS = ["4", "17", "-3", "425", "0.5", "1"]
@@ -180,7 +181,7 @@ FAULTY: dict[str, tuple[Any, list[Any], dict[str, str]]] = {
     "a gold that loses": (lambda a, r: a.id != "t1" and is_gold(a, r), TEXTS, {"t1": "unsolved"}),
     "an example that loses": (Programs("print(3)"), [None], {"t0": "unsolved"}),
     "examples that raise": (BadExamples(""), ["x"], {"t0": "broken"}),
-    "golds that are no texts": (MathRewardFunction(), [["4"], ["5"]], {"t0": "broken", "t1": "broken"}),
+    "golds that are no texts": (MathRewardFunction(), [["4", "5"], {"a": 5}], {"t0": "broken", "t1": "broken"}),
     "one gold that is no text": (is_gold, ["4", ["5"], "Paris"], {"t1": "broken"}),
     "not the same twice": (in_turn(), ["Paris"], {"t0": "flaky"}),
     "what is wrong is never scored": (unscored, ["42", "57"], {"t0": "broken", "t1": "broken"}),
@@ -391,8 +392,8 @@ def test_the_contract_names_the_rows():
 
 @pytest.mark.parametrize(
     ("truth", "length"),
-    [(10**5000, 5001), (0.5, 3), ("  ", None), (float("nan"), None), ([4], None)],
-    ids=["huge", "decimal", "blank", "nan", "list"],
+    [(10**5000, 5001), (0.5, 3), ("  ", None), (float("nan"), None), ([4], 1), ([4, 5], None)],
+    ids=["huge", "decimal", "blank", "nan", "list of one", "list"],
 )
 def test_a_gold_is_the_text_of_any_finite_number(truth: Any, length: int | None) -> None:
     gold = gold_text(Action(message="?", task_context=TaskContext(ground_truth=truth)))

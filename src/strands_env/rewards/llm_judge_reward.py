@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 from xml.sax.saxutils import escape
 
@@ -15,6 +15,8 @@ from strands.models import Model
 from strands_env.core.scoring import refused_answer
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, check_factory, check_model
+
+from .golds import GroundTruthError, golds
 
 logger = logging.getLogger(__name__)
 
@@ -164,8 +166,13 @@ class CorrectnessJudgeReward(LLMJudgeReward[CorrectnessVerdict]):
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Ask the judge, where there is something to judge."""
-        if action.task_context.ground_truth is None:
-            return RewardResult(reward=None, info={"status": "skipped", "reason": "invalid_ground_truth"})
+        truth = action.task_context.ground_truth
+        try:
+            if not isinstance(truth, Mapping):  # which only a judge can read
+                golds(truth)
+        except GroundTruthError as error:
+            info = {"status": "skipped", "reason": "invalid_ground_truth", "error": str(error)}
+            return RewardResult(reward=None, info=info)
         if step_result.observation.final_response is None:
             return RewardResult(reward=0.0, info={"status": "skipped", "reason": "no_final_response"})
         return await super().compute(action, step_result)

@@ -14,11 +14,18 @@ from strands_env.core.types import Action, RewardFunction, RewardResult, StepRes
 from strands_env.numerals import numerals, only_number
 from strands_sglang.exceptions import check_positive
 
-from .proof import RewardExamples, gold_text
+from .golds import Gold, GroundTruthError, gold_text, golds, only_gold
+from .proof import RewardExamples
 from .turns import turns_of
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds of CPU time a search may take."""
+_LABEL_BEHIND = re.compile(r"\s*\([^\W\d_][^()\d]*\)\s*\Z")
+"""The unit of a ground truth as ASDiv has it: `9 (apples)`."""
+
+
+def _not_scored(info: dict[str, Any], error: GroundTruthError) -> RewardResult:
+    return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth", "error": str(error)})
 
 
 class Pattern:
@@ -54,34 +61,40 @@ class Pattern:
 
 @dataclass(kw_only=True, eq=False)
 class ExactMatchReward(RewardFunction):
-    """1.0 where the final response is the ground truth, or one of them, word for word; else 0.0.
+    """1.0 where the final response is the ground truth, or one of them, word for word; otherwise 0.0.
 
-    White space around and between words does not count. A task without ground truth gives no reward.
+    White space around and between words does not count. A ground truth that is a number or a boolean, not a text, is
+    compared by value. A task without ground truth, or with one that cannot be read, gives no reward.
     """
 
     ignore_case: bool = False
 
     def examples(self, action: Action) -> RewardExamples:
         """The accepted texts win as they stand, in no other form."""
-        truth = action.task_context.ground_truth
-        accepted = truth if isinstance(truth, list | tuple | set | frozenset) else [truth]
-        return RewardExamples(right=["" if text is None else str(text) for text in accepted])
+        return RewardExamples(right=[gold.text for gold in golds(action.task_context.ground_truth)])
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        """Compare the final response with `action.task_context.ground_truth`, a text or a list of texts."""
+        """Compare the final response with `action.task_context.ground_truth`, one answer or a list of them."""
         truth = action.task_context.ground_truth
         info: dict[str, Any] = {"matched": False, "ground_truth": truth}
-        if truth is None:
-            return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth"})
+        try:
+            accepted = golds(truth)
+        except GroundTruthError as error:
+            return _not_scored(info, error)
         answer = step_result.observation.final_response
         if answer is None:
             return RewardResult(reward=0.0, info={**info, "reason": "no_final_response"})
-        accepted = truth if isinstance(truth, list | tuple | set | frozenset) else [truth]
-        words, *others = (" ".join(str(text).split()) for text in (answer, *accepted))
-        if self.ignore_case:
-            words, others = words.casefold(), [other.casefold() for other in others]
-        info["matched"] = words in others
+        info["matched"] = any(self._is_accepted(gold, answer) for gold in accepted)
         return RewardResult(reward=float(info["matched"]), info=info)
+
+    def _is_accepted(self, gold: Gold, answer: str) -> bool:
+        if gold.original is None:
+            number, expected = only_number(answer), only_number(gold.text)
+            if number is None or expected is None:
+                return answer.strip().casefold() == gold.text.casefold()
+            return number.value == expected.value and not number.is_percent
+        words, *others = (" ".join(text.split()) for text in (answer, gold.text, gold.original))
+        return words in others or (self.ignore_case and words.casefold() in [other.casefold() for other in others])
 
 
 class RegexMatchReward(RewardFunction):
@@ -124,7 +137,7 @@ class RegexMatchReward(RewardFunction):
     @staticmethod
     def _examples(action: Action) -> RewardExamples:
         """No right answers, but wrong ones; a gold that is a plain number must not be found inside another."""
-        gold = str(action.task_context.ground_truth or "").strip()
+        gold = (gold_text(action) or "").strip()
         inside = (f"1{gold}", f"{gold}0", f"the answer is not {gold}") if gold.isdigit() else ()
         return RewardExamples(wrong=("", "I do not know", action.text, *inside), only=True)
 
@@ -132,8 +145,12 @@ class RegexMatchReward(RewardFunction):
         """Search the final response."""
         truth = action.task_context.ground_truth
         info: dict[str, Any] = {"matched": False, "ground_truth": truth}
-        if truth is None and (self.pattern is None or self.group is not None):
-            return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth"})
+        accepted: list[Gold] = []
+        try:
+            if self.pattern is None or self.group is not None:
+                accepted = golds(truth)
+        except GroundTruthError as error:
+            return _not_scored(info, error)
         answer = step_result.observation.final_response
         if answer is None:
             return RewardResult(reward=0.0, info={**info, "reason": "no_final_response"})
@@ -148,7 +165,8 @@ class RegexMatchReward(RewardFunction):
             return RewardResult(reward=1.0, info={**info, "matched": True})
         # None where the group stands in a branch that did not match.
         info["extracted"] = found[self.group]
-        info["matched"] = info["extracted"] is not None and info["extracted"].strip() == str(truth).strip()
+        texts = [text.strip() for gold in accepted for text in (gold.text, gold.original) if text is not None]
+        info["matched"] = info["extracted"] is not None and info["extracted"].strip() in texts
         return RewardResult(reward=float(info["matched"]), info=info)
 
 
@@ -219,9 +237,14 @@ class NumberReward(RewardFunction):
         """Compare the answer's number."""
         truth = action.task_context.ground_truth
         info: dict[str, Any] = {"matched": False, "ground_truth": truth, "answer": None}
-        gold = only_number(gold_text(action) or str(truth))
-        if gold is None:
-            return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth"})
+        try:
+            text = only_gold(truth)
+            if (gold := only_number(_LABEL_BEHIND.sub("", text))) is None:
+                raise GroundTruthError(
+                    f"the ground truth {text!r:.60} is not a number: expected one, such as '4' or '1/2'"
+                )
+        except GroundTruthError as error:
+            return _not_scored(info, error)
         response, prompt = (step_result.observation.final_response or "").strip(), action.text.strip()
         answer = numerals(response.removeprefix(prompt) if " " in prompt else response)[1]
         if answer is None:

@@ -23,7 +23,7 @@ from strands_env.core.threads import DaemonThreads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 from strands_sglang.exceptions import check_positive, install_command
 
-from .proof import gold_text
+from .golds import GroundTruthError, only_gold
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +77,11 @@ class MathRewardFunction(RewardFunction):
         truth = action.task_context.ground_truth
         answer = step_result.observation.final_response
         info: dict[str, Any] = {"matched": False, "ground_truth": truth}
-        gold = None if isinstance(truth, bool) else gold_text(action)
-        if gold is None:
-            return RewardResult(reward=self.bad_ground_truth, info={**info, "reason": "invalid_ground_truth"})
+        try:
+            gold = only_gold(truth)
+        except GroundTruthError as error:
+            info |= {"reason": "invalid_ground_truth", "error": str(error)}
+            return RewardResult(reward=self.bad_ground_truth, info=info)
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
         fields = {"gold": gold, "answer": answer, "question": action.text}

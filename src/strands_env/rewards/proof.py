@@ -17,7 +17,6 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any
@@ -27,6 +26,8 @@ from strands_env.core.scoring import as_reward_function, computed_reward
 from strands_env.core.termination import TerminationReason
 from strands_env.core.types import Action, Observation, StepResult
 from strands_env.numerals import only_number
+
+from .golds import GroundTruthError, gold_text, only_gold
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +99,6 @@ _FRESH = "The answer is {}"
 _NUMBER = re.compile(r"[-−+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?\s*\\?%?")
 _UNITS = {"cm": "km", "m": "km", "km": "m", "g": "kg", "kg": "g", "s": "h", "h": "s", "ms": "s"}
 _OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
-
-
-def gold_text(action: Action) -> str | None:
-    """The ground truth as a model would write it; None where it is neither text nor a finite number."""
-    truth = action.task_context.ground_truth
-    if isinstance(truth, int) and not isinstance(truth, bool):
-        return str(Decimal(truth))  # `str` refuses integers of more than 4,300 digits
-    is_readable = math.isfinite(truth) if isinstance(truth, float) else isinstance(truth, str | bool)
-    return str(truth) if is_readable and str(truth).strip() else None
 
 
 def right_answers(gold: str) -> dict[str, str]:
@@ -392,8 +384,13 @@ def examples_of(reward_fn: Any, action: Action) -> RewardExamples | None:
     if own is not None:
         found: RewardExamples | None = own(action)
         return found
-    gold = gold_text(action)
+    gold = gold_text(action, lists=_reads_texts(reward_fn))
     return None if gold is None else RewardExamples(right=list(right_answers(gold).values()), every=False)
+
+
+def _reads_texts(reward_fn: Any) -> bool:
+    """The reward is one of ours that reads any ground truth that `golds` reads; a function of the user may not."""
+    return type(reward_fn).__name__ in READS_TEXTS
 
 
 async def prove_reward(
@@ -426,7 +423,7 @@ async def prove_reward(
     tasks = list(tasks)
     if asks_models(reward_fn) and not ask_models:
         return RewardProof(total=len(tasks), skipped="the reward asks a model, which is done on demand only")
-    golds = [gold_text(task) for task in tasks]
+    golds = [gold_text(task, lists=_reads_texts(reward_fn)) for task in tasks]
     order = iter(random.Random(seed).sample(range(len(tasks)), min(len(tasks), limit or len(tasks))))
     found: dict[int, _TaskTrials] = {}
 
@@ -467,17 +464,23 @@ async def _try(
             return None
     try:
         examples = examples_of(reward_fn, task)
+    except GroundTruthError as error:
+        return _TaskTrials(why=str(error)) if any(golds) or task.task_context.ground_truth is not None else None
     except Exception as error:  # the user's method, whose fault is a finding
         return _TaskTrials(why=f"examples() raised {type(error).__name__}: {error}", declares=True)
     if examples is None:
         if hasattr(getattr(reward_fn, "function", reward_fn), "examples"):
             return None
         truth = task.task_context.ground_truth
-        if truth is None or truth == "":  # where other tasks have a gold, one without cannot be scored
-            return _TaskTrials(why="it has no ground truth") if any(golds) else None
-        if not any(golds) and type(as_reward_function(reward_fn)).__name__ not in READS_TEXTS:
+        if not any(golds) and not (
+            truth and _reads_texts(reward_fn)
+        ):  # where other tasks have a gold, one without cannot be scored
             return None
-        return _TaskTrials(why=f"its ground truth is no text or number but {type(truth).__name__} {truth!r:.60}")
+        try:
+            only_gold(truth)
+        except GroundTruthError as error:
+            return _TaskTrials(why=str(error))
+        return _TaskTrials(why=f"the ground truth must be a text or a number, got {type(truth).__name__} {truth!r:.60}")
     names = [f"right example {number}" for number in range(1, len(examples.right) + 1)]
     if not examples.every and len(names) == len(_RIGHT):
         names = list(_RIGHT)
@@ -538,7 +541,8 @@ async def _score(
             trial.scores.append(scored.reward)
             if scored.reward is None:
                 error = None if scored.error is None else f"{scored.error.type}: {scored.error.message}"
-                trial.why = str(error or scored.info.get("reason") or "the reward abstains")
+                found = [error] if error else [scored.info[key] for key in ("reason", "error") if scored.info.get(key)]
+                trial.why = ": ".join(map(str, found)) or "the reward abstains"
         except Exception as error:  # whatever a user's function raises is a finding
             trial.scores.append(None)
             trial.why, trial.has_raised = f"{type(error).__name__}: {error}", True

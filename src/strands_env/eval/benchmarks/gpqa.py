@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, QuestionBenchmark, Row, field
+from strands_env.rewards.golds import GroundTruthError, only_gold
 from strands_env.sentences import ANSWER, IS, is_denied, is_supposed, takes_back
 
 LETTERS = "ABCD"
@@ -124,10 +125,14 @@ class ChoiceReward(RewardFunction):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Find the letter and compare it."""
         truth = action.task_context.ground_truth
+        try:
+            gold = only_gold(truth).strip().strip("()").upper()
+        except GroundTruthError as error:
+            return RewardResult(info={"ground_truth": truth, "reason": "invalid_ground_truth", "error": str(error)})
         letter = find_letter(step_result.observation.final_response or "")
         letter = letter if letter is not None and letter in self.letters else None
         info = {"ground_truth": truth, "letter": letter, **({} if letter else {"reason": "no_letter"})}
-        return RewardResult(reward=float(letter == truth), info=info)
+        return RewardResult(reward=float(letter == gold), info=info)
 
 
 class GPQAEvaluator(Benchmark):

@@ -22,7 +22,7 @@ from strands_env.eval.run.tasks import Tasks, catch_exits, with_names
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultReader, RunConfig, StorePaths
 from strands_env.options import GROUPS, EvalOptions
-from strands_env.rewards.proof import RewardOf, RewardProof, gold_text, prove_reward, reward_of
+from strands_env.rewards.proof import RewardOf, RewardProof, prove_reward, reward_of
 from strands_sglang.exceptions import refuse_unknown
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Evaluator:
         if actions is None and self.options.data_path is not None:
             listed_tasks = self.known_tasks()
         tasks = [task for task in listed_tasks if isinstance(task, Action)]
-        if not any(map(gold_text, tasks)):
+        if all(task.task_context.ground_truth is None for task in tasks):
             return None
         try:
             reward_fn = await reward_of(self.env_factory)
