@@ -174,6 +174,7 @@ def check(sample: Sample) -> None:
 @tool
 async def wait_for_ever() -> str:
     """Wait."""
+    WaitingEnv.waits = True
     await asyncio.Event().wait()
     return ""
 
@@ -182,6 +183,7 @@ class WaitingEnv(AddEnv):
     """An environment whose tool never ends, and which knows that it was cleaned up."""
 
     cleaned = 0
+    waits = False
 
     def get_tools(self) -> list[Any]:
         return [wait_for_ever]

@@ -123,10 +123,12 @@ async def test_an_abstaining_reward_removes_the_sample(rig: Rig) -> None:
 async def test_a_running_tool_is_ended_and_cleaned_up(rig: Rig, ended_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.environment = WaitingEnv
     monkeypatch.setattr(WaitingEnv, "cleaned", 0)
+    monkeypatch.setattr(WaitingEnv, "waits", False)
     rig.serve(waiting_call())
     before = asyncio.all_tasks()
     running = asyncio.ensure_future(rig.run())
-    await asyncio.sleep(0.3)
+    while not WaitingEnv.waits:
+        await asyncio.sleep(0.01)
     if ended_by == "abort":
         rig.state.aborted = True
         assert (await running).status is Sample.Status.ABORTED

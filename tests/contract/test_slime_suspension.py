@@ -63,7 +63,7 @@ def on_a_loop_of_its_own(rig: Rig) -> tuple[asyncio.AbstractEventLoop, threading
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    return loop, thread, asyncio.run_coroutine_threadsafe(suspend(rig, "elsewhere"), loop).result(30)
+    return loop, thread, asyncio.run_coroutine_threadsafe(suspend(rig, "elsewhere"), loop).result()
 
 
 def pending_of(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
@@ -71,7 +71,7 @@ def pending_of(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
         await settle()
         return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
 
-    return asyncio.run_coroutine_threadsafe(others(), loop).result(30)
+    return asyncio.run_coroutine_threadsafe(others(), loop).result()
 
 
 @pytest.mark.parametrize("how", ["asked for from another loop", "exit"])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from strands_env.core import Action, StepResult, TaskContext, TerminationReason
@@ -205,7 +206,8 @@ async def test_a_server_lives_through_the_episode_and_dies_before_the_tests(tmp_
 async def test_a_cancelled_episode_leaves_nothing(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     work = asyncio.create_task(episode(task, shell("(sleep 300 &) ; sleep 300")))
-    await asyncio.sleep(1.0)
+    while not any("sleep" in child.name() for child in psutil.Process().children(recursive=True)):
+        await asyncio.sleep(0.02)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work

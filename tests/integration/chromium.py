@@ -72,11 +72,8 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, condition: str) -> None:
-        for _ in range(600):
-            if await self.run(condition):
-                return
+        while not await self.run(condition):
             await asyncio.sleep(0.05)
-        raise TimeoutError(f"{condition} did not come true; {self.problems}")
 
     async def press(self, *keys: str) -> None:
         for key in keys:
@@ -124,8 +121,6 @@ async def chromium(profile: Path, path: Path) -> AsyncIterator[Page]:
 
 
 async def _port(file: Path) -> int:
-    for _ in range(600):
-        if file.exists() and (lines := file.read_text().split()):
-            return int(lines[0])
+    while not (file.exists() and (lines := file.read_text().split())):
         await asyncio.sleep(0.05)
-    raise TimeoutError("Chromium did not start")
+    return int(lines[0])

@@ -143,7 +143,7 @@ def _stopping() -> Iterator[list[subprocess.Popen[bytes]]]:
     commands: list[subprocess.Popen[bytes]] = []
     yield commands
     for command in commands:
-        command.wait(60)
+        command.wait()
 
 
 @pytest.fixture

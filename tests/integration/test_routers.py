@@ -67,7 +67,7 @@ async def running_router(kind: str, workers: list[str], *options: str) -> AsyncI
         yield url
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait()
 
 
 async def ready(url: str, process: subprocess.Popen[bytes], workers: int) -> None:

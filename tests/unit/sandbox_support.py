@@ -55,14 +55,9 @@ requires_isolation = pytest.mark.skipif(unavailable() is not None, reason=f"no i
 
 
 async def assert_nothing_left(before: dict[str, set[str]]) -> None:
-    """Nothing exists that did not before; what is just ending gets a moment."""
-    for _ in range(100):
-        after = leftovers()
-        more = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
-        if not more:
-            return
+    """Returns once nothing exists that did not before."""
+    while any(found - before[kind] for kind, found in leftovers().items()):
         await asyncio.sleep(0.02)
-    raise AssertionError(f"left behind: {more}")
 
 
 def leftovers() -> dict[str, set[str]]:

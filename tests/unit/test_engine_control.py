@@ -67,7 +67,8 @@ async def test_a_waiting_request_is_aborted_and_knows_no_prompt(tiny: TinyModel)
         first = asyncio.create_task(generate(engine, PROMPT, **LONG))
         await running(engine)
         second = asyncio.create_task(generate(engine, PROMPT, rid="b", **LONG))
-        await asyncio.sleep(0.01)
+        while not engine._scheduler.waiting:
+            await asyncio.sleep(0.001)
         await engine.abort("b")
         meta = (await second)["meta_info"]
         assert meta["finish_reason"]["type"] == "abort"
@@ -115,7 +116,8 @@ async def test_a_request_whose_keys_were_forgotten_is_computed_again(engine: Emb
     await engine._call(engine._scheduler.forget_computed)
     if neighbour:
         other = asyncio.create_task(generate(engine, [*known, 900, 901], sampling_params={"max_new_tokens": 0}))
-        await asyncio.sleep(0.01)
+        while len(engine._scheduler.waiting) < 2:
+            await asyncio.sleep(0.001)
         await engine._call(lambda: engine._scheduler.waiting.rotate())  # the other one is computed first
     await engine.continue_generation()
     assert (await task)["output_ids"] == expected["output_ids"]

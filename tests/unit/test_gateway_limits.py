@@ -113,7 +113,7 @@ async def test_time_ends_a_reply_in_flight_and_leaves_no_trace() -> None:
 async def test_a_client_that_leaves_the_queue_leaves_nothing() -> None:
     async with rig([slow("3.", 1.5), completion("4.")], limits={"max_parallel": 1}) as r:
         first = asyncio.create_task(chat(r, [USER]))
-        await asyncio.sleep(0.05)
+        await until(lambda: r.prompts)
         waiting = asyncio.create_task(chat(r, [{"role": "user", "content": "2?"}]))
         await asyncio.sleep(0.05)
         waiting.cancel()

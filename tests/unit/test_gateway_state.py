@@ -314,13 +314,14 @@ async def test_clients_of_an_orderly_restart_are_told_to_ask_again(tmp_path: Pat
     async with rig([slow("One.", 30), slow("Two.", 30)], state=tmp_path / "state", hold=0.02) as r:
         other = r.gateway.open()
         asking = asyncio.create_task(r.chat([USER], status=503))
-        streaming = asyncio.create_task(r.events("/v1/messages", {"messages": [USER], "max_tokens": 9}))
-        await until(lambda: len(r.prompts) == 2)
-        await asyncio.sleep(0.05)  # the stream's head is sent
-        await r.gateway.close()
-        assert (await asking)["error"]["code"] == "restarting"
-        with pytest.raises(aiohttp.ClientError):
-            await streaming
+        await until(lambda: r.prompts)
+        body = {"messages": [USER], "max_tokens": 9, "stream": True}
+        async with r.http.post(f"{r.session.anthropic_url}/v1/messages", json=body, headers=r.headers) as streaming:
+            assert (streaming.status, len(r.prompts)) == (200, 2)
+            await r.gateway.close()
+            assert (await asking)["error"]["code"] == "restarting"
+            with pytest.raises(aiohttp.ClientError):
+                await streaming.text()
         async with restarted(tmp_path / "state", r.session, completion("One."), completion("Two.")) as later:
             assert (await later.chat([USER]))["choices"][0]["message"]["content"] == "One."
             assert len(later.gateway.sessions) == 2 and not later.gateway.sessions[other.id].is_sealed

@@ -226,8 +226,8 @@ async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPat
     server = RawServer(whole(b"a"))
     async with serving(server) as http:
         await asyncio.gather(*(ask(http, server) for _ in range(3)))
-        await asyncio.sleep(0.2)
-        assert all(writer.transport.is_closing() for writer in server.writers)
+        while not all(writer.transport.is_closing() for writer in server.writers):
+            await asyncio.sleep(0.01)
         await ask(http, server)
     assert server.connections == 4
 
