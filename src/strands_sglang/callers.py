@@ -42,6 +42,7 @@ from strands.types.tools import ToolResult
 from .conversation.messages import read_message, report_refused
 from .conversation.options import RefusedResults
 from .exceptions import MessageConversionError
+from .template import ControlTokens
 from .trajectory import CallOrigin, Role, TrajectoryForest, Turn
 
 _agents = itertools.count()
@@ -259,9 +260,14 @@ class Callers:
             event.cancel_tool = answer
 
     async def _report_refused_result(self, event: AfterToolCallEvent[Any]) -> None:
-        model = self._model()
+        model, content = self._model(), event.result.get("content")
         if model is None or model.config["refused_results"] != RefusedResults.REPORT:
             return
+        # Most results are one plain text, and to read each of them here would cost 80 calls of our code a turn.
+        if isinstance(content, list) and [*map(type, content)] == [dict] and [*content[0]] == ["text"]:
+            text, is_any_text_shown = content[0]["text"], model.config["control_tokens"] != ControlTokens.ERROR
+            if is_any_text_shown and isinstance(text, str) and text.isascii():
+                return
         with suppress(MessageConversionError):  # the problem of each block is found below
             await model.read_images([read_message({"role": "user", "content": [{"toolResult": event.result}]})])
         tools = event.agent.tool_registry.get_all_tool_specs()

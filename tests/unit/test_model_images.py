@@ -275,7 +275,7 @@ async def test_an_image_that_cannot_be_shown_is_reported_and_the_agent_goes_on(c
         return {"status": "success", "content": [{"text": "plot:"}, image(data)]}
 
     client.script = ['<tool_call>{"name": "look", "arguments": {}}</tool_call>', "Done."]
-    model = SGLangModel(client=client, tokenizer=tiny.tokenizer, refused_results="report", sampling_params=LONG)
+    model = SGLangModel(client=client, tokenizer=tiny.tokenizer, sampling_params=LONG)
     agent = Agent(model=model, tools=[look], callback_handler=None)
     assert str(await agent.invoke_async("go")).strip() == "Done."
     text, shown = agent.messages[2]["content"][0]["toolResult"]["content"]

@@ -315,7 +315,7 @@ REPORT = '<tool_call>{"name": "report", "arguments": {}}</tool_call>'
 
 
 async def test_a_refused_tool_result_can_be_replaced_and_the_agent_goes_on() -> None:
-    model, client = make([REPORT, "Sorry."], chat_template=HERMES_TEMPLATE)
+    model, client = make([REPORT, "Sorry."], chat_template=HERMES_TEMPLATE, refused_results="raise")
     agent = make_agent(model, tools=[report])
     with pytest.raises(EventLoopException) as caught:
         await agent.invoke_async("a")
@@ -344,7 +344,7 @@ PICTURE = {"image": {"format": "png", "source": {"bytes": b"\x89PNG"}}}
         ([{"video": {}}, {"text": "frames"}], "video cannot be shown", "success", {}),
     ],
 )
-async def test_a_refused_tool_result_can_be_reported_to_the_model(
+async def test_a_refused_tool_result_is_reported_to_the_model(
     blocks: list[Any], words: str, status: str, options: dict[str, Any]
 ) -> None:
     @tool(name="report")
@@ -352,7 +352,7 @@ async def test_a_refused_tool_result_can_be_reported_to_the_model(
         """Makes a report."""
         return {"status": "success", "content": blocks}
 
-    model, client = make([REPORT, "Sorry."], chat_template=HERMES_TEMPLATE, refused_results="report", **options)
+    model, client = make([REPORT, "Sorry."], chat_template=HERMES_TEMPLATE, **options)
     agent = make_agent(model, tools=[reports])
     assert str(await agent.invoke_async("a")).strip() == "Sorry."
     assert words in tokenizer().decode(client.prompts[1])

@@ -149,7 +149,7 @@ class SGLangConfig(TypedDict, total=False):
     dropped_content: Annotated[DroppedContent | Literal["separate", "error", "allow"], _choice(DroppedContent.SEPARATE)]
     """Response to a template that would drop text or calls of past turns from a history rendered anew, see
     `DroppedContent`: text as a message of its own (`separate`, default), an error, or nothing."""
-    refused_results: Annotated[RefusedResults | Literal["raise", "report"], _choice(RefusedResults.RAISE)]
+    refused_results: Annotated[RefusedResults | Literal["raise", "report"], _choice(RefusedResults.REPORT)]
     injected_context: Annotated[InjectedContext | Literal["rerender", "keep"], _choice(InjectedContext.RERENDER)]
     abort_policy: Annotated[AbortPolicy | Literal["resume", "surface"], _choice(AbortPolicy.RESUME)]
     abort_timeout: Annotated[float | None, Option(600.0, _seconds)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ..conversation.options import RefusedResults, SGLangConfig
+from ..conversation.options import DEFAULTS, RefusedResults, SGLangConfig
 from ..exceptions import MaxToolIterationsReachedError, did_you_mean
 from ..tool_parsers import ToolParser
 from ..trajectory.images import Processor
@@ -75,7 +75,7 @@ class SessionOptions:
     client_sampling: bool = False
     join_equal: bool = False
     volatile_rules: tuple[str, ...] = tuple(VOLATILE_RULES)
-    refused_results: RefusedResults = RefusedResults.REPORT
+    refused_results: RefusedResults = RefusedResults(DEFAULTS["refused_results"])
     max_requests: int | None = None
     max_new_tokens: int | None = None
     max_seconds: float | None = None

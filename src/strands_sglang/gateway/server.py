@@ -87,8 +87,7 @@ class Gateway:
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.
-        **options: Options of every session's `Conversation`: `sampling_params`, `tool_parser`, `chat_template`, ...;
-            `refused_results` is `report` here by default.
+        **options: Options of every session's `Conversation`: `sampling_params`, `tool_parser`, `chat_template`, ...
 
     Raises:
         TypeError: An unknown option.
@@ -145,7 +144,7 @@ class Gateway:
             client_sampling=client_sampling,
             join_equal=join_equal,
             volatile_rules=tuple(volatile_rules),
-            refused_results=RefusedResults(options.pop("refused_results", RefusedResults.REPORT)),
+            refused_results=RefusedResults(options.pop("refused_results", DEFAULTS["refused_results"])),
         )
         self.other_backends = OtherBackends(other_backends or {})
         self.telemetry = Telemetry()
