@@ -7,6 +7,7 @@ to each, and everything that Python does in our code meanwhile is counted. Times
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import tracemalloc
 from array import array
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,11 +38,12 @@ from strands_env.training.slime.settings import RolloutCall
 from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest
 from strands_sglang.backends.http import call as call_module
-from strands_sglang.backends.http.call import GenerateCall, PromptWriter
+from strands_sglang.backends.http.call import GenerateCall, write_prompt
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.backends.sglang.answer import read_answer
 from strands_sglang.backends.sglang.request import wire_fields
 from strands_sglang.conversation import Conversation, TurnRequest, limits
+from strands_sglang.testing import HTTPResponse, MockTransport
 from strands_sglang.tokenizer import TokenizerAdapter
 from tests.provider_support import call, completion, tokenizer
 from tests.unit.eval_support import FakeEnv, outcome, sample, tasks
@@ -62,7 +64,6 @@ class PostingClient(Backend):
 
     def __init__(self, turns: int = sys.maxsize) -> None:
         self._turns = turns
-        self._prompts = PromptWriter()
         self.bodies: list[int] = []
         self.on_call: Any = None
         ids = [completion(text).ids for text in (call(1, 2), "done")]
@@ -70,7 +71,7 @@ class PostingClient(Backend):
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         sent = GenerateCall(request, {**wire_fields(request), "stream": False}, SGLangClient.server.wire_names)
-        self.bodies.append(len(sent.body("0" * 32, self._prompts.write(request))))
+        self.bodies.append(len(sent.body("0" * 32, write_prompt(request))))
         payload = orjson.loads(self._payloads[len(self.bodies) >= self._turns])
         payload["meta_info"]["id"] = f"{len(self.bodies):032x}"
         if self.on_call is not None:
@@ -355,6 +356,30 @@ def test_memory_of_a_turn_grows_by_copies_of_the_ids_and_of_the_body() -> None:
 def test_what_a_turn_leaves_behind_does_not_grow() -> None:
     """Beside the ids and log-probabilities of the turn: its text in the history."""
     assert work_at(LONG).kept <= 1.5 * work_at(SHORT).kept
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["its model goes", "its model is reset"])
+async def test_a_client_keeps_nothing_of_an_episode_that_ended(goes_on: bool) -> None:
+    answer = HTTPResponse.from_json(_payload(completion("done").ids))
+    text = "the answer is in the book of numbers " * 2_000
+    transport = MockTransport(lambda _: answer)
+    async with SGLangClient("http://server", transport=transport) as client:
+        new = partial(Conversation, client=client, tokenizer=tokenizer(), vocab_size=1_000_000)
+        kept, conversation = [], new(context_window_limit=1_000_000)
+        tracemalloc.start()
+        try:
+            for _ in range(12):
+                await conversation.turn(TurnRequest(messages=[{"role": "user", "content": [{"text": text}]}]))
+                if goes_on:
+                    conversation.reset()
+                else:
+                    conversation = new(context_window_limit=1_000_000)
+                transport.requests.clear()
+                gc.collect()
+                kept.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+    assert kept[-1] - kept[3] <= 40_000  # of eight prompts of 150,000 bytes each
 
 
 def test_a_turn_of_an_environment_costs_little_for_each_earlier_turn() -> None:

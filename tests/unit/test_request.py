@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strands_sglang.backends.contract import GenerateRequest, check_prompt, token_array
-from strands_sglang.backends.http.call import GenerateCall, PromptWriter
+from strands_sglang.backends.http.call import GenerateCall, write_prompt
 from strands_sglang.backends.sglang.request import (
     SGLangSamplingParams,
     check_sampling_params,
@@ -223,16 +223,13 @@ def test_a_body_is_the_json_of_the_request() -> None:
     assert checked == {"sampling_params": {"temperature": 1.0}, "rid": "r", "routing_key": "k"}
     sent = {"sampling_params": checked["sampling_params"]}
     call = GenerateCall(GenerateRequest(prompt=prompt), sent, ("rid", b"input_ids"))
-    assert orjson.loads(call.body("r2", PromptWriter().write(call.request))) == {
+    assert orjson.loads(call.body("r2", write_prompt(call.request))) == {
         "rid": "r2", "sampling_params": {"temperature": 1.0}, "input_ids": [1, 2],
     }  # fmt: skip
 
 
 def test_the_text_of_a_prompt_grows_only_by_what_extends_it() -> None:
-    writer = PromptWriter()
-    for key, ids in (
-        ("a", [7, 8]), ("a", [7, 8]), ("a", [7, 8, 1, 2]), ("b", [7, 9]), ("a", [7, 8, 1]), ("a", [7, 8, 1, 3]),
-        ("a", [7, 8, 513]), (None, [5]), (None, [5, 6]),
-    ):  # fmt: skip
-        request = GenerateRequest(prompt=array("i", ids), routing_key=key)
-        assert orjson.loads(writer.write(request)) == ids
+    scratch: dict[str, Any] = {}
+    for ids in ([7, 8], [7, 8], [7, 8, 1, 2], [7, 9], [7, 8, 1], [7, 8, 1, 3], [7, 8, 513], [5], [5, 6]):
+        request = GenerateRequest(prompt=array("i", ids), scratch=scratch)
+        assert orjson.loads(write_prompt(request)) == ids

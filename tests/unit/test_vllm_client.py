@@ -21,7 +21,7 @@ from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_sglang import SGLangClient, TokenModel, get_client, get_tokenizer
 from strands_sglang.backends import GenerateRequest, LogprobKind, client_class, token_array
 from strands_sglang.backends.http import served
-from strands_sglang.backends.http.call import GenerateCall, PromptWriter
+from strands_sglang.backends.http.call import GenerateCall, write_prompt
 from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.backends.vllm import client as vllm_client
 from strands_sglang.backends.vllm.answer import read_answer
@@ -152,7 +152,7 @@ async def test_images_are_sent_beside_the_ids_with_their_placeholders() -> None:
     more = {"show_prompt": True, "constrain_answer_only": True, "experts_from": 2}
     asked = request(images=("data:image/png;base64,AA==",), growth=19, **more)
     body = orjson.loads(
-        GenerateCall(asked, wire_fields(asked), VLLMClient.server.wire_names).body("r", PromptWriter().write(asked))
+        GenerateCall(asked, wire_fields(asked), VLLMClient.server.wire_names).body("r", write_prompt(asked))
     )
     assert body["content_parts"] == [{"type": "image_url", "url": "data:image/png;base64,AA=="}]
     assert (body["request_id"], body["token_ids"], body["return_token_ids"]) == ("r", PROMPT, True)

@@ -141,6 +141,8 @@ class GenerateRequest:
         vocab_size: Number of ids the model has, or None if unknown; prompt and answer are checked against it.
         growth: Tokens by which the expanded prompt is longer than `prompt`.
         before_attempt: Called before each attempt, retries included; what it raises ends the call.
+        scratch: The backend's own memory from one call of an episode to the next. The episode holds it: a backend that
+            kept it itself would not know when to free it.
     """
 
     prompt: array[int]
@@ -159,6 +161,7 @@ class GenerateRequest:
     vocab_size: int | None = None
     growth: int = 0
     before_attempt: Callable[[], None] | None = None
+    scratch: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def prompt_tokens(self) -> int:

@@ -113,7 +113,7 @@ class Conversation:
         self._planner = CallPlanner(self._tokens, self.forest, vocab_size)
         self._budget = SharedBudget()
         self._parse_errors: dict[str, int] = {}
-        self._routing_key = uuid.uuid4().hex
+        self._routing_key, self._scratch = uuid.uuid4().hex, dict[str, Any]()
         self._lock = threading.RLock()
         self._roots_in_a_row: dict[str | None, int] = {}
         self._last_context: tuple[tuple[str, bytes] | None, bytes] = None, b""
@@ -157,7 +157,11 @@ class Conversation:
         self._parse_errors.clear()
         self._roots_in_a_row.clear()
         self._histories = strands_reader()
-        self._routing_key = uuid.uuid4().hex
+        self._routing_key, self._scratch = uuid.uuid4().hex, dict[str, Any]()
+
+    def free_scratch(self) -> None:
+        """Free what backends keep for the next call of the episode; a call that comes all the same makes it anew."""
+        self._scratch.clear()
 
     # ---- configuration ------------------------------------------------
 
@@ -276,7 +280,7 @@ class Conversation:
         routing_key = config["routing_key"] or self._routing_key
         with Reservation(self._budget) as reservation:
             with CancelScope(cancel_signal):
-                plan = await self._planner.plan(backend, prepared, config, reservation, routing_key)
+                plan = await self._planner.plan(backend, prepared, config, reservation, routing_key, self._scratch)
                 completion = await generate(backend, plan)
             lacks_experts = config["return_routed_experts"] and completion.routed_experts is None
             if lacks_experts and completion.finish.type is not FinishType.ABORT and not self._warned_of_experts:

@@ -59,8 +59,9 @@ class CallPlanner:
         config: SGLangConfig,
         reservation: Reservation,
         routing_key: str,
+        scratch: dict[str, Any],
     ) -> CallPlan:
-        """The plan of a call; `reservation` is its share of the budget of sampled tokens.
+        """The plan of a call; `reservation` is its share of the budget of sampled tokens, `scratch` the episode's.
 
         Raises:
             ContextOverflowError: The prompt leaves no room in the context.
@@ -117,6 +118,7 @@ class CallPlanner:
             fields={**config["request_fields"], **asked.fields},
             vocab_size=vocab_size,
             growth=call.prompt_length - len(prompt),
+            scratch=scratch,
         )
         return CallPlan(
             request=request,

@@ -50,6 +50,9 @@ class ConversationOptions(SGLangConfig, total=False):
     processor: Processor | None
 
 
+_REFUSED_RESULTS = RefusedResults(DEFAULTS["refused_results"])  # one default, with agents and without
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """Options of a session. The first five are the gateway's, the others are the limits that `open` is given.
@@ -75,7 +78,7 @@ class SessionOptions:
     client_sampling: bool = False
     join_equal: bool = False
     volatile_rules: tuple[str, ...] = tuple(VOLATILE_RULES)
-    refused_results: RefusedResults = RefusedResults(DEFAULTS["refused_results"])
+    refused_results: RefusedResults = _REFUSED_RESULTS
     max_requests: int | None = None
     max_new_tokens: int | None = None
     max_seconds: float | None = None

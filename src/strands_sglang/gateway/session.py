@@ -184,6 +184,7 @@ class Session:
         """Seal the session: answers in flight are waited for, later requests are refused. Trajectories stay."""
         self.seal(is_final=is_final)
         await self._end_tasks()
+        self.conversation.free_scratch()
 
     async def _end_tasks(self) -> None:
         while self._tasks:

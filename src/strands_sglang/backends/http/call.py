@@ -8,11 +8,8 @@ from typing import Any
 
 import orjson
 
-from ...cache import Recent
 from ...exceptions import BackendRequestError
 from ..contract import GenerateRequest
-
-_WRITTEN_BYTES = 1 << 27  # of prompts and their JSON; the prompt of an episode that was pushed out is written anew
 
 
 @dataclass(slots=True)
@@ -40,24 +37,18 @@ class GenerateCall:
         return b'%b,"%b":%b}' % (head[:-1], prompt_name, prompt)
 
 
-class PromptWriter:
-    """Writes prompts as JSON. The text of an episode, known by its routing key, grows by what is new.
+def write_prompt(request: GenerateRequest) -> bytes:
+    """The JSON of a request's prompt; that of the episode's last call grows by what is new.
 
     Writing 90,000 ids takes 0.4 ms, a tenth of a turn; comparing them with those of the last call takes 0.03 ms.
     """
+    import numpy as np
 
-    def __init__(self) -> None:
-        self._recent: Recent[tuple[bytes, bytes]] = Recent(_WRITTEN_BYTES)
-
-    def write(self, request: GenerateRequest) -> bytes:
-        """The JSON of a request's prompt."""
-        import numpy as np
-
-        ids, (before, text) = request.prompt.tobytes(), self._recent.get(request.routing_key) or (b"", b"[]")
-        if not ids.startswith(before):
-            before, text = b"", b"[]"
-        if new := request.prompt[len(before) // request.prompt.itemsize :]:
-            written = orjson.dumps(np.frombuffer(new, dtype=np.int32), option=orjson.OPT_SERIALIZE_NUMPY)
-            text = b"%b,%b" % (text[:-1], written[1:]) if before else written
-            self._recent.put(request.routing_key, (ids, text), len(ids) + len(text))
-        return text
+    ids, (before, text) = request.prompt.tobytes(), request.scratch.get("prompt") or (b"", b"[]")
+    if not ids.startswith(before):
+        before, text = b"", b"[]"
+    if new := request.prompt[len(before) // request.prompt.itemsize :]:
+        written = orjson.dumps(np.frombuffer(new, dtype=np.int32), option=orjson.OPT_SERIALIZE_NUMPY)
+        text = b"%b,%b" % (text[:-1], written[1:]) if before else written
+        request.scratch["prompt"] = ids, text
+    return text

@@ -23,7 +23,7 @@ from ...exceptions import BackendError, BackendHTTPError, check_positive, explai
 from ..answer import parse_answer
 from ..contract import Backend, GenerateAnswer, GenerateRequest, check_prompt
 from . import served
-from .call import GenerateCall, PromptWriter
+from .call import GenerateCall, write_prompt
 from .options import (
     Secrets,
     affinity_header,
@@ -149,7 +149,6 @@ class ServerClient(Backend):
         self._max_answer_bytes = max_answer_bytes
         self._generate_url = f"{self.base_url}{self.server.generate_route}"
         self._rng = random.Random()
-        self._prompts = PromptWriter()
         self._vocab_size = vocab_size
         self._user_transport = transport
         self._abort_headers = checked_headers(bearer(admin_api_key))
@@ -306,9 +305,7 @@ class ServerClient(Backend):
             transport.in_flight[rid] = attempt
             self._sent_ids.append(rid)
             try:
-                request = HTTPRequest(
-                    "POST", self._generate_url, headers, call.body(rid, self._prompts.write(call.request))
-                )
+                request = HTTPRequest("POST", self._generate_url, headers, call.body(rid, write_prompt(call.request)))
                 response = await transport.http.request(
                     request, timeout=self.timeout, limit=self._max_answer_bytes, attempt=attempt
                 )
