@@ -1018,6 +1018,13 @@ async def test_nothing_to_compare_says_why_and_a_bad_ground_truth_may_abstain(tr
     assert (result.reward, result.info["reason"]) == (bad_ground_truth if is_bad else 0.0, reason)
 
 
+@pytest.mark.parametrize("gold", ["all primes p with p congruent to 1 mod 4", r"\text{if } n \text{ is even}", "{18"])
+async def test_a_gold_that_cannot_be_read_scores_no_answer(gold: str) -> None:
+    for answer in (gold, rf"\boxed{{{gold}}}", r"\boxed{18}", "I do not know.", "?", "", None):
+        result = await MathRewardFunction().compute(action(gold), answered(answer))
+        assert (result.reward, result.info["reason"]) == (None, "gold_parse_failed"), answer
+
+
 @pytest.mark.parametrize(
     ("truth", "digits"), [(10**5000 + 1, f"1{'0' * 4999}1"), ("9" * 6000, "9" * 6000)], ids=["integer", "text"]
 )

@@ -225,16 +225,18 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     Both are read whole or not at all. The last boxed expression counts; several boxes together count only where a set
     or list is expected, so boxing many guesses gains nothing.
     """
-    if repeats(answer, question, gold):
-        return {"reason": "prompt_repeated"}
     gold_boxes = find_boxes(gold)
     gold = gold[slice(*gold_boxes[-1])] if gold_boxes else _MARKER.sub("", gold)
     expected = readings(gold)
     asked = Question(question, gold, expected)
     info: dict[str, Any] = {"gold_parsed": [str(reading.node)[:500] for reading in expected]}
+    if not expected or expected[0].node.kind == "phrase":  # unscored whatever the answer, so that none gains by it
+        return {**info, "reason": "gold_parse_failed"}
+    if repeats(answer, question, gold):
+        return {**info, "reason": "prompt_repeated"}
     whole = plain(gold)
     has_box = bool(_OPEN_BOX.search(answer))
-    is_word = bool(expected) and (expected[0].node.kind == "word" or whole.isalpha())
+    is_word = expected[0].node.kind == "word" or whole.isalpha()
     choices = candidates(answer)
     is_polar = not has_box and whole.casefold() in ("yes", "no", "true", "false") and not _MARKER.search(answer)
     if is_polar and (lead := _LEADING_WORD.match(answer)):
@@ -247,7 +249,7 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
         stated = plain(text)
         is_same_word = whole.isalpha() and reads_as_word(whole, ()) and stated.casefold() == whole.casefold()
         if whole and (stated == whole or is_same_word):
-            return {**info, "matched": True, "answer_parsed": info["gold_parsed"] or [whole]}
+            return {**info, "matched": True, "answer_parsed": info["gold_parsed"]}
         if not items:
             continue
         if has_box and len(text) > max(MAX_LENGTH, 2 * len(gold)):
@@ -257,8 +259,6 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
         if not found or (not has_box and not is_word and is_prose(found[0].node)):
             continue
         info["answer_parsed"] = [str(reading.node)[:500] for reading in found]
-        if not expected:
-            return {**info, "reason": "gold_parse_failed"}
         verdict = judge(expected, found, asked)
         if verdict and (ordered := ordered_letters(gold, text, asked.is_about_matrices)):
             one, other = readings(gold, ordered), readings(text, ordered)
@@ -271,8 +271,6 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
             verdict = None if is_named and len(whole) > 1 and is_word and not _MARKER.search(answer) else False
         return {**info, "reason": "undecided"} if verdict is None else {**info, "matched": verdict}
     is_empty = not any(char.isalnum() for items in choices for item in items for char in item)
-    if not is_empty and not expected:
-        return {**info, "reason": "gold_parse_failed"}
     if has_box:
         return {**info, "reason": "answer_parse_failed" if is_empty else "answer_unreadable"}
     return {**info, "reason": "undecided" if is_named else "answer_parse_failed"}

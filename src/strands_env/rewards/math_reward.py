@@ -82,9 +82,7 @@ class MathRewardFunction(RewardFunction):
         except GroundTruthError as error:
             info |= {"reason": "invalid_ground_truth", "error": str(error)}
             return RewardResult(reward=self.bad_ground_truth, info=info)
-        if answer is None:
-            return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
-        fields = {"gold": gold, "answer": answer, "question": action.text}
+        fields = {"gold": gold, "answer": answer or "", "question": action.text}
         verdict = await _WORKERS.request(fields, self.timeout)
         if verdict.get("reason") in _FAILURES:
             # A harmless answer to the same ground truth shows whether it is the answer's fault.
@@ -93,6 +91,8 @@ class MathRewardFunction(RewardFunction):
                 why = control.get("error") or f"a harmless answer fails too, with {control['reason']}"
                 verdict = {"reason": "cannot_verify", "error": why}
         info |= verdict
+        if answer is None and info.get("reason") not in ("gold_parse_failed", "cannot_verify"):
+            info["reason"] = "no_final_response"
         if info.get("reason") in ("cannot_verify", "undecided", "gold_parse_failed"):
             is_gold = info["reason"] == "gold_parse_failed"
             return RewardResult(reward=self.bad_ground_truth if is_gold else None, info=info)
