@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strands_env.core.types import RewardResult, TokenObservation
 from strands_env.eval.metrics import pass_at_k, pass_hat_k
-from strands_env.mathematics.answers import find_boxes
+from strands_env.mathematics.boxes import find_boxes
 from strands_env.rewards import token_rewards
 
 balanced = st.recursive(

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("math_verify", reason="needs the extra `math`")
 
 from strands_env.core import Action, TaskContext
-from strands_env.mathematics.answers import find_boxes, verify
+from strands_env.mathematics.answers import verify
+from strands_env.mathematics.boxes import find_boxes
 from strands_env.rewards import MathRewardFunction, close_math_workers, math_reward
 from strands_env.rewards.math_reward import _WORKERS, VerifierPool
 from strands_env.testing import answered
@@ -858,6 +859,127 @@ x = A^{-1}b | \boxed{x = bA^{-1}} | 0
 """
 """Ground truth, answer, and `1`, `0` or `n` (none): ways of writing that are each read as a whole."""
 
+BOXES = r"""
+12 | $\boxed{12}\pi$ | 0
+12\pi | \boxed{12}\pi | 1
+12\pi | The area is \boxed{12}\pi. | 1
+12 | The area is \boxed{12}π | 0
+12 | \boxed{12}! | 0
+12 | $\boxed{12}!$ | 0
+12 | So it is \boxed{12}! | 1
+12 | So it is $\boxed{12}$! | 1
+24 | $\boxed{4}!$ | 1
+12 | 2\boxed{12} | 0
+24 | $2\boxed{12}$ | 1
+12 | \pm\boxed{12} | 0
+\pm 12 | $x=\pm\boxed{12}$ | 1
+12 | x > \boxed{12} | 0
+12 | $x > \boxed{12}$ | 0
+x>12 | $x > \boxed{12}$ | 1
+12 | We get x \ge \boxed{12}. | 0
+204 | \boxed{204\approx 203} | 1
+203 | \boxed{204\approx 203} | 0
+\sqrt2 | \boxed{\sqrt2\approx 1.414} | 1
+1.414 | \boxed{\sqrt2\approx 1.414} | 1
+203.6 | \boxed{203.57\approx 203.6} | 1
+12 | $x = 3 \cdot 4 = \boxed{12}$ | 1
+5 | $15 = 3\times\boxed{5}$ | 0
+5 | $3\times\boxed{5}=15$ | 1
+5 | $\boxed{5}x$ | 0
+5x | $\boxed{5}x$ | 1
+3 | $\frac{\boxed{3}}{4}$ | 0
+5 | $\sqrt{\boxed{5}}$ | 0
+5 | $\mathbf{\boxed{5}}$ | 1
+x+1 | $\bm{\boxed{x+1}}$ | 1
+5 | {\color{red}\boxed{5}} | 1
+5\% | $\boxed{5}\%$ | 1
+45 | $\boxed{45}^\circ$ | 1
+5 | $\boxed{5} \text{ cm}$ | 1
+5 m | $\boxed{5} \text{ cm}$ | 0
+5 | $\boxed{5} \text{ dozen}$ | 0
+5000 | $\boxed{5} \text{ thousand}$ | 1
+(2,3) | $(\boxed{2}, \boxed{3})$ | 1
+(3,2) | $(\boxed{2}, \boxed{3})$ | 0
+3:4 | $\boxed{3}:\boxed{4}$ | 1
+[1,2] | $x\in\boxed{[1,2]}$ | 1
+5 | $x \neq \boxed{5}$ | 0
+n \equiv 3 \pmod 7 | $n\equiv\boxed{3}\pmod 7$ | 1
+n \equiv 3 \pmod 7 | $n\equiv\boxed{3}\pmod 5$ | 0
+3 | $n\equiv\boxed{3}\pmod 7$ | 1
+12 | \begin{align*} x &= 3\cdot 4 \\ &= \boxed{12} \end{align*} | 1
+12 | \[\begin{aligned} x &= 3\cdot 4 \\[4pt] &= \boxed{12} \end{aligned}\] | 1
+24 | \[\begin{aligned} x &= 3\cdot 4 \\[4pt] &= 2\cdot\boxed{12} \end{aligned}\] | 1
+12 | The answer is twice \boxed{12}. | 0
+24 | The answer is twice \boxed{12}. | 1
+5 | negative \boxed{5} | 0
+-5 | negative \boxed{5} | 1
+5 | > \boxed{5} | 1
+5 | 1. \boxed{5} | 1
+5 | **\boxed{5}** | 1
+5 | Total - \boxed{5} | 1
+5 | **Answer:** $x = \boxed{5}$ | 1
+2, 3 | (a) $\boxed{2}$⏎(b) $\boxed{3}$ | 1
+2, 3 | (a) We add, so it is \boxed{2}.⏎⏎(b) Then $y=3$, so \boxed{3}. | 1
+3, 2 | (a) $\boxed{2}$⏎(b) $\boxed{3}$ | n
+(a) 2 (b) 3 | (a) $\boxed{2}$⏎(b) $\boxed{3}$ | 1
+(a) 2 (b) 3 | (a) $\boxed{3}$⏎(b) $\boxed{2}$ | 0
+3 | (a) \boxed{2}⏎(b) \boxed{3} | 1
+2 | (a) \boxed{2}⏎(b) \boxed{3} | 0
+2, 3 | \boxed{(a) 2 (b) 3} | 1
+2, 3 | \boxed{\text{(a) } 2 \quad \text{(b) } 3} | 1
+(a) 2 (b) 3 | \boxed{(a) 2 (b) 3} | 1
+(a) 2 (b) 3 | \boxed{(a)\ 2,\ (b)\ 3} | 1
+(a) 2; (b) 3 | \boxed{2, 3} | 1
+(a) 2 (b) 3 | \boxed{(a) 3 (b) 2} | 0
+2,3 | Part (a): \boxed{2}⏎Part (b): \boxed{3} | 1
+2,3 | **(a)** \boxed{2}⏎⏎**(b)** \boxed{3} | 1
+width 5, length 10 | The width is $\boxed{5}$ and the length is $\boxed{10}$. | 1
+width 5, length 10 | The width is $\boxed{10}$ and the length is $\boxed{5}$. | 0
+a=2, b=3 | a is \boxed{3} and b is \boxed{2} | 0
+A=\pi r^2 | $\text{Area}=\boxed{\pi r^2}$ | 1
+2, 3 | \[ x=\boxed{2} \quad\text{or}\quad x=\boxed{3} \] | 1
+5 | $\int_0^1 f(x)\,dx = \boxed{5}$ | 1
+5 | $\lim_{x\to 0} \frac{x}{y} = \boxed{5}$ | 1
+5 | $x^2=25 \implies x = \boxed{5}$ | 1
+5 | We have $x = y$, so $\boxed{5}$ \$ | 1
+5 | $AB = \boxed{5}$ | 1
+81 | $3^{\boxed{4}}$ | 1
+4 | $3^{\boxed{4}} = 81$ | 1
+4 | $3^{\boxed{4}}$ | 0
+5 | $\boxed{5} > 3$ | 0
+5 | \boxed{5} - that is it. | 1
+5 | \boxed{5} (since 2+3=5) | 1
+5 | So there are \boxed{5} apples. | 1
+2 | $\boxed{2}+\sqrt 3$ | 0
+2+\sqrt 3 | $\boxed{2}+\sqrt 3$ | 1
+2+\sqrt3 | $\boxed{2} + \boxed{\sqrt 3}$ | 1
+5 | the answer is $x=$ \boxed{5} | 1
+5 | $\text{Answer: } \boxed{5}$ | 1
+5 | x = \boxed{5}, as 2x = 10. | 1
+\frac{1}{2} | Thus⏎\[⏎\boxed{\frac{1}{2}}.⏎\] | 1
+5 | \boxed{5}⏎⏎2+3 | 1
+5 | Probability: 1 - \boxed{5} | 0
+a=2, b=3 | $a=\boxed{3}$ and $b=\boxed{2}$ | 0
+a=2, b=3 | $b=\boxed{2}$ and $a=\boxed{3}$ | 0
+x=2, y=3 | $x=\boxed{3}$, $y=\boxed{2}$ | 0
+m=1,n=4 | $m=\boxed{4}$ and $n=\boxed{1}$ | 0
+x=1, y=2, z=3 | $x=\boxed{3}$, $y=\boxed{2}$, $z=\boxed{1}$ | 0
+a=2, b=3 | \boxed{3, 2} | 0
+width 5, length 10 | \boxed{\text{width }10, \text{length }5} | 0
+a=2, b=3 | $b=\boxed{3}$ and $a=\boxed{2}$ | 1
+a=2, b=3 | $a=\boxed{2}$ and $b=\boxed{3}$ | 1
+\begin{pmatrix} 1 \\[4pt] 2 \end{pmatrix} | \boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}} | 1
+f(x)=\begin{cases}1 & x>0 \\ 0 & x\le 0\end{cases} | \boxed{\begin{cases}1 & x>0 \\[4pt] 0 & x\le 0\end{cases}} | 1
+\begin{pmatrix} 1 \\ [1ex] 2 \end{pmatrix} | \boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}} | 1
+f(x)=\begin{cases}1 & x>0 \\ 0 & x\le 0\end{cases} | \boxed{\begin{cases}1 & x>0 \\ [1ex] 0 & x\le 0\end{cases}} | 1
+\begin{pmatrix} 1 \\* 2 \end{pmatrix} | \boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}} | 1
+f(x)=\begin{cases}1 & x>0 \\ 0 & x\le 0\end{cases} | \boxed{\begin{cases}1 & x>0 \\* 0 & x\le 0\end{cases}} | 1
+\begin{pmatrix} 1 \cr 2 \end{pmatrix} | \boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}} | 1
+f(x)=\begin{cases}1 & x>0 \\ 0 & x\le 0\end{cases} | \boxed{\begin{cases}1 & x>0 \cr 0 & x\le 0\end{cases}} | 1
+\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix} | \boxed{\begin{pmatrix}-\tfrac13\\[2pt]\tfrac23\end{pmatrix}} | 1
+"""
+"""The same of boxes, in formulas and with names; `⏎` begins a line."""
+
 ASKED = r"""
 How many metres is it? | 7 | \boxed{7\text{ km}} | 0
 How many metres is it? | 7 | \boxed{x = 0.007\text{ km}} | 1
@@ -891,6 +1013,10 @@ Find 1011_2 in base ten. | 11 | \boxed{1011_2} | n
 Write 11 (base 10) in base 2. | 1011_2 | \boxed{1011} | 1
 What is the area of a triangle with base 6 and height 4? | 12 | \boxed{12.0} | 1
 In which century was it? | 21 | \boxed{21^{\text{st}}} | 1
+Find the ordered pair (x,y). | (2,3) | $y=\boxed{2}$, $x=\boxed{3}$ | 0
+Find the ordered pair (x,y). | (2,3) | $y=\boxed{3}$, $x=\boxed{2}$ | 1
+Find x and y. | x=12 | $y=\boxed{12}$ | 0
+Find x. | x=12 | $S=\boxed{12}$ | 1
 Let A and B be matrices. | A(B+C) | \boxed{BA + CA} | 0
 """
 """Question, ground truth, answer, and the verdict."""
@@ -957,11 +1083,13 @@ def test_texts_are_read_whole_and_compared_by_what_they_denote(gold: str, answer
     assert verdict.get("reason") in (None, "answer_parse_failed", "answer_unreadable"), verdict
 
 
-@pytest.mark.parametrize("row", [*(f"? | {row}" for row in FAMILIES.strip().split("\n")), *ASKED.strip().split("\n")])
+@pytest.mark.parametrize(
+    "row", [*(f"? | {row}" for row in (FAMILIES + BOXES).strip().split("\n") if row), *ASKED.strip().split("\n")]
+)
 def test_each_way_of_writing_is_read_as_a_whole_and_as_it_was_asked(row: str) -> None:
     question, _, pair = row.partition(" | ")
     gold, answer, verdict = pair.rsplit(" | ", 2)
-    found = verify(gold, answer, question)
+    found = verify(gold, answer.replace("⏎", "\n"), question)
     is_unscored = found.get("reason") in ("undecided", "gold_parse_failed")
     assert ("n" if is_unscored else str(int(bool(found.get("matched"))))) == verdict, found
 

@@ -9,17 +9,15 @@ from typing import Any
 from strands_env.numerals import NUMERAL, without_markup
 from strands_env.sentences import ANSWER, IS, has_no_answer, is_denied, is_list, is_part, is_supposed, later_answers
 
+from .boxes import OPEN_BOX, Boxes, Statement, find_boxes, unit_behind
 from .comparing import same
 from .nodes import Node, is_plain_name
 from .products import ordered_letters, reads_as_word
 from .texts import Question, Reading, plain, readings
-from .vocabulary import FACTORS, UNITS
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
 
-_OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
-_BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?\d[\d.,]*(?<![.,])|(?<=\s)[A-Za-z](?![A-Za-z])|\\[a-z]+(?![A-Za-z{]))")
 _MARKER = re.compile(rf"(?i:final\s+)?{ANSWER}\s*(?:\*\*)?\s*{IS}\s*(?:\*\*)?\s*[:：]?(?!\s*$)|故选|####")
 _COPULA = re.compile(
     r"(?i)\b(?:is|are|was|were|be|equals|has|have|ist|sind|lautet|beträgt|est(?:\s+de)?|sont)\b\s*:?|[是为為有]\s*[：:]?|(?<=[A-Za-z]):\s"
@@ -37,60 +35,30 @@ _REMARK = re.compile(
 """Begins what is said about an answer behind it."""
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_NAMES = "|".join(sorted({*UNITS} - {"in"}, key=len, reverse=True))
-_UNIT = rf"(?:(?:square|cubic)\s)?(?:{_NAMES})(?:\^?[23²³])?(?:\s?(?:/|per\s)(?:{_NAMES})(?:\^?[23²³])?)?(?![A-Za-z])"
 _NUMBER = re.compile(
     rf"""(?i)(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])
       | (?<![A-Za-z0-9_.:^])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b)?""",
     re.VERBOSE,
 )
-_BEHIND = re.compile(
-    rf"(?:[ ~$*]|\\[,;: )]){{0,9}}+(?:\\(?:text|mathrm)\{{\s*)?({_UNIT}|(?:{'|'.join(FACTORS)})\b|percent\b|\\?%)"
-    r"(?:\}\s*\^\{?([23]))?"
-)
-_INSIDE = re.compile(r"(?:\\(?:neq?|cdot|times|sqrt\s*\{|frac\s*\{[^{}]*\}\s*\{)|[≠^×])\s*\Z")
-_GOES_ON = re.compile(r"\s{0,9}+(?:\^|\\cdot|\\times|[+×/]\s*[\w\\(]|(?<=\})[xyzkn](?![A-Za-z]))(?![^$\n]*=)")
-"""Around a box, a formula of which it is a part, and which does not go on with what it equals."""
 _FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(])|\.?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
 
 
-def find_boxes(text: str) -> list[tuple[int, int]]:
-    r"""Beginning and end of the contents of every complete `\boxed{...}`, by their beginnings."""
-    starts = {opening.end() for opening in re.finditer(r"\\(?:boxed|fbox|framebox)\s*+\{", text)}
-    spans: list[tuple[int, int]] = []
-    pending: list[int] = []
-    for brace in re.finditer(r"(?<!\\)(?:\\\\)*+([{}])", text):
-        if brace[1] == "{":
-            pending.append(brace.end())
-        elif pending and (start := pending.pop()) in starts:
-            spans.append((start, brace.start(1)))
-    return sorted(spans)
-
-
-def _outermost(text: str) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    for start, end in find_boxes(text):
-        if not spans or start > spans[-1][1]:
-            spans.append((start, end))
-    return spans
-
-
-def candidates(answer: str) -> list[list[str]]:
+def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
     r"""What may be the final answer, of which the first that can be read counts: items, several of which are a list.
 
     The last boxes; without a box what follows the last "answer is", else what the last sentence says of its subject,
     the sentence, its last formulas, the last numbers.
+
+    Args:
+        known: The expected answer and the question.
+        with_parts: The expected answer has several parts.
     """
-    boxes = [(start, end) for start, end in _outermost(answer) if answer[start:end].strip()]
-    bare = list(_BARE_BOX.finditer(answer))
-    if bare and (not boxes or bare[-1].start() > boxes[-1][1]):
-        return [] if _is_withdrawn(answer, *bare[-1].span(), [bare[-1][1]]) else [[bare[-1][1]]]
-    if boxes:
-        start, end = boxes[-1]
-        items = _last_boxes(answer, boxes)
-        return [] if _is_withdrawn(answer, answer.rindex("\\", 0, start), end + 1, items) else [items]
-    if _OPEN_BOX.search(answer):
+    if boxes := Boxes(answer):
+        statements = boxes.last(with_parts=with_parts)
+        items = _named(statements, known)
+        return [] if _is_withdrawn(answer, statements[0].start, statements[-1].end, items) else [items]
+    if OPEN_BOX.search(answer):
         return []
     if markers := list(_MARKER.finditer(answer)):
         tail = answer[markers[-1].end() :]
@@ -120,11 +88,22 @@ def candidates(answer: str) -> list[list[str]]:
     return found
 
 
+def _named(statements: Sequence[Statement], known: str) -> list[str]:
+    """What boxes say, with names that tell them apart, or that the question knows: `x = 3` where y was asked for."""
+    names = [statement.name for statement in statements]
+    if all(statement.label for statement in statements):
+        return [f"({statement.label}) {statement.value}" for statement in statements]
+    if len(names) == 1:
+        is_known = "=" in known and re.search(rf"(?<![A-Za-z\\]){re.escape(names[0])}(?![A-Za-z(])", known)
+        names = names if is_known else [""]
+    elif len({*names} - {""}) < len(names):
+        names = [""] * len(names)
+    pairs = zip(names, statements, strict=True)
+    return [f"{name} = {statement.value}" if name else statement.value for name, statement in pairs]
+
+
 def _is_withdrawn(answer: str, start: int, end: int, items: list[str]) -> bool:
     """Whether the words around an answer deny it, or what follows states another one."""
-    is_inside = _INSIDE.search(answer[max(0, start - 40) : start]) and "=" not in answer[end:].partition("\n")[0]
-    if is_inside or _GOES_ON.match(answer, end):
-        return True
     if is_denied(answer[max(0, start - 200) : start], answer[end : end + 200]):
         return True
     given = [readings(item) for item in items]
@@ -150,42 +129,13 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
             runs.append([item])
             spans.append(match.span())
     for run, (start, end) in zip(runs, spans, strict=True):
-        run[-1] += _unit_behind(run[-1], text, end)
+        run[-1] += unit_behind(run[-1], text, end)
         clause = re.split(r"[.;\n](?:\s|$)", text[:start])[-1]
         rest = re.split(r"[.;\n](?:\s|$)", text[end:])[0]
         around = text[max(0, start - 200) : start], text[end : end + 200]
         if is_part(*around) or is_denied(*around) or has_no_answer(f"{clause} {rest}") or _DENIAL.search(clause):
             run.clear()
     return runs
-
-
-def _last_boxes(answer: str, boxes: list[tuple[int, int]]) -> list[str]:
-    """The contents of the last box with its sign and unit, or of boxes side by side."""
-    items: list[str] = []
-    last = len(answer)
-    for start, end in reversed(boxes):
-        if items and not _BETWEEN.fullmatch(answer[end + 1 : last]):
-            break
-        items.insert(0, answer[start:end])
-        last = answer.rindex("\\", 0, start)
-    while inner := _outermost(items[-1]):  # a box in a box
-        start, end = inner[0]
-        text = items[-1]
-        if len(inner) > 1 or not re.fullmatch(r"[\s$]*\\\w+\s*\{", text[:start]) or text[end:].strip("} $"):
-            break
-        items[-1] = text[start:end]
-    items[-1] += _unit_behind(items[-1], answer, boxes[-1][1] + 1)
-    if len(items) == 1 and re.search(r"(?:[$=(]|\\[(\[])\s*[-−]\s*\Z|(?:\A|\s)[-−]\Z", answer[max(0, last - 9) : last]):
-        items[0] = f"-({items[0]})"
-    return items
-
-
-def _unit_behind(item: str, text: str, end: int) -> str:
-    """The unit or multiplier behind a box or formula that ends in a number."""
-    unit = _BEHIND.match(text, end) if re.search(r"(?:\d|\\pi)[\s})]*\Z", item) else None
-    if unit is None:
-        return ""
-    return r"\%" if unit[1][-1] == "%" else rf" \text{{ {unit[1]}}}" + (f"^{unit[2]}" if unit[2] else "")
 
 
 def repeats(answer: str, prompt: str, truth: str) -> bool:
@@ -235,9 +185,9 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     if repeats(answer, question, gold):
         return {**info, "reason": "prompt_repeated"}
     whole = plain(gold)
-    has_box = bool(_OPEN_BOX.search(answer))
+    has_box = bool(OPEN_BOX.search(answer))
     is_word = expected[0].node.kind == "word" or whole.isalpha()
-    choices = candidates(answer)
+    choices = candidates(answer, f"{gold} {question}", with_parts=expected[0].node.kind == "group")
     is_polar = not has_box and whole.casefold() in ("yes", "no", "true", "false") and not _MARKER.search(answer)
     if is_polar and (lead := _LEADING_WORD.match(answer)):
         choices = [[rf"\text{{{lead[1]}}}"]]
@@ -264,7 +214,7 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
             one, other = readings(gold, ordered), readings(text, ordered)
             verdict = judge(one, other, asked) if one and other else None
         if verdict is False and len(items) > 1:
-            verdicts = [judge(expected, readings(item)) for item in items]
+            verdicts = [bool(each := readings(item)) and judge(expected, each) for item in items]
             has_names = all("=" in item for item in items)  # of which one may be asked for
             verdict = True if all(verdicts) else None if has_names and any(verdicts) else False
         if verdict is False and not has_box:

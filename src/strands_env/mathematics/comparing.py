@@ -17,7 +17,7 @@ from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbo
 from .products import same_ordered
 from .sets import INTERVALS, JOINED, REVERSED, as_set, solution_set, union_of
 from .texts import is_species
-from .values import PRECISION, every, places, same_scalar
+from .values import PRECISION, every, places, rounds, same_scalar
 from .vocabulary import ARTICLES, TEMPERATURES, UNITS, canonical
 
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
@@ -306,10 +306,11 @@ def _same_relation(gold: Node, answer: Node) -> bool | None:
     if other.kind in ("group", "named", "sets") and (solution := solution_set(relation)) is not None:
         return _verdict_with(gold, answer, relation, solution)
     if relation.detail == ("approx",) and not is_name(relation.args[0]):
-        exact, rounded = (node.args[0] if node.kind == "scalar" else None for node in relation.args)
-        if getattr(exact, "is_number", False) and getattr(rounded, "is_number", False):
-            is_near = bool(abs(sympy.N(exact) - sympy.N(rounded)) <= abs(sympy.N(exact)) / 100)
-            return is_near and any(_verdict_with(gold, answer, relation, node) for node in relation.args)
+        exact, rounded = relation.args  # one answer, given twice only if one rounds the other
+        if all(is_number(node) and node.args[0].is_number for node in relation.args):
+            is_given_twice = rounds(exact, rounded) or rounds(rounded, exact)
+            given = relation.args if is_given_twice else relation.args[:1]
+            return any(_verdict_with(gold, answer, relation, node) for node in given)
     if not {*relation.detail} <= {"=", "approx"}:
         return False
     first, *middle, last = relation.args
@@ -458,6 +459,8 @@ def _same_groups(gold: Node, answer: Node) -> bool | None:
         gold, answer = _as_assignment(gold), _as_assignment(answer)
         kinds = {gold.detail, answer.detail}
     ordered = _same_in_order(gold.args, answer.args)
+    if kinds == {"list"} and _has_names(gold) and not any(item.kind == "relation" for item in answer.args):
+        return ordered  # `a = 2, b = 3` as `2, 3`
     if (len(kinds) == 1 and kinds <= {"sequence", "tuple", *INTERVALS}) or kinds in ({"tuple", "[]"}, {"tuple", "()"}):
         return ordered
     if kinds == {"list"} and len({str(one.args[0]) for one in gold.args if one.kind == "word"}) not in (
@@ -489,6 +492,12 @@ def _share_name(group: Node) -> Node:
     if len(items) > 1 and names[0] is not None and names.count(names[0]) == len(names) and is_plain_name(names[0]):
         items = [item.args[1] for item in items]
     return Node("group", tuple(items), group.detail)
+
+
+def _has_names(group: Node) -> bool:
+    """Whether each item is the value of another name."""
+    names = [item.args[0] for item in group.args if item.kind == "relation" and item.detail == ("=",)]
+    return len({*names}) == len(names) == len(group.args) and all(map(is_plain_name, names))
 
 
 def _as_assignment(group: Node) -> Node:

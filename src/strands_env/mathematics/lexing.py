@@ -56,7 +56,7 @@ _COMMANDS = {
         words(
             "left right middle big Big bigg Bigg bigl bigr bigm Bigl Bigr Bigm biggl biggr Biggl Biggr displaystyle "
             "textstyle limits nolimits strut bf rm it tt sf sc em tiny scriptsize footnotesize small normalsize large "
-            "Large LARGE huge Huge therefore hline"
+            "Large LARGE huge Huge therefore hline hfill smallskip medskip bigskip"
         ),
         " ",
     ),
@@ -152,6 +152,9 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
         (rf"{_AFTER_NUMBER}(?:{_IN_TEXT})?([kMG]?)\s*\}}?\s*\\Omega\s*\}}?(?=\s*(?:[,.;}}]|$))", r"\1\\text{ \2ohm}"),
     )
 ]
+ROWS = re.compile(
+    r"\\\\\s*\*?\s*\[\s*[-+]?[\d.,]+\s*\\?[a-z]{2,}\s*\]|\\\\\s*\*|\\(?:cr(?:cr)?|tabularnewline)(?![A-Za-z])"
+)
 _GROUPS = re.compile(
     r"(?<![\d.,^_])(?<![\d.,^_]\{)(?:"
     r"(?P<decimal>\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:(?:[ \u202f'~]|\\,)\d{3})+,(?:\d\d?|\d{4,}))(?![.,]?\d)"  # 1.234,56
@@ -212,6 +215,8 @@ def closing(text: str, start: int) -> int:
 def normalise(text: str) -> str:
     """The text with one spelling for what is written in several."""
     text = re.sub(r"(\s{8})\s+", r"\1", text)  # some expressions below take the square of a run of spaces
+    if r"\begin" in text:  # rows, with space between them or not
+        text = ROWS.sub(r"\\\\ ", text)
     text = re.sub(r"(?<=[\w)])\*\*(?=[\w(-])", "^", text).replace("**", "")
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ]+", lambda run: "^{" + run[0].translate(_SUPERSCRIPTS) + "}", text)
     text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+", lambda run: "_{" + run[0].translate(_SUBSCRIPTS) + "}", text)

@@ -132,7 +132,9 @@ class Reader(ScalarReader):
         if words:
             inner = self._item()
             if {word.lower() for word in words} <= {*FILLERS, *QUANTITIES}:
-                return inner
+                name = " ".join(word.lower() for word in words if word.lower() not in FILLERS)
+                is_value = name and inner.kind in ("scalar", "quantity")  # `width 5, length 10`
+                return Node("relation", (Node("word", (name,)), inner), ("=",)) if is_value else inner
             return Node("phrase", (" ".join(words).lower(), inner))
         # A left side that has no meaning to us is a name: everything up to the equals sign.
         self._at, depth = start, 0

@@ -53,7 +53,7 @@ def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
     text = normalise(text)
     parts = _PART.split(text)
     if len(parts) > 2 and not parts[0].strip():  # `(1) 4; (2) 5`: answers to parts of a question
-        inner = [readings(part.strip(" ,;"), ordered) for part in parts[1:]]
+        inner = [readings(_AROUND_PART.sub("", part), ordered) for part in parts[1:]]
         return [Reading(Node("group", tuple(each[0].node for each in inner), "tuple"))] if all(inner) else []
     if (day := date(text)) is not None:
         return [Reading(day)]
@@ -86,7 +86,10 @@ def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
     return found
 
 
-_PART = re.compile(r"(?:^|(?<=[;,.\s]))\s*\((?:[a-e1-5]|i{1,3})\)(?=\s)")
+_PART = re.compile(
+    r"(?:^|(?<=[;,.\s]))\s*(?:\\text\w*\s*\{\s*)?(?:\(?[a-e]\)(?=[\s\\{}\d+-])|\((?:[1-5]|i{1,3})\)(?=[\s\\}]))(?:\s*\})?"
+)
+_AROUND_PART = re.compile(r"^(?:[\s,;~]|\\[,;: ]|\\\\)+|(?:[\s,;~]|\\[,;: ]|\\q?quad|\\\\|\band\b)+$")
 _OPERATORS = re.compile(r"\\(?:int|sum|prod|lim)(?![A-Za-z])|\\frac\s*\{?d")
 
 

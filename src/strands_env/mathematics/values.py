@@ -171,6 +171,14 @@ def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -
     return None if is_finer and abs(apart) <= 0.5 else False
 
 
+def rounds(decimal: Node, exact: Node) -> bool:
+    """Whether a decimal is a number rounded or cut off to its digits: `1.41` is, of the root of 2."""
+    value, other = (sympy.re(node.args[0].evalf(PRECISION)) for node in (decimal, exact))
+    return bool(
+        decimal.digits and decimal.digits > 1 and -0.5 - 1e-9 <= _digits_apart(value, other, decimal.digits) < 1
+    )
+
+
 def _digits_apart(decimal: Any, value: Any, digits: int) -> float:
     """How far a value lies above a decimal of so many significant digits, in units of its last digit."""
     if not digits or decimal * value <= 0:

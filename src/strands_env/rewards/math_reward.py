@@ -40,11 +40,12 @@ _SIGPROF = 27
 class MathRewardFunction(RewardFunction):
     r"""1.0 where the answer denotes the same as the ground truth, 0.0 where not, None where that is not certain.
 
-    Both are read whole or not at all. The last `\boxed{...}` of the final response counts; without one, what follows
-    "the answer is", else its last formula or number. Several boxes count together only where the ground truth is a set
-    or list. Numbers are compared exactly; decimals of six digits or more also equal what they round (see
-    `strands_env.mathematics.values`). Verification runs in shared worker processes with a limit on CPU time and
-    memory, so an answer that explodes cannot hang, leak or kill anything; it is wrong, with reason `timeout`.
+    Both are read whole or not at all. The last `\boxed{...}` of the final response counts, with the formula that it
+    is a part of; without one, what follows "the answer is", else its last formula or number. Several boxes count
+    together only where the ground truth is a set or list. Numbers are compared exactly; decimals of six digits or
+    more also equal what they round (see `strands_env.mathematics.values`). Verification runs in shared worker
+    processes with a limit on CPU time and memory, so an answer that explodes cannot hang, leak or kill anything; it
+    is wrong, with reason `timeout`.
 
     `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`.
     Wrong: `no_final_response`, `answer_parse_failed` (no answer in it), `answer_unreadable`, `prompt_repeated`, and
